@@ -18,6 +18,7 @@ use toml::{Table, Value};
 use super::arguments::ConfigCheck;
 use super::trouble::Trouble;
 use super::{Outcome, database, output};
+use crate::store::shown;
 
 /// The longest file.
 const LONGEST: u64 = 1 << 20;
@@ -168,9 +169,7 @@ pub(super) fn settings(
         .map(|(argument, name)| {
             let id = argument.get_id().as_str();
             let raw = matches.get_raw(id).into_iter().flatten();
-            let values: Vec<String> = raw
-                .map(|value| value.to_string_lossy().into_owned())
-                .collect();
+            let values: Vec<String> = raw.map(|value| shown(&value.to_string_lossy())).collect();
             let from = match matches.value_source(id) {
                 Some(ValueSource::CommandLine) => "flag",
                 Some(ValueSource::EnvVariable) => "environment",
@@ -202,7 +201,7 @@ pub(super) fn check(arguments: &ConfigCheck, settings: &[Setting]) -> Result<Out
         let said = format!("{listen:?} is no address with a port, such as 127.0.0.1:8080");
         return Err(Trouble::flag("listen", said));
     }
-    let database = database::place(&arguments.serve.kept).map_err(Trouble::Broken)?;
+    let database = shown(&database::place(&arguments.serve.kept).map_err(Trouble::Broken)?);
     if arguments.json {
         output::json(&serde_json::json!({ "settings": settings, "database": database }))?;
         return Ok(Outcome::Answered);

@@ -1,5 +1,6 @@
 //! `batchfit db`: copies of the database, checks, and what becomes of old rows.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use super::arguments::{Database, DatabaseCommand};
 use super::trouble::Trouble;
 use super::{Outcome, database, output};
-use crate::store::{Checked, Db, Pruned, Time};
+use crate::store::{Checked, CopiedRows, Db, Ownership, Pruned, StoreError, Time, shown};
 
 /// How many rows are dropped at a time: a server waits meanwhile.
 const AT_A_TIME: i64 = 200;
@@ -28,9 +29,14 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Tr
         let checked = Db::check(database).await.map_err(broken)?;
         return said(database, &checked);
     }
+    if let DatabaseCommand::Copy { from, to } = command {
+        let copied = copy(from, to).await.map_err(broken)?;
+        output::text(&copied)?;
+        return Ok(Outcome::Answered);
+    }
     let db = Db::open_existing(database).await.map_err(broken)?;
     let outcome = match command {
-        DatabaseCommand::Check => unreachable!("answered above"),
+        DatabaseCommand::Check | DatabaseCommand::Copy { .. } => unreachable!("answered above"),
         DatabaseCommand::Backup { file } => db.back_up(file).await.map(|()| {
             let bytes = fs::metadata(file).map_or(0, |file| file.len());
             format!("{bytes} bytes in {}\n", file.display())
@@ -58,7 +64,27 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Tr
     Ok(Outcome::Answered)
 }
 
-async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, crate::store::StoreError> {
+/// Copies all rows, and says how many of which.
+async fn copy(from: &str, to: &str) -> Result<String, StoreError> {
+    // No server works on either file meanwhile: what it stores would not be in the copy.
+    let _owned = (Ownership::take_existing(from)?, Ownership::take(to)?);
+    let from = Db::open_existing(from).await?;
+    let to = Db::open_for_one(to).await?;
+    let copied = from.copy_to(&to).await;
+    from.close().await;
+    to.close().await;
+    let mut text = String::new();
+    let mut all = 0;
+    for CopiedRows { table, rows } in copied? {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{table:20} {rows:10}");
+        all += rows;
+    }
+    let _ = writeln!(text, "{:20} {all:10}  all are there", "rows");
+    Ok(text)
+}
+
+async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, StoreError> {
     let mut all = Pruned::default();
     loop {
         let pruned = db.prune(oldest, now, AT_A_TIME).await?;
@@ -73,6 +99,7 @@ async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, crate::store:
 }
 
 fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
+    let database = shown(database);
     let Checked {
         damage,
         behind,

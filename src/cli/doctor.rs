@@ -12,7 +12,7 @@ use crate::device::cuda::plan::{self, Target};
 use crate::device::cuda::{self, Library};
 use crate::device::sim::Card;
 use crate::model::{Request, RequestDocument};
-use crate::store::{Db, Health};
+use crate::store::{Db, Health, is_postgres, shown};
 use crate::worker::Programs;
 
 /// Models whose steps are looked through for what a GPU cannot run, and what else their descriptions need.
@@ -212,7 +212,7 @@ fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
         }
     };
     let file = database.strip_prefix("sqlite:").unwrap_or(&database);
-    if !std::path::Path::new(file).exists() {
+    if !is_postgres(&database) && !std::path::Path::new(file).exists() {
         findings.push(Finding {
             what: "database",
             state: State::Missing,
@@ -225,6 +225,7 @@ fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| runtime.block_on(async { Ok(Db::health(&database).await?) }));
+    let database = shown(&database);
     match looked {
         Ok(Health {
             fits,

@@ -6,7 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, what_to_do};
+use crate::jobs::Unready;
 
 /// A sign of life.
 #[derive(Debug, Serialize, ToSchema)]
@@ -36,11 +37,19 @@ pub(super) async fn get_health() -> Json<Health> {
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer, or the service is about to end",
             headers(("Retry-After" = u64)))))]
 pub(super) async fn get_readiness(State(app): State<App>) -> Result<Json<Health>, Problem> {
-    if app.jobs.is_ready().await {
-        return Ok(Json(OK));
-    }
-    Err(Problem::new(
-        Code::NotReady,
-        "the database does not answer, or the service is about to end",
-    ))
+    let why = match app.jobs.is_ready().await {
+        Ok(()) => return Ok(Json(OK)),
+        Err(Unready::Ending) => "the service is about to end".to_owned(),
+        Err(Unready::Unstored(fits)) => {
+            format!("{fits} fits have ended and could not be stored yet; the log says why")
+        }
+        Err(Unready::Database(fault)) => {
+            format!("the database does not answer ({})", what_to_do(fault))
+        }
+        Err(Unready::Silent) => {
+            "the database has not answered for seconds: it is locked, or its server is not reached"
+                .to_owned()
+        }
+    };
+    Err(Problem::new(Code::NotReady, why))
 }

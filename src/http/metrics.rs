@@ -243,7 +243,9 @@ pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Prob
             .set(count);
     }
     metrics.learnt.set(learnt.models);
-    metrics.ready.set(i64::from(app.jobs.is_ready().await));
+    metrics
+        .ready
+        .set(i64::from(app.jobs.is_ready().await.is_ok()));
     metrics.process.look();
     let mut text = String::new();
     encode(&mut text, &metrics.registry).expect("a string takes what is written to it");

@@ -244,6 +244,19 @@ impl From<Invalid> for Problem {
     }
 }
 
+/// What somebody can do about a database that does not answer.
+pub(super) fn what_to_do(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Full => "its disk is full: make room",
+        Fault::Locked => "another process keeps it locked: let that one end",
+        Fault::ReadOnly => "it may not be written: give the service the right to",
+        Fault::Gone => "its file was moved or deleted: put it back, or restart the service",
+        Fault::Damaged => "it is damaged: `batchfit db check` says where",
+        Fault::Unreachable => "its server is not reached: is it started, and reached from here?",
+        Fault::Other => "the log of the service says why",
+    }
+}
+
 impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         match error {
@@ -298,16 +311,7 @@ impl From<JobError> for Problem {
                     error = &error as &dyn Error,
                     "could not answer a request: {error}"
                 );
-                let why = match error.fault() {
-                    Fault::Full => "its disk is full: make room",
-                    Fault::Locked => "another process keeps it locked: let that one end",
-                    Fault::ReadOnly => "it may not be written: give the service the right to",
-                    Fault::Gone => {
-                        "its file was moved or deleted: put it back, or restart the service"
-                    }
-                    Fault::Damaged => "it is damaged: `batchfit db check` says where",
-                    Fault::Other => "the log of the service says why",
-                };
+                let why = what_to_do(error.fault());
                 Problem::new(
                     Code::NotReady,
                     format!(

@@ -10,6 +10,10 @@
 //! given: each attempt after the first has a range of its own ([`OF_AN_ATTEMPT`]), and the end of a fit whose log is gone is
 //! told in the range after its last attempt. A reader that goes on from any number gets all that is newer: at worst, the end
 //! twice.
+//!
+//! Where several servers share the queue, each has a log of a fit that somebody follows there, and a reader may go on at another one. Logs
+//! have not seen the same probes, so states have numbers that follow from the fit alone ([`OF_A_STATE`]): a reader that has a state here has
+//! it everywhere.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -24,6 +28,9 @@ use crate::store::FitState;
 
 /// Numbers in the range of an attempt. A fit has some dozens of probes.
 const OF_AN_ATTEMPT: u64 = 1_000_000;
+
+/// Where several servers tell of a fit: numbers in the range of an attempt before it runs, while it runs, and after its end.
+const OF_A_STATE: [u64; 3] = [0, 100_000, 900_000];
 
 /// Most events of one fit that are kept, and most of all fits that have ended. One takes some hundred bytes.
 const MOST: usize = 10_000;
@@ -73,14 +80,24 @@ pub struct Event {
 #[derive(Debug)]
 pub(super) struct Events {
     logs: Mutex<Logs>,
+    /// Whether other servers tell of the same fits.
+    is_shared: bool,
     /// What changes, for those who look at all fits.
     all: broadcast::Sender<FitNews>,
 }
 
 impl Default for Events {
     fn default() -> Events {
+        Events::new(false)
+    }
+}
+
+impl Events {
+    /// No log. `is_shared` where other servers tell of the same fits.
+    pub(super) fn new(is_shared: bool) -> Events {
         Events {
             logs: Mutex::default(),
+            is_shared,
             all: broadcast::Sender::new(MOST_BEHIND),
         }
     }
@@ -101,7 +118,9 @@ impl Events {
         let mut logs = self.lock();
         let log = match logs.all.entry(id.to_owned()) {
             Entry::Occupied(log) => return Arc::clone(log.get()),
-            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(Log::new(attempts, state)))),
+            Entry::Vacant(place) => {
+                Arc::clone(place.insert(Arc::new(Log::new(attempts, state, self.is_shared))))
+            }
         };
         drop(logs);
         self.tell_all(id, state);
@@ -124,10 +143,33 @@ impl Events {
         self.lock().all.get(id).map(Arc::clone)
     }
 
+    /// Those whose logs have not ended.
+    pub(super) fn unfinished(&self) -> Vec<String> {
+        let logs = self.lock();
+        let open = logs.all.iter().filter(|(_, log)| !log.lock().ended);
+        open.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Hears where a fit stands that was begun `attempts` times, by now or some time ago.
+    pub(super) fn hear(&self, id: &str, state: FitState, attempts: i64) {
+        match self.find(id) {
+            Some(log) if log.is_new(rank(state, attempts)) => {
+                self.tell_of(id, &log, state, Some(attempts));
+            }
+            Some(_) => {}
+            None if state.is_final() => self.tell_all(id, state),
+            None => drop(self.of(id, before(state, attempts), state)),
+        }
+    }
+
     /// Tells that a fit waits or runs, or how it ended: whoever says that first is right.
     pub(super) fn tell(&self, id: &str, state: FitState) {
         let Some(log) = self.find(id) else { return };
-        if log.push(News::State(state)) {
+        self.tell_of(id, &log, state, None);
+    }
+
+    fn tell_of(&self, id: &str, log: &Log, state: FitState, attempts: Option<i64>) {
+        if log.push_state(state, attempts) {
             self.tell_all(id, state);
         }
         if !state.is_final() {
@@ -151,6 +193,20 @@ impl Events {
     }
 }
 
+/// How often a fit was begun before, of one that is in this state and was begun so often.
+fn before(state: FitState, attempts: i64) -> i64 {
+    attempts - i64::from(state == FitState::Running)
+}
+
+/// The order of the states of a fit: it may wait and run several times.
+fn rank(state: FitState, attempts: i64) -> i64 {
+    match state {
+        FitState::Queued => 2 * attempts,
+        FitState::Running => 2 * attempts - 1,
+        FitState::Done | FitState::Failed | FitState::Cancelled => i64::MAX,
+    }
+}
+
 /// What has been told of one fit.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -164,24 +220,29 @@ struct Told {
     /// The number of the next event.
     next: u64,
     events: VecDeque<Event>,
-    /// The state told last.
+    /// The state told last, and its place in their order.
     state: Option<FitState>,
+    rank: i64,
+    is_shared: bool,
     ended: bool,
 }
 
 impl Log {
     /// The log of a fit that was begun `attempts` times before, and now is in this state.
-    pub(super) fn new(attempts: i64, state: FitState) -> Log {
+    pub(super) fn new(attempts: i64, state: FitState, is_shared: bool) -> Log {
         let log = Log {
             told: Mutex::new(Told {
                 next: u64::try_from(attempts).unwrap_or(0) * OF_AN_ATTEMPT + 1,
                 events: VecDeque::new(),
                 state: None,
+                rank: -1,
+                is_shared,
                 ended: false,
             }),
             news: watch::Sender::default(),
         };
-        log.push(News::State(state));
+        let begun = attempts + i64::from(state == FitState::Running);
+        log.push_state(state, Some(begun));
         if state.is_final() {
             log.end();
         }
@@ -195,6 +256,30 @@ impl Log {
             return false;
         }
         told.add(news);
+        drop(told);
+        self.news.send_replace(());
+        true
+    }
+
+    /// Whether a state is later than what was told.
+    fn is_new(&self, rank: i64) -> bool {
+        self.lock().rank < rank
+    }
+
+    /// Adds a state, unless the fit has ended or is in it anyway. Whoever does not know how often it was begun knows that this is the
+    /// next of its states.
+    fn push_state(&self, state: FitState, attempts: Option<i64>) -> bool {
+        let mut told = self.lock();
+        if told.ended || told.state == Some(state) {
+            return false;
+        }
+        told.rank = match (attempts, state) {
+            (Some(attempts), _) => rank(state, attempts),
+            (None, FitState::Queued) => told.rank - told.rank % 2 + 2,
+            (None, FitState::Running) => told.rank + 1 + told.rank % 2,
+            (None, FitState::Done | FitState::Failed | FitState::Cancelled) => i64::MAX,
+        };
+        told.add(News::State(state));
         drop(told);
         self.news.send_replace(());
         true
@@ -232,9 +317,27 @@ impl Log {
 }
 
 impl Told {
+    /// The number of the event that says this state, where several servers tell of the fit.
+    fn first_number(&self, state: FitState) -> u64 {
+        let [waits, runs, ended] = OF_A_STATE;
+        let attempt = match state {
+            FitState::Queued | FitState::Running => u64::try_from(self.rank / 2).unwrap_or(0),
+            FitState::Done | FitState::Failed | FitState::Cancelled => self.next / OF_AN_ATTEMPT,
+        };
+        let within = match state {
+            FitState::Queued => waits,
+            FitState::Running => runs,
+            FitState::Done | FitState::Failed | FitState::Cancelled => ended,
+        };
+        attempt * OF_AN_ATTEMPT + within + 1
+    }
+
     fn add(&mut self, news: News) {
         if let News::State(state) = news {
             self.state = Some(state);
+            if self.is_shared {
+                self.next = self.next.max(self.first_number(state));
+            }
         }
         if self.events.len() >= MOST {
             let oldest_probe = self.events.iter().position(|event| match event.news {
@@ -356,9 +459,9 @@ mod tests {
 
     #[tokio::test]
     async fn attempts_after_a_restart_have_higher_numbers() {
-        let before = Log::new(0, FitState::Running);
-        let after = Log::new(1, FitState::Queued);
-        let ended = Arc::new(Log::new(2, FitState::Done));
+        let before = Log::new(0, FitState::Running, false);
+        let after = Log::new(1, FitState::Queued, false);
+        let ended = Arc::new(Log::new(2, FitState::Done, false));
 
         assert!(before.lock().next < OF_AN_ATTEMPT);
         assert_eq!(after.lock().events[0].number, OF_AN_ATTEMPT + 1);
@@ -385,6 +488,60 @@ mod tests {
             told.push(format!("{id} {}", state.name()));
         }
         assert_eq!(told, ["1 queued", "2 queued", "1 running", "1 done"]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_goes_on_at_another_server() {
+        let [here, there] = [Events::new(true), Events::new(true)];
+        let log = here.of("1", 0, FitState::Queued);
+        log.push(probe(0));
+        here.tell("1", FitState::Running);
+        for batch in 0..50 {
+            log.push(probe(batch));
+        }
+        // It comes to know of the fit when that runs, hears of one probe, and what was told before comes late.
+        there.hear("1", FitState::Running, 1);
+        let other = there.find("1").unwrap();
+        there.hear("1", FitState::Queued, 0);
+        other.push(probe(49));
+        // It is put back, and runs elsewhere.
+        for (state, attempts) in [
+            (FitState::Queued, 1),
+            (FitState::Running, 2),
+            (FitState::Running, 1),
+            (FitState::Done, 2),
+        ] {
+            here.hear("1", state, attempts);
+            there.hear("1", state, attempts);
+        }
+
+        let states = async |mut follower: Follower| {
+            let mut states = Vec::new();
+            while let Some(event) = follower.next().await {
+                match event.news {
+                    News::State(state) => states.push((event.number, state.name())),
+                    News::Result => states.push((event.number, "result")),
+                    News::Probe(_) => {}
+                }
+            }
+            states
+        };
+        let all = states(log.follow(None)).await;
+        let expected = [
+            (1, "queued"),
+            (100_001, "running"),
+            (1_000_001, "queued"),
+            (1_100_001, "running"),
+            (1_900_001, "done"),
+            (1_900_002, "result"),
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(states(other.follow(None)).await, expected[1..]);
+        // Whatever it has of one, it goes on at the other.
+        for (after, (number, _)) in expected.iter().enumerate() {
+            let rest = states(other.follow(Some(*number))).await;
+            assert_eq!(rest, expected[(after + 1).max(1)..], "after {number}");
+        }
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl Handover {
         Some((waiting.request, waiting.permit))
     }
 
+    /// Those that wait.
+    pub(super) fn ids(&self) -> Vec<String> {
+        let all = self.lock();
+        all.iter().map(|waiting| waiting.id.clone()).collect()
+    }
+
     /// What the log says of all that is done for this fit: its id, and that of the request that asked for it, where that
     /// was asked of this process a moment ago.
     pub(super) fn span(&self, id: &str) -> Span {

@@ -2,8 +2,10 @@
 //!
 //! See [`crate::store::Lease`]. A server renews all of its leases with one statement.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
@@ -11,14 +13,15 @@ use tokio::time::MissedTickBehavior;
 use super::clock::milliseconds;
 use super::document::chance;
 use super::queue::Shared;
-use crate::store::{Holder, Time};
+use super::{DeviceKind, DeviceSummary};
+use crate::store::{Holder, StoreError, Time};
 
 /// How long a fit stays with a holder that says nothing. A server that is killed keeps its fits for as long; one that cannot
 /// write to the database for as long loses them. Kubernetes gives a node up after 40 s, and etcd's leases are of seconds.
-pub(super) const LEASE: Duration = Duration::from_secs(30);
+pub const LEASE: Duration = Duration::from_secs(30);
 
-/// How often a holder says that it is there: two of them may be lost.
-const RENEW: Duration = Duration::from_secs(10);
+/// How often in that time a holder says that it is there: two of them may be lost.
+const RENEWALS: u32 = 3;
 
 /// The name of this server: of the machine, the process, and chance, because a container's first process is always the first.
 pub(super) fn name() -> Holder {
@@ -28,27 +31,124 @@ pub(super) fn name() -> Holder {
     Holder::server(&format!("{machine} {process} {:08x}", chance() >> 32))
 }
 
-/// Until when what is taken or renewed now is held.
-pub(super) fn until(now: Time) -> Time {
-    Time(now.0.saturating_add(milliseconds(LEASE)))
+/// Which GPUs a server has: the lanes of fits for them, as [`Db::claim_for`](crate::store::Db::claim_for) reads them.
+pub(super) fn gpus(devices: &[DeviceSummary]) -> String {
+    let mut lanes = String::from(",");
+    let real = devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Cuda && device.available);
+    for device in real {
+        lanes.push_str(&device.device);
+        lanes.push(',');
+    }
+    if lanes.len() > 1 {
+        lanes.push_str("auto,");
+    }
+    lanes
+}
+
+/// How it stands between this server and the database.
+#[derive(Debug, Default)]
+pub(super) struct Beats(Mutex<Known>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Known {
+    /// Since when the database has answered each time.
+    reached_since: Option<Instant>,
+    /// How far its clock is ahead of this machine's, in milliseconds.
+    ahead: i64,
+}
+
+impl Beats {
+    fn known(&self) -> Known {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What time it is where leases are counted.
+    pub(super) fn time(&self, now: Time) -> Time {
+        Time(now.0.saturating_add(self.known().ahead))
+    }
+
+    /// Until when what is taken or renewed now is held.
+    pub(super) fn until(&self, now: Time, lease: Duration) -> Time {
+        Time(self.time(now).0.saturating_add(milliseconds(lease)))
+    }
+
+    /// Whether leases that have passed say that their holders are gone: after a time in which nobody reached the database, they
+    /// have had time to renew them.
+    pub(super) fn may_take(&self, lease: Duration) -> bool {
+        let enough = lease / RENEWALS * 3 / 2;
+        let since = self.known().reached_since;
+        since.is_some_and(|since| since.elapsed() >= enough)
+    }
+
+    fn note(&self, reached: Option<i64>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match reached {
+            Some(ahead) => {
+                known.ahead = ahead;
+                known.reached_since.get_or_insert_with(Instant::now);
+            }
+            None => known.reached_since = None,
+        }
+    }
 }
 
 /// Renews what this server works on, until it ends.
 pub(super) async fn renew(shared: Arc<Shared>) {
-    let mut beats = tokio::time::interval(RENEW);
+    let mut beats = tokio::time::interval(shared.limits.lease / RENEWALS);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = beats.tick() => {}
             () = shared.shutdown.cancelled() => return,
         }
-        if !shared.works() {
-            continue;
-        }
-        let lease = shared.lease(Time::from(Timestamp::now()));
         // The next beat tries again.
-        if let Err(error) = shared.db.renew_all(lease).await {
+        if let Err(error) = beat(&shared).await {
+            shared.beats.note(None);
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
     }
+}
+
+async fn beat(shared: &Shared) -> Result<(), StoreError> {
+    let now = Time::from(Timestamp::now());
+    let there = shared.db.clock(now).await?;
+    let after = Time::from(Timestamp::now());
+    let between = now.0 + (after.0 - now.0) / 2;
+    // Where it is this machine's clock, it is ahead of nothing.
+    let ahead = if shared.db.is_shared() {
+        there.0 - between
+    } else {
+        0
+    };
+    if shared.works() {
+        shared.beats.note(Some(ahead));
+        shared
+            .db
+            .renew_all(shared.lease(Time::from(Timestamp::now())))
+            .await?;
+        if shared.db.is_shared() {
+            give_up(shared).await?;
+        }
+    }
+    shared.beats.note(Some(ahead));
+    Ok(())
+}
+
+/// Stops the work on fits that are this server's no more: cancelled, or taken by another when it could not say that it is there.
+async fn give_up(shared: &Shared) -> Result<(), StoreError> {
+    let at_work = shared.at_work();
+    let running = shared.db.running_fits().await?;
+    let mine: HashSet<&str> = running
+        .iter()
+        .filter(|fit| fit.holder.as_ref() == Some(&shared.holder))
+        .map(|fit| fit.id.as_str())
+        .collect();
+    for id in at_work.iter().filter(|id| !mine.contains(id.as_str())) {
+        if let Some(running) = shared.running(id) {
+            running.cancel.store(true, Ordering::Relaxed);
+        }
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ mod handover;
 mod lanes;
 mod leases;
 mod lengths;
+mod news;
 mod outcomes;
 mod predicted;
 mod probes;
@@ -35,6 +36,7 @@ pub use events::{Event, FitNews, Follower, News, StateNews};
 pub use fit::{
     FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
 };
+pub use leases::LEASE;
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
@@ -43,6 +45,7 @@ pub use outcomes::{
 };
 pub use probes::Trial;
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
+pub use readiness::Unready;
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit, LimitKind,
     ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,

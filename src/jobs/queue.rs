@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +15,10 @@ use super::document::{chance, new_fit, terms};
 use super::events::{Events, FitNews, Follower, Log};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
-use super::leases;
+use super::leases::{self, Beats, LEASE};
+use super::news::{self, Elsewhere};
 use super::outcomes::{short_digest, taught};
-use super::readiness::Readiness;
+use super::readiness::{Readiness, Unready};
 use super::uploads::unknown;
 use super::validate::{validate, validate_fit};
 use super::{
@@ -43,6 +43,9 @@ pub struct Limits {
     pub uploads: UploadLimits,
     /// How long what has ended is kept; `None` for ever.
     pub retention: Option<Duration>,
+    /// How long a fit stays with a server that says nothing, where several share a database. At least [`LEASE`] where they are on
+    /// machines of their own.
+    pub lease: Duration,
 }
 
 impl Default for Limits {
@@ -54,6 +57,7 @@ impl Default for Limits {
             simulated_in_parallel: u32::try_from(cores).unwrap_or(1),
             uploads: UploadLimits::default(),
             retention: None,
+            lease: LEASE,
         }
     }
 }
@@ -173,11 +177,17 @@ pub(super) struct Shared {
     pub(super) ids: Ids,
     /// Under which name this server works on fits.
     pub(super) holder: Holder,
+    /// Which GPUs its fits may be for, where other servers have others; `None` for any.
+    pub(super) gpus: Option<String>,
+    /// When it last reached the database, and what time it is there.
+    pub(super) beats: Beats,
     pub(super) clock: Clock,
     pub(super) lanes: Lanes,
     pub(super) handover: Handover,
     /// What is told of fits.
     pub(super) events: Events,
+    /// What other servers tell.
+    pub(super) elsewhere: Elsewhere,
     /// The fits at work in this process, by id.
     pub(super) running: Mutex<HashMap<String, Arc<Running>>>,
     /// Tells the runner that there may be something to claim.
@@ -206,7 +216,7 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
-        let queued = db.recover(Time::from(Timestamp::now())).await?;
+        let queued = db.recover().await?;
         if queued > 0 {
             tracing::warn!(
                 fits = queued,
@@ -218,6 +228,12 @@ impl Jobs {
         jobs.shared.tasks.spawn(runner);
         let renew = leases::renew(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(renew);
+        if jobs.shared.db.is_shared() {
+            let listen = news::listen(Arc::clone(&jobs.shared));
+            jobs.shared.tasks.spawn(listen);
+            let tell = news::tell(Arc::clone(&jobs.shared));
+            jobs.shared.tasks.spawn(tell);
+        }
         let sweep = uploads::sweep(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(sweep);
         Ok(jobs)
@@ -231,6 +247,14 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
+        let is_shared = db.is_shared();
+        let gpus = if is_shared {
+            let devices =
+                runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::devices).await?;
+            Some(leases::gpus(&devices))
+        } else {
+            None
+        };
         let clock = Clock::since(db.last_noted().await?);
         Ok(Jobs {
             shared: Arc::new(Shared {
@@ -239,10 +263,13 @@ impl Jobs {
                 limits,
                 ids: Ids::default(),
                 holder: leases::name(),
+                gpus,
+                beats: Beats::default(),
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: Handover::default(),
-                events: Events::default(),
+                events: Events::new(is_shared),
+                elsewhere: Elsewhere::default(),
                 running: Mutex::default(),
                 wake: Notify::new(),
                 ended: watch::Sender::default(),
@@ -261,14 +288,20 @@ impl Jobs {
     }
 
     /// Whether fits can be stored: nothing waits to be, and a row was just written.
-    pub async fn is_ready(&self) -> bool {
+    pub async fn is_ready(&self) -> Result<(), Unready> {
         let shared = &self.shared;
-        !shared.shutdown.is_cancelled()
-            && shared.unstored.load(Ordering::Relaxed) == 0
-            && shared
-                .readiness
-                .ask(&shared.db, shared.clock.noted(), &shared.tasks)
-                .await
+        if shared.shutdown.is_cancelled() {
+            return Err(Unready::Ending);
+        }
+        let found = shared
+            .readiness
+            .ask(&shared.db, shared.clock.noted(), &shared.tasks)
+            .await;
+        found?;
+        match shared.unstored.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            some => Err(Unready::Unstored(some)),
+        }
     }
 
     /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
@@ -412,7 +445,10 @@ impl Jobs {
             return Ok(None);
         };
         if state.is_final() {
-            return Ok(Some(Arc::new(Log::new(attempts, state)).follow(last)));
+            return Ok(Some({
+                let log = Log::new(attempts, state, shared.db.is_shared());
+                Arc::new(log).follow(last)
+            }));
         }
         // One that runs has begun one of its attempts.
         let before = attempts - i64::from(state == FitState::Running);
@@ -445,7 +481,10 @@ impl Jobs {
         let fit = self.shared.db.fit(id).await?;
         Ok(fit.map(|fit| {
             let progress = match fit.state {
-                FitState::Running => self.shared.progress(id),
+                FitState::Running => self
+                    .shared
+                    .progress(id)
+                    .or_else(|| self.shared.elsewhere.progress(id)),
                 FitState::Queued | FitState::Done | FitState::Failed | FitState::Cancelled => None,
             };
             FitDocument::of(fit, progress)
@@ -605,12 +644,35 @@ impl Shared {
         !running.is_empty()
     }
 
+    /// The fits that are at work here.
+    pub(super) fn at_work(&self) -> Vec<String> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        running.keys().cloned().collect()
+    }
+
     /// For this server, from now on.
     pub(super) fn lease(&self, now: Time) -> Lease<'_> {
         Lease {
             holder: &self.holder,
-            until: leases::until(now),
+            until: self.beats.until(now, self.limits.lease),
         }
+    }
+
+    /// How far the fits are that are at work here.
+    pub(super) fn all_progress(&self) -> HashMap<String, Progress> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        let progress = running.iter().filter_map(|(id, running)| {
+            let progress = running.progress.lock();
+            let progress = progress.expect("nothing panics while it is held");
+            Some((id.clone(), progress.clone()?))
+        });
+        progress.collect()
     }
 
     fn progress(&self, id: &str) -> Option<Progress> {
@@ -655,6 +717,8 @@ fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn fit(limit: u64) -> FitDocument {

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::store::{Db, Time};
+use crate::store::{Db, Fault, Time};
 
 /// How long a finding holds: however often it is asked for, the disk has one write a second from it.
 const FRESH: Duration = Duration::from_secs(1);
@@ -16,23 +16,44 @@ const FRESH: Duration = Duration::from_secs(1);
 /// orchestrator that asks every few seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Why fits cannot be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unready {
+    /// The server is about to end.
+    Ending,
+    /// So many fits have ended and could not be stored yet.
+    Unstored(u32),
+    /// The database takes nothing.
+    Database(Fault),
+    /// It has not said anything for a while.
+    Silent,
+}
+
+/// What was found, and when.
+type Found = (Instant, Result<(), Unready>);
+
 /// What was found last, and when.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
-    last: Arc<Mutex<Option<(Instant, bool)>>>,
+    last: Arc<Mutex<Option<Found>>>,
 }
 
 impl Readiness {
     /// Writes a row with this moment, unless that was done a moment ago. One write is under way at a time: where the file is
     /// locked, each takes one of the few connections for seconds.
-    pub(super) async fn ask(&self, db: &Db, noted: Time, tasks: &TaskTracker) -> bool {
+    pub(super) async fn ask(
+        &self,
+        db: &Db,
+        noted: Time,
+        tasks: &TaskTracker,
+    ) -> Result<(), Unready> {
         let Ok(mut last) = timeout(PATIENCE, Arc::clone(&self.last).lock_owned()).await else {
-            return false;
+            return Err(Unready::Silent);
         };
-        if let Some((when, ready)) = *last
+        if let Some((when, found)) = *last
             && when.elapsed() < FRESH
         {
-            return ready;
+            return found;
         }
         let db = db.clone();
         let written = tasks.spawn(async move {
@@ -43,9 +64,13 @@ impl Readiness {
                     "not ready: {error}"
                 );
             }
-            *last = Some((Instant::now(), written.is_ok()));
-            written.is_ok()
+            let found = written.map_err(|error| Unready::Database(error.fault()));
+            *last = Some((Instant::now(), found));
+            found
         });
-        matches!(timeout(PATIENCE, written).await, Ok(Ok(true)))
+        match timeout(PATIENCE, written).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => Err(Unready::Silent),
+        }
     }
 }

@@ -78,12 +78,16 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let claim = async || {
         let now = Time::from(Timestamp::now());
         let lease = shared.lease(now);
-        shared.db.claim(shared.parallel(), lease, now).await
+        let gpus = shared.gpus.as_deref();
+        shared
+            .db
+            .claim_for(shared.parallel(), lease, gpus, now)
+            .await
     };
     if let Some(claimed) = claim().await? {
         return Ok(Some(claimed));
     }
-    let now = Time::from(Timestamp::now());
+    let now = shared.beats.time(Time::from(Timestamp::now()));
     let mut found = false;
     let mut expired = false;
     for held in shared.db.running_fits().await? {
@@ -103,7 +107,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
             found = true;
         }
     }
-    if expired {
+    if expired && shared.beats.may_take(shared.limits.lease) {
         let fits = shared.db.expired(now, &shared.holder).await?;
         if fits > 0 {
             tracing::warn!(

@@ -3,6 +3,7 @@
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
+use super::engine::{ask, is_postgres, open_postgres};
 use super::{Db, StoreError, asking};
 
 /// How many rows there are of what is watched.
@@ -16,16 +17,19 @@ pub struct Counted {
     pub recommendations: i64,
 }
 
+/// How many fits wait and run.
+#[derive(sqlx::FromRow)]
+struct Fits {
+    queued: i64,
+    running: i64,
+}
+
 impl Db {
     /// Counts what is watched, without looking at every row.
     pub async fn counted(&self) -> Result<Counted, StoreError> {
         self.read_recommendations().await?;
-        let fits = sqlx::query!(
-            r#"SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS "queued!: i64",
-                      (SELECT count(*) FROM fit WHERE state = 'running') AS "running!: i64""#
-        )
-        .fetch_one(&self.pool)
-        .await
+        let fits = ask!(fetch_one Fits, self.pool.on(), r#"SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS "queued!: i64",
+                      (SELECT count(*) FROM fit WHERE state = 'running') AS "running!: i64""#)
         .map_err(asking("count what there is"))?;
         Ok(Counted {
             queued: fits.queued,
@@ -51,6 +55,9 @@ pub struct Health {
 impl Db {
     /// Looks into a database without changing it, whatever version wrote it. An error where it is damaged.
     pub async fn health(database: &str) -> Result<Health, StoreError> {
+        if is_postgres(database) {
+            return health_of_server(database).await;
+        }
         let failed = |source| StoreError::Open {
             database: database.to_owned(),
             source,
@@ -102,4 +109,33 @@ impl Db {
         };
         there.await.map_err(looking)
     }
+}
+
+/// The same of a schema of PostgreSQL, whose pages its server looks after.
+async fn health_of_server(database: &str) -> Result<Health, StoreError> {
+    let pool = open_postgres(database, 1).await?;
+    let looking = asking("count what there is");
+    let there = async {
+        let count =
+            async |query: &'static str| sqlx::query_scalar::<_, i64>(query).fetch_one(&pool).await;
+        let is_new = "SELECT count(*) FROM information_schema.tables
+                       WHERE table_schema = current_schema() AND table_name = 'fit'";
+        if count(is_new).await? == 0 {
+            return Ok(Health {
+                fits: 0,
+                recommendations: 0,
+                bytes: 0,
+                keys: None,
+            });
+        }
+        Ok(Health {
+            fits: count("SELECT count(*) FROM fit").await?,
+            recommendations: count("SELECT count(*) FROM recommendation").await?,
+            bytes: count("SELECT pg_database_size(current_database())").await?,
+            keys: Some(count("SELECT count(*) FROM api_key WHERE revoked_at IS NULL").await?),
+        })
+    };
+    let health = there.await.map_err(looking);
+    pool.close().await;
+    health
 }

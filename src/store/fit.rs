@@ -7,13 +7,14 @@ mod terms;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::types::Json;
-use sqlx::{Connection as _, SqliteConnection};
 use utoipa::ToSchema;
 
+use super::engine::{Connection, ask};
 use super::request::{keep_request, request_digest};
+use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 pub use enqueue::{Enqueued, NewFit, Reuse};
-pub use lease::{Attempt, HeldFit, Holder, Lease};
+pub use lease::{Attempt, HeldFit, Holder, Lease, UnfinishedFit};
 use terms::PATIENCE_MS;
 pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 
@@ -21,9 +22,8 @@ pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 pub const SIMULATED_LANE: &str = "simulated";
 
 /// Where a fit stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, sqlx::Type, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[sqlx(rename_all = "snake_case")]
 pub enum FitState {
     /// Waiting for its turn.
     Queued,
@@ -36,6 +36,8 @@ pub enum FitState {
     /// Somebody asked to stop.
     Cancelled,
 }
+
+named_in_text!(FitState);
 
 impl FitState {
     /// All of them, in the order of a fit's life.
@@ -68,7 +70,7 @@ impl FitState {
 }
 
 /// A whole row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct Fit {
     /// Its name.
     pub id: String,
@@ -89,7 +91,7 @@ pub struct Fit {
 }
 
 /// An answer, and what is said with it where it is written for other programs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct FitAnswer {
     /// Where the fit stands.
     pub state: FitState,
@@ -102,7 +104,7 @@ pub struct FitAnswer {
 }
 
 /// A row in a list: without what may be megabytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, sqlx::FromRow, ToSchema)]
 pub struct FitSummary {
     /// Its name; `/v1/fits/{id}` is the whole of it.
     pub id: String,
@@ -133,8 +135,15 @@ pub struct FitFilter {
     pub limit: i64,
 }
 
+/// Where a fit stands, and how often it was begun.
+#[derive(sqlx::FromRow)]
+struct Stand {
+    state: FitState,
+    attempts: i64,
+}
+
 /// What a worker needs to begin.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct Claimed {
     /// The fit.
     pub id: String,
@@ -174,85 +183,65 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
-        sqlx::query_as!(
-            Fit,
-            r#"SELECT id, state AS "state: FitState", text AS "request: JsonText",
+        ask!(fetch_optional Fit, self.pool.on(), r#"SELECT id, state AS "state: FitState", text AS "request: JsonText",
                       result AS "result: Json<Value>", error AS "error: Json<Value>",
                       created_at AS "created_at: Time", started_at AS "started_at: Time",
                       finished_at AS "finished_at: Time"
                  FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+            id)
         .map_err(asking("read a fit"))
     }
 
     /// The fit's answer, without its question.
     pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
-        sqlx::query_as!(
-            FitAnswer,
-            r#"SELECT state AS "state: FitState", model, text ->> '$.world_size' AS "world_size: i64",
+        ask!(fetch_optional FitAnswer, self.pool.on(), [r#"SELECT state AS "state: FitState", model, text ->> '$.world_size' AS "world_size: i64",
                       result AS "result: Json<Value>"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#, r#"SELECT state AS "state: FitState", model, CAST(text ->> 'world_size' AS BIGINT) AS "world_size: i64",
+                      result AS "result: Json<Value>"
+                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#],
+            id)
         .map_err(asking("read an answer"))
     }
 
     /// Where the fit stands, without reading the rest of it.
     pub async fn fit_state(&self, id: &str) -> Result<Option<FitState>, StoreError> {
-        sqlx::query_scalar!(
-            r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+        ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1"#,
+            id)
         .map_err(asking("read the state of a fit"))
     }
 
     /// The newest fit that has answered the question of this fingerprint.
     pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
-        sqlx::query_scalar!(
-            "SELECT id FROM fit WHERE fingerprint = ?1 AND state = 'done' ORDER BY id DESC LIMIT 1",
-            fingerprint
-        )
-        .fetch_optional(&self.pool)
-        .await
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = ?1 AND state = 'done' ORDER BY id DESC LIMIT 1",
+            fingerprint)
         .map_err(asking("look for an answer"))
     }
 
     /// Where the fit stands, and how often it was begun.
     pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
-        sqlx::query!(
-            r#"SELECT state AS "state: FitState", attempts FROM fit WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+        ask!(fetch_optional Stand, self.pool.on(), r#"SELECT state AS "state: FitState", attempts FROM fit WHERE id = ?1"#, id)
         .map(|row| row.map(|row| (row.state, row.attempts)))
         .map_err(asking("read the state of a fit"))
     }
 
     /// Fits, newest first.
     pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
-        sqlx::query_as!(
-            FitSummary,
-            r#"SELECT id, state AS "state: FitState", model, device,
+        ask!(fetch_all FitSummary, self.pool.on(), [r#"SELECT id, state AS "state: FitState", model, device,
                       result ->> '$.recommendation.micro_batch' AS "micro_batch: i64",
                       created_at AS "created_at: Time", started_at AS "started_at: Time",
                       finished_at AS "finished_at: Time"
                  FROM fit
                 WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR id < ?2)
-                ORDER BY id DESC LIMIT ?3"#,
+                ORDER BY id DESC LIMIT ?3"#, r#"SELECT id, state AS "state: FitState", model, device,
+                      CAST(result #>> '{recommendation,micro_batch}' AS BIGINT) AS "micro_batch: i64",
+                      created_at AS "created_at: Time", started_at AS "started_at: Time",
+                      finished_at AS "finished_at: Time"
+                 FROM fit
+                WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR id < ?2)
+                ORDER BY id DESC LIMIT ?3"#],
             filter.state,
             filter.before,
-            filter.limit,
-        )
-        .fetch_all(&self.pool)
-        .await
+            filter.limit,)
         .map_err(asking("list fits"))
     }
 
@@ -266,26 +255,45 @@ impl Db {
         lease: Lease<'_>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        sqlx::query_as!(
-            Claimed,
-            r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
+        self.claim_for(parallel, lease, None, now).await
+    }
+
+    /// The same for a holder who has these GPUs alone: their lanes, with a comma before and behind each.
+    pub async fn claim_for(
+        &self,
+        parallel: ParallelSimulated,
+        lease: Lease<'_>,
+        gpus: Option<&str>,
+        now: Time,
+    ) -> Result<Option<Claimed>, StoreError> {
+        ask!(fetch_optional Claimed, self.pool.on(), [r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
+                               AND (?6 IS NULL OR waiting.device LIKE 'sim:%' OR ?6 LIKE '%,' || waiting.lane || ',%')
                              ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
                   AND state = 'queued'
                RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
-                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
+                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#, r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
+                WHERE id = (SELECT waiting.id FROM fit AS waiting
+                             WHERE waiting.state = 'queued'
+                               AND (SELECT count(*) FROM fit AS busy
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
+                                   < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
+                               AND (?6 IS NULL OR waiting.device LIKE 'sim:%' OR ?6 LIKE '%,' || waiting.lane || ',%')
+                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1
+                               FOR UPDATE SKIP LOCKED)
+                  AND state = 'queued'
+               RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#],
             now,
             parallel.0,
             PATIENCE_MS,
             lease.holder,
             lease.until,
-        )
-        .fetch_optional(&self.pool)
-        .await
+            gpus,)
         .map_err(asking("claim a fit"))
     }
 
@@ -299,7 +307,7 @@ impl Db {
         now: Time,
     ) -> Result<bool, StoreError> {
         self.in_place()?;
-        let result = Json(result);
+        let result = JsonText::of(result);
         let mut connection = self
             .pool
             .acquire()
@@ -308,7 +316,7 @@ impl Db {
         let stored = finish_on(&mut connection, attempt, &result, recommendations, now).await;
         if stored.is_err() {
             // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            let _ = connection.close().await;
+            connection.close().await;
         }
         stored
     }
@@ -322,14 +330,11 @@ impl Db {
         finished_at: Time,
     ) -> Result<(), StoreError> {
         let request = request_digest(&fit.request);
-        let result = Json(result);
-        let mut transaction = self
-            .pool
-            .begin()
-            .await
-            .map_err(asking("begin to record a fit"))?;
-        sqlx::query!(
-            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
+        let result = JsonText::of(result);
+        let begin = "begin to record a fit";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at, model_digest, taught)
              VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10, ?11, ?12)",
             fit.id,
@@ -343,14 +348,11 @@ impl Db {
             fit.created_at,
             finished_at,
             fit.model_digest,
-            fit.taught,
-        )
-        .execute(&mut *transaction)
-        .await
+            fit.taught,)
         .map_err(asking("record a fit"))?;
-        keep_request(&mut transaction, &request, &fit.request).await?;
+        keep_request(&mut transaction.link(), &request, &fit.request).await?;
         for recommendation in recommendations {
-            recommendation.insert(&mut transaction).await?;
+            recommendation.insert(&mut transaction.link()).await?;
         }
         transaction
             .commit()
@@ -365,8 +367,10 @@ impl Db {
         error: &Value,
         now: Time,
     ) -> Result<bool, StoreError> {
-        let error = Json(error);
-        sqlx::query!(
+        let error = JsonText::of(error);
+        ask!(
+            execute,
+            self.pool.on(),
             "UPDATE fit SET state = 'failed', error = ?4, finished_at = ?5
               WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
             attempt.id,
@@ -375,55 +379,55 @@ impl Db {
             error,
             now,
         )
-        .execute(&self.pool)
-        .await
-        .map(|failed| failed.rows_affected() == 1)
+        .map(|failed| failed == 1)
         .map_err(asking("fail a fit"))
     }
 
     /// Cancels a fit that has not ended. False when it has, or when there is none.
     pub async fn cancel(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        sqlx::query!(
+        ask!(
+            execute,
+            self.pool.on(),
             "UPDATE fit SET state = 'cancelled', finished_at = ?2
               WHERE id = ?1 AND state IN ('queued', 'running')",
             id,
             now,
         )
-        .execute(&self.pool)
-        .await
-        .map(|cancelled| cancelled.rows_affected() == 1)
+        .map(|cancelled| cancelled == 1)
         .map_err(asking("cancel a fit"))
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
-        sqlx::query!(
+        ask!(
+            execute,
+            self.pool.on(),
             "UPDATE fit SET state = 'queued', started_at = NULL
               WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
             attempt.id,
             attempt.number,
             attempt.holder,
         )
-        .execute(&self.pool)
-        .await
-        .map(|put_back| put_back.rows_affected() == 1)
+        .map(|put_back| put_back == 1)
         .map_err(asking("put a fit back"))
     }
 }
 
 /// Stores the answer of a fit and its recommendations, all or nothing.
 async fn finish_on(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     attempt: Attempt<'_>,
-    result: &Json<&Value>,
+    result: &JsonText,
     recommendations: &[StoredRecommendation],
     now: Time,
 ) -> Result<bool, StoreError> {
     let mut transaction = connection
-        .begin()
+        .begin_alone()
         .await
         .map_err(asking("begin to finish a fit"))?;
-    let finished = sqlx::query!(
+    let finished = ask!(
+        execute,
+        transaction.on(),
         "UPDATE fit SET state = 'done', result = ?4, finished_at = ?5
           WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
         attempt.id,
@@ -432,14 +436,12 @@ async fn finish_on(
         result,
         now,
     )
-    .execute(&mut *transaction)
-    .await
     .map_err(asking("finish a fit"))?;
-    if finished.rows_affected() == 0 {
+    if finished == 0 {
         return Ok(false);
     }
     for recommendation in recommendations {
-        recommendation.insert(&mut transaction).await?;
+        recommendation.insert(&mut transaction.link()).await?;
     }
     transaction
         .commit()

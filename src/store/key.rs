@@ -6,6 +6,8 @@ use std::hint::black_box;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use super::engine::ask;
+use super::text::named_in_text;
 use super::{Db, StoreError, Time, asking};
 
 /// What every key begins with, so that whoever finds one knows what it opens.
@@ -15,9 +17,8 @@ const PREFIX: &str = "batchfit";
 const LONGEST_NAME: usize = 64;
 
 /// What a key is for; each scope has what those before it have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, sqlx::Type)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[sqlx(rename_all = "snake_case")]
 pub enum Scope {
     /// To look at what there is.
     Read,
@@ -41,8 +42,10 @@ impl Scope {
     }
 }
 
+named_in_text!(Scope);
+
 /// A key as it is stored: without what it takes to use it.
-#[derive(Clone, PartialEq, Eq, Serialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, sqlx::FromRow)]
 pub struct ApiKey {
     /// Its name for programs; part of the key.
     pub id: String,
@@ -129,7 +132,9 @@ impl ApiKey {
 impl Db {
     /// Keeps a new key. False when there is one of that name.
     pub async fn add_key(&self, key: &ApiKey) -> Result<bool, StoreError> {
-        sqlx::query!(
+        ask!(
+            execute,
+            self.pool.on(),
             "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT DO NOTHING",
             key.id,
@@ -138,35 +143,24 @@ impl Db {
             key.digest,
             key.created_at,
         )
-        .execute(&self.pool)
-        .await
-        .map(|added| added.rows_affected() == 1)
+        .map(|added| added == 1)
         .map_err(asking("keep a key"))
     }
 
     /// All keys, also those that were revoked, in the order in which they were made.
     pub async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        sqlx::query_as!(
-            ApiKey,
-            r#"SELECT id, name, scope AS "scope: Scope", digest, created_at AS "created_at: Time",
+        ask!(fetch_all ApiKey, self.pool.on(), r#"SELECT id, name, scope AS "scope: Scope", digest, created_at AS "created_at: Time",
                       revoked_at AS "revoked_at: Time"
-                 FROM api_key ORDER BY created_at, id"#
-        )
-        .fetch_all(&self.pool)
-        .await
+                 FROM api_key ORDER BY created_at, id"#)
         .map_err(asking("list keys"))
     }
 
     /// Revokes the key of this name or id. False when there is none that was not revoked before.
     pub async fn revoke_key(&self, name_or_id: &str, now: Time) -> Result<bool, StoreError> {
-        sqlx::query!(
-            "UPDATE api_key SET revoked_at = ?2 WHERE (name = ?1 OR id = ?1) AND revoked_at IS NULL",
+        ask!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = ?2 WHERE (name = ?1 OR id = ?1) AND revoked_at IS NULL",
             name_or_id,
-            now,
-        )
-        .execute(&self.pool)
-        .await
-        .map(|revoked| revoked.rows_affected() > 0)
+            now,)
+        .map(|revoked| revoked > 0)
         .map_err(asking("revoke a key"))
     }
 }
@@ -174,6 +168,7 @@ impl Db {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::trial::Trial;
 
     fn issue(name: &str) -> Result<(ApiKey, String), NotAKeyName> {
         ApiKey::issue("id".to_owned(), name, Scope::Fit, &[7; 32], Time(1))
@@ -209,7 +204,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_free_again_when_its_key_was_revoked() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
+        let db = Trial::new().await;
         let (first, _) = issue("ci").unwrap();
         let second = ApiKey {
             id: "id2".to_owned(),

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
+use sqlx::Executor as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{Executor as _, Row as _, SqlitePool};
 
 use super::*;
 use crate::probe::Evidence;
@@ -14,7 +14,7 @@ async fn older(file: &std::path::Path, last: i64, rows: &str) {
     let migrator = sqlx::migrate!();
     let earlier = migrator.migrations.iter();
     let earlier = earlier.filter(|migration| migration.version <= last);
-    let migrator = sqlx::migrate::Migrator {
+    let migrator = Migrator {
         migrations: Cow::Owned(earlier.cloned().collect()),
         ..migrator
     };
@@ -46,11 +46,6 @@ fn a_fit(number: u32, mode: &str, optimizer: &str) -> String {
     )
 }
 
-async fn names(pool: &SqlitePool, query: &'static str) -> Vec<String> {
-    let rows = sqlx::query(query).fetch_all(pool).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
-}
-
 /// A recommendation by what it is evidence of, with its fit.
 async fn insert(db: &Db, number: u32, fit: &str, evidence: &str) -> Result<(), sqlx::Error> {
     let row = format!(
@@ -62,7 +57,7 @@ async fn insert(db: &Db, number: u32, fit: &str, evidence: &str) -> Result<(), s
              'recorded', 'recorded', 'recorded', 'recorded', 'train', 1000, 1, 8, 2, 16, 10, 9, 700, 800, 200, 'activations',
              '{evidence}', NULL, '0.1.0', 3, NULL, NULL, NULL, NULL, 'largest_batch')"
     );
-    db.pool.execute(sqlx::AssertSqlSafe(row)).await.map(|_| ())
+    db.run(row).await
 }
 
 #[tokio::test]
@@ -106,7 +101,7 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     assert!(insert(&db, 9, "fit1", "guessed").await.is_err());
     assert!(insert(&db, 9, "no fit", "trained").await.is_err());
     assert!(insert(&db, 2, "fit1", "trained").await.is_err());
-    let broken = names(&db.pool, "SELECT \"table\" FROM pragma_foreign_key_check");
+    let broken = db.texts("SELECT \"table\" FROM pragma_foreign_key_check");
     assert_eq!(broken.await, Vec::<String>::new());
 }
 
@@ -158,10 +153,10 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
         };
         let kept = db.recommendations(&all).await.unwrap().unwrap();
         assert_eq!(kept.items().len(), 2);
-        let requests = names(&db.pool, "SELECT digest FROM request ORDER BY 1").await;
+        let requests = db.texts("SELECT digest FROM request ORDER BY 1").await;
         assert_eq!(requests, ["fit1", "fit4"], "{last}: each text once");
         // What waited and what ran is taken up.
-        assert_eq!(db.recover(Time(8)).await.unwrap(), 1);
+        assert_eq!(db.recover().await.unwrap(), 1);
         let lease = Lease {
             holder: &Holder::server("new"),
             until: Time(10),
@@ -191,7 +186,7 @@ async fn a_database_of_a_later_version_is_refused_and_not_touched() {
     let later =
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
                  VALUES (9999, 'later', 1, x'00', 1)";
-    db.pool.execute(later).await.unwrap();
+    db.run(later).await.unwrap();
     db.close().await;
     let before = std::fs::read(&file).unwrap();
 
@@ -207,10 +202,9 @@ async fn each_fault_has_its_name() {
     let now = Time(1);
 
     // A disk that is full, as SQLite sees it.
-    db.pool.execute("PRAGMA max_page_count = 1").await.unwrap();
+    db.run("PRAGMA max_page_count = 1").await.unwrap();
     let overfull = db
-        .pool
-        .execute("CREATE TABLE more AS SELECT zeroblob(10000000)")
+        .run("CREATE TABLE more AS SELECT zeroblob(10000000)")
         .await
         .unwrap_err();
     assert_eq!(asking("write")(overfull).fault(), Fault::Full);
@@ -219,8 +213,11 @@ async fn each_fault_has_its_name() {
     let file = directory.path().join("batchfit.db");
     let db = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
     let other = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
-    db.pool.execute("PRAGMA busy_timeout = 0").await.unwrap();
-    let mut locked = other.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    db.run("PRAGMA busy_timeout = 0").await.unwrap();
+    let Pool::Sqlite(other) = &other.pool else {
+        panic!("it is a file");
+    };
+    let mut locked = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
     locked
         .execute("UPDATE readiness SET checked_at = 2")
         .await
@@ -230,10 +227,10 @@ async fn each_fault_has_its_name() {
     locked.rollback().await.unwrap();
     db.write_readiness(now).await.unwrap();
 
-    db.pool.execute("PRAGMA query_only = 1").await.unwrap();
+    db.run("PRAGMA query_only = 1").await.unwrap();
     let refused = db.write_readiness(now).await.unwrap_err();
     assert_eq!(refused.fault(), Fault::ReadOnly);
-    db.pool.execute("PRAGMA query_only = 0").await.unwrap();
+    db.run("PRAGMA query_only = 0").await.unwrap();
 
     std::fs::remove_file(&file).unwrap();
     let refused = db.write_readiness(now).await.unwrap_err();

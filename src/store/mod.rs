@@ -1,11 +1,14 @@
-//! What is remembered: fits, probes, recommendations, searches and uploads, in one SQLite file.
+//! What is remembered: fits, probes, recommendations, searches and uploads, in one SQLite file, or in PostgreSQL where several servers
+//! work on one queue.
 //!
 //! The only place with SQL. One function for each question, named after it; each is one statement or
 //! one transaction, so that any number of tasks, and other processes, may ask at the same time. One server
-//! at a time works on the queue: see [`Ownership`].
+//! at a time works on the queue of a file: see [`Ownership`]. How one text asks both engines: Note [One text] in `engine`.
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
+mod copy;
 mod counted;
+mod engine;
 mod fit;
 mod id;
 mod key;
@@ -19,6 +22,8 @@ mod request;
 mod search;
 mod text;
 mod time;
+#[cfg(test)]
+mod trial;
 mod upkeep;
 mod upload;
 
@@ -28,14 +33,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
+pub use copy::CopiedRows;
 pub use counted::{Counted, Health};
+pub use engine::{Told, Wire, is_postgres, shown};
 pub use fit::{
     AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
     FitTerms, HeldFit, Holder, IdempotencyKey, Lease, NewFit, ParallelSimulated, Reuse,
-    SIMULATED_LANE,
+    SIMULATED_LANE, UnfinishedFit,
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
@@ -57,6 +65,7 @@ pub use time::Time;
 pub use upkeep::{Checked, Pruned};
 pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
 
+use engine::{Pool, ask, open_postgres};
 use upkeep::{Place, make_private};
 
 /// How long a statement waits for another process that writes.
@@ -65,8 +74,23 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a task waits for a connection. Statements take milliseconds, so this means trouble.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a task waits for a connection to a server, which may have to be made, again and again, where that is away.
+const ACQUIRE_TIMEOUT_OF_SERVER: Duration = Duration::from_secs(5);
+
 /// Connections of a server. One writes at a time, and the others read meanwhile.
 const MOST_CONNECTIONS: u32 = 4;
+
+/// Connections of a server to PostgreSQL, where several can write, and one listens.
+const MOST_CONNECTIONS_TO_SERVER: u32 = 9;
+
+/// The schema in a file.
+static SQLITE: Migrator = sqlx::migrate!();
+
+/// The schema in PostgreSQL.
+static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+
+/// PostgreSQL's `untranslatable_character` and `character_not_in_repertoire`: its texts cannot have a NUL.
+const NOT_TEXT: [&str; 2] = ["22P05", "22021"];
 
 /// SQLite's `SQLITE_TOOBIG`: a value is longer than a row may be.
 const TOO_BIG: &str = "18";
@@ -74,8 +98,8 @@ const TOO_BIG: &str = "18";
 /// The open database. Cloning it is cheap and shares the connections.
 #[derive(Debug, Clone)]
 pub struct Db {
-    pool: SqlitePool,
-    /// The file; `None` in memory.
+    pool: Pool,
+    /// The file; `None` in memory and on a server.
     place: Option<Arc<Place>>,
     shelf: Shelf,
     lessons: Lessons,
@@ -85,7 +109,7 @@ pub struct Db {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file could not be opened or created.
-    #[error("could not open the database {database}{}", because(source))]
+    #[error("could not open the database {database}{}", because(database, source))]
     Open {
         /// As the user gave it.
         database: String,
@@ -112,7 +136,7 @@ pub enum StoreError {
     /// The tables could not be brought up to date.
     #[error(
         "could not migrate the database {database}{}",
-        of_a_later_version(source)
+        of_a_later_version(database, source)
     )]
     Migrate {
         /// As the user gave it.
@@ -128,6 +152,34 @@ pub enum StoreError {
     Gone {
         /// Where it was.
         path: PathBuf,
+    },
+    /// The server is one that nobody maintains any more.
+    #[error("the database {database} is PostgreSQL {version}; batchfit needs {oldest} or newer")]
+    TooOld {
+        /// As the user gave it, without a password.
+        database: String,
+        /// The server's version.
+        version: String,
+        /// The oldest that will do.
+        oldest: i32,
+    },
+    /// PostgreSQL has a tool of its own for that.
+    #[error("`batchfit db {what}` is for files of SQLite: {instead}")]
+    NotHere {
+        /// The command.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A copy would be mixed with what is there.
+    #[error(
+        "there are {rows} rows of {table} already where the copy was to go; a copy needs a database of its own"
+    )]
+    NotEmpty {
+        /// The first table that has rows.
+        table: &'static str,
+        /// How many.
+        rows: i64,
     },
     /// There is no database to look after.
     #[error("there is no database {database}; --database names another one")]
@@ -170,7 +222,10 @@ pub enum StoreError {
 }
 
 /// What somebody can do about a file that cannot be opened.
-fn because(source: &sqlx::Error) -> &'static str {
+fn because(database: &str, source: &sqlx::Error) -> &'static str {
+    if is_postgres(database) {
+        return engine::why_not(source).unwrap_or_default();
+    }
     match Fault::of(source) {
         Fault::Damaged => {
             ": the file is no database, or is damaged; `batchfit db check` says more, and --database names another one"
@@ -178,16 +233,18 @@ fn because(source: &sqlx::Error) -> &'static str {
         Fault::Locked => ": another process keeps it locked; let that one end",
         Fault::Full => ": the disk is full",
         Fault::ReadOnly => ": it may not be written",
-        Fault::Gone | Fault::Other => "",
+        Fault::Gone | Fault::Unreachable | Fault::Other => "",
     }
 }
 
-fn of_a_later_version(source: &sqlx::migrate::MigrateError) -> &'static str {
+fn of_a_later_version(database: &str, source: &sqlx::migrate::MigrateError) -> &'static str {
     match source {
         sqlx::migrate::MigrateError::VersionMissing(_) => {
             ": a later version of batchfit has written it, and this one leaves it alone; start that version, or name another \
              file with --database"
         }
+        sqlx::migrate::MigrateError::Execute(source)
+        | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => because(database, source),
         _others => "",
     }
 }
@@ -205,12 +262,26 @@ pub enum Fault {
     Gone,
     /// What is in the file is no database any more, or not all of it.
     Damaged,
+    /// Its server cannot be reached.
+    Unreachable,
     /// Anything else.
     Other,
 }
 
 impl Fault {
     fn of(source: &sqlx::Error) -> Fault {
+        let of_server = match source {
+            // A file that cannot be read or written is not another machine.
+            sqlx::Error::Database(error)
+                if error.try_downcast_ref::<PgDatabaseError>().is_none() =>
+            {
+                None
+            }
+            _others => engine::fault(source),
+        };
+        if let Some(fault) = of_server {
+            return fault;
+        }
         let code = match source {
             sqlx::Error::Database(error) => error.code(),
             _not_of_sqlite => None,
@@ -249,6 +320,7 @@ impl StoreError {
                     || error.is_unique_violation()
                     || error.is_foreign_key_violation()
                     || error.code().as_deref() == Some(TOO_BIG)
+                    || error.code().is_some_and(|code| NOT_TEXT.contains(&&*code))
             }
             StoreError::TooLarge { .. } => true,
             StoreError::Query { .. }
@@ -256,6 +328,9 @@ impl StoreError {
             | StoreError::InUse { .. }
             | StoreError::Lock { .. }
             | StoreError::Gone { .. }
+            | StoreError::TooOld { .. }
+            | StoreError::NotHere { .. }
+            | StoreError::NotEmpty { .. }
             | StoreError::Missing { .. }
             | StoreError::Backup { .. }
             | StoreError::Unreadable { .. }
@@ -266,7 +341,7 @@ impl StoreError {
 
 impl Db {
     /// Opens the file behind `database` (a path, or a `sqlite:` URL), creates it when it is missing,
-    /// and brings its tables up to date.
+    /// and brings its tables up to date; or the database of a `postgres:` URL, which is there.
     pub async fn open(database: &str) -> Result<Db, StoreError> {
         Db::open_with(database, MOST_CONNECTIONS).await
     }
@@ -278,6 +353,9 @@ impl Db {
 
     /// The same where there is a file already.
     pub async fn open_existing(database: &str) -> Result<Db, StoreError> {
+        if is_postgres(database) {
+            return Db::open_with(database, 1).await;
+        }
         let options = options(database).map_err(|source| StoreError::Open {
             database: database.to_owned(),
             source,
@@ -301,6 +379,9 @@ impl Db {
     }
 
     async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
+        if is_postgres(database) {
+            return Db::open_server(database, most_connections).await;
+        }
         let failed = |source| StoreError::Open {
             database: database.to_owned(),
             source,
@@ -333,7 +414,7 @@ impl Db {
             .connect_with(options)
             .await
             .map_err(failed)?;
-        sqlx::migrate!()
+        SQLITE
             .run(&pool)
             .await
             .map_err(|source| StoreError::Migrate {
@@ -347,8 +428,29 @@ impl Db {
             None
         };
         Ok(Db {
-            pool,
+            pool: Pool::Sqlite(pool),
             place,
+            shelf: Shelf::default(),
+            lessons: Lessons::default(),
+        })
+    }
+
+    async fn open_server(database: &str, most_connections: u32) -> Result<Db, StoreError> {
+        let most_connections = match most_connections {
+            MOST_CONNECTIONS => MOST_CONNECTIONS_TO_SERVER,
+            fewer => fewer,
+        };
+        let pool = open_postgres(database, most_connections).await?;
+        POSTGRES
+            .run(&pool)
+            .await
+            .map_err(|source| StoreError::Migrate {
+                database: shown(database),
+                source,
+            })?;
+        Ok(Db {
+            pool: Pool::Postgres(pool),
+            place: None,
             shelf: Shelf::default(),
             lessons: Lessons::default(),
         })
@@ -358,19 +460,20 @@ impl Db {
     /// keeps the file locked.
     pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
         self.in_place()?;
-        sqlx::query!("UPDATE readiness SET checked_at = ?1", now)
-            .execute(&self.pool)
-            .await
-            .map(|_| ())
-            .map_err(asking("write to the database"))
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE readiness SET checked_at = ?1",
+            now
+        )
+        .map(|_| ())
+        .map_err(asking("write to the database"))
     }
 
     /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
     pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
         let noted =
-            sqlx::query_scalar!(r#"SELECT checked_at AS "checked_at: Time" FROM readiness"#)
-                .fetch_one(&self.pool)
-                .await
+            ask!(fetch_one scalar, self.pool.on(), r#"SELECT checked_at AS "checked_at: Time" FROM readiness"#)
                 .map_err(asking("read when the database was last written"))?;
         Ok(Some(noted).filter(|noted| noted.0 > 0))
     }

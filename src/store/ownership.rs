@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use super::engine::is_postgres;
 use super::upkeep::make_private;
 use super::{StoreError, is_in_memory, options};
 
@@ -23,16 +24,30 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 #[must_use = "dropping it gives the database up"]
 pub struct Ownership {
-    /// Nothing is written to it. `None` for a database in memory, which nobody else can see.
+    /// Nothing is written to it. `None` for a database in memory, which nobody else can see, and for one of several servers.
     _lock: Option<File>,
 }
 
 impl Ownership {
+    /// The same of a database that is there: none is made.
+    pub fn take_existing(database: &str) -> Result<Ownership, StoreError> {
+        let is_there = is_in_memory(database)
+            || is_postgres(database)
+            || options(database).is_ok_and(|options| options.get_filename().exists());
+        if is_there {
+            return Ownership::take(database);
+        }
+        Err(StoreError::Missing {
+            database: database.to_owned(),
+        })
+    }
+
     /// Takes the database, before it is opened and migrated, or fails when another server has it, and has it for longer than a
     /// server that was killed while it started a process: that process holds what the server did until it is another program.
     /// Blocks for up to two seconds.
     pub fn take(database: &str) -> Result<Ownership, StoreError> {
-        if is_in_memory(database) {
+        // Servers on PostgreSQL share the queue.
+        if is_in_memory(database) || is_postgres(database) {
             return Ok(Ownership { _lock: None });
         }
         let open = |source| StoreError::Open {

@@ -3,13 +3,14 @@
 use serde_json::Value;
 use sqlx::types::Json;
 
+use super::engine::ask;
 use super::request::{keep_request, request_digest};
 use super::upload::refer;
 use super::{Db, JsonText, StoreError, Time, asking};
 use crate::model::Digest;
 
 /// A whole row.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct Probe {
     /// Its name.
     pub id: String,
@@ -35,13 +36,17 @@ impl Db {
     /// Stores a finished probe, and that it refers to those of these uploads that are still there.
     pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
         let request = request_digest(&probe.request);
-        let mut transaction = self
+        let report = JsonText::of(&probe.report.0);
+        let mut connection = self
             .pool
-            .begin()
+            .acquire()
             .await
             .map_err(asking("begin to store a probe"))?;
-        sqlx::query!(
-            "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(asking("begin to store a probe"))?;
+        ask!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             probe.id,
             probe.fingerprint,
@@ -50,30 +55,22 @@ impl Db {
             probe.batch,
             probe.verdict,
             request,
-            probe.report,
-            probe.created_at,
-        )
-        .execute(&mut *transaction)
-        .await
+            report,
+            probe.created_at,)
         .map_err(asking("store a probe"))?;
-        keep_request(&mut transaction, &request, &probe.request).await?;
+        keep_request(&mut transaction.link(), &request, &probe.request).await?;
         for digest in uploads {
-            refer(&mut transaction, digest, "probe", &probe.id).await?;
+            refer(&mut transaction.link(), digest, "probe", &probe.id).await?;
         }
         transaction.commit().await.map_err(asking("commit a probe"))
     }
 
     /// The whole probe.
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
-        sqlx::query_as!(
-            Probe,
-            r#"SELECT id, fingerprint, model, device, batch, verdict, text AS "request: JsonText",
+        ask!(fetch_optional Probe, self.pool.on(), r#"SELECT id, fingerprint, model, device, batch, verdict, text AS "request: JsonText",
                       report AS "report: Json<Value>", created_at AS "created_at: Time"
                  FROM probe JOIN request ON digest = request_digest WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+            id)
         .map_err(asking("read a probe"))
     }
 }

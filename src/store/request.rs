@@ -1,7 +1,6 @@
 //! The table of requests: each text once, however often it was asked.
 
-use sqlx::SqliteConnection;
-
+use super::engine::{Link, ask};
 use super::{JsonText, StoreError, asking};
 use crate::model::Digest;
 
@@ -12,17 +11,17 @@ pub(super) fn request_digest(request: &JsonText) -> String {
 
 /// Keeps the text of a request, unless it is there.
 pub(super) async fn keep_request(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     digest: &str,
     request: &JsonText,
 ) -> Result<(), StoreError> {
-    sqlx::query!(
+    ask!(
+        execute,
+        connection.on(),
         "INSERT INTO request (digest, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
         digest,
         request,
     )
-    .execute(connection)
-    .await
     .map(|_| ())
     .map_err(asking("keep a request"))
 }

@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::engine::ask;
+use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, Time, asking, integer, upload};
 use crate::model::Digest;
 use crate::search::conversation::{Observation, Outcome};
 
 /// Where a search stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, sqlx::Type, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[sqlx(rename_all = "snake_case")]
 pub enum SearchState {
     /// There is a batch to try next.
     Active,
@@ -20,7 +21,16 @@ pub enum SearchState {
     Cancelled,
 }
 
+named_in_text!(SearchState);
+
 impl SearchState {
+    /// All of them.
+    pub const ALL: [SearchState; 3] = [
+        SearchState::Active,
+        SearchState::Done,
+        SearchState::Cancelled,
+    ];
+
     /// Its name in documents and in the table.
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +70,7 @@ pub struct SearchAnswer {
 }
 
 /// A search that found an answer by itself.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct AnsweredSearch {
     /// Its name.
     pub id: String,
@@ -98,7 +108,21 @@ pub enum Noted {
     Unknown,
 }
 
+/// A row of searches.
+#[derive(sqlx::FromRow)]
+struct SearchRow {
+    id: String,
+    state: SearchState,
+    terms: JsonText,
+    created_at: Time,
+    updated_at: Time,
+    recommendation: Option<JsonText>,
+    answered_by: Option<String>,
+    answered_after: Option<i64>,
+}
+
 /// A row of observations.
+#[derive(sqlx::FromRow)]
 struct Row {
     batch: i64,
     outcome: String,
@@ -119,34 +143,28 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        sqlx::query!(
+        ask!(
+            execute,
+            self.pool.on(),
             "DELETE FROM search WHERE state <> 'done' AND updated_at < ?1",
             idle
         )
-        .execute(&self.pool)
-        .await
         .map_err(asking("drop idle searches"))?;
         let most = i64::from(bounds.searches);
         let contested = now.0.saturating_sub(bounds.contested_ms);
-        sqlx::query!(
-            "DELETE FROM search
+        ask!(execute, self.pool.on(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < ?2
                             ORDER BY state = 'active', updated_at
-                            LIMIT max(0, (SELECT count(*) FROM search) + 1 - ?1))",
+                            LIMIT (SELECT CASE WHEN count(*) + 1 > ?1 THEN count(*) + 1 - ?1 ELSE 0 END FROM search))",
             most,
-            contested,
-        )
-        .execute(&self.pool)
-        .await
+            contested,)
         .map_err(asking("drop the oldest searches"))?;
-        sqlx::query!(
-            "DELETE FROM upload_reference
-              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)"
-        )
-        .execute(&self.pool)
-        .await
+        ask!(execute, self.pool.on(), "DELETE FROM upload_reference
+              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
         .map_err(asking("drop what no search refers to"))?;
-        let added = sqlx::query!(
+        let added = ask!(
+            execute,
+            self.pool.on(),
             "INSERT INTO search (id, state, terms, created_at, updated_at)
              SELECT ?1, 'active', ?2, ?3, ?3 WHERE (SELECT count(*) FROM search) < ?4",
             id,
@@ -154,10 +172,8 @@ impl Db {
             now,
             most,
         )
-        .execute(&self.pool)
-        .await
         .map_err(asking("store a search"))?;
-        Ok(added.rows_affected() == 1)
+        Ok(added == 1)
     }
 
     /// Keeps an observation, once, however many tell it at the same time.
@@ -176,8 +192,11 @@ impl Db {
             .transpose()?;
         let recorded = &observation.recorded;
         let most = i64::from(bounds.observations);
-        let added = sqlx::query!(
-            "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
+        // Two that are told at once have numbers of their own.
+        let begin = "begin to keep an observation";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let added = ask!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
              SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = ?1), ?2, ?3, ?4, ?5, ?6
                FROM search
               WHERE id = ?1 AND state <> 'cancelled'
@@ -189,42 +208,40 @@ impl Db {
             bytes,
             recorded,
             now,
-            most,
-        )
-        .execute(&self.pool)
-        .await
+            most,)
         .map_err(asking("keep an observation"))?;
-        if added.rows_affected() == 1 {
-            sqlx::query!("UPDATE search SET updated_at = ?2 WHERE id = ?1", id, now)
-                .execute(&self.pool)
-                .await
-                .map_err(asking("note that a search was told something"))?;
+        if added == 1 {
+            ask!(
+                execute,
+                transaction.on(),
+                "UPDATE search SET updated_at = ?2 WHERE id = ?1",
+                id,
+                now
+            )
+            .map_err(asking("note that a search was told something"))?;
+            let commit = asking("commit an observation");
+            transaction.commit().await.map_err(commit)?;
             return Ok(Noted::New);
         }
-        let state = sqlx::query_scalar!(
-            r#"SELECT state AS "state: SearchState" FROM search WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+        drop(transaction);
+        // There may be no other.
+        drop(connection);
+        let state = ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: SearchState" FROM search WHERE id = ?1"#,
+            id)
         .map_err(asking("read the state of a search"))?;
         match state {
             None => return Ok(Noted::Unknown),
             Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
             Some(SearchState::Active | SearchState::Done) => {}
         }
-        let same = sqlx::query_scalar!(
-            "SELECT number FROM observation
+        let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
               WHERE search_id = ?1 AND batch = ?2 AND outcome = ?3
                 AND coalesce(peak_reserved_bytes, 0) = coalesce(?4, 0) AND coalesce(recorded, '') = coalesce(?5, '')",
             id,
             batch,
             outcome,
             bytes,
-            recorded,
-        )
-        .fetch_optional(&self.pool)
-        .await
+            recorded,)
         .map_err(asking("find the same observation"))?;
         Ok(if same.is_some() {
             Noted::Again
@@ -235,36 +252,27 @@ impl Db {
 
     /// Notes that a search needs a recording, before it is told of it. False when there is none.
     pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(asking("begin to refer to a recording"))?;
-        upload::refer(&mut connection, recorded, "search", id).await
+        let begin = "begin to refer to a recording";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
+        let commit = asking("commit what a search refers to");
+        transaction.commit().await.map_err(commit)?;
+        Ok(referred)
     }
 
     /// The whole search.
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
-        let search = sqlx::query!(
-            r#"SELECT id, state AS "state: SearchState", terms AS "terms: JsonText", created_at AS "created_at: Time",
+        let search = ask!(fetch_optional SearchRow, self.pool.on(), r#"SELECT id, state AS "state: SearchState", terms AS "terms: JsonText", created_at AS "created_at: Time",
                       updated_at AS "updated_at: Time", recommendation AS "recommendation: JsonText", answered_by,
                       answered_after
-                 FROM search WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+                 FROM search WHERE id = ?1"#, id)
         .map_err(asking("read a search"))?;
         let Some(search) = search else {
             return Ok(None);
         };
-        let rows = sqlx::query_as!(
-            Row,
-            "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = ?1 ORDER BY number",
-            id
-        )
-        .fetch_all(&self.pool)
-        .await
+        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = ?1 ORDER BY number",
+            id)
         .map_err(asking("read what a search was told"))?;
         Ok(Some(StoredSearch {
             id: search.id,
@@ -289,19 +297,14 @@ impl Db {
         (batch, recorded): (u64, &str),
     ) -> Result<Vec<AnsweredSearch>, StoreError> {
         let batch = integer("batch", batch)?;
-        sqlx::query_as!(
-            AnsweredSearch,
-            r#"SELECT search.id, terms AS "terms: JsonText", recommendation AS "recommendation!: JsonText",
+        ask!(fetch_all AnsweredSearch, self.pool.on(), r#"SELECT search.id, terms AS "terms: JsonText", recommendation AS "recommendation!: JsonText",
                       updated_at AS "updated_at: Time"
                  FROM observation JOIN search ON search.id = observation.search_id
                 WHERE observation.recorded = ?1 AND observation.batch = ?2
                   AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
                 ORDER BY updated_at DESC, search.id DESC LIMIT 64"#,
             recorded,
-            batch,
-        )
-        .fetch_all(&self.pool)
-        .await
+            batch,)
         .map_err(asking("look for an answer that is there"))
     }
 
@@ -318,8 +321,7 @@ impl Db {
         let recommendation = answer.map(|answer| &answer.recommendation);
         let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
         let answered_after = answer.map(|_| told);
-        sqlx::query!(
-            "UPDATE search SET state = ?2, recommendation = ?4, answered_by = ?5, answered_after = ?6
+        ask!(execute, self.pool.on(), "UPDATE search SET state = ?2, recommendation = ?4, answered_by = ?5, answered_after = ?6
               WHERE id = ?1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = ?1) = ?3",
             id,
@@ -327,24 +329,17 @@ impl Db {
             told,
             recommendation,
             answered_by,
-            answered_after,
-        )
-        .execute(&self.pool)
-        .await
+            answered_after,)
         .map(|_| ())
         .map_err(asking("note where a search stands"))
     }
 
     /// Ends a search that has no answer yet. False when there is none, or none such.
     pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        sqlx::query!(
-            "UPDATE search SET state = 'cancelled', updated_at = ?2 WHERE id = ?1 AND state = 'active'",
+        ask!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = ?2 WHERE id = ?1 AND state = 'active'",
             id,
-            now,
-        )
-        .execute(&self.pool)
-        .await
-        .map(|done| done.rows_affected() == 1)
+            now,)
+        .map(|done| done == 1)
         .map_err(asking("cancel a search"))
     }
 }
@@ -364,6 +359,7 @@ impl From<Row> for Observation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::trial::Trial;
 
     const BOUNDS: SearchBounds = SearchBounds {
         searches: 3,
@@ -387,7 +383,7 @@ mod tests {
 
     #[tokio::test]
     async fn observations_are_kept_once_in_order_and_bounded() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
+        let db = Trial::new().await;
         assert!(add(&db, "a", 0).await);
 
         assert_eq!(tell(&db, "a", 2).await, Noted::New);
@@ -406,7 +402,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_state_is_noted_for_what_was_told_alone() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
+        let db = Trial::new().await;
         add(&db, "a", 0).await;
         tell(&db, "a", 1).await;
         let state = async || db.search("a").await.unwrap().unwrap().state;
@@ -432,7 +428,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_is_room_as_long_as_old_ones_can_go() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
+        let db = Trial::new().await;
         for (id, now) in [("a", 0), ("b", 1), ("c", 2)] {
             assert!(add(&db, id, now).await);
         }

@@ -7,6 +7,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgTypeInfo, Postgres};
 use sqlx::{Database, Decode, Encode, Sqlite, Type};
 
 /// JSON text of up to megabytes. Nobody looks into it, so it is neither parsed nor copied on its way.
@@ -22,6 +24,13 @@ impl JsonText {
     /// The text, shared.
     pub fn into_shared(self) -> Arc<str> {
         self.0
+    }
+}
+
+impl JsonText {
+    /// A document as text.
+    pub fn of(document: &serde_json::Value) -> JsonText {
+        JsonText(Arc::from(document.to_string()))
     }
 }
 
@@ -81,3 +90,76 @@ impl<'r> Decode<'r, Sqlite> for JsonText {
         <&str as Decode<'r, Sqlite>>::decode(value).map(JsonText::from)
     }
 }
+
+/// The type `json`, which keeps a text as it is; `jsonb` does not keep the order of members.
+/// <https://github.com/postgres/postgres/blob/REL_15_STABLE/src/include/catalog/pg_type.dat>
+const JSON: Oid = Oid(114);
+
+impl Type<Postgres> for JsonText {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(JSON)
+    }
+
+    fn compatible(ty: &PgTypeInfo) -> bool {
+        ty.oid() == Some(JSON)
+    }
+}
+
+impl Encode<'_, Postgres> for JsonText {
+    fn encode_by_ref(
+        &self,
+        arguments: &mut <Postgres as Database>::ArgumentBuffer,
+    ) -> Result<IsNull, BoxDynError> {
+        arguments.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for JsonText {
+    fn decode(value: <Postgres as Database>::ValueRef<'r>) -> Result<JsonText, BoxDynError> {
+        Ok(JsonText::from(value.as_str()?))
+    }
+}
+
+/// Has an enum with `ALL` and `name` be its name in the tables, in either engine.
+macro_rules! named_in_text {
+    ($named:ty) => {
+        impl<D: sqlx::Database> sqlx::Type<D> for $named
+        where
+            str: sqlx::Type<D>,
+        {
+            fn type_info() -> D::TypeInfo {
+                <str as sqlx::Type<D>>::type_info()
+            }
+
+            fn compatible(ty: &D::TypeInfo) -> bool {
+                <str as sqlx::Type<D>>::compatible(ty)
+            }
+        }
+
+        impl<'q, D: sqlx::Database> sqlx::Encode<'q, D> for $named
+        where
+            &'static str: sqlx::Encode<'q, D>,
+        {
+            fn encode_by_ref(
+                &self,
+                arguments: &mut D::ArgumentBuffer,
+            ) -> Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
+                <&'static str as sqlx::Encode<'q, D>>::encode(self.name(), arguments)
+            }
+        }
+
+        impl<'r, D: sqlx::Database> sqlx::Decode<'r, D> for $named
+        where
+            &'r str: sqlx::Decode<'r, D>,
+        {
+            fn decode(value: D::ValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
+                let name = <&'r str as sqlx::Decode<'r, D>>::decode(value)?;
+                let mut all = <$named>::ALL.into_iter();
+                all.find(|one| one.name() == name)
+                    .ok_or_else(|| format!("there is no {} {name:?}", stringify!($named)).into())
+            }
+        }
+    };
+}
+pub(super) use named_in_text;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
+use super::engine::{Pool, ask, is_postgres, open_postgres};
 use super::{Db, StoreError, Time, asking, options};
 
 /// Who may read and write the database: requests and keys are nobody else's.
@@ -105,97 +106,66 @@ impl Db {
     ///
     /// What was stored after something that is young is young itself, whatever a clock that was set back said of it.
     pub async fn prune(&self, oldest: Time, now: Time, most: i64) -> Result<Pruned, StoreError> {
-        let begin = asking("begin to drop old fits");
-        let mut transaction = self
-            .pool
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(begin)?;
-        let first_young = sqlx::query_scalar!(
-            r#"SELECT min(rowid) AS "first: i64" FROM fit WHERE finished_at BETWEEN ?1 AND ?2"#,
+        let begin = "begin to drop old fits";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let first_young = ask!(fetch_one scalar, transaction.on(), r#"SELECT min(rowid) AS "first: i64" FROM fit WHERE finished_at BETWEEN ?1 AND ?2"#,
             oldest,
-            now,
-        )
-        .fetch_one(&mut *transaction)
-        .await
+            now,)
         .map_err(asking("look for old fits"))?
         .unwrap_or(i64::MAX);
         // Whoever refers to a fit goes first.
-        sqlx::query!(
-            "DELETE FROM recommendation WHERE fit_id IN
+        ask!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
                 (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
-            first_young,
-        )
-        .execute(&mut *transaction)
-        .await
+            first_young,)
         .map_err(asking("drop old recommendations"))?;
-        sqlx::query!(
-            "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
+        ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
                 (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
-            first_young,
-        )
-        .execute(&mut *transaction)
-        .await
+            first_young,)
         .map_err(asking("drop what old fits refer to"))?;
-        let fits = sqlx::query!(
-            "DELETE FROM fit WHERE id IN
+        let fits = ask!(execute, transaction.on(), "DELETE FROM fit WHERE id IN
                 (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
-            first_young,
-        )
-        .execute(&mut *transaction)
-        .await
+            first_young,)
         .map_err(asking("drop old fits"))?;
-        let first_young_probe = sqlx::query_scalar!(
-            r#"SELECT min(rowid) AS "first: i64" FROM probe WHERE created_at BETWEEN ?1 AND ?2"#,
+        let first_young_probe = ask!(fetch_one scalar, transaction.on(), r#"SELECT min(rowid) AS "first: i64" FROM probe WHERE created_at BETWEEN ?1 AND ?2"#,
             oldest,
-            now,
-        )
-        .fetch_one(&mut *transaction)
-        .await
+            now,)
         .map_err(asking("look for old probes"))?
         .unwrap_or(i64::MAX);
-        sqlx::query!(
-            "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
+        ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
                 (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
             oldest,
             most,
-            first_young_probe,
-        )
-        .execute(&mut *transaction)
-        .await
+            first_young_probe,)
         .map_err(asking("drop what old probes refer to"))?;
-        let probes = sqlx::query!(
-            "DELETE FROM probe WHERE id IN
+        let probes = ask!(execute, transaction.on(), "DELETE FROM probe WHERE id IN
                 (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
             oldest,
             most,
-            first_young_probe,
-        )
-        .execute(&mut *transaction)
-        .await
+            first_young_probe,)
         .map_err(asking("drop old probes"))?;
-        let gone = fits.rows_affected() + probes.rows_affected();
+        let gone = fits + probes;
         let mut pruned = Pruned {
-            fits: fits.rows_affected(),
-            probes: probes.rows_affected(),
+            fits,
+            probes,
             requests: 0,
         };
         if gone > 0 {
-            let requests = sqlx::query!(
+            let requests = ask!(
+                execute,
+                transaction.on(),
                 "DELETE FROM request
                   WHERE NOT EXISTS (SELECT 1 FROM fit WHERE request_digest = digest)
                     AND NOT EXISTS (SELECT 1 FROM probe WHERE request_digest = digest)"
             )
-            .execute(&mut *transaction)
-            .await
             .map_err(asking("drop old requests"))?;
-            pruned.requests = requests.rows_affected();
+            pruned.requests = requests;
         }
         let commit = asking("commit that old fits are dropped");
         transaction.commit().await.map_err(commit)?;
@@ -203,7 +173,16 @@ impl Db {
     }
 
     /// Writes a whole copy to a file that is not there yet, while others go on reading and writing.
+    ///
+    /// A database of PostgreSQL is copied by `pg_dump`.
     pub async fn back_up(&self, to: &Path) -> Result<(), StoreError> {
+        let Pool::Sqlite(pool) = &self.pool else {
+            return Err(StoreError::NotHere {
+                what: "backup",
+                instead: "`pg_dump --format=custom --file=FILE DATABASE` of PostgreSQL makes a whole copy while it runs, and `pg_restore` \
+                          puts it back; `batchfit db copy` writes one into a file of SQLite",
+            });
+        };
         let failed = |source| StoreError::Backup {
             file: to.to_owned(),
             source,
@@ -230,7 +209,7 @@ impl Db {
         })?;
         sqlx::query("VACUUM INTO ?1")
             .bind(text)
-            .execute(&self.pool)
+            .execute(pool)
             .await
             .map_err(asking("copy the database"))?;
         let private = fs::Permissions::from_mode(MODE);
@@ -244,23 +223,36 @@ impl Db {
             .map_err(failed)
     }
 
-    /// Gives room that nothing takes any more back to the file system.
+    /// Gives room that nothing takes any more back to the file system. In PostgreSQL, to later rows: its `VACUUM FULL` locks the
+    /// tables for long.
     pub async fn vacuum(&self) -> Result<(), StoreError> {
         let give_back = asking("give room back");
+        let pool = match &self.pool {
+            Pool::Sqlite(pool) => pool,
+            Pool::Postgres(pool) => {
+                let vacuum = "VACUUM (ANALYZE) fit, recommendation, probe, request, upload, upload_reference, observation, outcome";
+                let vacuumed = sqlx::query(vacuum).execute(pool).await;
+                return vacuumed.map(|_| ()).map_err(give_back);
+            }
+        };
         sqlx::query("VACUUM")
-            .execute(&self.pool)
+            .execute(pool)
             .await
             .map_err(give_back)?;
         let shorten = asking("shorten the database");
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-            .execute(&self.pool)
+            .execute(pool)
             .await
             .map(|_| ())
             .map_err(shorten)
     }
 
-    /// Looks at every page and every row of a database, without changing anything.
+    /// Looks at every page and every row of a database, without changing anything. Of PostgreSQL, at the tables: its pages are
+    /// looked at by `pg_amcheck`.
     pub async fn check(database: &str) -> Result<Checked, StoreError> {
+        if is_postgres(database) {
+            return check_server(database).await;
+        }
         let open = |source| StoreError::Open {
             database: database.to_owned(),
             source,
@@ -271,6 +263,51 @@ impl Db {
         let _ = connection.close().await;
         checked
     }
+}
+
+/// What is counted.
+const COUNTS: [&str; 3] = [
+    "SELECT count(*) FROM fit",
+    "SELECT count(*) FROM probe",
+    "SELECT count(*) FROM recommendation",
+];
+
+/// Whether the tables are there, can be read, and are those of this version.
+async fn check_server(database: &str) -> Result<Checked, StoreError> {
+    let pool = open_postgres(database, 1).await?;
+    let count = async |question: &'static str| {
+        sqlx::query_scalar::<_, i64>(question)
+            .fetch_one(&pool)
+            .await
+    };
+    let there = "SELECT count(*) FROM information_schema.tables
+                  WHERE table_schema = current_schema() AND table_name = '_sqlx_migrations'";
+    let checked = async {
+        let mut checked = Checked {
+            damage: Vec::new(),
+            behind: super::POSTGRES.migrations.len(),
+            rows: [0; 3],
+        };
+        if count(there).await? == 0 {
+            return Ok(checked);
+        }
+        let applied = count("SELECT count(*) FROM _sqlx_migrations WHERE success").await?;
+        let applied = usize::try_from(applied).unwrap_or(0);
+        checked.behind = checked.behind.saturating_sub(applied);
+        for (rows, question) in checked.rows.iter_mut().zip(COUNTS) {
+            match count(question).await {
+                Ok(counted) => *rows = counted,
+                Err(sqlx::Error::Database(error)) => {
+                    checked.damage.push(error.message().to_owned());
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(checked)
+    };
+    let checked = checked.await.map_err(asking("check the database"));
+    pool.close().await;
+    checked
 }
 
 async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreError> {
@@ -300,17 +337,12 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         .and_then(|row| row.try_get::<i64, _>(0));
     let applied = usize::try_from(applied.unwrap_or(0)).unwrap_or(0);
     let mut rows = [0; 3];
-    let counts = [
-        "SELECT count(*) FROM fit",
-        "SELECT count(*) FROM probe",
-        "SELECT count(*) FROM recommendation",
-    ];
-    for (count, question) in rows.iter_mut().zip(counts) {
+    for (count, question) in rows.iter_mut().zip(COUNTS) {
         let counted = sqlx::query(question).fetch_one(&mut *connection).await;
         // Tables that are not there yet, or cannot be read.
         *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
     }
-    let known = sqlx::migrate!().migrations.len();
+    let known = super::SQLITE.migrations.len();
     Ok(Checked {
         damage,
         behind: known.saturating_sub(applied),

@@ -173,6 +173,15 @@ pub(in crate::cli) enum DatabaseCommand {
     },
     /// Look at every page and row, and change nothing; exit code 1 when something is damaged.
     Check,
+    /// Copy all rows into another database that has none yet: files of SQLite and databases of PostgreSQL, either way.
+    Copy {
+        /// From where; nobody should write to it meanwhile.
+        #[arg(value_name = "FROM")]
+        from: String,
+        /// Where to. A file is made; a database of PostgreSQL is there already, and gets its tables.
+        #[arg(value_name = "TO")]
+        to: String,
+    },
     /// Drop fits, probes and recommendations that ended long ago.
     Prune {
         /// How long ago.

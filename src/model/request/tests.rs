@@ -666,5 +666,12 @@ fn machines_of_clouds_say_how_many_train_together() {
     let beside = json!(["sim:p5.48xlarge", "sim:h100-80g", "sim:a100-40g"]);
     assert_eq!(with(beside.clone(), json!({})).1, 10);
     assert_eq!(with(beside, json!({ "world_size": 4 })).1, 4);
-    assert_eq!(with(json!(["sim:h100-80g", "sim:h100-80g", "sim:h100-80g"]), json!({})).1, 3);
+    assert_eq!(
+        with(
+            json!(["sim:h100-80g", "sim:h100-80g", "sim:h100-80g"]),
+            json!({})
+        )
+        .1,
+        3
+    );
 }

@@ -1,9 +1,8 @@
 //! How fits come into the queue.
 
-use sqlx::{Connection as _, SqliteConnection};
-
 use super::terms::{FitTerms, IdempotencyKey, keep_key};
 use crate::model::Digest;
+use crate::store::engine::{Connection, ask};
 use crate::store::request::{keep_request, request_digest};
 use crate::store::upload::{keep_aside, refer};
 use crate::store::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, asking};
@@ -91,28 +90,22 @@ impl Db {
                 Ok(Some(enqueued)) => return Ok(enqueued),
                 Err(error) => {
                     // A transaction that a full disk interrupted may stay open, and the database locked with it.
-                    let _ = connection.close().await;
+                    connection.close().await;
                     return Err(error);
                 }
             }
-            let same = sqlx::query_scalar!(
-            "SELECT id FROM fit WHERE fingerprint = ?1
+            let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = ?1
                 AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
               ORDER BY id DESC LIMIT 1",
             new.fingerprint,
             new.batchfit_version,
-            finished,
-        )
-        .fetch_optional(&self.pool)
-        .await
+            finished,)
         .map_err(asking("find the same fit"))?;
             if let Some(same) = same {
                 return Ok(Enqueued::Same(same));
             }
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
-            let waiting = sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'queued'")
-                .fetch_one(&self.pool)
-                .await
+            let waiting = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
                 .map_err(asking("count the fits that wait"))?;
             if waiting >= capacity {
                 return Ok(Enqueued::QueueFull);
@@ -124,7 +117,7 @@ impl Db {
 /// Puts a fit into the queue with what it refers to, all or nothing; `None` where the same question or a full queue
 /// stands in the way.
 async fn enqueue_on(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     new: &NewFit,
     finished: bool,
     capacity: i64,
@@ -132,20 +125,21 @@ async fn enqueue_on(
 ) -> Result<Option<Enqueued>, StoreError> {
     let request = request_digest(&new.request);
     let priority = new.terms.priority.name();
+    let timeout_seconds = new.terms.timeout_seconds.map(i64::from);
     let mut transaction = connection
-        .begin()
+        .begin_alone()
         .await
         .map_err(asking("begin to queue a fit"))?;
-    let added = sqlx::query!(
-        "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
+    let added = ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught)
          SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
-                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1),
+                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart),
                 ?11, ?12, ?13, ?14
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
                             AND (state IN ('queued', 'running')
                                  OR state = 'done' AND batchfit_version = ?3 AND ?9))
-            AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10",
+            AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10
+             ON CONFLICT (fingerprint) WHERE state IN ('queued', 'running') DO NOTHING",
         new.id,
         new.fingerprint,
         new.batchfit_version,
@@ -157,28 +151,25 @@ async fn enqueue_on(
         finished,
         capacity,
         priority,
-        new.terms.timeout_seconds,
+        timeout_seconds,
         new.model_digest,
-        new.taught,
-    )
-    .execute(&mut *transaction)
-    .await
+        new.taught,)
     .map_err(asking("queue a fit"))?;
-    if added.rows_affected() == 0 {
+    if added == 0 {
         return Ok(None);
     }
-    keep_request(&mut transaction, &request, &new.request).await?;
+    keep_request(&mut transaction.link(), &request, &new.request).await?;
     if let Some(key) = &new.key
-        && !keep_key(&mut transaction, key, &new.id, new.created_at).await?
+        && !keep_key(&mut transaction.link(), key, &new.id, new.created_at).await?
     {
         return Ok(Some(Enqueued::KeyTaken));
     }
     if let Some(aside) = &new.aside {
-        keep_aside(&mut transaction, aside, space).await?;
+        keep_aside(&mut transaction.link(), aside, space).await?;
     }
     let aside = new.aside.iter().map(|aside| &aside.digest);
     for digest in new.uploads.iter().chain(aside) {
-        if !refer(&mut transaction, digest, "fit", &new.id).await? {
+        if !refer(&mut transaction.link(), digest, "fit", &new.id).await? {
             return Ok(Some(Enqueued::UploadGone(digest.clone())));
         }
     }

@@ -5,6 +5,7 @@
 //! another number, and what the lost holder says of the earlier one is not stored.
 
 use super::FitState;
+use crate::store::engine::ask;
 use crate::store::{Db, StoreError, Time, asking};
 
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.
@@ -58,7 +59,7 @@ pub struct Attempt<'a> {
 }
 
 /// A fit that runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct HeldFit {
     /// The fit.
     pub id: String,
@@ -70,78 +71,88 @@ pub struct HeldFit {
     pub lease_until: Option<Time>,
 }
 
+/// A fit that waits or runs.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct UnfinishedFit {
+    /// The fit.
+    pub id: String,
+    /// Where it stands.
+    pub state: FitState,
+    /// How often it was begun.
+    pub attempts: i64,
+    /// Who works on it, or did last.
+    pub holder: Option<Holder>,
+}
+
 impl Db {
     /// Renews the lease of one attempt. False when it is not under way any more: its holder may stop.
     pub async fn renew(&self, attempt: Attempt<'_>, until: Time) -> Result<bool, StoreError> {
-        sqlx::query!(
-            "UPDATE fit SET lease_until = ?4 WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+        ask!(execute, self.pool.on(), "UPDATE fit SET lease_until = ?4 WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
             attempt.id,
             attempt.number,
             attempt.holder,
-            until,
-        )
-        .execute(&self.pool)
-        .await
-        .map(|renewed| renewed.rows_affected() == 1)
+            until,)
+        .map(|renewed| renewed == 1)
         .map_err(asking("renew the lease of a fit"))
     }
 
     /// Renews the leases of all that one holder works on. Says how many.
     pub async fn renew_all(&self, lease: Lease<'_>) -> Result<u64, StoreError> {
-        sqlx::query!(
+        ask!(
+            execute,
+            self.pool.on(),
             "UPDATE fit SET lease_until = ?2 WHERE state = 'running' AND holder = ?1",
             lease.holder,
             lease.until,
         )
-        .execute(&self.pool)
-        .await
-        .map(|renewed| renewed.rows_affected())
         .map_err(asking("renew leases"))
     }
 
     /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how
     /// many.
     pub async fn expired(&self, now: Time, mine: &Holder) -> Result<u64, StoreError> {
-        sqlx::query!(
-            "UPDATE fit SET state = 'queued', started_at = NULL, apart = 1
+        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running' AND coalesce(lease_until, 0) < ?1 AND coalesce(holder, '') <> ?2",
             now,
-            mine,
-        )
-        .execute(&self.pool)
-        .await
-        .map(|queued| queued.rows_affected())
+            mine,)
         .map_err(asking("queue fits again whose lease has passed"))
     }
 
     /// Queues the fits that were running when the last server ended without a word, to be run apart: those of servers, of which
-    /// there is none, and those whose lease has passed. Call it once, before the first claim, and not beside another server
+    /// there is none. Others who hold fits are given time to renew them, because nobody could without a server. Call it once, before the first claim, and not beside another server
     /// on the same database, whose fits it would take.
     ///
-    /// Says how many were queued again.
-    pub async fn recover(&self, now: Time) -> Result<u64, StoreError> {
-        sqlx::query!(
-            "UPDATE fit SET state = 'queued', started_at = NULL, apart = 1
+    /// Says how many were queued again. None where several servers share the queue, who watch each other.
+    pub async fn recover(&self) -> Result<u64, StoreError> {
+        if self.is_shared() {
+            return Ok(0);
+        }
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running'
-                AND (coalesce(lease_until, 0) < ?1 OR holder IS NULL OR substr(holder, 1, length(?2)) = ?2)",
-            now,
+                AND (holder IS NULL OR substr(holder, 1, length(?1)) = ?1)",
             SERVER,
         )
-        .execute(&self.pool)
-        .await
-        .map(|queued| queued.rows_affected())
         .map_err(asking("queue interrupted fits"))
+    }
+
+    /// The fits that wait or run.
+    pub async fn unfinished_fits(&self) -> Result<Vec<UnfinishedFit>, StoreError> {
+        ask!(
+            fetch_all UnfinishedFit,
+            self.pool.on(),
+            r#"SELECT id, state AS "state: FitState", attempts, holder AS "holder: Holder"
+                 FROM fit WHERE state IN ('queued', 'running')"#
+        )
+        .map_err(asking("list the fits that wait or run"))
     }
 
     /// The fits that the table holds for running.
     pub async fn running_fits(&self) -> Result<Vec<HeldFit>, StoreError> {
-        sqlx::query_as!(
-            HeldFit,
-            r#"SELECT id, attempts, holder AS "holder: Holder", lease_until AS "lease_until: Time"
-                 FROM fit WHERE state = 'running'"#
-        )
-        .fetch_all(&self.pool)
-        .await
+        ask!(fetch_all HeldFit, self.pool.on(), r#"SELECT id, attempts, holder AS "holder: Holder", lease_until AS "lease_until: Time"
+                 FROM fit WHERE state = 'running'"#)
         .map_err(asking("list running fits"))
     }
 
@@ -150,14 +161,10 @@ impl Db {
         &self,
         attempt: Attempt<'_>,
     ) -> Result<Option<FitState>, StoreError> {
-        sqlx::query_scalar!(
-            r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1 AND attempts = ?2 AND holder = ?3"#,
+        ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1 AND attempts = ?2 AND holder = ?3"#,
             attempt.id,
             attempt.number,
-            attempt.holder,
-        )
-        .fetch_optional(&self.pool)
-        .await
+            attempt.holder,)
         .map_err(asking("read the state of an attempt"))
     }
 }

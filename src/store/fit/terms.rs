@@ -1,9 +1,8 @@
 //! How a fit is asked for, beside what: who is served first, for how long it may be worked on, and under which name the
 //! client asked.
 
-use sqlx::SqliteConnection;
-
 use crate::model::Priority;
+use crate::store::engine::{Link, ask};
 use crate::store::{Db, StoreError, Time, asking};
 
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
@@ -43,7 +42,7 @@ pub struct IdempotencyKey {
 }
 
 /// What was asked under a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct AskedBefore {
     /// SHA-256 of the body.
     pub body: String,
@@ -55,27 +54,22 @@ impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both.
     pub async fn ask_again(&self, id: &str, terms: FitTerms) -> Result<(), StoreError> {
         let priority = terms.priority.name();
-        sqlx::query!(
-            "UPDATE fit SET priority = CASE WHEN ?2 = 'interactive' THEN ?2 ELSE priority END,
-                            timeout_seconds = CASE WHEN ?3 IS NULL THEN NULL ELSE max(timeout_seconds, ?3) END
+        let timeout_seconds = terms.timeout_seconds.map(i64::from);
+        ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN ?2 = 'interactive' THEN ?2 ELSE priority END,
+                            timeout_seconds = CASE WHEN ?3 > timeout_seconds THEN ?3 WHEN ?3 IS NULL THEN NULL ELSE timeout_seconds END
               WHERE id = ?1 AND state IN ('queued', 'running')
                 AND (priority <> ?2 AND ?2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND (?3 IS NULL OR ?3 > timeout_seconds))",
             id,
             priority,
-            terms.timeout_seconds,
-        )
-        .execute(&self.pool)
-        .await
+            timeout_seconds,)
         .map(|_| ())
         .map_err(asking("change the terms of a fit"))
     }
 
     /// For how many seconds a fit may be worked on.
     pub async fn fit_timeout(&self, id: &str) -> Result<Option<i64>, StoreError> {
-        sqlx::query_scalar!("SELECT timeout_seconds FROM fit WHERE id = ?1", id)
-            .fetch_optional(&self.pool)
-            .await
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = ?1", id)
             .map(Option::flatten)
             .map_err(asking("read for how long a fit may run"))
     }
@@ -85,14 +79,9 @@ impl Db {
         &self,
         key: &IdempotencyKey,
     ) -> Result<Option<AskedBefore>, StoreError> {
-        sqlx::query_as!(
-            AskedBefore,
-            "SELECT body, fit_id FROM idempotency_key WHERE owner = ?1 AND key = ?2",
+        ask!(fetch_optional AskedBefore, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = ?1 AND key = ?2",
             key.owner,
-            key.key,
-        )
-        .fetch_optional(&self.pool)
-        .await
+            key.key,)
         .map_err(asking("read an idempotency key"))
     }
 
@@ -109,33 +98,30 @@ impl Db {
             .acquire()
             .await
             .map_err(asking("keep an idempotency key"))?;
-        keep_key(&mut connection, key, fit_id, now).await
+        keep_key(&mut connection.link(), key, fit_id, now).await
     }
 
     /// Forgets names that are older, and the oldest where there are too many. Says how many.
     pub async fn sweep_keys(&self, oldest: Time) -> Result<u64, StoreError> {
-        sqlx::query!(
-            "DELETE FROM idempotency_key
-              WHERE created_at < max(?1, coalesce((SELECT created_at FROM idempotency_key
-                                                    ORDER BY created_at DESC LIMIT 1 OFFSET ?2), ?1))",
+        ask!(execute, self.pool.on(), "DELETE FROM idempotency_key
+              WHERE created_at < ?1
+                 OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET ?2)",
             oldest,
-            MOST_KEYS,
-        )
-        .execute(&self.pool)
-        .await
-        .map(|dropped| dropped.rows_affected())
+            MOST_KEYS,)
         .map_err(asking("forget idempotency keys"))
     }
 }
 
 /// Keeps a name, unless it is taken or there is no such fit; says whether.
 pub(super) async fn keep_key(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     key: &IdempotencyKey,
     fit_id: &str,
     now: Time,
 ) -> Result<bool, StoreError> {
-    sqlx::query!(
+    ask!(
+        execute,
+        connection.on(),
         "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
          SELECT ?1, ?2, ?3, fit.id, ?5 FROM fit WHERE fit.id = ?4
              ON CONFLICT DO NOTHING",
@@ -145,8 +131,6 @@ pub(super) async fn keep_key(
         fit_id,
         now,
     )
-    .execute(connection)
-    .await
-    .map(|kept| kept.rows_affected() == 1)
+    .map(|kept| kept == 1)
     .map_err(asking("keep an idempotency key"))
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::store::UploadSpace;
+use crate::store::trial::Trial;
 
 /// As much as there is.
 const SPACE: UploadSpace = UploadSpace {
@@ -26,8 +27,8 @@ fn new(id: &str, lane: &str) -> NewFit {
     }
 }
 
-async fn queue(fits: &[(&str, &str)]) -> Db {
-    let db = Db::open("sqlite::memory:").await.unwrap();
+async fn queue(fits: &[(&str, &str)]) -> Trial {
+    let db = Trial::new().await;
     for (id, lane) in fits {
         let added = db.enqueue(&new(id, lane), Reuse::Finished, 10, SPACE).await;
         assert_eq!(added.unwrap(), Enqueued::Added);
@@ -116,7 +117,7 @@ async fn an_interrupted_fit_is_queued_again_to_run_apart() {
     claim(&db).await.unwrap();
     claim(&db).await.unwrap();
 
-    assert_eq!(db.recover(Time(2)).await.unwrap(), 2);
+    assert_eq!(db.interrupted().await.unwrap(), 2);
 
     let mut claimed = Vec::new();
     while let Some(fit) = claim_for(&db, &me(), 3).await {
@@ -134,7 +135,7 @@ async fn an_interrupted_fit_is_queued_again_to_run_apart() {
 async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
     let db = queue(&[("1", "simulated")]).await;
     claim(&db).await.unwrap();
-    db.recover(Time(2)).await.unwrap();
+    db.interrupted().await.unwrap();
     claim(&db).await.unwrap();
     db.fail(attempt("1", 2, &me()), &Value::from("died"), Time(2))
         .await
@@ -221,7 +222,7 @@ async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others_that_are_alive() {
+async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
     let db = queue(&lanes).await;
     let [silent, alive] = ["silent", "alive"].map(|name| Holder::other(name.to_owned()));
@@ -229,14 +230,18 @@ async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others_that_are_a
     claim_for(&db, &silent, 0).await;
     claim_for(&db, &alive, 1_000).await;
 
-    assert_eq!(db.recover(Time(1_001)).await.unwrap(), 2);
+    db.recover().await.unwrap();
 
-    let running = db.running_fits().await.unwrap();
-    let held = HeldFit {
-        id: "3".to_owned(),
-        attempts: 1,
-        holder: Some(alive),
-        lease_until: Some(Time(1_100)),
+    let held = async || {
+        let running = db.running_fits().await.unwrap();
+        let held = running.into_iter().map(|held| held.holder.unwrap());
+        held.collect::<Vec<_>>()
     };
-    assert_eq!(running, [held]);
+    if db.is_shared() {
+        assert_eq!(held().await.len(), 3, "servers watch each other");
+    } else {
+        assert_eq!(held().await, [silent, alive.clone()]);
+    }
+    db.expired(Time(1_001), &me()).await.unwrap();
+    assert_eq!(held().await.last(), Some(&alive));
 }

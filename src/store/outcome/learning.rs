@@ -1,25 +1,56 @@
 //! What is learnt of an outcome, in the table.
 
-use sqlx::SqliteConnection;
-
 use super::{Learning, LearntOn};
 use crate::search::headroom::{Learnt, Lesson};
+use crate::store::engine::{Link, ask};
 use crate::store::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
 /// Most models and cards of which something is known; those that nobody has told anything about for longest make room.
 pub(super) const MOST_LEARNT: i64 = 10_000;
 
+/// What is known of one model on one card.
+#[derive(sqlx::FromRow)]
+struct Row {
+    share: i64,
+    raised: i64,
+    needed: i64,
+    has_sunk: bool,
+    agreed: i64,
+    outcomes: i64,
+    misses: i64,
+}
+
+/// What had to make room.
+#[derive(sqlx::FromRow)]
+struct DroppedRow {
+    model_digest: String,
+    gpu: String,
+    source: String,
+    strategy: String,
+    driver: String,
+    pytorch: String,
+}
+
+/// A share as the table has it. The table takes no other.
+pub(in crate::store) fn share(millionths: i64) -> Share {
+    Share(count(millionths))
+}
+
+/// A small count as the table has it.
+pub(super) fn count(stored: i64) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
+}
+
 /// Takes a lesson in: what was left free before and is now, and what had to make room for it.
 pub(super) async fn learn(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     learning: &Learning,
     now: Time,
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
-    let row = sqlx::query!(
-        r#"SELECT share AS "share: u32", raised AS "raised: u32", needed AS "needed: u32", has_sunk AS "has_sunk: bool",
-                  agreed AS "agreed: u32", outcomes, misses
+    let row = ask!(fetch_optional Row, connection.on(),
+        r#"SELECT share, raised, needed, has_sunk AS "has_sunk: bool", agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = ?1 AND gpu = ?2 AND source = ?3 AND strategy = ?4 AND driver = ?5 AND pytorch = ?6"#,
         learning.model_digest,
@@ -29,29 +60,23 @@ pub(super) async fn learn(
         on.driver,
         on.pytorch,
     )
-    .fetch_optional(&mut *connection)
-    .await
     .map_err(asking("read what was learnt of a model"))?;
     let is_new = row.is_none();
     let mut learnt = row.map_or_else(
         || Learnt::begin(learning.begin),
         |row| Learnt {
-            share: Share(row.share),
-            raised: Share(row.raised),
+            share: share(row.share),
+            raised: share(row.raised),
             has_sunk: row.has_sunk,
-            agreed: row.agreed,
-            needed: Share(row.needed),
+            agreed: count(row.agreed),
+            needed: share(row.needed),
             outcomes: row.outcomes.unsigned_abs(),
             misses: row.misses.unsigned_abs(),
         },
     );
     let before = learnt.share;
     learnt.take(learning.lesson);
-    let changed = sqlx::query_scalar!(
-        r#"SELECT coalesce(max(changed), 0) + 1 AS "changed!: i64" FROM learnt"#
-    )
-    .fetch_one(&mut *connection)
-    .await
+    let changed = ask!(fetch_one scalar, connection.on(), r#"SELECT coalesce(max(changed), 0) + 1 AS "changed!: i64" FROM learnt"#)
     .map_err(asking("count what was learnt"))?;
     let (outcomes, misses) = (
         integer("outcomes", learnt.outcomes)?,
@@ -62,18 +87,18 @@ pub(super) async fn learn(
         i64::from(learning.error.is_some()),
         learning.error.unwrap_or(0),
     );
-    let (share, raised, needed) = (learnt.share.0, learnt.raised.0, learnt.needed.0);
-    sqlx::query!(
-        "INSERT INTO learnt (id, model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
+    let shares = [learnt.share.0, learnt.raised.0, learnt.needed.0];
+    let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
+    ask!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
-         VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?17, ?18, ?19)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?17, ?18, ?19)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
             SET share = excluded.share, raised = excluded.raised, needed = excluded.needed, has_sunk = excluded.has_sunk,
                 agreed = excluded.agreed, outcomes = excluded.outcomes, misses = excluded.misses,
-                refused = refused + excluded.refused, error_sum = error_sum + excluded.error_sum,
-                error_most = CASE WHEN excluded.peaks = 0 THEN error_most WHEN peaks = 0 THEN excluded.error_most
-                                  ELSE max(error_most, excluded.error_most) END,
-                peaks = peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed",
+                refused = learnt.refused + excluded.refused, error_sum = learnt.error_sum + excluded.error_sum,
+                error_most = CASE WHEN excluded.peaks = 0 THEN learnt.error_most WHEN learnt.peaks = 0 THEN excluded.error_most
+                                  WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
+                peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed",
         learning.model_digest,
         learning.model,
         on.gpu,
@@ -85,17 +110,14 @@ pub(super) async fn learn(
         raised,
         needed,
         learnt.has_sunk,
-        learnt.agreed,
+        agreed,
         outcomes,
         misses,
         refused,
         peaks,
         error,
         now,
-        changed,
-    )
-    .execute(&mut *connection)
-    .await
+        changed,)
     .map_err(asking("keep what was learnt"))?;
     let dropped = if is_new {
         drop_oldest(connection).await?
@@ -106,17 +128,13 @@ pub(super) async fn learn(
 }
 
 /// Drops what was learnt longest ago, where there is too much.
-async fn drop_oldest(
-    connection: &mut SqliteConnection,
-) -> Result<Vec<(LearntOn, String)>, StoreError> {
-    let dropped = sqlx::query!(
+async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
+    let dropped = ask!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
-            (SELECT id FROM learnt ORDER BY updated_at, id LIMIT max(0, (SELECT count(*) FROM learnt) - ?1))
+            (SELECT id FROM learnt ORDER BY updated_at, id LIMIT (SELECT CASE WHEN count(*) > ?1 THEN count(*) - ?1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
         MOST_LEARNT
     )
-    .fetch_all(&mut *connection)
-    .await
     .map_err(asking("drop what was learnt longest ago"))?;
     let dropped = dropped.into_iter().map(|row| {
         let on = LearntOn {

@@ -8,8 +8,10 @@ use std::sync::{Arc, RwLock};
 
 use tokio::task::yield_now;
 
+use super::learning::{count, share};
 use crate::model::{Taught, TaughtBy};
 use crate::search::headroom::{Learnt, of_others};
+use crate::store::engine::ask;
 use crate::store::{Db, StoreError, asking};
 use crate::units::Share;
 
@@ -73,6 +75,25 @@ struct OnCard {
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
+}
+
+/// A row that has changed, as the table has it.
+#[derive(sqlx::FromRow)]
+struct ChangedRow {
+    model_digest: String,
+    gpu: String,
+    source: String,
+    strategy: String,
+    driver: String,
+    pytorch: String,
+    share: i64,
+    raised: i64,
+    needed: i64,
+    has_sunk: bool,
+    agreed: i64,
+    outcomes: i64,
+    misses: i64,
+    changed: i64,
 }
 
 /// A row that has changed.
@@ -175,11 +196,7 @@ impl Lessons {
 impl Db {
     /// Reads what was learnt since somebody last asked.
     pub async fn read_learnt(&self) -> Result<(), StoreError> {
-        let newest = sqlx::query_scalar!(
-            r#"SELECT coalesce(max(changed), 0) AS "newest!: i64" FROM learnt"#
-        )
-        .fetch_one(&self.pool)
-        .await
+        let newest = ask!(fetch_one scalar, self.pool.on(), r#"SELECT coalesce(max(changed), 0) AS "newest!: i64" FROM learnt"#)
         .map_err(asking("look for what was learnt"))?;
         self.read_learnt_up_to(newest).await
     }
@@ -202,15 +219,13 @@ impl Db {
 
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT model_digest, gpu, source, strategy, driver, pytorch, share AS "share: u32", raised AS "raised: u32",
-                      needed AS "needed: u32", has_sunk AS "has_sunk: bool", agreed AS "agreed: u32", outcomes, misses, changed
+        let rows = ask!(fetch_all ChangedRow, self.pool.on(),
+            r#"SELECT model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed,
+                      has_sunk AS "has_sunk: bool", agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > ?1 ORDER BY changed LIMIT ?2"#,
             changed,
             AT_A_TIME
         )
-        .fetch_all(&self.pool)
-        .await
         .map_err(asking("read what was learnt"))?;
         let rows = rows.into_iter().map(|row| Row {
             on: LearntOn {
@@ -222,11 +237,11 @@ impl Db {
             },
             model_digest: row.model_digest,
             learnt: Learnt {
-                share: Share(row.share),
-                raised: Share(row.raised),
+                share: share(row.share),
+                raised: share(row.raised),
                 has_sunk: row.has_sunk,
-                agreed: row.agreed,
-                needed: Share(row.needed),
+                agreed: count(row.agreed),
+                needed: share(row.needed),
                 outcomes: row.outcomes.unsigned_abs(),
                 misses: row.misses.unsigned_abs(),
             },

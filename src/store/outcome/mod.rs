@@ -6,13 +6,14 @@ mod learnt;
 mod tests;
 
 use serde_json::Value;
-use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
+use super::engine::{Link, ask};
 use super::{Db, JsonText, StoreError, Time, asking, integer};
 use crate::search::headroom::{Doubt, Lesson, Seen};
 use crate::units::Share;
 use learning::learn;
+pub(in crate::store) use learning::share;
 pub use learnt::LearntOn;
 pub(in crate::store) use learnt::Lessons;
 
@@ -59,7 +60,7 @@ pub struct Learning {
 }
 
 /// An outcome that is kept.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct StoredOutcome {
     /// Its place in the order in which outcomes were told.
     pub number: i64,
@@ -99,7 +100,7 @@ pub enum OutcomeKept {
 }
 
 /// What was learnt about one model on one card, for whoever reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct StoredLearnt {
     /// Its place in the list.
     pub id: i64,
@@ -138,7 +139,7 @@ pub struct StoredLearnt {
 }
 
 /// What was learnt in all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct LearntCount {
     /// Models on cards of which something is known.
     pub models: i64,
@@ -154,16 +155,16 @@ impl Db {
     /// Keeps an outcome, and what is learnt of it, all or nothing.
     pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
         self.in_place()?;
-        let mut transaction = self
-            .pool
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(asking("begin to keep an outcome"))?;
-        let Added { kept, dropped } = add_on(&mut transaction, new).await?;
+        let begin = "begin to keep an outcome";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
         transaction
             .commit()
             .await
             .map_err(asking("commit an outcome"))?;
+        // There may be no other.
+        drop(connection);
         for (on, model_digest) in &dropped {
             self.lessons.forget(on, model_digest);
         }
@@ -179,9 +180,7 @@ impl Db {
         before: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredOutcome>, StoreError> {
-        sqlx::query_as!(
-            StoredOutcome,
-            r#"SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
+        ask!(fetch_all StoredOutcome, self.pool.on(), r#"SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
                       environment AS "environment: Json<Value>", doubt, headroom_before, headroom_after,
                       outcome.created_at AS "created_at: Time"
                  FROM outcome
@@ -190,10 +189,7 @@ impl Db {
                 ORDER BY outcome.number DESC LIMIT ?3"#,
             recommendation_id,
             before,
-            limit,
-        )
-        .fetch_all(&self.pool)
-        .await
+            limit,)
         .map_err(asking("list outcomes"))
     }
 
@@ -205,46 +201,40 @@ impl Db {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredLearnt>, StoreError> {
-        sqlx::query_as!(
-            StoredLearnt,
-            r#"SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk AS "has_sunk: bool", agreed, outcomes,
+        ask!(fetch_all StoredLearnt, self.pool.on(), r#"SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk AS "has_sunk: bool", agreed, outcomes,
                       misses, refused, peaks, error_sum, error_most, updated_at AS "updated_at: Time"
                  FROM learnt
                 WHERE (?1 IS NULL OR gpu = ?1) AND (?2 IS NULL OR id > ?2)
                 ORDER BY id LIMIT ?3"#,
             gpu,
             after,
-            limit,
-        )
-        .fetch_all(&self.pool)
-        .await
+            limit,)
         .map_err(asking("list what was learnt"))
     }
 
     /// What was learnt in all.
     pub async fn learnt_count(&self) -> Result<LearntCount, StoreError> {
-        sqlx::query_as!(
-            LearntCount,
-            r#"SELECT count(*) AS "models!: i64", coalesce(sum(outcomes), 0) AS "outcomes!: i64",
-                      coalesce(sum(misses), 0) AS "misses!: i64",
+        ask!(fetch_one LearntCount, self.pool.on(), r#"SELECT count(*) AS "models!: i64", CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS "outcomes!: i64",
+                      CAST(coalesce(sum(misses), 0) AS BIGINT) AS "misses!: i64",
                       (SELECT doubted FROM outcome_count) AS "doubted!: i64"
-                 FROM learnt"#
-        )
-        .fetch_one(&self.pool)
-        .await
+                 FROM learnt"#)
         .map_err(asking("count what was learnt"))
     }
 
     /// The recommendation of this id, or the first of the fit of this id.
     pub async fn recommendation_named(&self, id: &str) -> Result<Option<String>, StoreError> {
-        sqlx::query_scalar!(
-            r#"SELECT id FROM recommendation WHERE id = ?1 OR (fit_id = ?1 AND rank = 1) LIMIT 1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = ?1 OR (fit_id = ?1 AND rank = 1) LIMIT 1",
+            id)
         .map_err(asking("look for a recommendation"))
     }
+}
+
+/// An outcome that was told under a name.
+#[derive(sqlx::FromRow)]
+struct Before {
+    number: i64,
+    body: Option<String>,
+    recommendation: i64,
 }
 
 /// What came of a transaction.
@@ -263,13 +253,9 @@ impl From<OutcomeKept> for Added {
     }
 }
 
-async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<Added, StoreError> {
-    let recommendation = sqlx::query_scalar!(
-        "SELECT number FROM recommendation WHERE id = ?1",
-        new.recommendation_id
-    )
-    .fetch_optional(&mut *connection)
-    .await
+async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
+    let recommendation = ask!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = ?1",
+        new.recommendation_id)
     .map_err(asking("look for the recommendation of an outcome"))?;
     let Some(recommendation) = recommendation else {
         return Ok(OutcomeKept::Unknown.into());
@@ -279,13 +265,7 @@ async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<A
         None => (None, None),
     };
     if let Some(name) = name {
-        let before = sqlx::query!(
-            r#"SELECT number, body, recommendation FROM outcome WHERE owner = ?1 AND key = ?2"#,
-            new.owner,
-            name
-        )
-        .fetch_optional(&mut *connection)
-        .await
+        let before = ask!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = ?1 AND key = ?2", new.owner, name)
         .map_err(asking("look for an outcome by its name"))?;
         if let Some(before) = before {
             let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
@@ -299,13 +279,17 @@ async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<A
         let ([before, after], dropped) = learn(connection, learning, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
-        sqlx::query!("UPDATE outcome_count SET doubted = doubted + 1")
-            .execute(&mut *connection)
-            .await
-            .map_err(asking("count an outcome"))?;
+        ask!(
+            execute,
+            connection.on(),
+            "UPDATE outcome_count SET doubted = doubted + 1"
+        )
+        .map_err(asking("count an outcome"))?;
         (None, Vec::new())
     };
-    let (before, after) = shares.unzip();
+    let (before, after) = shares
+        .map(|(before, after)| (i64::from(before), i64::from(after)))
+        .unzip();
     let seen = &new.seen;
     let batch = integer("batch", seen.batch)?;
     let outcome = seen.outcome.name();
@@ -317,10 +301,10 @@ async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<A
     let retries = whole("retries", seen.retries)?;
     let steps = whole("steps", seen.steps)?;
     let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
-    let number = sqlx::query!(
-        "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+    let number = ask!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                               headroom_before, headroom_after, owner, key, body, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+         RETURNING number AS \"number!\"",
         recommendation,
         batch,
         outcome,
@@ -334,12 +318,8 @@ async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<A
         new.owner,
         name,
         body,
-        new.created_at,
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(asking("keep an outcome"))?
-    .last_insert_rowid();
+        new.created_at,)
+    .map_err(asking("keep an outcome"))?;
     make_room(connection, recommendation, number).await?;
     Ok(Added {
         kept: OutcomeKept::New(stored(connection, number).await?),
@@ -349,40 +329,31 @@ async fn add_on(connection: &mut SqliteConnection, new: &NewOutcome) -> Result<A
 
 /// Drops the oldest outcomes where there are too many.
 async fn make_room(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     recommendation: i64,
     number: i64,
 ) -> Result<(), StoreError> {
     let oldest = number - MOST;
-    sqlx::query!("DELETE FROM outcome WHERE number <= ?1", oldest)
-        .execute(&mut *connection)
-        .await
-        .map_err(asking("drop the oldest outcomes"))?;
-    sqlx::query!(
-        "DELETE FROM outcome
+    ask!(
+        execute,
+        connection.on(),
+        "DELETE FROM outcome WHERE number <= ?1",
+        oldest
+    )
+    .map_err(asking("drop the oldest outcomes"))?;
+    ask!(execute, connection.on(), "DELETE FROM outcome
           WHERE recommendation = ?1
             AND number <= (SELECT number FROM outcome WHERE recommendation = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
         recommendation,
-        MOST_OF_ONE,
-    )
-    .execute(&mut *connection)
-    .await
+        MOST_OF_ONE,)
     .map(|_| ())
     .map_err(asking("drop the oldest outcomes of a recommendation"))
 }
 
-async fn stored(
-    connection: &mut SqliteConnection,
-    number: i64,
-) -> Result<StoredOutcome, StoreError> {
-    sqlx::query_as!(
-        StoredOutcome,
-        r#"SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment AS "environment: Json<Value>", doubt,
+async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
+    ask!(fetch_one StoredOutcome, connection.on(), r#"SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment AS "environment: Json<Value>", doubt,
                   headroom_before, headroom_after, created_at AS "created_at: Time"
              FROM outcome WHERE number = ?1"#,
-        number
-    )
-    .fetch_one(connection)
-    .await
+        number)
     .map_err(asking("read an outcome"))
 }

@@ -1,17 +1,16 @@
 //! What is kept of outcomes, and what follows from them for answers.
 
-use sqlx::Executor as _;
-
 use super::*;
 use crate::model::TaughtBy;
 use crate::search::conversation::Outcome;
+use crate::store::trial::{Place, Trial};
 use crate::units::Bytes;
 
-async fn in_memory(recommendations: u32) -> Db {
-    let db = Db::open("sqlite::memory:").await.unwrap();
+async fn in_memory(recommendations: u32) -> Trial {
+    let db = Trial::new().await;
     for number in 1..=recommendations {
         let rows = format!(
-            "INSERT OR IGNORE INTO request (digest, text) VALUES ('asked', '{{}}');
+            "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
              INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
                  finished_at)
              VALUES ('fit{number}', 'f{number}', '0.1.0', 'done', 'mine', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
@@ -22,7 +21,7 @@ async fn in_memory(recommendations: u32) -> Db {
              VALUES ('answer{number}', 'fit{number}', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach',
                  'none', 'train', 1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', {number});"
         );
-        db.pool.execute(sqlx::AssertSqlSafe(rows)).await.unwrap();
+        db.run(rows).await.unwrap();
     }
     db
 }
@@ -173,7 +172,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
     let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500)
          INSERT INTO outcome (recommendation, batch, outcome, environment, owner, created_at)
          SELECT 1, 8, 'crashed', '{}', '', n FROM n";
-    db.pool.execute(many).await.unwrap();
+    db.run(many).await.unwrap();
     db.add_outcome(&told("a", AGREES)).await.unwrap();
 
     let newest = db.outcomes("answer1", None, 2).await.unwrap();
@@ -188,8 +187,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
     assert_eq!(db.outcomes("answer2", None, 9).await.unwrap(), []);
 
     // They go with their recommendation; what was learnt stays.
-    db.pool
-        .execute("DELETE FROM recommendation WHERE id = 'answer1'")
+    db.run("DELETE FROM recommendation WHERE id = 'answer1'")
         .await
         .unwrap();
     assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
@@ -203,11 +201,11 @@ async fn what_was_learnt_longest_ago_makes_room() {
         "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {})
          INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
              outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
-         SELECT 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 36000, 36000, 0, 0, 0, 1, 1, 0, 0, 0, 0, n - 20000, n
+         SELECT 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 36000, 36000, 0, FALSE, 0, 1, 1, 0, 0, 0, 0, n - 20000, n
            FROM n",
         learning::MOST_LEARNT
     );
-    db.pool.execute(sqlx::AssertSqlSafe(many)).await.unwrap();
+    db.run(many).await.unwrap();
     db.read_learnt().await.unwrap();
     let by = |model: &str| db.taught(&card(), model).unwrap().of;
     assert_eq!(by("m1"), TaughtBy::Itself);
@@ -226,10 +224,9 @@ async fn what_was_learnt_longest_ago_makes_room() {
 
 #[tokio::test]
 async fn what_another_process_learnt_is_noticed() {
-    let directory = tempfile::TempDir::new().unwrap();
-    let file = directory.path().join("batchfit.db");
-    let here = Db::open(file.to_str().unwrap()).await.unwrap();
-    let there = Db::open(file.to_str().unwrap()).await.unwrap();
+    let place = Place::new();
+    let here = Db::open(&place.database).await.unwrap();
+    let there = Db::open(&place.database).await.unwrap();
     let fit = "INSERT INTO request (digest, text) VALUES ('asked', '{}');
          INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
              finished_at)
@@ -240,7 +237,7 @@ async fn what_another_process_learnt_is_noticed() {
              batchfit_version, created_at)
          VALUES ('answer1', 'fit1', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train',
              1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', 1);";
-    here.pool.execute(fit).await.unwrap();
+    here.run(fit).await.unwrap();
 
     there.add_outcome(&told("a", MISS)).await.unwrap();
     here.add_outcome(&told("b", AGREES)).await.unwrap();

@@ -8,9 +8,9 @@ mod stale;
 mod tests;
 
 use serde::Serialize;
-use sqlx::SqliteConnection;
 use utoipa::ToSchema;
 
+use super::engine::{Link, ask};
 use super::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
@@ -150,13 +150,12 @@ impl StoredRecommendation {
     }
 
     /// Stores it.
-    pub(super) async fn insert(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    pub(super) async fn insert(&self, connection: &mut Link<'_>) -> Result<(), StoreError> {
         let headroom = self.headroom.as_ref();
-        let millionths = headroom.map_or(0, |headroom| headroom.share.0);
+        let millionths = headroom.map_or(0, |headroom| i64::from(headroom.share.0));
         let from = headroom.map_or("default", |headroom| headroom.from.as_str());
         let outcomes = headroom.map_or(0, |headroom| headroom.outcomes);
-        sqlx::query!(
-            "INSERT INTO recommendation (
+        ask!(execute, connection.on(), "INSERT INTO recommendation (
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
@@ -204,10 +203,7 @@ impl StoredRecommendation {
             millionths,
             from,
             outcomes,
-            self.model_digest,
-        )
-        .execute(connection)
-        .await
+            self.model_digest,)
         .map(|_| ())
         .map_err(asking("store a recommendation"))
     }

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use super::row::{Row, Word, Words};
 use super::stale::Present;
 use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
-use crate::store::outcome::Lessons;
+use crate::store::engine::ask;
+use crate::store::outcome::{Lessons, share};
 use crate::store::{Db, StoreError, Time, asking};
-use crate::units::Share;
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -231,6 +231,61 @@ impl Shelf {
     }
 }
 
+/// A row as the table has it.
+#[derive(sqlx::FromRow)]
+struct Found {
+    number: i64,
+    id: String,
+    fit_id: String,
+    rank: i64,
+    model: String,
+    model_kind: String,
+    device: String,
+    gpu: String,
+    precision: String,
+    optimizer: Option<String>,
+    optimizer_impl: Option<String>,
+    checkpointing: String,
+    mode: String,
+    limit_bytes: i64,
+    world_size: i64,
+    micro_batch: i64,
+    accumulation_steps: i64,
+    global_batch: i64,
+    max_batch: i64,
+    max_batch_without_retries: i64,
+    peak_allocated_bytes: i64,
+    peak_reserved_bytes: i64,
+    headroom_bytes: i64,
+    limited_by: String,
+    evidence: String,
+    samples_per_second: Option<f64>,
+    step_ms: Option<f64>,
+    optimizer_step_ms: Option<f64>,
+    speed_from: Option<String>,
+    pareto: Option<bool>,
+    objective: String,
+    batchfit_version: String,
+    created_at: Time,
+    strategy: String,
+    driver: Option<String>,
+    cudnn: Option<String>,
+    pytorch: String,
+    rules: String,
+    headroom_millionths: i64,
+    headroom_from: String,
+    headroom_outcomes: i64,
+    model_digest: String,
+}
+
+/// What has happened to the tables.
+#[derive(sqlx::FromRow)]
+struct Now {
+    newest: i64,
+    gone: i64,
+    learnt: i64,
+}
+
 impl Db {
     /// A recommendation. One that another process dropped may be there for a [`FRESH`] longer.
     pub async fn recommendation(
@@ -320,20 +375,14 @@ impl Db {
         &self,
         number: i64,
     ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+        let rows = ask!(fetch_all Found, self.pool.on(), r#"SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
                       pareto AS "pareto: bool", objective, batchfit_version, created_at AS "created_at: Time", strategy,
-                      driver, cudnn, pytorch, rules, headroom_millionths AS "headroom_millionths: u32", headroom_from,
+                      driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
                       headroom_outcomes, model_digest
-                 FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#,
-            number,
-            AT_A_TIME
-        )
-        .fetch_all(&self.pool)
-        .await
+                 FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#, number, AT_A_TIME)
         .map_err(asking("read recommendations"))?;
         let rows = rows.into_iter().map(|row| {
             let recommendation = StoredRecommendation {
@@ -374,7 +423,7 @@ impl Db {
                 pytorch: row.pytorch,
                 // Earlier versions did not say.
                 headroom: (!row.rules.is_empty()).then_some(StoredHeadroom {
-                    share: Share(row.headroom_millionths),
+                    share: share(row.headroom_millionths),
                     from: row.headroom_from,
                     outcomes: row.headroom_outcomes,
                 }),
@@ -390,13 +439,9 @@ impl Db {
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
     async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
-        let now = sqlx::query!(
-            r#"SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS "newest!: i64",
+        let now = ask!(fetch_one Now, self.pool.on(), r#"SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS "newest!: i64",
                       (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS "gone!: i64",
-                      (SELECT coalesce(max(changed), 0) FROM learnt) AS "learnt!: i64""#
-        )
-        .fetch_one(&self.pool)
-        .await
+                      (SELECT coalesce(max(changed), 0) FROM learnt) AS "learnt!: i64""#)
         .map_err(asking("look for new recommendations"))?;
         let current = Current {
             newest: now.newest,
@@ -407,12 +452,8 @@ impl Db {
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.
     async fn recommendations_gone(&self, after: i64) -> Result<HashSet<i64>, StoreError> {
-        let gone = sqlx::query_scalar!(
-            "SELECT number FROM recommendation_gone WHERE place > ?1",
-            after
-        )
-        .fetch_all(&self.pool)
-        .await
+        let gone = ask!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > ?1",
+            after)
         .map_err(asking("look for recommendations that are gone"))?;
         Ok(gone.into_iter().collect())
     }

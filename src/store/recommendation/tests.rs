@@ -1,41 +1,37 @@
 //! What is in memory follows what is in the table, whoever writes it.
 
-use sqlx::Executor as _;
-
 use super::{Asked, Facet, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation};
 use crate::model::RULES;
+use crate::store::trial::Trial;
 use crate::store::{Db, Time};
 use crate::units::Share;
 
 /// A row of a fit of its own, as another process writes it.
 async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
     let rows = format!(
-        "INSERT OR IGNORE INTO request (digest, text) VALUES ('asked', '{{}}');
+        "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
          INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
              finished_at)
          VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
-         INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
              limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
              peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
              batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
-         VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
+         VALUES ('answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
              'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
              'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
     );
-    db.pool.execute(sqlx::AssertSqlSafe(rows)).await.unwrap();
+    db.run(rows).await.unwrap();
 }
 
 async fn store(db: &Db, row: &StoredRecommendation) {
     let mut connection = db.pool.acquire().await.unwrap();
-    row.insert(&mut connection).await.unwrap();
+    row.insert(&mut connection.link()).await.unwrap();
 }
 
 async fn delete(db: &Db, which: &str) {
     let statement = format!("DELETE FROM recommendation WHERE {which}");
-    db.pool
-        .execute(sqlx::AssertSqlSafe(statement))
-        .await
-        .unwrap();
+    db.run(statement).await.unwrap();
 }
 
 /// The numbers in the ids of a page, and of the next page's cursor.
@@ -61,8 +57,8 @@ async fn page(
     Some((ids.collect(), page.next.as_deref().map(number)))
 }
 
-async fn in_memory() -> Db {
-    Db::open("sqlite::memory:").await.unwrap()
+async fn in_memory() -> Trial {
+    Trial::new().await
 }
 
 #[tokio::test]
@@ -196,17 +192,17 @@ async fn all_rows_are_read_anew_where_many_are_gone() {
     insert(&db, 1, "mine", 1).await;
     let copies = format!(
         "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < {many})
-         INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
              limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
              peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
              batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
-         SELECT NULL, printf('answer%05d', n), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+         SELECT 'answer' || substr(CAST(100000 + n AS TEXT), 2), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
                 samples_per_second, batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective
            FROM recommendation, n"
     );
-    db.pool.execute(sqlx::AssertSqlSafe(copies)).await.unwrap();
+    db.run(copies).await.unwrap();
     assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [many]);
     assert_eq!(db.shelf.rows(), 12_000);
 

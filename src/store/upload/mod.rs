@@ -1,7 +1,6 @@
 //! The tables of uploaded files, and of models that came with a request and are not shown with its fit.
 
-use sqlx::{Connection as _, SqliteConnection};
-
+use super::engine::{Connection, Link, ask};
 use super::{Db, JsonText, StoreError, Time, asking, integer};
 use crate::model::{Digest, UploadKind};
 
@@ -102,7 +101,7 @@ impl Db {
         let kept = keep_on(&mut connection, new, space).await;
         if kept.is_err() {
             // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            let _ = connection.close().await;
+            connection.close().await;
         }
         kept
     }
@@ -110,19 +109,14 @@ impl Db {
     /// What is known about an upload, by any of its digests.
     pub async fn upload(&self, name: &Digest) -> Result<Option<StoredUpload>, StoreError> {
         let name = name.digits();
-        let row = sqlx::query_as!(
-            Row,
-            r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
+        let row = ask!(fetch_optional Row, self.pool.on(), r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
                       created_at AS "created_at: Time", used_at AS "used_at: Time",
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS "referred!: bool",
                       digest IN (SELECT digest FROM upload_in_use) AS "in_use!: bool"
                  FROM upload
                 WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = ?1), ?1)"#,
-            name
-        )
-        .fetch_optional(&self.pool)
-        .await
+            name)
         .map_err(asking("look for an upload"))?;
         Ok(row.and_then(Row::read))
     }
@@ -134,9 +128,7 @@ impl Db {
         limit: i64,
     ) -> Result<Vec<StoredUpload>, StoreError> {
         let before = before.map(Digest::digits);
-        let rows = sqlx::query_as!(
-            Row,
-            r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
+        let rows = ask!(fetch_all Row, self.pool.on(), r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
                       created_at AS "created_at: Time", used_at AS "used_at: Time",
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS "referred!: bool",
@@ -146,10 +138,7 @@ impl Db {
                    OR (created_at, digest) < (SELECT created_at, digest FROM upload WHERE digest = ?1)
                 ORDER BY created_at DESC, digest DESC LIMIT ?2"#,
             before,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await
+            limit)
         .map_err(asking("list uploads"))?;
         Ok(rows.into_iter().filter_map(Row::read).collect())
     }
@@ -157,22 +146,16 @@ impl Db {
     /// The contents of an upload, compressed with gzip, by the digest of its contents.
     pub async fn upload_contents(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let digest = digest.digits();
-        sqlx::query_scalar!("SELECT gzip FROM upload WHERE digest = ?1", digest)
-            .fetch_optional(&self.pool)
-            .await
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = ?1", digest)
             .map_err(asking("read an upload"))
     }
 
     /// Notes that an upload was named in a request, so that it does not expire soon.
     pub async fn use_upload(&self, digest: &Digest, now: Time) -> Result<(), StoreError> {
         let digest = digest.digits();
-        sqlx::query!(
-            "UPDATE upload SET used_at = max(used_at, ?2) WHERE digest = ?1",
+        ask!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < ?2 THEN ?2 ELSE used_at END WHERE digest = ?1",
             digest,
-            now
-        )
-        .execute(&self.pool)
-        .await
+            now)
         .map(|_| ())
         .map_err(asking("note the use of an upload"))
     }
@@ -180,16 +163,22 @@ impl Db {
     /// Drops an upload, by any of its digests, unless work that has not ended needs it.
     pub async fn drop_upload(&self, name: &Digest) -> Result<Dropped, StoreError> {
         let digits = name.digits();
-        let dropped = sqlx::query!(
+        let dropping = "drop an upload";
+        let mut connection = self.pool.acquire().await.map_err(asking(dropping))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(dropping))?;
+        let dropped = ask!(
+            execute,
+            transaction.on(),
             "DELETE FROM upload
               WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = ?1), ?1)
                 AND digest NOT IN (SELECT digest FROM upload_in_use)",
             digits
         )
-        .execute(&self.pool)
-        .await
-        .map_err(asking("drop an upload"))?;
-        if dropped.rows_affected() > 0 {
+        .map_err(asking(dropping))?;
+        transaction.commit().await.map_err(asking(dropping))?;
+        // There may be no other.
+        drop(connection);
+        if dropped > 0 {
             return Ok(Dropped::Yes);
         }
         Ok(match self.upload(name).await? {
@@ -201,51 +190,51 @@ impl Db {
     /// Drops up to `most` of those last used before `oldest` that nothing refers to; of those that only came with a
     /// request, all that no work needs. Says how many were dropped.
     pub async fn sweep_uploads(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
-        sqlx::query!(
+        let sweep = "drop uploads that expired";
+        let mut connection = self.pool.acquire().await.map_err(asking(sweep))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(sweep))?;
+        let dropped = ask!(
+            execute,
+            transaction.on(),
             "DELETE FROM upload WHERE digest IN (
                 SELECT digest FROM upload
                  WHERE used_at < ?1
                    AND digest NOT IN (SELECT digest FROM upload_in_use)
-                   AND (uploaded = 0
+                   AND (NOT uploaded
                         OR NOT EXISTS (SELECT 1 FROM upload_reference
                                         WHERE upload_reference.digest = upload.digest))
                  ORDER BY used_at LIMIT ?2)",
             oldest,
             most
         )
-        .execute(&self.pool)
-        .await
-        .map(|dropped| dropped.rows_affected())
-        .map_err(asking("drop uploads that expired"))
+        .map_err(asking(sweep))?;
+        transaction.commit().await.map_err(asking(sweep))?;
+        Ok(dropped)
     }
 }
 
 async fn keep_on(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     new: &NewUpload,
     space: UploadSpace,
 ) -> Result<Kept, StoreError> {
     let mut transaction = connection
-        .begin()
+        .begin_alone()
         .await
         .map_err(asking("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = sqlx::query!(
-        "UPDATE upload SET uploaded = 1, used_at = max(used_at, ?3), about = ?4 WHERE digest = ?1 AND kind = ?2",
+    let there = ask!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < ?3 THEN ?3 ELSE used_at END, about = ?4 WHERE digest = ?1 AND kind = ?2",
         digest,
         kind,
         new.created_at,
-        about,
-    )
-    .execute(&mut *transaction)
-    .await
+        about,)
     .map_err(asking("look for the same upload"))?;
     let mut kept = Kept::There;
-    if there.rows_affected() == 0 {
+    if there == 0 {
         let charged = charged(new)?;
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
-        make_room(&mut transaction, charged, limit, space.oldest).await?;
-        let taken = taken(&mut transaction).await?;
+        make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
+        let taken = taken(&mut transaction.link()).await?;
         if taken.saturating_add(charged) > limit {
             // Whatever made room goes all the same: it had expired.
             let committed = transaction.commit().await;
@@ -254,11 +243,11 @@ async fn keep_on(
                 taken: u64::try_from(taken).unwrap_or(0),
             });
         }
-        insert(&mut transaction, new, true).await?;
+        insert(&mut transaction.link(), new, true).await?;
         kept = Kept::Added;
     }
     for name in new.names.iter().filter(|name| **name != new.digest) {
-        add_name(&mut transaction, name.digits(), digest).await?;
+        add_name(&mut transaction.link(), name.digits(), digest).await?;
     }
     transaction
         .commit()
@@ -270,21 +259,17 @@ async fn keep_on(
 /// Keeps a model that came with a fit which is queued in the same transaction: so it is needed from the start, and
 /// bounded by how many may be queued. It makes room like any other, and is kept where there is none.
 pub(super) async fn keep_aside(
-    transaction: &mut SqliteConnection,
+    transaction: &mut Link<'_>,
     new: &NewUpload,
     space: UploadSpace,
 ) -> Result<(), StoreError> {
     let (digest, kind) = (new.digest.digits(), new.kind.name());
-    let there = sqlx::query!(
-        "UPDATE upload SET used_at = max(used_at, ?3) WHERE digest = ?1 AND kind = ?2",
+    let there = ask!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < ?3 THEN ?3 ELSE used_at END WHERE digest = ?1 AND kind = ?2",
         digest,
         kind,
-        new.created_at,
-    )
-    .execute(&mut *transaction)
-    .await
+        new.created_at,)
     .map_err(asking("look for the same model"))?;
-    if there.rows_affected() == 0 {
+    if there == 0 {
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
         make_room(transaction, charged(new)?, limit, space.oldest).await?;
         insert(transaction, new, false).await?;
@@ -294,30 +279,30 @@ pub(super) async fn keep_aside(
 
 /// Notes that `id` refers to an upload. False when there is none.
 pub(super) async fn refer(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     digest: &Digest,
     what: &str,
     id: &str,
 ) -> Result<bool, StoreError> {
     let digest = digest.digits();
-    sqlx::query!(
+    ask!(
+        execute,
+        connection.on(),
         "INSERT INTO upload_reference (digest, what, id)
          SELECT digest, ?2, ?3 FROM upload WHERE digest = ?1
-         ON CONFLICT DO UPDATE SET id = excluded.id",
+         ON CONFLICT (digest, what, id) DO UPDATE SET id = excluded.id",
         digest,
         what,
         id
     )
-    .execute(connection)
-    .await
-    .map(|referred| referred.rows_affected() > 0)
+    .map(|referred| referred > 0)
     .map_err(asking("refer to an upload"))
 }
 
 /// Drops uploads that no work needs until there is room for `charged` more bytes, or until none is left that may go:
 /// those that only came with a request, and then those that have expired, the longest unused first.
 async fn make_room(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     charged: i64,
     limit: i64,
     oldest: Time,
@@ -326,27 +311,21 @@ async fn make_room(
     if excess <= 0 {
         return Ok(());
     }
-    sqlx::query!(
-        "DELETE FROM upload WHERE digest IN (
+    ask!(execute, connection.on(), "DELETE FROM upload WHERE digest IN (
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
-                 WHERE (uploaded = 0 OR used_at < ?2)
-                   AND digest NOT IN (SELECT digest FROM upload_in_use))
+                 WHERE (NOT uploaded OR used_at < ?2)
+                   AND digest NOT IN (SELECT digest FROM upload_in_use)) AS candidate
              WHERE freed - charged < ?1)",
         excess,
-        oldest
-    )
-    .execute(connection)
-    .await
+        oldest)
     .map(|_| ())
     .map_err(asking("make room for an upload"))
 }
 
-async fn taken(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
-    sqlx::query_scalar!(r#"SELECT coalesce(sum(charged), 0) AS "taken!: i64" FROM upload"#)
-        .fetch_one(connection)
-        .await
+async fn taken(connection: &mut Link<'_>) -> Result<i64, StoreError> {
+    ask!(fetch_one scalar, connection.on(), r#"SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS "taken!: i64" FROM upload"#)
         .map_err(asking("add up what uploads take"))
 }
 
@@ -357,17 +336,16 @@ fn charged(new: &NewUpload) -> Result<i64, StoreError> {
 
 /// A row of another kind may have this digest: a model that an older version put aside was named by its graph.
 async fn insert(
-    connection: &mut SqliteConnection,
+    connection: &mut Link<'_>,
     new: &NewUpload,
     is_uploaded: bool,
 ) -> Result<(), StoreError> {
     let (digest, kind, charged) = (new.digest.digits(), new.kind.name(), charged(new)?);
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
-    sqlx::query!(
-        "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip)
+    ask!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8)
-         ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = max(uploaded, excluded.uploaded),
+         ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
                                             used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip",
         digest,
@@ -377,42 +355,32 @@ async fn insert(
         charged,
         new.created_at,
         about,
-        gzip,
-    )
-    .execute(connection)
-    .await
+        gzip,)
     .map(|_| ())
     .map_err(asking("keep an upload"))
 }
 
-async fn add_name(
-    connection: &mut SqliteConnection,
-    name: &str,
-    digest: &str,
-) -> Result<(), StoreError> {
-    sqlx::query!(
-        "DELETE FROM upload_name WHERE digest = ?1 AND name <> ?2 AND rowid NOT IN (
+async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result<(), StoreError> {
+    ask!(execute, connection.on(), "DELETE FROM upload_name WHERE digest = ?1 AND name <> ?2 AND rowid NOT IN (
             SELECT rowid FROM upload_name WHERE digest = ?1 AND name <> ?2 ORDER BY rowid DESC LIMIT ?3)",
         digest,
         name,
-        MOST_NAMES - 1,
-    )
-    .execute(&mut *connection)
-    .await
+        MOST_NAMES - 1,)
     .map_err(asking("drop names of an upload"))?;
-    sqlx::query!(
+    ask!(
+        execute,
+        connection.on(),
         "INSERT INTO upload_name (name, digest) VALUES (?1, ?2)
          ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
         name,
         digest
     )
-    .execute(connection)
-    .await
     .map(|_| ())
     .map_err(asking("name an upload"))
 }
 
 /// A row as the table has it.
+#[derive(sqlx::FromRow)]
 struct Row {
     digest: String,
     kind: String,

@@ -139,3 +139,43 @@ fn a_server_without_a_home_says_what_to_give() {
         stderr(&refused)
     );
 }
+
+#[test]
+fn a_database_is_copied_whole_and_into_an_empty_one_alone() {
+    let place = Place::new();
+    ask(&place, &[], &["--database", "one.db"]);
+    let copy = |from: &str, to: &str| {
+        let arguments = ["db", "copy", from, to];
+        place.batchfit().args(arguments).output().unwrap()
+    };
+
+    let copied = copy("one.db", "two.db");
+    assert_eq!(copied.status.code(), Some(0), "{}", stderr(&copied));
+    let said = String::from_utf8(copied.stdout).unwrap();
+    assert!(said.contains("all are there"), "{said}");
+    let again = copy("one.db", "two.db");
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("already"), "{}", stderr(&again));
+    let missing = copy("none.db", "three.db");
+    assert!(stderr(&missing).contains("there is no database none.db"));
+    assert_eq!(found(&place).len(), 2, "{:?}", found(&place));
+}
+
+#[test]
+fn a_password_in_the_name_of_a_database_is_not_shown() {
+    let place = Place::new();
+    let url = "postgres://me:secret@127.0.0.1:1/fits";
+
+    let commands: [&[&str]; 4] = [
+        &["db", "check", "--database", url],
+        &["keys", "list", "--database", url],
+        &["config", "check", "--database", url],
+        &["doctor", "--database", url],
+    ];
+    for command in commands {
+        let told = place.batchfit().args(command).output().unwrap();
+        let said = stderr(&told) + &String::from_utf8(told.stdout).unwrap();
+        assert!(!said.contains("secret"), "{said}");
+        assert!(said.contains("me:...@127.0.0.1:1/fits"), "{said}");
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use batchfit::http::serve;
-use batchfit::jobs::{Limits, UploadLimits};
+use batchfit::jobs::{LEASE, Limits, UploadLimits};
 use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -25,6 +25,7 @@ const ONE_AT_A_TIME: Limits = Limits {
     simulated_in_parallel: 1,
     uploads: UploadLimits::USUAL,
     retention: None,
+    lease: LEASE,
 };
 
 #[tokio::test]

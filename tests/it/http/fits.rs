@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::Request;
-use batchfit::jobs::{EngineError, Limits, UploadLimits};
+use batchfit::jobs::{EngineError, LEASE, Limits, UploadLimits};
 
 use super::scripted::{Gate, Outcome, Scripted};
 use super::{RESNET, RESNET_8, Service, assert_answer};
@@ -104,6 +104,7 @@ async fn a_full_queue_refuses_more() {
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
         retention: None,
+        lease: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let running = service.post("/v1/fits", RESNET).await;
@@ -129,6 +130,7 @@ async fn a_running_fit_can_be_cancelled() {
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
         retention: None,
+        lease: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let first = service.post("/v1/fits", RESNET).await;
@@ -152,6 +154,7 @@ async fn a_waiting_fit_can_be_cancelled() {
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
         retention: None,
+        lease: LEASE,
     };
     let engine = Scripted::behind(&gate);
     let service = Service::limited(engine.clone(), limits).await;

@@ -28,6 +28,7 @@ mod replays;
 mod restart;
 mod scripted;
 mod searches;
+mod servers;
 mod storage;
 mod upkeep;
 mod uploads;
@@ -82,8 +83,9 @@ impl Service {
 
     /// A service on a database that may be there already.
     async fn on(directory: Arc<TempDir>, engine: impl Engine + 'static, limits: Limits) -> Service {
-        let file = directory.path().join("batchfit.db");
-        let db = Db::open(file.to_str().unwrap()).await.unwrap();
+        let db = Db::open(&servers::database(&directory).await)
+            .await
+            .unwrap();
         let engine: Arc<dyn Engine> = Arc::new(engine);
         let shutdown = CancellationToken::new();
         let jobs = Jobs::start(db, engine, limits, shutdown.clone())
@@ -143,6 +145,9 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.shutdown.cancel();
+        if Arc::strong_count(&self.directory) == 1 {
+            servers::forget(&self.directory);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A database that does not take what is written, and one that an older version filled.
 
-use batchfit::jobs::{Limits, UploadLimits};
+use batchfit::jobs::{LEASE, Limits, UploadLimits};
 use batchfit::store::{Db, FitTerms, JsonText, NewFit, StoredRecommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -90,6 +90,7 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
         retention: None,
+        lease: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     service.post("/v1/fits", RESNET).await;

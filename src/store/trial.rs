@@ -1,0 +1,135 @@
+//! A database for a test: SQLite in memory or in a file, or, where `BATCHFIT_TEST_POSTGRES` names a server, a schema of its own there
+//! (`tests/service/postgres.sh` runs the tests so).
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tempfile::TempDir;
+
+use super::engine::Pool;
+use super::{Db, StoreError};
+
+/// The server's URL.
+#[expect(clippy::disallowed_methods, reason = "a test has no flags")]
+fn server() -> Option<String> {
+    std::env::var("BATCHFIT_TEST_POSTGRES").ok()
+}
+
+/// Where a database is, until this is dropped.
+pub(crate) struct Place {
+    pub(crate) database: String,
+    _folder: Option<TempDir>,
+    schema: Option<String>,
+}
+
+impl Place {
+    /// For a file, or a schema.
+    pub(crate) fn new() -> Place {
+        if let Some(place) = Place::on_server() {
+            return place;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("batchfit.db");
+        Place {
+            database: file.to_str().unwrap().to_owned(),
+            _folder: Some(folder),
+            schema: None,
+        }
+    }
+
+    fn on_server() -> Option<Place> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let server = server()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("trial_{}_{number}", std::process::id());
+        run(&server, format!("CREATE SCHEMA {schema}"));
+        let joint = if server.contains('?') { '&' } else { '?' };
+        Some(Place {
+            database: format!("{server}{joint}options=-csearch_path%3D{schema}"),
+            _folder: None,
+            schema: Some(schema),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let (Some(schema), Some(server)) = (&self.schema, server()) {
+            run(&server, format!("DROP SCHEMA {schema} CASCADE"));
+        }
+    }
+}
+
+/// Runs a statement from wherever, in a runtime or not.
+fn run(server: &str, statement: String) {
+    let server = server.to_owned();
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = PgConnection::connect(&server).await.unwrap();
+            connection.execute(AssertSqlSafe(statement)).await.unwrap();
+            connection.close().await.unwrap();
+        });
+    };
+    thread::spawn(run).join().unwrap();
+}
+
+/// An open database with its place.
+pub(crate) struct Trial {
+    db: Db,
+    _place: Option<Place>,
+}
+
+impl Trial {
+    /// A fresh one.
+    pub(crate) async fn new() -> Trial {
+        let place = Place::on_server();
+        let database = place
+            .as_ref()
+            .map_or("sqlite::memory:", |place| &place.database);
+        Trial {
+            db: Db::open(database).await.unwrap(),
+            _place: place,
+        }
+    }
+}
+
+impl Deref for Trial {
+    type Target = Db;
+
+    fn deref(&self) -> &Db {
+        &self.db
+    }
+}
+
+impl Db {
+    /// Runs statements that no function here has.
+    pub(crate) async fn run(&self, statements: impl Into<String>) -> Result<(), sqlx::Error> {
+        let statements = AssertSqlSafe(statements.into());
+        match &self.pool {
+            Pool::Sqlite(pool) => pool.execute(statements).await.map(|_| ()),
+            Pool::Postgres(pool) => pool.execute(statements).await.map(|_| ()),
+        }
+    }
+
+    /// The first column of each row.
+    pub(crate) async fn texts(&self, query: &'static str) -> Vec<String> {
+        let rows = match &self.pool {
+            Pool::Sqlite(pool) => sqlx::query_scalar(query).fetch_all(pool).await,
+            Pool::Postgres(pool) => sqlx::query_scalar(query).fetch_all(pool).await,
+        };
+        rows.unwrap()
+    }
+
+    /// Queues what a holder that is gone worked on.
+    pub(crate) async fn interrupted(&self) -> Result<u64, StoreError> {
+        if self.is_shared() {
+            let nobody = super::Holder::other("nobody".to_owned());
+            return self.expired(super::Time(i64::MAX), &nobody).await;
+        }
+        self.recover().await
+    }
+}
