@@ -80,13 +80,21 @@ async fn hear_all(shared: &Shared, mut wire: Wire) -> Result<(), StoreError> {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            told = wire.next() => match told? {
-                Some(told) => hear(shared, told),
-                None => look(shared).await?,
-            },
-            _ = looks.tick() => look(shared).await?,
-            () = shared.shutdown.cancelled() => return Ok(()),
+        let told = {
+            // To the end: half of a message, or a connection that does not listen yet, would be lost.
+            let next = wire.next();
+            tokio::pin!(next);
+            loop {
+                tokio::select! {
+                    told = &mut next => break told?,
+                    _ = looks.tick() => look(shared).await?,
+                    () = shared.shutdown.cancelled() => return Ok(()),
+                }
+            }
+        };
+        match told {
+            Some(told) => hear(shared, told),
+            None => look(shared).await?,
         }
     }
 }
