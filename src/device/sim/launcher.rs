@@ -85,7 +85,10 @@ impl SimulatedLauncher {
             tables.extend(calibrated::tables_of(card.product));
             of_architecture = WorkspaceTable::of_architecture(card.capability.compute);
         }
-        tables.push(of_architecture.unwrap_or_else(WorkspaceTable::h200));
+        match tables.iter().position(|table| table.is_alone()) {
+            Some(last) => tables.truncate(last + 1),
+            None => tables.push(of_architecture.unwrap_or_else(WorkspaceTable::h200)),
+        }
         SimulatedLauncher {
             launches: 0,
             workspaces: Lookup::among(tables),

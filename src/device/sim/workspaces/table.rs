@@ -210,6 +210,12 @@ impl WorkspaceTable {
         provenance.any(|(name, value)| name == "driver" && value.starts_with(NO_DRIVER))
     }
 
+    /// Whether no table is asked after it: `alone` is in its head where it was made to see how well others' layers stand in for those that
+    /// it lacks (Note [Left out]).
+    pub fn is_alone(&self) -> bool {
+        self.provenance().any(|(name, _)| name == "alone")
+    }
+
     /// The card that it is of, as the driver calls it.
     pub fn card(&self) -> Option<&str> {
         let (_, card) = self.provenance().find(|(name, _)| *name == "card")?;
