@@ -11,7 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Modules that answers pass through unchanged, and the Python package, which a source distribution puts there.
-const WITHOUT_RULES: [&str; 5] = [
+const WITHOUT_RULES: [&str; 6] = [
+    "src/agent",
     "src/batchfit",
     "src/cli",
     "src/http",

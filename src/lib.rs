@@ -42,6 +42,7 @@
 //! | [`jobs`] | the lifecycle of a fit: queue, dispatch, the fit itself, its documents |
 //! | [`report`] | answers as text for people |
 //! | [`http`] | the REST service: one file for each resource, errors as problem documents |
+//! | [`agent`] | a process on another machine that takes fits from a service and brings their answers |
 //! | [`cli`] | the commands; the only place that reads flags and the environment |
 pub mod units;
 
@@ -86,5 +87,7 @@ pub mod jobs;
 pub mod report;
 
 pub mod http;
+
+pub mod agent;
 
 pub mod cli;

@@ -182,10 +182,23 @@ CREATE TABLE idempotency_key (
 CREATE TABLE api_key (
     id         TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     name       TEXT COLLATE "C" NOT NULL,
-    scope      TEXT COLLATE "C" NOT NULL CHECK (scope IN ('read', 'fit', 'admin')),
+    scope      TEXT COLLATE "C" NOT NULL CHECK (scope IN ('read', 'fit', 'agent', 'admin')),
     digest     BYTEA NOT NULL CHECK (length(digest) = 32),
     created_at BIGINT NOT NULL,
     revoked_at BIGINT
+);
+
+-- Machines on which an agent works on fits.
+CREATE TABLE agent (
+    id            TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    name          TEXT COLLATE "C" NOT NULL UNIQUE,
+    instance      TEXT COLLATE "C" NOT NULL,
+    owner         TEXT COLLATE "C" NOT NULL,
+    version       TEXT COLLATE "C" NOT NULL,
+    duty          TEXT COLLATE "C" NOT NULL CHECK (duty IN ('ready', 'draining', 'cordoned')),
+    cards         JSON NOT NULL,
+    registered_at BIGINT NOT NULL,
+    seen_at       BIGINT NOT NULL
 );
 
 -- One row for each training that somebody told of.
@@ -249,6 +262,7 @@ CREATE UNIQUE INDEX api_key_of_name ON api_key (name) WHERE revoked_at IS NULL;
 CREATE UNIQUE INDEX fit_in_flight ON fit (fingerprint) WHERE state IN ('queued', 'running');
 CREATE INDEX fit_of_end ON fit (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX fit_of_fingerprint ON fit (fingerprint, id);
+CREATE INDEX fit_of_lane ON fit (lane, id) WHERE state = 'queued';
 CREATE INDEX fit_of_request ON fit (request_digest);
 CREATE INDEX fit_of_state ON fit (state, id);
 CREATE INDEX idempotency_key_of_age ON idempotency_key (created_at);

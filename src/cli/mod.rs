@@ -2,9 +2,11 @@
 //!
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
-//! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else, such as an answer
-//! that cannot be written; a search that is interrupted ends with 130. Whoever stops reading an answer has what they want of it: 0.
+//! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 5 there was nothing to do (an `agent --once`), 1 anything
+//! else, such as an answer that cannot be written; a search that is interrupted ends with 130. Whoever stops reading an answer has what they want of it: 0.
 
+mod agent;
+mod agents;
 mod answers;
 mod arguments;
 mod cards;
@@ -57,6 +59,8 @@ enum Outcome {
     NothingFits,
     /// There is a report: the steps did not run on the device.
     DeviceTrouble,
+    /// Nobody asked for anything.
+    NothingToDo,
     /// Somebody did not want to wait for the answer.
     Interrupted,
 }
@@ -67,6 +71,7 @@ impl From<Outcome> for ExitCode {
             Outcome::Answered => ExitCode::SUCCESS,
             Outcome::NothingFits => ExitCode::from(3),
             Outcome::DeviceTrouble => ExitCode::from(4),
+            Outcome::NothingToDo => ExitCode::from(5),
             // As shells have it: 128 and the number of SIGINT.
             Outcome::Interrupted => ExitCode::from(130),
         }
@@ -83,7 +88,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Err(said) => return said_by_flags(&said),
     };
     let level = match arguments.command {
-        Command::Serve(_) => "info",
+        Command::Serve(_) | Command::Agent(_) => "info",
         _ => "warn",
     };
     let access = match &arguments.command {
@@ -121,6 +126,8 @@ pub fn run(before_serving: fn()) -> ExitCode {
             before_serving();
             (false, serve::run(&arguments))
         }
+        Command::Agent(arguments) => (false, agent::run(&arguments)),
+        Command::Agents(arguments) => (arguments.json, agents::run(&arguments)),
         Command::Config(arguments) => {
             let Config::Check(check) = arguments;
             (check.json, config::check(&check, &settings))

@@ -34,8 +34,8 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
         ));
     };
     let card = match &request.device {
-        DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+        DeviceChoice::Sim(name) | DeviceChoice::Kind(name) => Card::find(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Host(..) => None,
     };
     let Some(card) = card else {
         let problem = "a program is listed for a simulated card; name one, as in --on h200";

@@ -40,7 +40,7 @@ struct Known {
     answer: Answer,
     /// When its fit was last seen to be there.
     seen: Instant,
-    /// What was known of headroom then, by [`learnt_turns`](crate::store::Db::learnt_turns): the answer may be another one since.
+    /// What was known of headroom and of cards then, by [`Jobs::turns`]: the answer may be another one since.
     turns: u64,
 }
 
@@ -64,7 +64,7 @@ impl Answers {
         let Some(known) = self.kept().by_question.get(key).cloned() else {
             return Ok(None);
         };
-        let is_of_today = || known.turns == jobs.db().learnt_turns();
+        let is_of_today = || known.turns == jobs.turns();
         if known.seen.elapsed() < FRESH && is_of_today() {
             return Ok(Some(known.answer));
         }

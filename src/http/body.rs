@@ -38,7 +38,7 @@ impl FromRequest<App> for RequestBody {
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
         let named = idempotency::key(request.headers())?;
         let caller = request.extensions().get::<Caller>();
-        let owner = caller.map(|caller| caller.0.clone()).unwrap_or_default();
+        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
         let arrived = app.uploads.arrive(request).await?;
         // One with a name gets the fit of that name, whatever else was answered since.
         let same = arrived.plain().filter(|_| named.is_none());

@@ -69,7 +69,7 @@ pub(super) async fn create_fit(
         key,
     };
     // Before the question is: what is learnt meanwhile makes the answer one of yesterday.
-    let turns = app.jobs.db().learnt_turns();
+    let turns = app.jobs.turns();
     let fit = app.jobs.enqueue(read, large, asking, now).await?;
     drop(small);
     let keep = |fit: &FitDocument| {

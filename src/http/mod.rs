@@ -4,6 +4,7 @@
 //! error is a problem document (RFC 9457), also those of the framework: see [`problem`]. The OpenAPI
 //! document comes out of the same list of routes.
 
+mod agents;
 mod answers;
 mod body;
 mod cards;
@@ -177,6 +178,17 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(cards::list_cards))
         .routes(routes!(cards::list_machines))
         .routes(routes!(presets::list_presets))
+        // Who works on other machines?
+        .routes(routes!(agents::list_agents, agents::create_agent))
+        .routes(routes!(
+            agents::get_agent,
+            agents::change_agent,
+            agents::delete_agent
+        ))
+        .routes(routes!(agents::jobs::create_claim))
+        .routes(routes!(agents::jobs::get_job_request))
+        .routes(routes!(agents::jobs::create_progress))
+        .routes(routes!(agents::jobs::put_result))
         // Is the service well?
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))

@@ -28,6 +28,7 @@ use utoipa::OpenApi;
         (name = "replays", description = "What would this recording have taken?"),
         (name = "recommendations", description = "What has been found so far?"),
         (name = "catalogue", description = "What can be asked about?"),
+        (name = "agents", description = "Who works on other machines?"),
         (name = "service", description = "Is the service well?"),
     )
 )]

@@ -59,7 +59,7 @@ impl FromRequest<App> for Telling {
     async fn from_request(request: Request, app: &App) -> Result<Telling, Problem> {
         let name = idempotency::key(request.headers())?;
         let caller = request.extensions().get::<Caller>();
-        let owner = caller.map(|caller| caller.0.clone()).unwrap_or_default();
+        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
         let (told, digest) = small_named(request, app, ToldOutcome::parse).await?;
         let teller = Teller {
             owner,

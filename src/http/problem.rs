@@ -132,6 +132,14 @@ codes! {
     NotReady = "not-ready", SERVICE_UNAVAILABLE, "The service is not ready";
     /// The device did not do its work.
     DeviceFailed = "device-failed", BAD_GATEWAY, "The device failed";
+    /// An agent is of another version than the service, and its answers would be others.
+    AgentVersion = "agent-version", CONFLICT, "The agent has another version";
+    /// Another agent of this name is registered.
+    AgentNameTaken = "agent-name-taken", CONFLICT, "Another agent has this name";
+    /// There are as many agents as may be.
+    AgentsFull = "agents-full", SERVICE_UNAVAILABLE, "There are too many agents";
+    /// What an agent says is of an attempt that is not its own any more, and is not stored.
+    LeaseLost = "lease-lost", CONFLICT, "The lease has passed";
     /// A request that HTTP itself does not allow.
     BadRequest = "bad-request", BAD_REQUEST, "The request could not be understood";
     /// The head of the request is too large.
@@ -283,6 +291,14 @@ impl From<JobError> for Problem {
             JobError::UploadsFull { .. } => Problem::new(Code::UploadsFull, error.to_string()),
             JobError::TookTooLong { .. } | JobError::Engine(EngineError::TimedOut { .. }) => {
                 Problem::new(Code::TookTooLong, error.to_string())
+            }
+            JobError::AgentVersion { .. } => Problem::new(Code::AgentVersion, error.to_string()),
+            JobError::AgentNameTaken { .. } => {
+                Problem::new(Code::AgentNameTaken, error.to_string())
+            }
+            JobError::TooManyAgents => Problem::new(Code::AgentsFull, error.to_string()),
+            JobError::LeaseLost { .. } | JobError::JobEnded { .. } => {
+                Problem::new(Code::LeaseLost, error.to_string())
             }
             JobError::Busy => Problem::new(Code::TooManyRequests, error.to_string()),
             JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),

@@ -97,8 +97,9 @@ pub async fn record(
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     let digest = request.model_digest(lowered);
     let environment = &result.environment;
-    let card = (!matches!(request.device, DeviceChoice::Sim(_)))
+    let card = (!environment.device.starts_with("sim:"))
         .then(|| card_name(&environment.gpu, environment.driver.as_deref()));
+    let lane = lane_of_fit(request, card.as_deref());
     let new = new_fit(
         document.id.clone(),
         request,
@@ -108,7 +109,7 @@ pub async fn record(
             short_digest(&digest),
         ),
         None,
-        terms(request, false),
+        (terms(request, false), lane),
         document.created_at,
     );
     let digest = &new.model_digest;
@@ -212,7 +213,7 @@ pub(super) fn new_fit(
     shown: JsonText,
     (fingerprint, model_digest): (String, String),
     aside: Option<NewUpload>,
-    terms: FitTerms,
+    (terms, lane): (FitTerms, String),
     now: Time,
 ) -> NewFit {
     let device = request.device.to_string();
@@ -223,7 +224,7 @@ pub(super) fn new_fit(
         model: model_name(request),
         model_digest,
         taught: JsonText::from(json(&request.taught()).to_string().as_str()),
-        lane: lane_of_fit(request),
+        lane,
         device,
         request: shown,
         uploads: request.uploads().to_vec(),
@@ -287,7 +288,7 @@ pub(super) fn recommendations(
             rank: i64::from(variant.rank),
             model: model_name(request),
             model_kind: request.model_kind().to_owned(),
-            device: result.environment.device.clone(),
+            device: device_of(request, result),
             gpu: result.environment.gpu.clone(),
             precision: said(training.precision.name()),
             optimizer: of_training(training.optimizer.name()),
@@ -349,6 +350,15 @@ pub(super) fn recommendations(
         })
     };
     result.variants.iter().map(row).collect()
+}
+
+/// What an answer is about: the kind of card, where that was asked about and any real one would do.
+fn device_of(request: &Request, result: &FitResult) -> String {
+    let device = &result.environment.device;
+    match &request.device {
+        DeviceChoice::Kind(kind) if !device.starts_with("sim:") => kind.clone(),
+        _one_card => device.clone(),
+    }
 }
 
 /// A part of a limit as it is stored.

@@ -32,9 +32,10 @@ pub trait Engine: Send + Sync + 'static {
         match &request.device {
             // A request with an unknown name would not have been read.
             DeviceChoice::Sim(_) => Ok(None),
-            DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
-                check_device(&request.device.to_string(), &self.devices())
-            }
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => check_device(&request.device.to_string(), &self.devices()),
         }
     }
 
@@ -176,11 +177,14 @@ pub enum DeviceKind {
 /// One entry of `GET /v1/devices` and of `batchfit devices`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceSummary {
-    /// What a request's `device` says: `cuda:0`, `sim:h200`.
+    /// What a request's `device` says: `cuda:0`, `sim:h200`, `node7/cuda:0`.
     #[schema(example = "sim:h200")]
     pub device: String,
     /// Real or simulated.
     pub kind: DeviceKind,
+    /// Its name in the catalogue of cards, which as a request's `device` means any such card; null for one that is not there.
+    #[schema(example = "h200")]
+    pub card: Option<String>,
     /// The card's name; null when it is not known.
     pub gpu: Option<String>,
     /// All of its memory.
@@ -193,6 +197,8 @@ pub struct DeviceSummary {
     pub multiprocessors: Option<u32>,
     /// Driver version; null on a simulated device.
     pub driver: Option<String>,
+    /// cuDNN version; null on a simulated device.
+    pub cudnn: Option<String>,
     /// Whether requests for it can be answered.
     pub available: bool,
     /// When it is not available: what is missing.

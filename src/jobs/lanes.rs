@@ -67,14 +67,21 @@ pub(super) fn lane_of(device: &str) -> &str {
     }
 }
 
-/// The lane of a fit, or of a probe.
-pub(super) fn lane_of_fit(request: &Request) -> String {
+/// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated.
+pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
     let device = request.device.to_string();
     let size = request.lower().map_or(0, |lowered| lowered.workload.size());
-    match request.device {
-        DeviceChoice::Sim(_) if size >= LARGE => LARGE_LANE.to_owned(),
-        DeviceChoice::Sim(_) | DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
-            lane_of(&device).to_owned()
+    match (&request.device, card) {
+        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if size >= LARGE => {
+            LARGE_LANE.to_owned()
         }
+        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) => SIMULATED_LANE.to_owned(),
+        (
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..),
+            _,
+        ) => lane_of(&device).to_owned(),
     }
 }

@@ -6,6 +6,7 @@
 //! own. A state changes only through a statement that names the state it expects; an attempt that was
 //! cancelled or overtaken finds that out when it tries to store its answer.
 
+mod agents;
 mod cards;
 mod clock;
 mod document;
@@ -28,6 +29,10 @@ mod searches;
 mod uploads;
 mod validate;
 
+pub use agents::{
+    AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
+    LeaseDocument, PROTOCOL, Registration, Welcome, answer_job,
+};
 pub(crate) use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::document::{chance, json, model_name};
-use super::lanes::{LARGE_LANE, lane_of, lane_of_fit};
+use super::lanes::{LARGE_LANE, lane_of};
 use super::queue::Checked;
 use super::validate::{validate_alone, validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
+use crate::device::sim::CARDS;
 use crate::model::Request;
 use crate::probe::Verdict;
 use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
@@ -57,13 +58,17 @@ impl Jobs {
             request,
             fingerprint,
             shown,
+            lane,
+            for_agents,
             ..
         } = self.checked(request).await?;
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
         let uploads = request.uploads().to_vec();
         let device = request.device.to_string();
-        let lane = lane_of_fit(&request);
+        if for_agents {
+            return Err(fit_instead(&request).into());
+        }
         let entering = async {
             match large.filter(|_| lane == LARGE_LANE) {
                 Some(permit) => permit,
@@ -127,6 +132,22 @@ impl Jobs {
     pub async fn probe_by_id(&self, id: &str) -> Result<Option<ProbeDocument>, JobError> {
         let probe = self.shared.db.probe(id).await?;
         Ok(probe.map(ProbeDocument::from))
+    }
+}
+
+/// Why agents run no probes, and what they do instead.
+fn fit_instead(request: &Request) -> EngineError {
+    let device = request.device.to_string();
+    EngineError::DeviceUnavailable {
+        missing: format!(
+            "agents take fits, not single probes; ask POST /v1/fits for {device}, whose answer shows the probes around the largest batch, or run \
+             `batchfit probe` on the machine itself"
+        ),
+        device,
+        simulated: CARDS
+            .iter()
+            .map(|card| format!("sim:{}", card.name))
+            .collect(),
     }
 }
 

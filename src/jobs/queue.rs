@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::Clock;
+use super::agents::Place;
+use super::clock::{Clock, milliseconds};
 use super::document::{chance, new_fit, terms};
 use super::events::{Events, FitNews, Follower, Log};
 use super::handover::Handover;
-use super::lanes::{LARGE_LANE, Lanes};
+use super::lanes::{LARGE_LANE, Lanes, lane_of_fit};
 use super::leases::{self, Beats, LEASE};
 use super::news::{self, Elsewhere};
 use super::outcomes::{short_digest, taught};
@@ -22,10 +23,12 @@ use super::readiness::{Readiness, Unready};
 use super::uploads::unknown;
 use super::validate::{validate, validate_fit};
 use super::{
-    DeviceSummary, Engine, EngineError, FitDocument, Progress, UploadLimits, runner, uploads,
+    DeviceKind, DeviceSummary, Engine, EngineError, FitDocument, Progress, UploadLimits, runner,
+    uploads,
 };
 use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
+use crate::device::sim::calibration_turn;
 use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
     Db, Enqueued, FitAnswer, FitFilter, FitState, FitSummary, Holder, IdempotencyKey, Ids,
@@ -46,6 +49,8 @@ pub struct Limits {
     /// How long a fit stays with a server that says nothing, where several share a database. At least [`LEASE`] where they are on
     /// machines of their own.
     pub lease: Duration,
+    /// How long an agent may say nothing before what it works on is given to another.
+    pub lease_of_agents: Duration,
 }
 
 impl Default for Limits {
@@ -58,6 +63,8 @@ impl Default for Limits {
             uploads: UploadLimits::default(),
             retention: None,
             lease: LEASE,
+            // Some lost messages, and an agent that loads a large model, are no reason to begin anew.
+            lease_of_agents: Duration::from_secs(30),
         }
     }
 }
@@ -136,6 +143,43 @@ pub enum JobError {
     /// Others changed what was just looked at.
     #[error("others changed the fit meanwhile; ask again")]
     Busy,
+    /// An agent has another version.
+    #[error("{needed}")]
+    AgentVersion {
+        /// Which one is needed.
+        needed: String,
+    },
+    /// Another agent has this name.
+    #[error(
+        "another agent called {name} is registered and was heard of {silent} s ago; give this one another name (`--name`), or wait \
+         until that one is lost"
+    )]
+    AgentNameTaken {
+        /// The name.
+        name: String,
+        /// How long nothing was heard of the other, in seconds.
+        silent: u64,
+    },
+    /// There are as many agents as may be.
+    #[error(
+        "there are as many agents as may be; forget those that are lost with DELETE /v1/agents/{{id}}"
+    )]
+    TooManyAgents,
+    /// What an agent says is of an attempt that is not its own any more.
+    #[error(
+        "attempt {attempt} is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what \
+         is said of it is not stored"
+    )]
+    LeaseLost {
+        /// The attempt.
+        attempt: String,
+    },
+    /// There is nothing more to be said of an attempt.
+    #[error("attempt {attempt} has ended, and its answer is stored")]
+    JobEnded {
+        /// The attempt.
+        attempt: String,
+    },
     /// The server is about to end.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -190,8 +234,12 @@ pub(super) struct Shared {
     pub(super) elsewhere: Elsewhere,
     /// The fits at work in this process, by id.
     pub(super) running: Mutex<HashMap<String, Arc<Running>>>,
+    /// How far agents are, by fit.
+    told_by_agents: Mutex<HashMap<String, Progress>>,
     /// Tells the runner that there may be something to claim.
     pub(super) wake: Notify,
+    /// Changes whenever there may be something for agents.
+    pub(super) for_agents: watch::Sender<()>,
     /// Changes whenever a fit ends.
     pub(super) ended: watch::Sender<()>,
     /// Fits that have ended and could not be stored yet.
@@ -216,6 +264,10 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
+        let now = db.clock(Time::from(jiff::Timestamp::now())).await?;
+        let lease = milliseconds(limits.lease_of_agents);
+        // They may have worked on while there was no server.
+        db.spare_agents(Time(now.0.saturating_add(lease))).await?;
         let queued = db.recover().await?;
         if queued > 0 {
             tracing::warn!(
@@ -271,7 +323,9 @@ impl Jobs {
                 events: Events::new(is_shared),
                 elsewhere: Elsewhere::default(),
                 running: Mutex::default(),
+                told_by_agents: Mutex::default(),
                 wake: Notify::new(),
+                for_agents: watch::Sender::default(),
                 ended: watch::Sender::default(),
                 unstored: AtomicU32::new(0),
                 readiness: Readiness::default(),
@@ -339,6 +393,9 @@ impl Jobs {
             model_digest,
             shown,
             aside,
+            lane,
+            for_agents,
+            is_simulated,
         } = self.checked(request).await?;
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         validate_fit(lowered).map_err(EngineError::Invalid)?;
@@ -352,26 +409,31 @@ impl Jobs {
                 shown,
                 (fingerprint, model_digest),
                 aside,
-                terms,
+                (terms, lane),
                 now,
             )
         };
         let space = shared.upload_space();
-        let reuse = match (&request.device, request.memory_limit) {
-            (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
-            (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
+        let reuse = if is_simulated || request.memory_limit.is_some() {
+            Reuse::Finished
+        } else {
+            Reuse::InFlight
         };
         let capacity = i64::from(shared.limits.queued);
         // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
         let handed = match request.device {
             DeviceChoice::Sim(_) => request.clone().without_text(),
-            DeviceChoice::Auto | DeviceChoice::Cuda(_) => request.clone(),
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => request.clone(),
         };
         let permit = large.filter(|_| new.lane == LARGE_LANE);
-        let left = shared.handover.leave(&new.id, handed, permit);
+        // An agent reads it for itself.
+        let left = (!for_agents).then(|| shared.handover.leave(&new.id, handed, permit));
         let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         if let Enqueued::Same(id) = &queued
-            && !matches!(request.device, DeviceChoice::Sim(_))
+            && !is_simulated
             && let Some(fit) = self.fit(id).await?
             && fit.state == FitState::Done
             && !had_its_limit(&request, &fit)
@@ -385,9 +447,12 @@ impl Jobs {
         let id = match queued {
             Enqueued::Added => {
                 tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
-                left.stay();
+                if let Some(left) = left {
+                    left.stay();
+                }
                 shared.events.of(&new.id, 0, FitState::Queued);
                 shared.wake.notify_one();
+                shared.for_agents.send_replace(());
                 new.id
             }
             Enqueued::Same(id) => {
@@ -528,6 +593,7 @@ impl Jobs {
             if let Some(running) = shared.running(id) {
                 running.cancel.store(true, Ordering::Relaxed);
             }
+            shared.told_by_agents().remove(id);
             shared.events.tell(id, FitState::Cancelled);
             shared.wake.notify_one();
             shared.ended.send_replace(());
@@ -540,9 +606,19 @@ impl Jobs {
         })
     }
 
-    /// The devices that requests may name.
+    /// The devices that requests may name: those of this machine, of agents, and simulated ones.
     pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
-        self.on_thread("devices", <dyn Engine>::devices).await
+        let mut devices = self.on_thread("devices", <dyn Engine>::devices).await?;
+        let is_real = |device: &DeviceSummary| device.kind == DeviceKind::Cuda;
+        let real = devices.iter().filter(|device| is_real(device)).count();
+        devices.splice(real..real, self.devices_of_agents().await?);
+        Ok(devices)
+    }
+
+    /// Another number whenever answers that were given before may be others: headroom was learnt, or a card calibrated.
+    pub fn turns(&self) -> u64 {
+        let learnt = self.shared.db.learnt_turns();
+        learnt.wrapping_add(calibration_turn())
     }
 
     /// The database, for questions that need no work.
@@ -558,17 +634,25 @@ impl Jobs {
         let cancel = Arc::clone(&abandoned.0);
         let db = self.shared.db.clone();
         db.read_learnt().await?;
+        let place = self.place(&request).await?;
         let check = move |engine: &dyn Engine| {
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
-            let card = engine.check(&request)?;
+            let (card, agents) = match place? {
+                Place::Here => (engine.check(&request)?, None),
+                Place::Agents { lane, card } => (card, Some(lane)),
+            };
             let digest = request.model_digest(lowered);
             let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
             let request = request.with_taught(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
             let (shown, aside) = request.shown();
+            let for_agents = agents.is_some();
             Ok(Checked {
+                lane: agents.unwrap_or_else(|| lane_of_fit(&request, card.as_deref())),
+                for_agents,
+                is_simulated: card.is_none(),
                 shown: JsonText::from(shown.text()),
                 aside,
                 fingerprint,
@@ -604,6 +688,12 @@ pub(super) struct Checked {
     pub(super) shown: JsonText,
     /// Its model, where that is not shown.
     aside: Option<ModelAside>,
+    /// What it must not run beside.
+    pub(super) lane: String,
+    /// Whether agents are to answer it.
+    pub(super) for_agents: bool,
+    /// Whether no real card is asked.
+    is_simulated: bool,
 }
 
 impl Shared {
@@ -672,11 +762,21 @@ impl Shared {
             let progress = progress.expect("nothing panics while it is held");
             Some((id.clone(), progress.clone()?))
         });
-        progress.collect()
+        let mut all = self.told_by_agents().clone();
+        all.extend(progress);
+        all
+    }
+
+    /// How far agents are, by fit.
+    pub(super) fn told_by_agents(&self) -> MutexGuard<'_, HashMap<String, Progress>> {
+        let told = self.told_by_agents.lock();
+        told.expect("nothing panics while it is held")
     }
 
     fn progress(&self, id: &str) -> Option<Progress> {
-        let running = self.running(id)?;
+        let Some(running) = self.running(id) else {
+            return self.told_by_agents().get(id).cloned();
+        };
         let progress = running
             .progress
             .lock()

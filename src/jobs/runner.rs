@@ -115,6 +115,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
                 "queued {fits} fits again, of which their holders have said nothing for long"
             );
             found = true;
+            shared.for_agents.send_replace(());
         }
     }
     if found { claim().await } else { Ok(None) }
@@ -362,7 +363,7 @@ pub(super) async fn read(
 }
 
 /// What outcomes had taught when a fit was asked.
-fn known(claimed: &Claimed) -> Vec<Taught> {
+pub(super) fn known(claimed: &Claimed) -> Vec<Taught> {
     let text = claimed.taught.clone().into_shared();
     serde_json::from_str(&text).unwrap_or_default()
 }

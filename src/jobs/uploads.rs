@@ -46,6 +46,9 @@ impl Default for UploadLimits {
 /// Shortest and longest time between two looks for what has expired.
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(10)];
 
+/// How long agents are shown that are lost.
+const AGENTS_ARE_KEPT: Duration = Duration::from_hours(24);
+
 /// How long the names are kept that clients give to their requests.
 const KEYS_ARE_KEPT: Duration = Duration::from_hours(24);
 
@@ -363,6 +366,10 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
         }
         let oldest = shared.clock.older_than(KEYS_ARE_KEPT);
         if let Err(error) = shared.db.sweep_keys(oldest).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
+        }
+        let lost = shared.clock.older_than(AGENTS_ARE_KEPT);
+        if let Err(error) = shared.db.sweep_agents(lost).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
         prune(&shared).await;

@@ -29,7 +29,7 @@ pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     Counted, Course, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths, Lowered,
     ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling, SearchMode,
-    Suggest, Taught, TaughtBy, Validation, Workload, pack, strategy,
+    Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack, strategy,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;

@@ -2,6 +2,7 @@
 //!
 //! Everything here gives a `String` that ends in a line break, as wide and colourful as a [`Style`] says.
 
+mod agents;
 mod answers;
 mod cards;
 mod device;
@@ -24,6 +25,7 @@ mod times;
 mod why;
 mod wrap;
 
+pub use agents::agents;
 pub use answers::{answer, answers, near};
 pub use cards::{card, cards, machines};
 pub use device::devices;

@@ -10,7 +10,7 @@ use super::engine::{Connection, Link, Transaction};
 use super::{Db, StoreError, asking};
 
 /// The tables, those first to which others refer.
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "request",
     "fit",
     "probe",
@@ -23,6 +23,7 @@ const TABLES: [&str; 16] = [
     "observation",
     "idempotency_key",
     "api_key",
+    "agent",
     "outcome",
     "learnt",
     "outcome_count",

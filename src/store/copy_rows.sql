@@ -15,5 +15,6 @@ INSERT INTO upload_reference (digest, what, id) VALUES ('d', 'fit', 'fit2');
 INSERT INTO search (id, state, terms, created_at, updated_at) VALUES ('s', 'active', '{}', 1, 2);
 INSERT INTO observation (search_id, number, batch, outcome, created_at) VALUES ('s', 1, 8, 'fits', 3);
 INSERT INTO idempotency_key (owner, key, body, fit_id, created_at) VALUES ('', 'k', 'b', 'fit1', 1);
+INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at) VALUES ('a', 'node', 'i', '', '1', 'ready', '[]', 1, 2);
 INSERT INTO recommendation_gone (number) VALUES (9);
 UPDATE outcome_count SET doubted = 3;

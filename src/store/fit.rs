@@ -15,7 +15,7 @@ use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 pub use enqueue::{Enqueued, NewFit, Reuse};
 pub use lease::{Attempt, HeldFit, Holder, Lease, UnfinishedFit};
-use terms::PATIENCE_MS;
+pub(super) use terms::PATIENCE_MS;
 pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
@@ -268,7 +268,7 @@ impl Db {
     ) -> Result<Option<Claimed>, StoreError> {
         ask!(fetch_optional Claimed, self.pool.on(), [r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
-                             WHERE waiting.state = 'queued'
+                             WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END

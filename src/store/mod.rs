@@ -6,6 +6,7 @@
 //! at a time works on the queue of a file: see [`Ownership`]. How one text asks both engines: Note [One text] in `engine`.
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
+mod agent;
 mod copy;
 mod counted;
 mod engine;
@@ -37,6 +38,7 @@ use sqlx::migrate::Migrator;
 use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
+pub use agent::{AGENT_LANE, Duty, Registered, StoredAgent, holder};
 pub use copy::CopiedRows;
 pub use counted::{Counted, Health};
 pub use engine::{Told, Wire, is_postgres, shown};

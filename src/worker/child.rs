@@ -180,7 +180,7 @@ mod tests {
     fn every_order_gets_one_answer_until_the_input_ends() {
         let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
 
-        assert_eq!(answers[0], r#"{"message":"hello","version":5}"#);
+        assert_eq!(answers[0], r#"{"message":"hello","version":6}"#);
         assert_eq!(
             answers[1],
             r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#

@@ -201,6 +201,11 @@ impl Handler for GpuHandler {
             }
             DeviceChoice::Auto => self.take_gpu(None),
             DeviceChoice::Cuda(number) => self.take_gpu(Some(number)),
+            // Whoever starts workers says which card it is.
+            other @ (DeviceChoice::Kind(_) | DeviceChoice::Host(..)) => Err((
+                Refusal::Invalid,
+                format!("{other} is no card of this machine"),
+            )),
         }
     }
 
@@ -343,6 +348,7 @@ pub(super) fn described(ordinal: u32, facts: Facts, cards: &[cuda::Card]) -> Gpu
         multiprocessors: facts.capability.multiprocessors,
         threads_per_multiprocessor: facts.capability.threads_per_multiprocessor,
         driver: managed.map(|card| card.driver.clone()),
+        cudnn: facts.cudnn.clone(),
         name: facts.name,
     }
 }
@@ -358,6 +364,7 @@ fn simulated(card: &Card) -> Ready {
             multiprocessors: card.capability.multiprocessors,
             threads_per_multiprocessor: card.capability.threads_per_multiprocessor,
             driver: None,
+            cudnn: None,
         },
         cuda: None,
         cudnn: None,

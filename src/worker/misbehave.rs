@@ -313,5 +313,6 @@ fn gpu() -> Gpu {
         multiprocessors: 1,
         threads_per_multiprocessor: 1024,
         driver: None,
+        cudnn: None,
     }
 }

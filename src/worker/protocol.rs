@@ -9,7 +9,7 @@ use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -123,6 +123,8 @@ pub struct Gpu {
     pub threads_per_multiprocessor: u64,
     /// Driver version.
     pub driver: Option<String>,
+    /// cuDNN version.
+    pub cudnn: Option<String>,
 }
 
 /// An open device.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&str] = &[
     "units", "bounded", "shape", "program", "eager", "aten", "ops", "alloc", "device", "timing",
     "probe", "replay", "recorded", "graph", "model", "compile", "search", "worker", "store",
-    "jobs", "report", "http", "cli",
+    "jobs", "report", "http", "agent", "cli",
 ];
 
 fn rank(module: &str) -> Option<usize> {

@@ -12,15 +12,18 @@ import yaml
 failed = 0
 for file in sorted(pathlib.Path("deploy/kubernetes").glob("*.yaml")):
     for manifest in yaml.safe_load_all(file.read_text()):
-        name = f"{file}: {manifest['kind']} {manifest['metadata']['name']}"
+        metadata = manifest["metadata"]
+        name = f"{file}: {manifest['kind']} {metadata.get('name') or metadata['generateName']}"
         try:
             version = kubernetes_validate.validate(manifest, "1.31", strict=True)
             print(f"{name}: valid for Kubernetes {version}")
         except kubernetes_validate.ValidationError as error:
             failed += 1
             print(f"{name}: {error.message} at {'/'.join(map(str, error.path))}")
-        if manifest["kind"] == "Deployment":
-            for container in manifest["spec"]["template"]["spec"]["containers"]:
+        pod = manifest.get("spec", {}).get("template", {}).get("spec")
+        if pod:
+            assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"], pod
+            for container in pod.get("initContainers", []) + pod["containers"]:
                 context = container["securityContext"]
                 assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}, context
                 assert container["resources"]["limits"]["memory"], container

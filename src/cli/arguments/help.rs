@@ -14,7 +14,8 @@ const WIDTH: usize = 100;
 const HEADING: usize = 10;
 
 /// Commands that have more flags than `-h` has lines for.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
+    "agent",
     "fit",
     "probe",
     "soak",
@@ -133,6 +134,23 @@ Examples:
   batchfit serve --listen 127.0.0.1:8080
   curl -H 'Prefer: wait=10' http://127.0.0.1:8080/v1/fits \\
     -d '{\"model\": {\"preset\": \"resnet50\"}, \"device\": \"sim:h200\"}'";
+
+pub(super) const AGENT: &str = "\
+Examples:
+  batchfit agent --server http://batchfit.lan:8080 --key-file /etc/batchfit/key
+  batchfit agent --server http://127.0.0.1:8080 --name node1 --simulate h100-80g,h100-80g
+  batchfit agent --server http://batchfit.lan:8080 --once --wait 300
+
+A second SIGTERM, or the end of --grace, gives what is under way back at once.
+Exit codes: 0 told to end, or --once worked on one; 5 --once found nothing to do; 2 bad input; 4 no GPU; 1 the service does not take it.";
+
+pub(super) const AGENTS: &str = "\
+Examples:
+  batchfit agents --server http://batchfit.lan:8080
+  batchfit agents drain node7
+  batchfit agents cordon node7 && batchfit agents uncordon node7
+
+Exit codes: 0 done; 2 bad input, or no such agent; 1 the service cannot be reached, or refuses.";
 
 pub(super) const MAN: &str = "\
 Examples:

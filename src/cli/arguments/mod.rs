@@ -1,5 +1,6 @@
 //! Flags and environment variables, all in one place.
 
+mod agents;
 mod answers;
 mod calibrate;
 mod help;
@@ -26,6 +27,7 @@ use crate::http::HostName;
 use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
+pub(in crate::cli) use agents::{Agent, Agents, AgentsCommand, ServerFlags};
 pub(in crate::cli) use answers::{Earlier, ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
@@ -178,12 +180,19 @@ fn with_file(
 fn commands() -> clap::Command {
     let everywhere =
         |command: clap::Command| command.mut_arg("database", |database| database.global(true));
+    let of_server = |mut command: clap::Command| {
+        for flag in ["server", "key_file", "key", "proxy", "no_proxy", "json"] {
+            command = command.mut_arg(flag, |flag| flag.global(true));
+        }
+        command
+    };
     Arguments::command()
         .mut_subcommand("fit", |fit| {
             fit.mut_arg("what", |what| {
                 what.required_unless_present_any(["module", "again"])
             })
         })
+        .mut_subcommand("agents", of_server)
         .mut_subcommand("keys", everywhere)
         .mut_subcommand("db", everywhere)
 }
@@ -220,6 +229,10 @@ pub(in crate::cli) enum Command {
     Presets(Presets),
     /// Answer requests over HTTP until SIGTERM or Ctrl-C.
     Serve(Serve),
+    /// Answer fits of a service elsewhere on the GPUs of this machine, until SIGTERM or Ctrl-C.
+    Agent(Box<Agent>),
+    /// List the agents of a service, and drain or cordon them.
+    Agents(Agents),
     /// Make, list and revoke the keys of the service.
     Keys(Keys),
     /// Copy, check and tidy the database.

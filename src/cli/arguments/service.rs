@@ -34,6 +34,16 @@ pub(in crate::cli) struct WorkFlags {
         value_parser = clap::value_parser!(u32).range(1..=256)
     )]
     simulated_lanes: Option<u32>,
+    /// How long an agent on another machine may say nothing before what it works on is given to another.
+    #[arg(
+        long,
+        env = "BATCHFIT_AGENT_LEASE",
+        value_name = "SECONDS",
+        hide_env = true,
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    agent_lease: u64,
 }
 
 impl WorkFlags {
@@ -42,6 +52,7 @@ impl WorkFlags {
         Limits {
             queued: self.queue_size,
             simulated_in_parallel: self.simulated_lanes.unwrap_or(usual.simulated_in_parallel),
+            lease_of_agents: Duration::from_secs(self.agent_lease),
             ..usual
         }
     }
@@ -118,7 +129,7 @@ pub(in crate::cli) enum KeysCommand {
         /// What you call it: who uses it, say.
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// read: to look; fit: to ask as well; admin: to delete uploads as well.
+        /// read: to look; fit: to ask as well; agent: to work as an agent; admin: everything, also to delete uploads and drain agents.
         #[arg(long, value_name = "SCOPE", hide_possible_values = true)]
         scope: ScopeName,
     },
@@ -141,6 +152,7 @@ pub(in crate::cli) enum KeysCommand {
 pub(in crate::cli) enum ScopeName {
     Read,
     Fit,
+    Agent,
     Admin,
 }
 
@@ -149,6 +161,7 @@ impl ScopeName {
         match self {
             ScopeName::Read => Scope::Read,
             ScopeName::Fit => Scope::Fit,
+            ScopeName::Agent => Scope::Agent,
             ScopeName::Admin => Scope::Admin,
         }
     }

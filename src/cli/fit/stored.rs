@@ -41,9 +41,10 @@ fn taught(kept: &Kept, engine: &FitEngine, questions: &[One]) -> anyhow::Result<
             let card = match one.request.device {
                 DeviceChoice::Sim(_) => None,
                 // That it is not here is told by whoever answers.
-                DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
-                    engine.check(&one.request).ok().flatten()
-                }
+                DeviceChoice::Auto
+                | DeviceChoice::Cuda(_)
+                | DeviceChoice::Kind(_)
+                | DeviceChoice::Host(..) => engine.check(&one.request).ok().flatten(),
             };
             let taught = jobs::learn_before(&db, &one.request, card.as_deref()).await;
             // So is what is wrong with the model.

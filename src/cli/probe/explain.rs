@@ -78,12 +78,17 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
 /// The name of the card that is asked about, and what plans go by.
 fn card(choice: &DeviceChoice) -> Result<(String, Capability), Trouble> {
     let number = match choice {
-        DeviceChoice::Sim(name) => match Card::find(name) {
+        DeviceChoice::Sim(name) | DeviceChoice::Kind(name) => match Card::find(name) {
             Some(card) => return Ok((format!("sim:{name}"), card.capability)),
             None => return Err(refused(format!("there is no card `{name}`"))),
         },
         DeviceChoice::Auto => 0,
         DeviceChoice::Cuda(number) => *number,
+        DeviceChoice::Host(host, _) => {
+            return Err(refused(format!(
+                "{host} is another machine, and only a service knows agents on others"
+            )));
+        }
     };
     let unavailable = |error: GpuError| {
         refused(format!(

@@ -156,7 +156,7 @@ fn print(
                 largest => format!("a micro-batch of {largest} was seen to fit"),
             }
         )),
-        Outcome::Answered | Outcome::NothingFits => {}
+        Outcome::Answered | Outcome::NothingFits | Outcome::NothingToDo => {}
     }
     match arguments.format() {
         SearchFormat::Json => output::json(document)?,

@@ -58,6 +58,11 @@ fn is_calibration(entry: &fs::DirEntry) -> bool {
     entry.file_name().to_string_lossy().ends_with(".txt.gz")
 }
 
+/// Another number whenever calibrations changed: answers that were given before may be others.
+pub fn calibration_turn() -> u64 {
+    known().turn
+}
+
 /// The card that was calibrated last; `None` where none was.
 pub fn local() -> Option<&'static Card> {
     known().local
@@ -123,6 +128,8 @@ struct Known {
     /// The newest first.
     all: Vec<Calibration>,
     local: Option<&'static Card>,
+    /// How often it was read.
+    turn: u64,
 }
 
 impl Known {
@@ -144,7 +151,13 @@ impl Known {
             (Some(described), Some(local)) if *local == described => Some(local),
             (described, _) => described.map(|card| &*Box::leak(Box::new(card))),
         };
-        Known { found, all, local }
+        let turn = before.turn + 1;
+        Known {
+            found,
+            all,
+            local,
+            turn,
+        }
     }
 }
 

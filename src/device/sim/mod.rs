@@ -7,7 +7,7 @@ mod launcher;
 mod memory;
 pub mod workspaces;
 
-pub use calibrated::{LOCAL, calibrations_of, local, look_in};
+pub use calibrated::{LOCAL, calibration_turn, calibrations_of, local, look_in};
 pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
     SHARDED_OVERHEAD, Sheet, Workspaces, names,

@@ -24,6 +24,20 @@ fn example(operation: &str) -> Option<Value> {
         "create_probe" => json!({
             "model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090", "batch": 64
         }),
+        "create_agent" => json!({
+            "name": "node7", "instance": "9f0c3e8b1c4f3a9a552f1f3b7f7a1000", "version": "0.1.0", "protocol": 1, "rules": "0123456789abcdef",
+            "cards": [{
+                "device": "cuda:0", "kind": "h100-80g", "gpu": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_520_809_984_u64,
+                "usable_bytes": 84_000_000_000_u64, "compute_capability": "9.0", "multiprocessors": 132, "driver": "570.86.15",
+                "cudnn": "9.19.0", "mig": null, "simulated": false
+            }]
+        }),
+        "change_agent" => json!({"state": "draining"}),
+        "create_claim" => json!({"free": ["cuda:0"], "wait_seconds": 20}),
+        "create_progress" => json!({
+            "progress": {"probes_done": 3, "batch": 64, "note": "probing 64 samples"}
+        }),
+        "put_result" => json!({"outcome": "released"}),
         "create_search" => json!({"memory_limit": "24GiB", "target_batch": 1024}),
         "create_observation" => {
             json!({"batch": 8, "outcome": "fits", "peak_reserved_bytes": 1_577_058_304})

@@ -34,6 +34,9 @@ pub(in crate::http) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path == "/" || path.starts_with(page::FOLDER)
 }
 
+/// What agents ask is below this path.
+const AGENTS: &str = "/v1/agents";
+
 /// Longest `Authorization` that is looked at, in bytes.
 const LONGEST: usize = 256;
 
@@ -56,9 +59,14 @@ impl Default for KeyLimits {
     }
 }
 
-/// Who asks: the id of the key.
+/// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::http) struct Caller(pub(in crate::http) String);
+pub(in crate::http) struct Caller {
+    /// The id of the key.
+    pub(in crate::http) id: String,
+    /// What the key is for.
+    pub(in crate::http) scope: Scope,
+}
 
 /// The keys.
 #[derive(Debug)]
@@ -181,12 +189,15 @@ impl Keys {
         let key = key.filter(|known| known.key.is(text)).ok_or_else(wrong)?;
         Span::current().record("key", &key.key.name);
         let needed = needed(method, path);
-        if key.key.scope < needed {
+        if !key.key.scope.includes(needed) {
             return Err(out_of_scope(&key.key, needed));
         }
         let place = self.place(key)?;
         Ok(Some(Pass {
-            caller: Caller(key.key.id.clone()),
+            caller: Caller {
+                id: key.key.id.clone(),
+                scope: key.key.scope,
+            },
             place,
         }))
     }
@@ -271,8 +282,13 @@ impl Keys {
 /// What a request needs a key for.
 fn needed(method: &Method, path: &str) -> Scope {
     match *method {
+        // What an agent is to answer, for that agent alone.
+        Method::GET if path.starts_with(AGENTS) && path.ends_with("/request") => Scope::Agent,
         Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
         Method::DELETE if path.starts_with("/v1/graphs") => Scope::Admin,
+        // What an operator says to an agent.
+        Method::PATCH if path.starts_with(AGENTS) => Scope::Admin,
+        _ if path.starts_with(AGENTS) => Scope::Agent,
         _ => Scope::Fit,
     }
 }
@@ -282,7 +298,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, &'static str> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let (Some(one), None) = (given.next(), given.next()) else {
         return Err(
-            "send a key, as `Authorization: Bearer KEY`, once; `batchfit keys create --name NAME --scope read|fit|admin` makes \
+            "send a key, as `Authorization: Bearer KEY`, once; `batchfit keys create --name NAME --scope read|fit|agent|admin` makes \
              one on the machine of the service",
         );
     };

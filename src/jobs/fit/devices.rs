@@ -9,6 +9,8 @@ use crate::model::{DeviceChoice, Invalid};
 use crate::units::Bytes;
 use crate::worker::Gpu;
 
+use super::engine::is_of_kind;
+
 /// What a worker found, when it was asked for GPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Inventory {
@@ -62,8 +64,12 @@ pub(super) fn resolve(
             return card.map(Resolved::Simulated).map_err(EngineError::Invalid);
         }
         // Which one it will be is decided when it is opened: nobody else may have it then.
-        DeviceChoice::Auto => None,
+        DeviceChoice::Auto | DeviceChoice::Kind(_) => None,
         DeviceChoice::Cuda(number) => Some(*number),
+        DeviceChoice::Host(host, _) => {
+            let missing = format!("{host} is another machine");
+            return Err(unavailable(&choice.to_string(), missing));
+        }
     };
     let Inventory {
         gpus,
@@ -78,6 +84,9 @@ pub(super) fn resolve(
         return Err(unavailable(&choice.to_string(), missing));
     }
     let count = gpus.len();
+    if let DeviceChoice::Kind(kind) = choice {
+        return of_kind(kind, gpus);
+    }
     let mut meant = gpus
         .into_iter()
         .filter(|gpu| wanted.is_none_or(|wanted| gpu.ordinal == wanted));
@@ -93,6 +102,33 @@ pub(super) fn resolve(
         ),
     };
     Err(unavailable(&choice.to_string(), missing))
+}
+
+/// A GPU of this kind: any that is free where all are, or else one that nobody uses.
+fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
+    let all = gpus.len();
+    let mut meant: Vec<Gpu> = gpus
+        .into_iter()
+        .filter(|gpu| is_of_kind(&gpu.name, kind))
+        .collect();
+    meant.sort_by_key(is_used);
+    let are_all = meant.len() == all;
+    let Some(gpu) = meant.into_iter().next() else {
+        let missing = format!("no GPU of this machine is of the kind {kind}");
+        return Err(unavailable(kind, missing));
+    };
+    let name = if are_all {
+        DeviceChoice::Auto
+    } else {
+        DeviceChoice::Cuda(gpu.ordinal)
+    };
+    Ok(Resolved::Cuda(name.to_string(), gpu))
+}
+
+/// Whether somebody uses a GPU; those that nobody uses first, in CUDA's order.
+fn is_used(gpu: &Gpu) -> (bool, u32) {
+    let used = Bytes(gpu.total_bytes.saturating_sub(gpu.free_bytes));
+    (used > IDLE, gpu.ordinal)
 }
 
 /// What may be in use on a GPU that nobody uses.
@@ -111,11 +147,12 @@ pub(super) fn together(
         ));
     }
     let enough = usize::try_from(ranks).unwrap_or(usize::MAX);
-    let mut free_first: Vec<&Gpu> = gpus.iter().collect();
-    free_first.sort_by_key(|gpu| {
-        let used = Bytes(gpu.total_bytes.saturating_sub(gpu.free_bytes));
-        (used > IDLE, gpu.ordinal)
-    });
+    let is_meant = |gpu: &&Gpu| match choice {
+        DeviceChoice::Kind(kind) => is_of_kind(&gpu.name, kind),
+        _any_other => true,
+    };
+    let mut free_first: Vec<&Gpu> = gpus.iter().filter(is_meant).collect();
+    free_first.sort_by_key(|gpu| is_used(gpu));
     let are_alike = |a: &Gpu, b: &Gpu| {
         (&a.name, a.total_bytes, a.compute, a.multiprocessors)
             == (&b.name, b.total_bytes, b.compute, b.multiprocessors)
@@ -178,12 +215,14 @@ fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {
     DeviceSummary {
         device: format!("cuda:{}", gpu.ordinal),
         kind: DeviceKind::Cuda,
+        card: Card::of_product(&gpu.name).map(|card| card.name.to_owned()),
         gpu: Some(gpu.name.clone()),
         memory_bytes: Some(gpu.total_bytes),
         usable_bytes: Some(free.saturating_sub(PROCESS_OVERHEAD).0),
         compute_capability: Some(dotted(gpu.compute)),
         multiprocessors: u32::try_from(gpu.multiprocessors).ok(),
         driver: gpu.driver.clone(),
+        cudnn: gpu.cudnn.clone(),
         available: missing.is_none(),
         missing: missing.map(ToOwned::to_owned),
         source: "the driver".to_owned(),
@@ -194,12 +233,14 @@ fn absent(missing: &str) -> DeviceSummary {
     DeviceSummary {
         device: "cuda:0".to_owned(),
         kind: DeviceKind::Cuda,
+        card: None,
         gpu: None,
         memory_bytes: None,
         usable_bytes: None,
         compute_capability: None,
         multiprocessors: None,
         driver: None,
+        cudnn: None,
         available: false,
         missing: Some(missing.to_owned()),
         source: "the driver".to_owned(),
@@ -210,12 +251,14 @@ fn simulated(card: &Card) -> DeviceSummary {
     DeviceSummary {
         device: format!("sim:{}", card.name),
         kind: DeviceKind::Simulated,
+        card: Some(card.name.to_owned()),
         gpu: Some(card.product.to_owned()),
         memory_bytes: Some(card.total_memory.0),
         usable_bytes: Some(card.available().0),
         compute_capability: Some(dotted(card.capability.compute)),
         multiprocessors: u32::try_from(card.capability.multiprocessors).ok(),
         driver: None,
+        cudnn: None,
         available: true,
         missing: None,
         source: card.source.to_owned(),
@@ -241,6 +284,7 @@ mod tests {
             multiprocessors: 132,
             threads_per_multiprocessor: 2048,
             driver: None,
+            cudnn: None,
         };
         (0..).zip(of).map(gpu).collect()
     }

@@ -32,10 +32,17 @@ pub fn taught(
     let is_recorded = request.search == SearchMode::Recorded
         || lowered.not_understood.is_some()
         || matches!(lowered.workload, Workload::Recorded(_));
-    let source = match (&request.device, is_recorded) {
-        (_, true) => "recorded",
-        (DeviceChoice::Sim(_), false) => "simulated",
-        (DeviceChoice::Auto | DeviceChoice::Cuda(_), false) => "probed",
+    let source = match (&request.device, card, is_recorded) {
+        (_, _, true) => "recorded",
+        // A kind of card that nobody has is simulated.
+        (DeviceChoice::Sim(_), ..) | (DeviceChoice::Kind(_), None, _) => "simulated",
+        (
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..),
+            ..,
+        ) => "probed",
     };
     let digest = short_digest(digest);
     let mut strategies: Vec<&str> = request
@@ -76,12 +83,18 @@ pub async fn learn_before(
 
 /// The card that a request is about, and the driver of a real one; none where there is no such card here.
 fn card_of(request: &Request, card: Option<&str>) -> Option<(String, Option<String>)> {
-    match &request.device {
-        DeviceChoice::Sim(name) => {
+    match (&request.device, card) {
+        (DeviceChoice::Sim(name), _) | (DeviceChoice::Kind(name), None) => {
             let product = Card::find(name).map(|card| card.product.to_owned());
             product.map(|product| (product, None))
         }
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+        (
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..),
+            card,
+        ) => {
             let (gpu, driver) = named_card(card?);
             Some((gpu.to_owned(), driver.map(str::to_owned)))
         }
@@ -94,7 +107,10 @@ pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> As
     let said = |name: &str| if variant.recorded { "recorded" } else { name }.to_owned();
     let device = match &request.device {
         DeviceChoice::Auto => None,
-        named @ (DeviceChoice::Sim(_) | DeviceChoice::Cuda(_)) => Some(named.to_string()),
+        named @ (DeviceChoice::Sim(_)
+        | DeviceChoice::Cuda(_)
+        | DeviceChoice::Kind(_)
+        | DeviceChoice::Host(..)) => Some(named.to_string()),
     };
     let limit_bytes = match (&request.memory_limit, &request.device) {
         (Some(MemoryLimit::Bytes(bytes)), _) => Some(bytes.0),

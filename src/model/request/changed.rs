@@ -1,10 +1,10 @@
 //! Requests that are made of another one.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::lowered::Once;
 use super::source::ModelSource;
-use super::{FIELDS, Generation, Length, Request, Workload, dtype};
+use super::{DeviceChoice, FIELDS, Generation, Length, Request, Workload, dtype};
 use crate::model::fields::Fields;
 use crate::model::invalid::Invalid;
 use crate::model::uploaded::Uploads;
@@ -51,6 +51,18 @@ impl Request {
             document,
             ..changed
         })
+    }
+
+    /// The same on this device, which is one that its `device` may mean. Its document says so too.
+    #[must_use]
+    pub fn on(&self, device: DeviceChoice) -> Request {
+        let mut document = self.document.clone();
+        document.merge(&json!({ "device": device.to_string() }));
+        Request {
+            device,
+            document,
+            ..self.clone()
+        }
     }
 
     /// The same about one of its lengths alone: what a request is whose model says it.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bounded::shorten;
-use crate::device::sim::{Card, Instance};
+use crate::device::sim::{Card, Instance, LOCAL};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::{Invalid, nearest};
 
@@ -23,10 +23,35 @@ pub enum DeviceChoice {
     Cuda(u32),
     /// A simulated card, by its name in the catalogue.
     Sim(String),
+    /// Any real card of this kind, by its name in the catalogue; simulated where there is none.
+    Kind(String),
+    /// The GPU with this index of another machine, on which an agent works for the service.
+    Host(String, u32),
+}
+
+/// Longest name of a machine with an agent, in characters: that of a host (RFC 1123).
+const LONGEST_HOST: usize = 64;
+
+/// Whether a machine with an agent may be called so: one to 64 letters, digits, dots, dashes and underscores of ASCII that
+/// begin with a letter or a digit.
+pub fn is_host_name(name: &str) -> bool {
+    let is_ordinary = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    (1..=LONGEST_HOST).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_ordinary)
+}
+
+/// The number in `cuda:N`.
+fn cuda_index(text: &str) -> Option<u32> {
+    let index = text.strip_prefix("cuda:").filter(|index| {
+        index.chars().all(|c| c.is_ascii_digit()) && (1..=4).contains(&index.len())
+    });
+    index.and_then(|index| index.parse().ok())
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `cuda:N` or `sim:NAME`; `known_sims` are the names there are. The name of a cloud's machine is its card.
+    /// Reads `auto`, `cuda:N`, `sim:NAME`, `NAME` or `HOST/cuda:N`; `known_sims` are the names of cards there are. The name of a
+    /// cloud's machine is its card.
     pub fn parse(text: &str, pointer: &str, known_sims: &[&str]) -> Result<DeviceChoice, Invalid> {
         if text == "auto" {
             return Ok(DeviceChoice::Auto);
@@ -40,16 +65,21 @@ impl DeviceChoice {
             }
             return Err(unknown_card(name, text, pointer, known_sims));
         }
-        let index = text.strip_prefix("cuda:").filter(|index| {
-            index.chars().all(|c| c.is_ascii_digit()) && (1..=4).contains(&index.len())
-        });
-        match index.and_then(|index| index.parse().ok()) {
+        if known_sims.contains(&text) && text != LOCAL {
+            return Ok(DeviceChoice::Kind(text.to_owned()));
+        }
+        let of_host = text.split_once('/').filter(|(host, _)| is_host_name(host));
+        if let Some((host, index)) = of_host.and_then(|(host, on)| Some((host, cuda_index(on)?))) {
+            return Ok(DeviceChoice::Host(host.to_owned(), index));
+        }
+        match cuda_index(text) {
             Some(index) => Ok(DeviceChoice::Cuda(index)),
             None => Err(Invalid {
                 pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
                 problem: format!(
-                    "unknown device {:?}; devices are \"auto\", \"cuda:N\" and \"sim:NAME\"",
+                    "unknown device {:?}; devices are \"auto\", \"cuda:N\", \"sim:NAME\", a kind of card such as \"h100-80g\", and \
+                     \"HOST/cuda:N\"",
                     shorten(text)
                 ),
                 nearest: meant(text, known_sims),
@@ -240,6 +270,8 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
             DeviceChoice::Sim(name) => write!(f, "sim:{name}"),
+            DeviceChoice::Kind(name) => f.write_str(name),
+            DeviceChoice::Host(host, index) => write!(f, "{host}/cuda:{index}"),
         }
     }
 }
@@ -300,6 +332,37 @@ mod tests {
             "at /device: unknown machine \"p5.24xlarge\"; of its kind there are p5.4xlarge, p5.48xlarge; \
              did you mean \"sim:p5.4xlarge\"?"
         );
+    }
+
+    #[test]
+    fn a_card_without_sim_is_any_real_one_and_a_host_has_numbered_ones() {
+        let read = |text| DeviceChoice::parse(text, "/device", &CARDS);
+
+        assert_eq!(
+            read("h100-80g"),
+            Ok(DeviceChoice::Kind("h100-80g".to_owned()))
+        );
+        assert_eq!(
+            read("node7/cuda:12"),
+            Ok(DeviceChoice::Host("node7".to_owned(), 12))
+        );
+        for text in ["h100-80g", "gpu-3.lan/cuda:0"] {
+            assert_eq!(read(text).unwrap().to_string(), text);
+        }
+        for odd in [
+            "/cuda:0",
+            "node7/",
+            "node7/cuda:",
+            "node7/cuda:-1",
+            "node7/cuda:99999",
+            "-n/cuda:0",
+            "a b/cuda:0",
+            "a/b/cuda:0",
+            "../cuda:0",
+            "local",
+        ] {
+            assert!(read(odd).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -132,8 +132,9 @@ impl Request {
 /// Digests of the calibrations that simulate the cards of a request.
 fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
     let named = match device {
-        DeviceChoice::Sim(name) => Some(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+        // A kind is simulated where nobody has it.
+        DeviceChoice::Sim(name) | DeviceChoice::Kind(name) => Some(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Host(..) => None,
     };
     let found = named
         .into_iter()

@@ -18,8 +18,8 @@ mod soak;
 mod source;
 mod training;
 
-pub use device::DeviceChoice;
 pub(crate) use device::unknown_machine;
+pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use generation::{Generation, KeptIn, Sampling};

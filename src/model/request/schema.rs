@@ -17,8 +17,9 @@ pub(super) struct RequestSchema {
     model: ModelSchema,
     lengths: Option<LengthsSchema>,
     training: Option<TrainingSchema>,
-    /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`; or a list of simulated cards where the ranks of a job have
-    /// different ones: the one that leaves PyTorch the least memory decides.
+    /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`; a kind of card such as `h100-80g` for any host with an agent that
+    /// has one (simulated where there is none, which the answer's notes say), or `HOST/cuda:N` for one card of it; or a list of
+    /// simulated cards where the ranks of a job have different ones: the one that leaves PyTorch the least memory decides.
     #[schema(value_type = Option<Value>, example = "sim:h200")]
     device: Option<Value>,
     /// What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.

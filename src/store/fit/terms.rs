@@ -6,7 +6,7 @@ use crate::store::engine::{Link, ask};
 use crate::store::{Db, StoreError, Time, asking};
 
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
-pub(super) const PATIENCE_MS: i64 = 60_000;
+pub(in crate::store) const PATIENCE_MS: i64 = 60_000;
 
 /// How many names of their own clients may have given to requests; the oldest make room.
 const MOST_KEYS: i64 = 100_000;

@@ -1,5 +1,6 @@
 //! The command line as its users see it: exit code, stdout, stderr.
 
+mod agent;
 mod answers;
 mod bad_input;
 mod calibrate;

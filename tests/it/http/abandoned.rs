@@ -26,6 +26,7 @@ const ONE_AT_A_TIME: Limits = Limits {
     uploads: UploadLimits::USUAL,
     retention: None,
     lease: LEASE,
+    lease_of_agents: LEASE,
 };
 
 #[tokio::test]

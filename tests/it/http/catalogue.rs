@@ -109,12 +109,12 @@ fn every_operation_has_an_id_of_verb_and_noun() {
     for id in &ids {
         let (verb, noun) = id.split_once('_').unwrap_or_else(|| panic!("{id:?}"));
         assert!(
-            ["create", "put", "list", "get", "cancel", "delete"].contains(&verb)
+            ["create", "put", "change", "list", "get", "cancel", "delete"].contains(&verb)
                 && !noun.is_empty(),
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 37);
+    assert_eq!(ids.len(), 46);
 }
 
 #[test]

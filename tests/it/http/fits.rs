@@ -105,6 +105,7 @@ async fn a_full_queue_refuses_more() {
         uploads: UploadLimits::USUAL,
         retention: None,
         lease: LEASE,
+        lease_of_agents: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let running = service.post("/v1/fits", RESNET).await;
@@ -131,6 +132,7 @@ async fn a_running_fit_can_be_cancelled() {
         uploads: UploadLimits::USUAL,
         retention: None,
         lease: LEASE,
+        lease_of_agents: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let first = service.post("/v1/fits", RESNET).await;
@@ -155,6 +157,7 @@ async fn a_waiting_fit_can_be_cancelled() {
         uploads: UploadLimits::USUAL,
         retention: None,
         lease: LEASE,
+        lease_of_agents: LEASE,
     };
     let engine = Scripted::behind(&gate);
     let service = Service::limited(engine.clone(), limits).await;

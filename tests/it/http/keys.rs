@@ -198,7 +198,7 @@ async fn a_wrong_key_is_as_good_as_none() {
 const OUTCOME: &str = r#"{"batch": 1, "outcome": "fits"}"#;
 
 #[tokio::test]
-async fn a_key_is_for_its_scope_and_those_below() {
+async fn a_key_is_for_its_scope_and_what_that_includes() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
     let mut statuses = Vec::new();
     for scope in Scope::ALL {
@@ -213,6 +213,16 @@ async fn a_key_is_for_its_scope_and_those_below() {
             ("POST /v1/recommendations/x/outcomes", OUTCOME),
             ("POST /v1/recommendations/x/refresh", ""),
             ("DELETE /v1/graphs/x", ""),
+            ("GET /v1/agents", ""),
+            ("POST /v1/agents", "{}"),
+            ("POST /v1/agents/x/claims", r#"{"free": []}"#),
+            ("GET /v1/agents/x/jobs/y.1/request", ""),
+            (
+                "PUT /v1/agents/x/jobs/y.1/result",
+                r#"{"outcome": "released"}"#,
+            ),
+            ("DELETE /v1/agents/x", ""),
+            ("PATCH /v1/agents/x", r#"{"state": "ready"}"#),
         ] {
             let said = service.with(&key, request, body).await;
             if said.status == 403 {
@@ -223,10 +233,17 @@ async fn a_key_is_for_its_scope_and_those_below() {
         }
         statuses.push(of_scope);
     }
-    assert_eq!(statuses[0], [200, 403, 403, 403, 403, 403]);
-    assert_eq!(statuses[1], [200, 202, 404, 404, 404, 403]);
-    assert_eq!(statuses[2][..5], [200, 202, 404, 404, 404]);
-    assert_eq!(statuses[2][5], 422, "a digest is missing, not a right");
+    let none = [403; 6];
+    assert_eq!(statuses[0][..6], [200, 403, 403, 403, 403, 403]);
+    assert_eq!(statuses[0][6..], [&[200], &none[..]].concat());
+    assert_eq!(statuses[1][..6], [200, 202, 404, 404, 404, 403]);
+    assert_eq!(statuses[1][6..], [&[200], &none[..]].concat());
+    // An agent, and nothing else.
+    assert_eq!(statuses[2][..7], [403; 7]);
+    assert_eq!(statuses[2][7..], [422, 404, 404, 404, 404, 403]);
+    assert_eq!(statuses[3][..5], [200, 202, 404, 404, 404]);
+    assert_eq!(statuses[3][5], 422, "a digest is missing, not a right");
+    assert_eq!(statuses[3][6..], [200, 422, 404, 404, 404, 404, 404]);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! database file of each test's own.
 
 mod abandoned;
+mod agents;
 mod bad_input;
 mod browsers;
 mod cancellation;

@@ -228,12 +228,14 @@ impl Engine for Scripted {
         let real = DeviceSummary {
             device: "cuda:0".to_owned(),
             kind: DeviceKind::Cuda,
+            card: None,
             gpu: None,
             memory_bytes: None,
             usable_bytes: None,
             compute_capability: None,
             multiprocessors: None,
             driver: None,
+            cudnn: None,
             available: false,
             missing: Some("no NVIDIA driver was found".to_owned()),
             source: "the driver".to_owned(),
@@ -241,6 +243,7 @@ impl Engine for Scripted {
         let simulated = DeviceSummary {
             device: "sim:h200".to_owned(),
             kind: DeviceKind::Simulated,
+            card: Some("h200".to_owned()),
             gpu: Some("NVIDIA H200".to_owned()),
             memory_bytes: Some(150_754_820_096),
             usable_bytes: Some(150_000_000_000),

@@ -91,6 +91,7 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
         uploads: UploadLimits::USUAL,
         retention: None,
         lease: LEASE,
+        lease_of_agents: LEASE,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     service.post("/v1/fits", RESNET).await;

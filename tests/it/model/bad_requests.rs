@@ -74,7 +74,7 @@ fn unknown_words_are_answered_with_the_nearest() {
         training(json!({ "checkpointing": { "module": ["layer1"] } })),
         training(json!({ "mode": "eval" })),
         with("search", json!("probe")),
-        with("device", json!("h200")),
+        with("device", json!("hx200")),
         with("device", json!("sim:h20")),
         with("device", json!("sim:zx81")),
         with("device", json!("gpu")),

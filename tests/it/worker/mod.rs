@@ -207,7 +207,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 6 of the protocol instead of 5 while starting"
+        "the worker speaks version 7 of the protocol instead of 6 while starting"
     );
 }
 

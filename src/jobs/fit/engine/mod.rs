@@ -1,7 +1,9 @@
 //! The engine of this process.
 
+mod placed;
 mod simulated;
 
+pub(super) use placed::is_of_kind;
 pub(super) use simulated::{
     asked, card, room_on, simulated_probe, simulated_step_time, simulation,
 };
@@ -41,6 +43,7 @@ use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::room::Room;
 use super::suggest;
+use placed::placed;
 use simulated::{simulated, strategies};
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
@@ -360,14 +363,12 @@ impl Engine for FitEngine {
     }
 
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        Ok(
-            match resolve(&request.device, || {
-                self.listed.within(LISTED, || self.inventory())
-            })? {
-                Resolved::Simulated(_) => None,
-                Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
-            },
-        )
+        let inventory = || self.listed.within(LISTED, || self.inventory());
+        let placed = placed(request, inventory)?;
+        Ok(match resolve(&placed.request.device, inventory)? {
+            Resolved::Simulated(_) => None,
+            Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+        })
     }
 
     fn fit(
@@ -376,12 +377,13 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
-        let mut result = self.answer(request, progress, cancel)?;
+        let placed = placed(request, || self.inventory())?;
+        let mut result = self.answer(&placed.request, progress, cancel)?;
         if request.suggest.is_some() {
             let observer = Observer::new(progress, cancel);
-            suggest::add(self, request, &mut result, &observer)?;
+            suggest::add(self, &placed.request, &mut result, &observer)?;
         }
-        Ok(result)
+        Ok(placed.told(result))
     }
 
     fn fit_apart(
@@ -394,9 +396,10 @@ impl Engine for FitEngine {
             // What ends there is a recorder, and no process of ours.
             return self.fit(request, progress, cancel);
         }
+        let placed = placed(request, || self.inventory())?;
         let apart = Apart::new(&self.program, self.deadlines);
-        match apart.fit(request, progress, cancel) {
-            Ok(outcome) => outcome,
+        match apart.fit(&placed.request, progress, cancel) {
+            Ok(outcome) => outcome.map(|result| placed.told(result)),
             Err(error) => {
                 warn!("{error}; the fit runs in this process");
                 self.fit(request, progress, cancel)
@@ -410,7 +413,9 @@ impl Engine for FitEngine {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
-        self.probe_in(request, batch, Detail::Full, cancel)
+        let placed = placed(request, || self.inventory())?;
+        let report = self.probe_in(&placed.request, batch, Detail::Full, cancel)?;
+        Ok(placed.told_of_probe(report))
     }
 
     fn probe_events(
@@ -419,7 +424,9 @@ impl Engine for FitEngine {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
-        self.probe_in(request, batch, Detail::Events, cancel)
+        let placed = placed(request, || self.inventory())?;
+        let report = self.probe_in(&placed.request, batch, Detail::Events, cancel)?;
+        Ok(placed.told_of_probe(report))
     }
 
     fn foresee(

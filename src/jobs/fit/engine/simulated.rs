@@ -148,7 +148,10 @@ pub(in crate::jobs::fit) fn simulated_step_time(
 pub(in crate::jobs::fit) fn card(request: &Request) -> Option<&'static Card> {
     match &request.device {
         DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+        DeviceChoice::Auto
+        | DeviceChoice::Cuda(_)
+        | DeviceChoice::Kind(_)
+        | DeviceChoice::Host(..) => None,
     }
 }
 

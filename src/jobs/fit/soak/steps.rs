@@ -58,7 +58,10 @@ impl Steps {
     ) -> Result<Steps, EngineError> {
         let card = match &request.device {
             DeviceChoice::Sim(name) => Card::find(name),
-            DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => None,
         };
         let Some(card) = card else {
             let problem = "a soak is of a simulated card; name one, such as sim:h200";

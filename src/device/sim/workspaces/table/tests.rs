@@ -321,9 +321,11 @@ fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
         for (layer, dtype, pass, batches) in table.recorded() {
             jobs += 1;
             let call = layer.call(pass, dtype, batches[batches.len() - 1]);
-            let plans = table.recorded_plans(&call).unwrap();
-            assert_eq!(plans.source, Source::Asked);
-            assert_eq!(plans.workspaces().last(), Some(&Bytes::ZERO), "{layer:?}");
+            let plans = table.plans(&call);
+            if call.uses_cudnn() {
+                assert_eq!(plans.source, Source::Asked);
+            }
+            assert_eq!(plans.workspaces.last(), Some(&Bytes::ZERO), "{layer:?}");
         }
         assert_eq!(jobs, 9 * table.len());
         assert_eq!(table.cudnn(), Some("9.19.0"));

@@ -1,0 +1,61 @@
+//! How long to wait before something is tried again.
+
+use std::time::Duration;
+
+/// The first pause, and the longest.
+const FIRST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// Pauses that double, up to the longest; each is cut by chance to between half and all of it, so that a hundred agents that lost
+/// their server at once do not all come back at once.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    next: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff { next: FIRST }
+    }
+}
+
+impl Backoff {
+    /// The next pause.
+    pub(super) fn pause(&mut self) -> Duration {
+        let whole = self.next;
+        self.next = (2 * whole).min(LONGEST);
+        whole.mul_f64(0.5 + 0.5 * chance())
+    }
+
+    /// Begins anew: it worked.
+    pub(super) fn reset(&mut self) {
+        *self = Backoff::default();
+    }
+}
+
+/// A number from 0 to 1 by chance; one half where the system has none.
+fn chance() -> f64 {
+    let mut bytes = [0; 4];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
+        Err(_) => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        let mut backoff = Backoff::default();
+        let mut whole = FIRST;
+        for _ in 0..20 {
+            let pause = backoff.pause();
+            assert!(whole / 2 <= pause && pause <= whole, "{pause:?}");
+            whole = (2 * whole).min(LONGEST);
+        }
+        backoff.reset();
+        assert!(backoff.pause() <= FIRST);
+    }
+}

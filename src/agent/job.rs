@@ -1,0 +1,249 @@
+//! One job: what is asked, the answer, and how it gets to the service.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::http::Method;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::alongside;
+use super::backoff::Backoff;
+use super::client::{AskError, Asking};
+use super::run::Shared;
+use crate::jobs::{
+    EngineError, FitError, JobDocument, JobNews, JobOutcome, LeaseDocument, Progress, answer_job,
+};
+use crate::model::DeviceChoice;
+use crate::store::FitState;
+
+/// Longest request: uploads may be hundreds of megabytes, decompressed.
+const LONGEST_REQUEST: usize = 1 << 30;
+
+/// How long a request may take to arrive.
+const ARRIVAL: Duration = Duration::from_mins(10);
+
+/// How often it is told how far a job is, at most.
+const NEWS: Duration = Duration::from_secs(1);
+
+/// How long telling may take.
+const TELLING: Duration = Duration::from_secs(10);
+
+/// How long bringing an answer may take.
+const BRINGING: Duration = Duration::from_mins(1);
+
+/// Works on a job until its answer is brought, or nobody wants it.
+pub(super) async fn work(shared: &Arc<Shared>, job: JobDocument, device: DeviceChoice) {
+    let fit = job.fit.clone();
+    let path = format!("/v1/agents/{}/jobs/{}", shared.id(), job.attempt);
+    tracing::info!(fit.id = %fit, "works on fit {fit} on {device}, attempt {}", job.attempt);
+    let cancel = Arc::new(AtomicBool::new(false));
+    let unwanted = CancellationToken::new();
+    let (news, heard) = watch::channel(None);
+    let (allow, allowed) = watch::channel(job.timeout_seconds);
+    let keeper = {
+        let (shared, path, fit) = (Arc::clone(shared), path.clone(), fit.clone());
+        let (cancel, unwanted) = (Arc::clone(&cancel), unwanted.clone());
+        alongside(async move {
+            let why = keep(&shared, &path, heard, allow).await;
+            tracing::info!(fit.id = %fit, "nobody waits for the answer to fit {fit} from here any more: {why}");
+            cancel.store(true, Ordering::Relaxed);
+            unwanted.cancel();
+        })
+    };
+    let _keeper = keeper;
+    let outcome = answered(shared, &path, job, device, cancel, (news, allowed)).await;
+    let Some(outcome) = outcome else { return };
+    tokio::select! {
+        biased;
+        () = unwanted.cancelled() => {}
+        () = deliver(shared, &path, &fit, &outcome) => {}
+    }
+}
+
+/// What comes of a job; `None` where the service says that it is not this agent's.
+async fn answered(
+    shared: &Arc<Shared>,
+    path: &str,
+    job: JobDocument,
+    device: DeviceChoice,
+    cancel: Arc<AtomicBool>,
+    (news, allowed): (
+        watch::Sender<Option<Progress>>,
+        watch::Receiver<Option<i64>>,
+    ),
+) -> Option<JobOutcome> {
+    let begun = Instant::now();
+    let request = request(shared, path, &cancel).await?;
+    let progress = move |step: Progress| {
+        news.send_replace(Some(step));
+    };
+    let engine = Arc::clone(&shared.engine);
+    let answering = answer_job(engine, job, request, device, progress, Arc::clone(&cancel));
+    let answering = Box::pin(answering);
+    tokio::pin!(answering);
+    let (mut late, mut stopped) = (None, false);
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut answering => break outcome,
+            () = shared.signals.stop.cancelled(), if !stopped => {
+                stopped = true;
+                cancel.store(true, Ordering::Relaxed);
+            }
+            seconds = overdue(begun, allowed.clone()), if late.is_none() => {
+                late = Some(seconds);
+                cancel.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    Some(match (outcome, late) {
+        (JobOutcome::Released, Some(seconds)) => JobOutcome::Failed {
+            error: FitError::from(EngineError::TimedOut { seconds }),
+        },
+        (outcome, _) => outcome,
+    })
+}
+
+/// Waits until a job has been worked on for longer than it may be, and says how long that is.
+async fn overdue(begun: Instant, mut allowed: watch::Receiver<Option<i64>>) -> u64 {
+    loop {
+        let seconds = *allowed.borrow_and_update();
+        let end = async {
+            match seconds {
+                Some(seconds) => {
+                    let seconds = seconds.unsigned_abs();
+                    tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
+                    seconds
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            seconds = end => return seconds,
+            changed = allowed.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+}
+
+/// What is asked in a job.
+async fn request(shared: &Shared, path: &str, cancel: &AtomicBool) -> Option<Vec<u8>> {
+    let mut backoff = Backoff::default();
+    while !cancel.load(Ordering::Relaxed) {
+        let asking = Asking {
+            longest: LONGEST_REQUEST,
+            ..Asking::get(format!("{path}/request"))
+        };
+        let error = match shared.server.ask(asking.within(ARRIVAL)).await {
+            Ok(answer) => return Some(answer.body.into()),
+            Err(error) => error,
+        };
+        if !error.may_pass() {
+            tracing::warn!("what is asked cannot be had: {error}");
+            return None;
+        }
+        let pause = backoff.pause();
+        tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shared.signals.stop.cancelled() => return None,
+        }
+    }
+    None
+}
+
+/// Tells how far a job is, and renews its lease, until nobody wants its answer; says why that is.
+async fn keep(
+    shared: &Shared,
+    path: &str,
+    mut heard: watch::Receiver<Option<Progress>>,
+    allow: watch::Sender<Option<i64>>,
+) -> String {
+    let mut is_heard = true;
+    let mut is_told = false;
+    loop {
+        let rest = tokio::time::sleep(shared.lease() / 3);
+        tokio::select! {
+            () = rest => {}
+            // The sender goes with the engine, and its answer may still have to be brought.
+            changed = heard.changed(), if !is_told => is_told = changed.is_err(),
+        }
+        let news = JobNews {
+            progress: heard.borrow_and_update().clone(),
+        };
+        let asking = Asking::with(Method::POST, format!("{path}/progress"), &news);
+        let told = shared
+            .server
+            .ask_json::<LeaseDocument>(asking.within(TELLING))
+            .await;
+        match told {
+            Ok(lease) if lease.state == FitState::Running => {
+                is_heard = true;
+                allow.send_if_modified(|allowed| {
+                    let is_other = *allowed != lease.timeout_seconds;
+                    *allowed = lease.timeout_seconds;
+                    is_other
+                });
+            }
+            Ok(lease) => return format!("it is {}", lease.state.name()),
+            Err(error) if error.may_pass() => {
+                if is_heard {
+                    tracing::warn!("{error}; the work goes on");
+                }
+                is_heard = false;
+            }
+            Err(error) => return error.to_string(),
+        }
+        tokio::time::sleep(NEWS).await;
+    }
+}
+
+/// Brings what came of a job: again and again, while the service cannot be reached. Nobody else is given the fit meanwhile, because
+/// it is the service that does so, and one that starts gives agents the time of a lease to say that they are there.
+async fn deliver(shared: &Shared, path: &str, fit: &str, outcome: &JobOutcome) {
+    let begun = Instant::now();
+    let mut backoff = Backoff::default();
+    loop {
+        let asking = Asking::with(Method::PUT, format!("{path}/result"), outcome);
+        let error: AskError = match shared.server.ask(asking.within(BRINGING)).await {
+            Ok(_) => {
+                tracing::info!(fit.id = %fit, "brought {} of fit {fit}", said(outcome));
+                return;
+            }
+            Err(error) => error,
+        };
+        if !error.may_pass() {
+            tracing::warn!(fit.id = %fit, "{} of fit {fit} is not taken: {error}", said(outcome));
+            return;
+        }
+        if begun.elapsed() >= shared.orders.deliver {
+            tracing::error!(
+                fit.id = %fit,
+                "{} of fit {fit} could not be brought in {} s, and is given up: {error}", said(outcome), begun.elapsed().as_secs()
+            );
+            return;
+        }
+        let pause = backoff.pause();
+        tracing::warn!(
+            fit.id = %fit,
+            "could not bring {} of fit {fit}: {error}; trying again in {:.1} s, and for {} s more", said(outcome),
+            pause.as_secs_f64(),
+            shared.orders.deliver.saturating_sub(begun.elapsed()).as_secs()
+        );
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// An outcome, for people.
+fn said(outcome: &JobOutcome) -> &'static str {
+    match outcome {
+        JobOutcome::Answered { .. } => "the answer",
+        JobOutcome::Failed { .. } => "the failure",
+        JobOutcome::Released => "the return",
+    }
+}

@@ -1,0 +1,156 @@
+//! `batchfit agent`: works on fits for a service.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::arguments::{Agent as Flags, ServerFlags};
+use super::devices::engine;
+use super::trouble::Trouble;
+use super::{Outcome, recorder};
+use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
+use crate::bounded::shorten;
+use crate::device::sim::CARDS;
+use crate::jobs::{AgentCard, Engine, EngineError, FitEngine};
+use crate::model::{Invalid, is_host_name};
+
+/// Longest file with a key, in bytes.
+const LONGEST_KEY: u64 = 1_000;
+
+pub(super) fn run(flags: &Flags) -> Result<Outcome, Trouble> {
+    let server = server(&flags.server)?;
+    let name = name(flags)?;
+    let engine =
+        engine(flags.patience.deadlines())?.with_recorder(recorder::of_graphs(&flags.recorder));
+    let cards = cards(flags, &engine)?;
+    for card in &cards {
+        let simulated = if card.simulated { ", simulated" } else { "" };
+        let kind = card
+            .kind
+            .as_deref()
+            .unwrap_or("of no kind in the catalogue");
+        tracing::info!("{name}/{} is {} ({kind}{simulated})", card.device, card.gpu);
+    }
+    let orders = Orders {
+        once: flags.once(),
+        grace: flags.grace.map(Duration::from_secs),
+        deliver: Duration::from_secs(flags.deliver),
+    };
+    let signals = Signals::default();
+    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime");
+    let runtime = runtime.map_err(Trouble::Broken)?;
+    let ended = runtime.block_on(async {
+        listen(&signals).map_err(Trouble::Broken)?;
+        let agent = Agent::new(server, Arc::new(engine), name, cards, orders, signals);
+        agent.run().await.map_err(|error| match error {
+            AgentError::Refused { .. } | AgentError::NoChance(_) => Trouble::Broken(error.into()),
+        })
+    });
+    // A thread that is stuck in a driver goes with the process.
+    runtime.shutdown_background();
+    Ok(match ended? {
+        Ended::Drained | Ended::WorkedOnce => Outcome::Answered,
+        Ended::NothingToDo => Outcome::NothingToDo,
+    })
+}
+
+/// The service that flags name.
+pub(super) fn server(flags: &ServerFlags) -> Result<Server, Trouble> {
+    let key = match (&flags.key_file, &flags.key) {
+        (Some(file), _) => {
+            let unreadable = |source| Trouble::Unreadable {
+                path: file.clone(),
+                source,
+            };
+            let length = fs::metadata(file).map_err(unreadable)?.len();
+            if length > LONGEST_KEY {
+                let problem =
+                    "a key is one line that begins with batchfit_, and this file is longer";
+                return Err(Trouble::flag("--key-file", problem));
+            }
+            Some(fs::read_to_string(file).map_err(unreadable)?)
+        }
+        (None, key) => key.clone().filter(|key| !key.is_empty()),
+    };
+    let proxy = flags.proxy.as_deref();
+    Server::new(&flags.server, key.as_deref(), proxy, &flags.no_proxy)
+        .map_err(|odd| Trouble::flag("--server", odd.to_string()))
+}
+
+fn name(flags: &Flags) -> Result<String, Trouble> {
+    let name = flags.name.clone().unwrap_or_else(|| {
+        let uname = rustix::system::uname();
+        uname.nodename().to_string_lossy().into_owned()
+    });
+    if is_host_name(&name) {
+        return Ok(name);
+    }
+    let problem = format!(
+        "{:?} cannot be the name of a machine: 1 to 64 letters, digits, dots, dashes and underscores of ASCII, the first of them a letter or \
+         a digit",
+        shorten(&name)
+    );
+    Err(Trouble::flag("--name", problem))
+}
+
+/// What is offered.
+fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
+    if !flags.simulate.is_empty() {
+        return simulated_cards(&flags.simulate).map_err(|kind| {
+            let known = CARDS.iter().map(|card| card.name);
+            Trouble::named(&"--simulate", Invalid::unknown("", "card", &kind, known))
+        });
+    }
+    let unavailable = |missing| {
+        Trouble::Engine(EngineError::DeviceUnavailable {
+            device: "cuda".to_owned(),
+            missing,
+            simulated: CARDS
+                .iter()
+                .map(|card| format!("sim:{}", card.name))
+                .collect(),
+        })
+    };
+    let mut cards = cards_of(&engine.devices()).map_err(unavailable)?;
+    if !flags.devices.is_empty() {
+        for wanted in &flags.devices {
+            if !cards.iter().any(|card| card.device == *wanted) {
+                let here: Vec<&str> = cards.iter().map(|card| card.device.as_str()).collect();
+                let problem = format!(
+                    "there is no GPU {:?} here; there is {}",
+                    shorten(wanted),
+                    here.join(", ")
+                );
+                return Err(Trouble::flag("--device", problem));
+            }
+        }
+        cards.retain(|card| flags.devices.contains(&card.device));
+    }
+    Ok(cards)
+}
+
+/// SIGTERM and Ctrl-C have it finish what is under way; the second of them has it end at once.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it listens for as long as there is a process"
+)]
+fn listen(signals: &Signals) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
+    let signals = signals.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminated.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            if signals.drain.is_cancelled() {
+                signals.stop.cancel();
+            }
+            signals.drain.cancel();
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! `batchfit agents`: who works for a service, and what they are to do.
+
+use axum::http::Method;
+use serde_json::{Value, json};
+
+use super::agent::server;
+use super::arguments::{Agents, AgentsCommand};
+use super::trouble::Trouble;
+use super::{Outcome, database, output, style};
+use crate::agent::{AskError, Asking, Server};
+use crate::bounded::shorten;
+use crate::jobs::AgentDocument;
+use crate::report;
+
+pub(super) fn run(arguments: &Agents) -> Result<Outcome, Trouble> {
+    let server = server(&arguments.server)?;
+    let runtime = database::runtime().map_err(Trouble::Broken)?;
+    runtime.block_on(answer(&server, arguments))
+}
+
+async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, Trouble> {
+    let list: Value = server
+        .ask_json(Asking::get("/v1/agents"))
+        .await
+        .map_err(|error| refused(server, error))?;
+    let odd = |error: serde_json::Error| {
+        Trouble::Broken(anyhow::anyhow!(
+            "{} answered something else than agents: {error}",
+            server.url()
+        ))
+    };
+    let agents: Vec<AgentDocument> = serde_json::from_value(list["items"].clone()).map_err(odd)?;
+    let Some(command) = &arguments.command else {
+        if arguments.json {
+            output::json(&list)?;
+        } else {
+            output::text(&report::agents(&agents, &style::stdout(false)))?;
+        }
+        return Ok(Outcome::Answered);
+    };
+    let (one, change) = match command {
+        AgentsCommand::Drain(one) => (one, Some("draining")),
+        AgentsCommand::Cordon(one) => (one, Some("cordoned")),
+        AgentsCommand::Uncordon(one) => (one, Some("ready")),
+        AgentsCommand::Forget(one) => (one, None),
+    };
+    let named = agents
+        .iter()
+        .find(|agent| agent.name == one.agent || agent.id == one.agent);
+    let Some(agent) = named else {
+        let problem = format!(
+            "there is no agent {:?}; `batchfit agents` lists those that there are",
+            shorten(&one.agent)
+        );
+        return Err(Trouble::flag("AGENT", problem));
+    };
+    let path = format!("/v1/agents/{}", agent.id);
+    let asking = match change {
+        Some(state) => Asking::with(Method::PATCH, path, &json!({ "state": state })),
+        None => Asking {
+            method: Method::DELETE,
+            ..Asking::get(path)
+        },
+    };
+    let answer = server.ask(asking).await;
+    let answer = answer.map_err(|error| refused(server, error))?;
+    if arguments.json && change.is_some() {
+        let agent: Value = serde_json::from_slice(&answer.body).map_err(odd)?;
+        output::json(&agent)?;
+    }
+    Ok(Outcome::Answered)
+}
+
+fn refused(server: &Server, error: AskError) -> Trouble {
+    Trouble::Broken(anyhow::Error::new(error).context(format!("asking {}", server.url())))
+}

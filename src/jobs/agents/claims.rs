@@ -1,0 +1,407 @@
+//! What an agent works on: how it gets it, says how far it is, and brings the answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::bounded::shorten;
+use crate::jobs::clock::milliseconds;
+use crate::jobs::document::{VERSION, chance, json, recommendations};
+use crate::jobs::events::News;
+use crate::jobs::lanes::LARGE_LANE;
+use crate::jobs::runner::{known, on_thread, read};
+use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
+use crate::model::{DeviceChoice, Invalid, Request};
+use crate::store::{Attempt, Claimed, Duty, FitState, Holder, Lease, StoredAgent, Time};
+
+use super::place::{Takes, lanes};
+use super::{Claim, ClaimDocument, JobDocument, JobNews, JobOutcome, LeaseDocument, Owner, cards};
+
+/// Longest time that an agent waits for something to do. Proxies close what is silent for a minute.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+/// How often an agent that waits looks for what another server queued.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Longest note of an agent's progress, and longest reason for a failure, in bytes.
+const LONGEST_NOTE: usize = 1_000;
+const LONGEST_REASON: usize = 10_000;
+
+/// The name of an attempt.
+struct AttemptName<'a> {
+    fit: &'a str,
+    number: i64,
+}
+
+impl<'a> AttemptName<'a> {
+    fn read(text: &'a str) -> Option<AttemptName<'a>> {
+        let (fit, number) = text.split_once('.')?;
+        Some(AttemptName {
+            fit,
+            number: number.parse().ok()?,
+        })
+    }
+}
+
+impl Jobs {
+    /// Gives an agent something to do, as soon as there is something; `None` where there is no such agent of this owner.
+    pub async fn claim_job(
+        &self,
+        id: &str,
+        owner: &Owner,
+        claim: &Claim,
+    ) -> Result<Option<ClaimDocument>, JobError> {
+        let shared = &self.shared;
+        let wait = Duration::from_secs(u64::from(claim.wait_seconds));
+        let wait = wait
+            .min(LONGEST_WAIT)
+            .min(shared.limits.lease_of_agents / 2);
+        let deadline = Instant::now() + wait;
+        let mut changes = shared.for_agents.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let Some(agent) = self.own_agent(id, owner).await? else {
+                return Ok(None);
+            };
+            let now = self.now();
+            shared.db.agent_seen(id, now).await?;
+            let job = match agent.duty {
+                Duty::Ready => self.hand_out(&agent, &claim.free, now).await?,
+                Duty::Draining | Duty::Cordoned => None,
+            };
+            if job.is_some() || agent.duty != Duty::Ready || Instant::now() >= deadline {
+                let duty = agent.duty;
+                return Ok(Some(ClaimDocument { duty, job }));
+            }
+            let look = deadline.min(Instant::now() + LOOK);
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(look) => {}
+                () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
+            }
+        }
+    }
+
+    /// Claims the first fit that waits for one of these cards.
+    async fn hand_out(
+        &self,
+        agent: &StoredAgent,
+        free: &[String],
+        now: Time,
+    ) -> Result<Option<JobDocument>, JobError> {
+        let shared = &self.shared;
+        let cards = cards(agent);
+        let free = cards.iter().filter(|card| free.contains(&card.device));
+        let lanes: HashMap<String, Takes> = lanes(&agent.name, free);
+        if lanes.is_empty() {
+            return Ok(None);
+        }
+        let holder = agent.holder();
+        for (fit, lane) in shared.db.waiting_for_agents(now).await? {
+            let Some(takes) = lanes.get(&lane) else {
+                continue;
+            };
+            let lease = Lease {
+                holder: &holder,
+                until: self.lease_until(now),
+            };
+            let Some(claimed) = shared.db.claim_one(&fit, lease, now).await? else {
+                // Another one was faster.
+                continue;
+            };
+            tracing::info!(
+                fit.id = %fit, agent = %agent.name,
+                "the agent {} works on fit {fit}, attempt {}", agent.name, claimed.attempts
+            );
+            let before = claimed.attempts - 1;
+            shared.events.of(&fit, before, FitState::Running);
+            shared.events.tell(&fit, FitState::Running);
+            return Ok(Some(JobDocument {
+                attempt: format!("{fit}.{}", claimed.attempts),
+                fit,
+                device: takes.device.clone(),
+                cards: takes.cards,
+                apart: claimed.apart,
+                timeout_seconds: claimed.timeout_seconds,
+                taught: known(&claimed),
+                lease_seconds: shared.limits.lease_of_agents.as_secs(),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// What is asked in a job, whole: with what its model names in place. `None` where there is no such agent of this owner.
+    pub async fn request_of_job(
+        &self,
+        id: &str,
+        owner: &Owner,
+        attempt: &str,
+    ) -> Result<Option<String>, JobError> {
+        let shared = &self.shared;
+        let Some(agent) = self.own_agent(id, owner).await? else {
+            return Ok(None);
+        };
+        let (claimed, _) = self.under_way(&agent, attempt).await?;
+        let _permit = self.permit(&claimed).await;
+        let never = Arc::default();
+        let request = read(shared, (&claimed.id, &claimed.request), &never).await?;
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                // It was valid when it was queued, so it was queued by another version.
+                let error = self.fail_job(&claimed, error).await?;
+                let invalid = Invalid::at("", error.detail);
+                return Err(EngineError::Invalid(invalid).into());
+            }
+        };
+        let engine = Arc::clone(&shared.engine);
+        let write = move |_: &dyn crate::jobs::Engine| request.self_contained().text().to_string();
+        Ok(Some(on_thread("request", engine, write).await?))
+    }
+
+    /// Notes how far an agent is, and renews its lease. `None` where there is no such agent of this owner.
+    pub async fn renew_job(
+        &self,
+        id: &str,
+        owner: &Owner,
+        attempt: &str,
+        news: JobNews,
+    ) -> Result<Option<LeaseDocument>, JobError> {
+        let shared = &self.shared;
+        let Some(agent) = self.own_agent(id, owner).await? else {
+            return Ok(None);
+        };
+        let holder = agent.holder();
+        let named = named(attempt, &holder)?;
+        let now = self.now();
+        let until = self.lease_until(now);
+        let lease = |state, timeout_seconds| LeaseDocument {
+            state,
+            timeout_seconds,
+            lease_seconds: shared.limits.lease_of_agents.as_secs(),
+        };
+        if !shared.db.renew(named, until).await? {
+            return match shared.db.attempt_state(named).await? {
+                Some(state) if state.is_final() => {
+                    self.forget_progress(named.id);
+                    Ok(Some(lease(state, None)))
+                }
+                Some(_) | None => Err(lost(attempt)),
+            };
+        }
+        shared.db.agent_seen(id, now).await?;
+        if let Some(progress) = news.progress {
+            let progress = Progress {
+                note: cut(progress.note, LONGEST_NOTE),
+                ..progress
+            };
+            if let Some(log) = shared.events.find(named.id) {
+                log.push(News::Probe(progress.clone()));
+            }
+            shared
+                .told_by_agents()
+                .insert(named.id.to_owned(), progress);
+        }
+        let timeout = shared.db.fit_timeout(named.id).await?;
+        Ok(Some(lease(FitState::Running, timeout)))
+    }
+
+    /// Stores what came of a job; the same said twice counts once. False where there is no such agent of this owner.
+    pub async fn finish_job(
+        &self,
+        id: &str,
+        owner: &Owner,
+        attempt: &str,
+        outcome: JobOutcome,
+    ) -> Result<bool, JobError> {
+        let shared = &self.shared;
+        let Some(agent) = self.own_agent(id, owner).await? else {
+            return Ok(false);
+        };
+        let (claimed, state) = match self.under_way(&agent, attempt).await {
+            Ok(under_way) => under_way,
+            Err(JobError::JobEnded { .. }) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        debug_assert_eq!(state, FitState::Running);
+        let done = match outcome {
+            JobOutcome::Released => {
+                let put_back = shared.db.put_back(claimed.attempt()).await?;
+                shared.events.tell(&claimed.id, FitState::Queued);
+                shared.for_agents.send_replace(());
+                put_back
+            }
+            JobOutcome::Failed { error } => {
+                let error = FitError {
+                    detail: cut(error.detail, LONGEST_REASON),
+                    ..error
+                };
+                self.fail_job(&claimed, error).await?;
+                true
+            }
+            JobOutcome::Answered { result } => self.answered(&agent, &claimed, *result).await?,
+        };
+        if done { Ok(true) } else { Err(lost(attempt)) }
+    }
+
+    /// Stores an answer. False where the attempt was overtaken meanwhile.
+    async fn answered(
+        &self,
+        agent: &StoredAgent,
+        claimed: &Claimed,
+        result: FitResult,
+    ) -> Result<bool, JobError> {
+        let shared = &self.shared;
+        let permit = self.permit(claimed).await;
+        let never = Arc::default();
+        let request = read(shared, (&claimed.id, &claimed.request), &never).await?;
+        drop(permit);
+        let found = request.and_then(|request| {
+            let result = signed(result, agent, &request)?;
+            Ok((request, result))
+        });
+        let (request, result) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let error = self.fail_job(claimed, error).await?;
+                return Err(EngineError::Invalid(Invalid::at("/result", error.detail)).into());
+            }
+        };
+        let now = self.now();
+        let of = (&request, claimed.model_digest.as_str());
+        let next_id = || shared.ids.next(now, chance());
+        let rows = recommendations(&claimed.id, of, &result, now, next_id)?;
+        let document = json(&result);
+        let attempt = claimed.attempt();
+        let stored = shared.db.finish(attempt, &document, &rows, now).await?;
+        if stored {
+            tracing::info!(
+                fit.id = %claimed.id, agent = %agent.name,
+                micro_batch = result.recommendation.micro_batch,
+                "fit {} ends at a micro-batch of {}, as the agent {} found",
+                claimed.id, result.recommendation.micro_batch, agent.name
+            );
+            self.job_ended(&claimed.id, FitState::Done);
+        }
+        Ok(stored)
+    }
+
+    /// Stores why a job has no answer.
+    async fn fail_job(&self, claimed: &Claimed, error: FitError) -> Result<FitError, JobError> {
+        let now = self.now();
+        let attempt = claimed.attempt();
+        if self.shared.db.fail(attempt, &json(&error), now).await? {
+            tracing::warn!(fit.id = %claimed.id, "fit {} failed: {}", claimed.id, error.detail);
+            self.job_ended(&claimed.id, FitState::Failed);
+        }
+        Ok(error)
+    }
+
+    fn job_ended(&self, fit: &str, state: FitState) {
+        let shared = &self.shared;
+        self.forget_progress(fit);
+        shared.events.tell(fit, state);
+        shared.ended.send_replace(());
+        shared.wake.notify_one();
+    }
+
+    fn forget_progress(&self, fit: &str) {
+        self.shared.told_by_agents().remove(fit);
+    }
+
+    /// The attempt of this name, which this agent makes and which is under way.
+    async fn under_way(
+        &self,
+        agent: &StoredAgent,
+        attempt: &str,
+    ) -> Result<(Claimed, FitState), JobError> {
+        let holder = agent.holder();
+        let named = named(attempt, &holder)?;
+        match self.shared.db.attempted(named).await? {
+            Some((state @ FitState::Running, claimed)) => Ok((claimed, state)),
+            Some((FitState::Done | FitState::Failed, _)) => Err(JobError::JobEnded {
+                attempt: shorten(attempt),
+            }),
+            Some((FitState::Cancelled | FitState::Queued, _)) | None => Err(lost(attempt)),
+        }
+    }
+
+    /// A permit for whoever reads a request that may be large.
+    async fn permit(&self, claimed: &Claimed) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        // What is large is somewhere else, and named by its digest.
+        if claimed.request.as_str().contains("sha256:") {
+            Some(self.shared.enter(LARGE_LANE).await)
+        } else {
+            None
+        }
+    }
+
+    fn lease_until(&self, now: Time) -> Time {
+        Time(
+            now.0
+                .saturating_add(milliseconds(self.shared.limits.lease_of_agents)),
+        )
+    }
+}
+
+/// An attempt by its name.
+fn named<'a>(attempt: &'a str, holder: &'a Holder) -> Result<Attempt<'a>, JobError> {
+    let name = AttemptName::read(attempt).ok_or_else(|| lost(attempt))?;
+    Ok(Attempt {
+        id: name.fit,
+        number: name.number,
+        holder,
+    })
+}
+
+fn lost(attempt: &str) -> JobError {
+    JobError::LeaseLost {
+        attempt: shorten(attempt),
+    }
+}
+
+/// The answer of an agent, as it is stored: it says where it was found. An error where it answers something else.
+fn signed(
+    mut result: FitResult,
+    agent: &StoredAgent,
+    request: &Request,
+) -> Result<FitResult, FitError> {
+    let name = &agent.name;
+    let wrong = |what: &str| {
+        let detail = format!("the agent {name} answered something else than was asked: {what}");
+        FitError::new(FailureCode::Internal, detail)
+    };
+    if result.variants.is_empty() || result.variants.len() > request.variants.len() {
+        return Err(wrong("the answer is of other variants"));
+    }
+    if result.environment.batchfit != VERSION {
+        return Err(wrong("the answer is of another version"));
+    }
+    let on = &mut result.environment.device;
+    if on.starts_with("sim:") {
+        let note = format!("simulated by the agent {name}");
+        result.recommendation.notes.push(note.clone());
+        for variant in &mut result.variants {
+            variant.recommendation.notes.push(note.clone());
+        }
+    } else {
+        *on = format!("{name}/{on}");
+    }
+    match &request.device {
+        DeviceChoice::Kind(_) | DeviceChoice::Host(..) => Ok(result),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => {
+            Err(wrong("it was not for an agent"))
+        }
+    }
+}
+
+/// A text of an agent, of at most so many bytes.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}

@@ -1,0 +1,260 @@
+//! Agents: processes on other machines with GPUs that work on fits for this service.
+//!
+//! The unit of work is a whole fit, because a fit opens a worker on a GPU and probes it many times. An agent registers its cards and asks
+//! for something to do; what it gets is an attempt at a fit with a lease ([`crate::store::Lease`]), which it renews by telling how far
+//! it is. One that says nothing loses the fit to another, and what it says of that attempt afterwards is refused. All that
+//! counts is in the table, so agents may speak to any server on the same database.
+
+mod claims;
+mod documents;
+mod place;
+mod work;
+
+use std::collections::HashMap;
+
+pub use documents::{
+    AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
+    LeaseDocument, PROTOCOL, Registration, Welcome,
+};
+pub(super) use place::Place;
+pub use work::answer_job;
+
+use super::clock::milliseconds;
+use super::document::{VERSION, chance, json};
+use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
+use crate::model::{DeviceChoice, Request};
+use crate::store::{AGENT_LANE, Duty, JsonText, Registered, StoredAgent, Time};
+
+/// Whose agent it is: the API key under which it registered, empty where none is needed.
+pub type Owner = str;
+
+impl Jobs {
+    /// Registers an agent, or notes that it is there still.
+    pub async fn register_agent(
+        &self,
+        registration: &Registration,
+        owner: &Owner,
+    ) -> Result<Welcome, JobError> {
+        let shared = &self.shared;
+        if let Some(needed) = registration.other_version() {
+            return Err(JobError::AgentVersion { needed });
+        }
+        registration.check().map_err(EngineError::Invalid)?;
+        let now = self.now();
+        let new = StoredAgent {
+            id: shared.ids.next(now, chance()),
+            name: registration.name.clone(),
+            instance: registration.instance.clone(),
+            owner: owner.to_owned(),
+            version: registration.version.clone(),
+            duty: if registration.draining {
+                Duty::Draining
+            } else {
+                Duty::Ready
+            },
+            cards: JsonText::from(json(&registration.cards).to_string().as_str()),
+            registered_at: now,
+            seen_at: now,
+        };
+        let lost = self.lost(now);
+        match shared.db.register_agent(&new, lost).await? {
+            Registered::As(agent) => {
+                if registration.draining {
+                    // It may be waiting for something to do.
+                    shared.for_agents.send_replace(());
+                }
+                if agent.id == new.id {
+                    tracing::info!(agent = %agent.name, "registered the agent {}", agent.name);
+                }
+                let duty = agent.duty;
+                let works_on = self.works_on(&agent.id).await?;
+                Ok(Welcome {
+                    agent: document(*agent, works_on, lost),
+                    duty,
+                    lease_seconds: shared.limits.lease_of_agents.as_secs(),
+                    server_version: VERSION.to_owned(),
+                })
+            }
+            Registered::NameTaken(seen) => {
+                let silent = now.0.saturating_sub(seen.0).max(0) / 1000;
+                Err(JobError::AgentNameTaken {
+                    name: registration.name.clone(),
+                    silent: silent.unsigned_abs(),
+                })
+            }
+            Registered::TooMany => Err(JobError::TooManyAgents),
+        }
+    }
+
+    /// All agents, by name.
+    pub async fn agents(&self) -> Result<Vec<AgentDocument>, JobError> {
+        let agents = self.shared.db.agents().await?;
+        if agents.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lost = self.lost(self.now());
+        let mut works_on = self.all_works().await?;
+        let agents = agents.into_iter();
+        Ok(agents
+            .map(|agent| {
+                let works_on = works_on.remove(&agent.id).unwrap_or_default();
+                document(agent, works_on, lost)
+            })
+            .collect())
+    }
+
+    /// The agent of this id.
+    pub async fn agent(&self, id: &str) -> Result<Option<AgentDocument>, JobError> {
+        let Some(agent) = self.shared.db.agent(id).await? else {
+            return Ok(None);
+        };
+        let works_on = self.works_on(id).await?;
+        let lost = self.lost(self.now());
+        Ok(Some(document(agent, works_on, lost)))
+    }
+
+    /// Says what an agent is to do; `None` where there is none.
+    pub async fn set_duty(&self, id: &str, duty: Duty) -> Result<Option<AgentDocument>, JobError> {
+        if !self.shared.db.set_duty(id, duty).await? {
+            return Ok(None);
+        }
+        tracing::info!(agent.id = id, "the agent {id} is {} now", duty.name());
+        self.shared.for_agents.send_replace(());
+        self.agent(id).await
+    }
+
+    /// Forgets an agent, of this owner where one is given, and queues again what it works on. False where there is none.
+    pub async fn remove_agent(&self, id: &str, owner: Option<&Owner>) -> Result<bool, JobError> {
+        let shared = &self.shared;
+        if owner.is_some()
+            && self
+                .own_agent(id, owner.unwrap_or_default())
+                .await?
+                .is_none()
+        {
+            return Ok(false);
+        }
+        let is_removed = shared.db.remove_agent(id).await?;
+        shared.for_agents.send_replace(());
+        shared.wake.notify_one();
+        Ok(is_removed)
+    }
+
+    /// The cards of agents, as devices that requests may name.
+    pub(super) async fn devices_of_agents(&self) -> Result<Vec<DeviceSummary>, JobError> {
+        let agents = self.agents().await?;
+        let cards = agents.iter().flat_map(|agent| {
+            let summary = move |card: &AgentCard| summary(agent, card);
+            agent.cards.iter().map(summary)
+        });
+        Ok(cards.collect())
+    }
+
+    /// Where a request leads.
+    pub(super) async fn place(
+        &self,
+        request: &Request,
+    ) -> Result<Result<Place, EngineError>, JobError> {
+        if !matches!(
+            request.device,
+            DeviceChoice::Kind(_) | DeviceChoice::Host(..)
+        ) {
+            return Ok(Ok(Place::Here));
+        }
+        let agents = self.agents().await?;
+        Ok(place::place(request, &agents))
+    }
+
+    /// The agent of this id, if it is this owner's.
+    async fn own_agent(&self, id: &str, owner: &Owner) -> Result<Option<StoredAgent>, JobError> {
+        let agent = self.shared.db.agent(id).await?;
+        Ok(agent.filter(|agent| agent.owner == owner))
+    }
+
+    /// What time it is where leases are counted.
+    fn now(&self) -> Time {
+        self.shared.beats.time(Time::from(jiff::Timestamp::now()))
+    }
+
+    /// Agents that were not heard of since then are lost.
+    fn lost(&self, now: Time) -> Time {
+        let lease = milliseconds(self.shared.limits.lease_of_agents);
+        Time(now.0.saturating_sub(lease))
+    }
+
+    async fn works_on(&self, id: &str) -> Result<Vec<String>, JobError> {
+        Ok(self.all_works().await?.remove(id).unwrap_or_default())
+    }
+
+    /// What each agent works on.
+    async fn all_works(&self) -> Result<HashMap<String, Vec<String>>, JobError> {
+        let mut works: HashMap<String, Vec<String>> = HashMap::new();
+        for held in self.shared.db.running_fits().await? {
+            let holder = held.holder.as_ref();
+            let agent = holder.and_then(|holder| holder.name().strip_prefix(AGENT_LANE));
+            if let Some(agent) = agent {
+                works.entry(agent.to_owned()).or_default().push(held.id);
+            }
+        }
+        Ok(works)
+    }
+}
+
+/// The cards in a row.
+fn cards(agent: &StoredAgent) -> Vec<AgentCard> {
+    // Those of a version that wrote something else are not there.
+    serde_json::from_str(agent.cards.as_str()).unwrap_or_default()
+}
+
+fn document(agent: StoredAgent, works_on: Vec<String>, lost: Time) -> AgentDocument {
+    let state = match agent.duty {
+        _ if agent.seen_at < lost => AgentState::Lost,
+        Duty::Draining => AgentState::Draining,
+        Duty::Cordoned => AgentState::Cordoned,
+        Duty::Ready if works_on.is_empty() => AgentState::Ready,
+        Duty::Ready => AgentState::Busy,
+    };
+    AgentDocument {
+        cards: cards(&agent),
+        id: agent.id,
+        name: agent.name,
+        state,
+        version: agent.version,
+        works_on,
+        registered_at: agent.registered_at,
+        seen_at: agent.seen_at,
+    }
+}
+
+fn summary(agent: &AgentDocument, card: &AgentCard) -> DeviceSummary {
+    let missing = match agent.state {
+        AgentState::Ready | AgentState::Busy => None,
+        AgentState::Draining | AgentState::Cordoned | AgentState::Lost => {
+            Some(format!("its agent is {}", agent.state.name()))
+        }
+    };
+    let source = if card.simulated {
+        format!("simulated by the agent on {}", agent.name)
+    } else {
+        format!("the agent on {}", agent.name)
+    };
+    DeviceSummary {
+        device: format!("{}/{}", agent.name, card.device),
+        kind: if card.simulated {
+            DeviceKind::Simulated
+        } else {
+            DeviceKind::Cuda
+        },
+        card: card.kind.clone(),
+        gpu: Some(card.gpu.clone()),
+        memory_bytes: Some(card.memory_bytes),
+        usable_bytes: card.usable_bytes,
+        compute_capability: card.compute_capability.clone(),
+        multiprocessors: card.multiprocessors,
+        driver: card.driver.clone(),
+        cudnn: card.cudnn.clone(),
+        available: missing.is_none(),
+        missing,
+        source,
+    }
+}

@@ -1,0 +1,292 @@
+//! Where the device of a request leads: to this machine, or to agents.
+//!
+//! A fit that agents are to take waits in a lane that its name is told by: `agent KIND xN` for N cards of a kind, `agent sim KIND xN`
+//! where only simulated ones are registered, `agent HOST/cuda:N` for a card of a machine. So an agent that knows which of its cards
+//! are free knows which lanes it can serve.
+
+use std::collections::HashMap;
+
+use crate::device::sim::{CARDS, Card};
+use crate::jobs::EngineError;
+use crate::jobs::engine::card_name;
+use crate::model::{DeviceChoice, Request};
+use crate::store::AGENT_LANE;
+
+use super::{AgentCard, AgentDocument, AgentState};
+
+/// Where a request is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::jobs) enum Place {
+    /// By the engine of this process.
+    Here,
+    /// By an agent.
+    Agents {
+        /// In which lane it waits.
+        lane: String,
+        /// The card as fingerprints name it; `None` for a simulated one.
+        card: Option<String>,
+    },
+}
+
+/// How many cards a request takes.
+pub(super) fn cards_for(request: &Request) -> u64 {
+    if request.is_parallel() {
+        request.world_size
+    } else {
+        1
+    }
+}
+
+/// Where a request leads while there are these agents.
+pub(super) fn place(request: &Request, agents: &[AgentDocument]) -> Result<Place, EngineError> {
+    match &request.device {
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => Ok(Place::Here),
+        DeviceChoice::Kind(kind) => Ok(of_kind(kind, cards_for(request), agents)),
+        DeviceChoice::Host(host, number) => of_host(host, *number, agents),
+    }
+}
+
+/// To agents that have so many such cards and will take more some day; those with real ones first.
+fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Place {
+    let stays = agents.iter().filter(|agent| match agent.state {
+        AgentState::Ready | AgentState::Busy | AgentState::Cordoned => true,
+        AgentState::Draining | AgentState::Lost => false,
+    });
+    let has = |agent: &AgentDocument, simulated| {
+        let is_such =
+            |card: &&AgentCard| card.kind.as_deref() == Some(kind) && card.simulated == simulated;
+        agent.cards.iter().filter(is_such).count() as u64 >= count
+    };
+    if stays.clone().any(|agent| has(agent, false)) {
+        let product = Card::find(kind).map_or(kind, |card| card.product);
+        return Place::Agents {
+            lane: lane_of_kind(kind, false, count),
+            // Of whichever machine: their drivers may differ.
+            card: Some(card_name(product, None)),
+        };
+    }
+    if stays.clone().any(|agent| has(agent, true)) {
+        return Place::Agents {
+            lane: lane_of_kind(kind, true, count),
+            card: None,
+        };
+    }
+    Place::Here
+}
+
+fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Place, EngineError> {
+    let device = DeviceChoice::Host(host.to_owned(), number).to_string();
+    let unavailable = |missing: String| EngineError::DeviceUnavailable {
+        device: device.clone(),
+        missing,
+        simulated: CARDS
+            .iter()
+            .map(|card| format!("sim:{}", card.name))
+            .collect(),
+    };
+    let list = |names: Vec<&str>| names.join(", ");
+    let Some(agent) = agents.iter().find(|agent| agent.name == host) else {
+        let known: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
+        return Err(unavailable(if known.is_empty() {
+            format!("there is no host {host}, because no agent is registered")
+        } else {
+            format!(
+                "there is no host {host}; hosts with an agent are {}",
+                list(known)
+            )
+        }));
+    };
+    match agent.state {
+        AgentState::Ready | AgentState::Busy | AgentState::Cordoned => {}
+        AgentState::Draining => {
+            let missing = format!("the agent on {host} takes no more and is about to end");
+            return Err(unavailable(missing));
+        }
+        AgentState::Lost => {
+            let missing = format!("the agent on {host} has not been heard of for some time");
+            return Err(unavailable(missing));
+        }
+    }
+    let on = format!("cuda:{number}");
+    let Some(card) = agent.cards.iter().find(|card| card.device == on) else {
+        let here = agent
+            .cards
+            .iter()
+            .map(|card| card.device.as_str())
+            .collect();
+        let missing = format!("{host} has no {on}; it has {}", list(here));
+        return Err(unavailable(missing));
+    };
+    Ok(Place::Agents {
+        lane: lane_of_host(host, &on),
+        card: (!card.simulated).then(|| card_name(&card.gpu, card.driver.as_deref())),
+    })
+}
+
+/// The lane of so many cards of a kind.
+fn lane_of_kind(kind: &str, simulated: bool, count: u64) -> String {
+    let sim = if simulated { "sim " } else { "" };
+    format!("{AGENT_LANE}{sim}{kind} x{count}")
+}
+
+/// The lane of a machine's card.
+fn lane_of_host(host: &str, device: &str) -> String {
+    format!("{AGENT_LANE}{host}/{device}")
+}
+
+/// What an agent works on in a lane: on which device, and how many cards it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Takes {
+    pub(super) device: String,
+    pub(super) cards: u64,
+}
+
+/// The lanes that an agent of this name can serve with cards that are free.
+pub(super) fn lanes<'a>(
+    name: &str,
+    free: impl IntoIterator<Item = &'a AgentCard>,
+) -> HashMap<String, Takes> {
+    let mut lanes = HashMap::new();
+    let mut kinds: HashMap<(&str, bool), Vec<&AgentCard>> = HashMap::new();
+    for card in free {
+        let one = Takes {
+            device: card.device.clone(),
+            cards: 1,
+        };
+        lanes.insert(lane_of_host(name, &card.device), one);
+        if let Some(kind) = &card.kind {
+            let alike = kinds.entry((kind, card.simulated)).or_default();
+            alike.push(card);
+        }
+    }
+    for ((kind, simulated), cards) in kinds {
+        for count in 1..=cards.len() as u64 {
+            let takes = Takes {
+                device: if count == 1 {
+                    cards[0].device.clone()
+                } else {
+                    kind.to_owned()
+                },
+                cards: count,
+            };
+            lanes.insert(lane_of_kind(kind, simulated, count), takes);
+        }
+    }
+    lanes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::sim;
+    use crate::model::RequestDocument;
+    use crate::store::Time;
+
+    fn card(device: &str, kind: Option<&str>, simulated: bool) -> AgentCard {
+        AgentCard {
+            device: device.to_owned(),
+            kind: kind.map(str::to_owned),
+            gpu: "NVIDIA H100 80GB HBM3".to_owned(),
+            memory_bytes: 80 << 30,
+            usable_bytes: None,
+            compute_capability: None,
+            multiprocessors: None,
+            driver: Some("570.1".to_owned()),
+            cudnn: None,
+            mig: None,
+            simulated,
+        }
+    }
+
+    fn agent(name: &str, state: AgentState, cards: &[AgentCard]) -> AgentDocument {
+        AgentDocument {
+            id: name.to_owned(),
+            name: name.to_owned(),
+            state,
+            version: String::new(),
+            cards: cards.to_vec(),
+            works_on: Vec::new(),
+            registered_at: Time(0),
+            seen_at: Time(0),
+        }
+    }
+
+    fn on(device: &str, agents: &[AgentDocument]) -> Result<Place, String> {
+        let text = format!(r#"{{"model": {{"preset": "resnet18"}}, "device": "{device}"}}"#);
+        let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+        let request = Request::parse(document, &sim::names()).unwrap();
+        place(&request, agents).map_err(|error| error.to_string())
+    }
+
+    fn lane(place: Result<Place, String>) -> String {
+        match place {
+            Ok(Place::Agents { lane, .. }) => lane,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn real_cards_go_before_simulated_ones_and_both_before_none() {
+        let h100 = card("cuda:0", Some("h100-80g"), false);
+        let simulated = card("cuda:0", Some("h100-80g"), true);
+        let real = agent("a", AgentState::Cordoned, &[h100]);
+        let sim = agent("b", AgentState::Busy, &[simulated]);
+        let lost = |one: &AgentDocument| agent("c", AgentState::Lost, &one.cards);
+
+        assert_eq!(
+            lane(on("h100-80g", &[sim.clone(), real.clone()])),
+            "agent h100-80g x1"
+        );
+        assert_eq!(
+            lane(on("h100-80g", &[sim.clone(), lost(&real)])),
+            "agent sim h100-80g x1"
+        );
+        assert_eq!(on("h100-80g", &[lost(&real), lost(&sim)]), Ok(Place::Here));
+        assert_eq!(on("l4", &[real]), Ok(Place::Here));
+        assert_eq!(on("sim:l4", &[]), Ok(Place::Here));
+    }
+
+    #[test]
+    fn a_host_that_is_not_there_is_answered_with_those_that_are() {
+        let agents = [
+            agent("node1", AgentState::Ready, &[card("cuda:0", None, false)]),
+            agent("node2", AgentState::Lost, &[card("cuda:0", None, false)]),
+        ];
+
+        assert_eq!(lane(on("node1/cuda:0", &agents)), "agent node1/cuda:0");
+        let unknown = on("node9/cuda:0", &agents).unwrap_err();
+        assert!(unknown.contains("node1, node2"), "{unknown}");
+        let other = on("node1/cuda:3", &agents).unwrap_err();
+        assert!(other.contains("it has cuda:0"), "{other}");
+        assert!(on("node2/cuda:0", &agents).unwrap_err().contains("heard"));
+        let none = on("node1/cuda:0", &[]).unwrap_err();
+        assert!(none.contains("no agent is registered"), "{none}");
+    }
+
+    #[test]
+    fn an_agent_serves_the_lanes_of_its_free_cards() {
+        let cards = [
+            card("cuda:0", Some("h100-80g"), false),
+            card("cuda:1", Some("h100-80g"), false),
+            card("cuda:2", None, false),
+        ];
+
+        let served = lanes("node1", &cards);
+        let mut names: Vec<&str> = served.keys().map(String::as_str).collect();
+        names.sort_unstable();
+
+        assert_eq!(
+            names,
+            [
+                "agent h100-80g x1",
+                "agent h100-80g x2",
+                "agent node1/cuda:0",
+                "agent node1/cuda:1",
+                "agent node1/cuda:2",
+            ]
+        );
+        assert_eq!(served["agent h100-80g x1"].device, "cuda:0");
+        assert_eq!(served["agent h100-80g x2"].device, "h100-80g");
+        assert!(lanes("node1", &cards[..0]).is_empty());
+    }
+}

@@ -1,0 +1,55 @@
+//! The side of an agent: a job has an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bounded::unless;
+use crate::jobs::runner::on_thread;
+use crate::jobs::{Engine, EngineError, FailureCode, FitError, Progress};
+use crate::model::{DeviceChoice, Invalid, Request, RequestDocument};
+
+use super::{JobDocument, JobOutcome};
+
+/// Has the request of a job answered on a device of this machine, on a thread of its own. Nobody is told where it was stopped: that
+/// is `Released`.
+pub async fn answer_job(
+    engine: Arc<dyn Engine>,
+    job: JobDocument,
+    request: Vec<u8>,
+    device: DeviceChoice,
+    progress: impl Fn(Progress) + Send + 'static,
+    cancel: Arc<AtomicBool>,
+) -> JobOutcome {
+    let stopped = Arc::clone(&cancel);
+    let work = move |engine: &dyn Engine| {
+        let simulated = engine.simulated();
+        let known: Vec<&str> = simulated.iter().map(String::as_str).collect();
+        let read = || -> Result<Request, Invalid> {
+            let document = RequestDocument::from_bytes(request)?;
+            let request = Request::parse(document, &known)?;
+            Ok(request
+                .with_recorder(engine.records())
+                .with_taught(job.taught)
+                .on(device))
+        };
+        let read = unless(&cancel, read).ok_or(EngineError::Cancelled)?;
+        let request = read.map_err(EngineError::Invalid)?;
+        if job.apart {
+            engine.fit_apart(&request, &progress, &cancel)
+        } else {
+            engine.fit(&request, &progress, &cancel)
+        }
+    };
+    match on_thread(&job.fit.clone(), engine, work).await {
+        Ok(Ok(result)) => JobOutcome::Answered {
+            result: Box::new(result),
+        },
+        Ok(Err(EngineError::Cancelled)) if stopped.load(Ordering::Relaxed) => JobOutcome::Released,
+        Ok(Err(error)) => JobOutcome::Failed {
+            error: FitError::from(error),
+        },
+        Err(error) => JobOutcome::Failed {
+            error: FitError::new(FailureCode::Internal, error.to_string()),
+        },
+    }
+}

@@ -1,0 +1,475 @@
+//! Agents, as the service sees them: here they are what a test says in their place.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
+use batchfit::model::{RULES, Request as Question, RequestDocument};
+use serde_json::{Value, json};
+
+use super::scripted::{Scripted, result};
+use super::{Answer, DEADLINE, Service};
+
+/// A fit for any H200.
+const ON_KIND: &str =
+    r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;
+
+/// A fit for one card of one machine.
+const ON_HOST: &str =
+    r#"{"model": {"preset": "resnet18"}, "device": "node1/cuda:0", "memory_limit": "8GiB"}"#;
+
+fn card(device: &str, kind: &str) -> Value {
+    json!({
+        "device": device, "kind": kind, "gpu": "NVIDIA H200", "memory_bytes": 85_520_809_984_u64,
+        "usable_bytes": 80_000_000_000_u64, "compute_capability": "9.0", "multiprocessors": 132, "driver": "570.1",
+        "cudnn": "9.19.0", "mig": null, "simulated": false
+    })
+}
+
+fn registration(name: &str) -> Value {
+    json!({
+        "name": name, "instance": "0123456789abcdef", "version": env!("CARGO_PKG_VERSION"), "protocol": PROTOCOL,
+        "rules": RULES, "cards": [card("cuda:0", "h200")]
+    })
+}
+
+async fn service() -> Service {
+    Service::start(Scripted::default()).await
+}
+
+/// A service with leases that pass while a test waits.
+async fn hasty() -> Service {
+    let limits = Limits {
+        lease_of_agents: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    Service::limited(Scripted::default(), limits).await
+}
+
+impl Service {
+    async fn register(&self, registration: &Value) -> Answer {
+        self.post("/v1/agents", registration.to_string()).await
+    }
+
+    /// The id of a new agent.
+    async fn agent(&self, name: &str) -> String {
+        let welcome = self.register(&registration(name)).await;
+        assert_eq!(welcome.status, 200, "{}", welcome.text);
+        welcome.id()
+    }
+
+    async fn claim(&self, agent: &str, wait: u32) -> Value {
+        let claim = json!({"free": ["cuda:0"], "wait_seconds": wait});
+        let answer = self
+            .post(&format!("/v1/agents/{agent}/claims"), claim.to_string())
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()
+    }
+
+    /// The attempt at the fit that waits.
+    async fn attempt(&self, agent: &str) -> String {
+        let claimed = self.claim(agent, 10).await;
+        let attempt = claimed["job"]["attempt"].as_str();
+        attempt.unwrap_or_else(|| panic!("{claimed:#}")).to_owned()
+    }
+
+    async fn tell_job(&self, agent: &str, attempt: &str, news: &Value) -> Answer {
+        let path = format!("/v1/agents/{agent}/jobs/{attempt}/progress");
+        self.post(&path, news.to_string()).await
+    }
+
+    async fn finish(&self, agent: &str, attempt: &str, outcome: &Value) -> Answer {
+        let path = format!("/v1/agents/{agent}/jobs/{attempt}/result");
+        let request = Request::put(path);
+        self.send(request.body(Body::from(outcome.to_string())).unwrap())
+            .await
+    }
+
+    async fn patch(&self, agent: &str, state: &str) -> Answer {
+        let request = Request::patch(format!("/v1/agents/{agent}"));
+        let body = json!({"state": state}).to_string();
+        self.send(request.body(Body::from(body)).unwrap()).await
+    }
+
+    async fn state_of(&self, fit: &str) -> String {
+        let fit = self.get(&format!("/v1/fits/{fit}")).await.json();
+        fit["state"].as_str().unwrap().to_owned()
+    }
+}
+
+/// What an agent finds for a request, on its first card.
+fn answered(request: &str) -> Value {
+    let document = RequestDocument::from_json(request.as_bytes()).unwrap();
+    let request = Question::parse(document, &["h200"]).unwrap();
+    let mut result = result(&request);
+    "cuda:0".clone_into(&mut result.environment.device);
+    serde_json::to_value(JobOutcome::Answered {
+        result: Box::new(result),
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_fit_goes_to_an_agent_and_its_answer_comes_back() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await;
+    assert_eq!(fit.status, 202, "{}", fit.text);
+    assert_eq!(fit.json()["state"], "queued");
+
+    let claimed = service.claim(&agent, 0).await;
+    let job = &claimed["job"];
+    assert_eq!(
+        (&job["device"], &job["fit"]),
+        (&json!("cuda:0"), &json!(fit.id()))
+    );
+    let attempt = job["attempt"].as_str().unwrap().to_owned();
+    let asked = service
+        .get(&format!("/v1/agents/{agent}/jobs/{attempt}/request"))
+        .await;
+    assert_eq!(
+        asked.json(),
+        serde_json::from_str::<Value>(ON_KIND).unwrap()
+    );
+    let agents = service.get("/v1/agents").await.json();
+    assert_eq!(agents["items"][0]["state"], "busy");
+    assert_eq!(agents["items"][0]["works_on"], json!([fit.id()]));
+
+    let news = json!({"progress": {"probes_done": 3, "batch": 64, "note": "on the GPU"}});
+    let lease = service.tell_job(&agent, &attempt, &news).await;
+    assert_eq!(lease.json()["state"], "running");
+    let running = service.get(&format!("/v1/fits/{}", fit.id())).await.json();
+    assert_eq!(running["progress"]["batch"], 64);
+
+    // Said twice, as when the answer to the first is lost.
+    for _ in 0..2 {
+        let done = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+        assert_eq!(done.status, 204, "{}", done.text);
+    }
+    let done = service.get(&format!("/v1/fits/{}", fit.id())).await.json();
+    assert_eq!(done["state"], "done");
+    assert_eq!(done["result"]["environment"]["device"], "node1/cuda:0");
+    let stored = service.get("/v1/recommendations").await.json();
+    assert_eq!(stored["items"][0]["device"], "h200");
+    // The same question is answered, and goes to nobody.
+    let again = service.post("/v1/fits", ON_KIND).await;
+    assert_eq!(again.id(), fit.id());
+    assert_eq!(service.claim(&agent, 0).await["job"], Value::Null);
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_of_card_that_nobody_has_is_simulated() {
+    let service = service().await;
+    let request = r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;
+
+    // The engine of this test knows no kinds: that it is asked is what counts.
+    let refused = service.post("/v1/fits", request).await;
+
+    assert_eq!(refused.status, 422);
+    assert!(
+        refused.text.contains("h200 is not available"),
+        "{}",
+        refused.text
+    );
+}
+
+#[tokio::test]
+async fn a_card_of_one_machine_goes_to_that_machine_alone() {
+    let service = service().await;
+    let other = service.agent("node2").await;
+    let unknown = service.post("/v1/fits", ON_HOST).await;
+    assert_eq!(unknown.status, 422);
+    assert!(
+        unknown.text.contains("hosts with an agent are node2"),
+        "{}",
+        unknown.text
+    );
+    let node1 = service.agent("node1").await;
+
+    let fit = service.post("/v1/fits", ON_HOST).await;
+
+    assert_eq!(fit.status, 202, "{}", fit.text);
+    assert_eq!(service.claim(&other, 0).await["job"], Value::Null);
+    assert_eq!(service.claim(&node1, 0).await["job"]["fit"], fit.id());
+    let busy = service.post(
+        "/v1/probes",
+        r#"{"model": {"preset": "resnet18"}, "device": "node1/cuda:0", "batch": 1}"#,
+    );
+    let busy = busy.await;
+    assert_eq!(busy.status, 422);
+    assert!(busy.text.contains("POST /v1/fits"), "{}", busy.text);
+    let devices = service.get("/v1/devices").await.json();
+    let named = |name: &str| {
+        let mut items = devices["items"].as_array().unwrap().iter();
+        items.any(|item| {
+            item["device"] == name && item["card"] == "h200" && item["cudnn"] == "9.19.0"
+        })
+    };
+    assert!(
+        named("node1/cuda:0") && named("node2/cuda:0"),
+        "{devices:#}"
+    );
+}
+
+#[tokio::test]
+async fn whoever_waits_is_given_what_comes() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+
+    let (claimed, fit) = tokio::join!(service.claim(&agent, 15), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        service.post("/v1/fits", ON_KIND).await
+    });
+
+    assert_eq!(claimed["job"]["fit"], fit.id());
+}
+
+#[tokio::test]
+async fn a_lease_that_passes_gives_the_fit_to_another_and_the_late_answer_is_refused() {
+    let service = hasty().await;
+    let slow = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let first = service.attempt(&slow).await;
+    let other = service.agent("node2").await;
+
+    let second = tokio::time::timeout(DEADLINE, async {
+        loop {
+            let claimed = service.claim(&other, 1).await;
+            if let Some(attempt) = claimed["job"]["attempt"].as_str() {
+                assert_eq!(claimed["job"]["apart"], true);
+                return attempt.to_owned();
+            }
+        }
+    });
+    let second = second.await.expect("the lease passes");
+
+    assert_eq!(
+        (first, second.as_str()),
+        (format!("{fit}.1"), format!("{fit}.2").as_str())
+    );
+    let agents = service.get("/v1/agents").await.json();
+    assert_eq!(agents["items"][0]["state"], "lost");
+    for late in [
+        service
+            .tell_job(&slow, &format!("{fit}.1"), &json!({}))
+            .await,
+        service
+            .finish(&slow, &format!("{fit}.1"), &answered(ON_KIND))
+            .await,
+        // Somebody else's attempt is nobody's business.
+        service.finish(&slow, &second, &answered(ON_KIND)).await,
+    ] {
+        assert_eq!(late.status, 409, "{}", late.text);
+        assert_eq!(late.json()["type"], "/problems/lease-lost");
+    }
+    let done = service.finish(&other, &second, &answered(ON_KIND)).await;
+    assert_eq!(done.status, 204, "{}", done.text);
+    assert_eq!(service.state_of(&fit).await, "done");
+}
+
+#[tokio::test]
+async fn another_version_is_told_which_one_is_needed() {
+    let service = service().await;
+    for (member, other) in [
+        ("version", json!("0.0.9")),
+        ("protocol", json!(99)),
+        ("rules", json!("of another build")),
+    ] {
+        let mut registration = registration("node1");
+        registration[member] = other;
+        // Of which the service knows nothing.
+        registration["colour"] = json!("red");
+        let refused = service.register(&registration).await;
+        assert_eq!(refused.status, 409, "{}", refused.text);
+        assert_eq!(refused.json()["type"], "/problems/agent-version");
+        let needed = format!("batchfit {}", env!("CARGO_PKG_VERSION"));
+        assert!(refused.text.contains(&needed), "{}", refused.text);
+    }
+    assert_eq!(service.get("/v1/agents").await.json()["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_name_is_one_process_at_a_time() {
+    let service = service().await;
+    let first = service.agent("node1").await;
+    let mut other = registration("node1");
+    other["instance"] = json!("fedcba9876543210");
+
+    assert_eq!(service.agent("node1").await, first);
+    let refused = service.register(&other).await;
+
+    assert_eq!(refused.status, 409);
+    assert_eq!(refused.json()["type"], "/problems/agent-name-taken");
+    let gone = service.delete(&format!("/v1/agents/{first}")).await;
+    assert_eq!(gone.status, 204);
+    assert_ne!(service.register(&other).await.id(), first);
+}
+
+#[tokio::test]
+async fn cancelling_reaches_the_agent() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let attempt = service.attempt(&agent).await;
+
+    let cancelled = service.delete(&format!("/v1/fits/{fit}")).await;
+
+    assert_eq!(cancelled.status, 200);
+    let told = service.tell_job(&agent, &attempt, &json!({})).await;
+    assert_eq!(
+        (told.status, &told.json()["state"]),
+        (200, &json!("cancelled"))
+    );
+    let late = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+    assert_eq!(late.status, 409);
+    assert_eq!(service.state_of(&fit).await, "cancelled");
+}
+
+#[tokio::test]
+async fn drained_and_cordoned_agents_take_nothing() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    for state in ["draining", "cordoned"] {
+        let changed = service.patch(&agent, state).await;
+        assert_eq!(changed.json()["state"], state, "{}", changed.text);
+        let claimed = service.claim(&agent, 10).await;
+        assert_eq!(
+            (&claimed["duty"], &claimed["job"]),
+            (&json!(state), &Value::Null)
+        );
+    }
+    assert_eq!(service.patch(&agent, "sleepy").await.status, 422);
+    assert_eq!(service.patch("nobody", "ready").await.status, 404);
+
+    service.patch(&agent, "ready").await;
+    let attempt = service.attempt(&agent).await;
+    // One that ends gives back what it has.
+    let back = service
+        .finish(&agent, &attempt, &json!({"outcome": "released"}))
+        .await;
+
+    assert_eq!(back.status, 204, "{}", back.text);
+    assert_eq!(service.state_of(&fit).await, "queued");
+    let mut leaving = registration("node1");
+    leaving["draining"] = json!(true);
+    assert_eq!(service.register(&leaving).await.json()["duty"], "draining");
+}
+
+#[tokio::test]
+async fn what_an_agent_cannot_do_is_why_there_is_no_answer() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let attempt = service.attempt(&agent).await;
+    let error = json!({"code": "device-failed", "detail": "cuda:0 failed: it fell off the bus", "pointer": null, "simulated": null});
+
+    let told = service
+        .finish(
+            &agent,
+            &attempt,
+            &json!({"outcome": "failed", "error": error}),
+        )
+        .await;
+
+    assert_eq!(told.status, 204, "{}", told.text);
+    let failed = service.get(&format!("/v1/fits/{fit}")).await.json();
+    assert_eq!(failed["state"], "failed");
+    assert_eq!(failed["error"]["code"], "device-failed");
+}
+
+#[tokio::test]
+async fn an_answer_to_something_else_fails_the_fit() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let attempt = service.attempt(&agent).await;
+    let mut other = answered(ON_KIND);
+    other["result"]["variants"] = json!([]);
+
+    let refused = service.finish(&agent, &attempt, &other).await;
+
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    let failed = service.get(&format!("/v1/fits/{fit}")).await.json();
+    assert_eq!(failed["state"], "failed");
+    assert!(
+        failed["error"]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("node1")
+    );
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused_and_change_nothing() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let attempt = service.attempt(&agent).await;
+    let paths = [
+        "/v1/agents".to_owned(),
+        format!("/v1/agents/{agent}/claims"),
+        format!("/v1/agents/{agent}/jobs/{attempt}/progress"),
+        format!("/v1/agents/{agent}/jobs/{attempt}/result"),
+    ];
+    let deep = "[".repeat(200_000);
+    let long = format!(r#"{{"name": "{}"}}"#, "a".repeat(9 << 20));
+    let bodies = [
+        "",
+        "null",
+        "{",
+        "[]",
+        "\u{0}",
+        r#"{"free": 1}"#,
+        r#"{"progress": {"probes_done": -1}}"#,
+        r#"{"outcome": "answered", "result": {}}"#,
+        r#"{"outcome": "else"}"#,
+        &deep,
+        &long,
+    ];
+    for path in &paths {
+        for body in bodies {
+            let request = if path.ends_with("/result") {
+                Request::put(path)
+            } else {
+                Request::post(path)
+            };
+            let answer = service
+                .send(request.body(Body::from(body.to_owned())).unwrap())
+                .await;
+            // Of progress every member may be missing, and those that are not known are not looked at.
+            let is_harmless = path.ends_with("/progress") && answer.status == 200;
+            assert!(
+                is_harmless || (400..500).contains(&answer.status),
+                "{path} {}: {}",
+                body.get(..40).unwrap_or(body),
+                answer.text
+            );
+        }
+    }
+    for attempt in [
+        "",
+        "x",
+        "x.y",
+        &format!("{fit}.99"),
+        &format!("{fit}.-1"),
+        &"9".repeat(5_000),
+    ] {
+        let told = service.tell_job(&agent, attempt, &json!({})).await;
+        assert!(
+            matches!(told.status, 404 | 405 | 409),
+            "{attempt}: {}",
+            told.text
+        );
+    }
+    let mut many = registration("node3");
+    many["cards"] = (0..129)
+        .map(|number| card(&format!("cuda:{number}"), "h200"))
+        .collect();
+    assert_eq!(service.register(&many).await.status, 422);
+    let told = service.tell_job(&agent, &attempt, &json!({})).await;
+    assert_eq!(told.json()["state"], "running");
+}
