@@ -24,7 +24,7 @@ end() {
   rm -rf "$folder"
 }
 trap end EXIT
-"${as[@]}" "$bin/initdb" --pgdata "$folder/data" --username batchfit --auth trust --encoding UTF8 --no-sync >"$folder/log"
+"${as[@]}" "$bin/initdb" --pgdata "$folder/data" --username batchfit --auth trust --encoding UTF8 --no-sync >"$folder/initdb.log"
 "${as[@]}" "$bin/pg_ctl" --pgdata "$folder/data" --log "$folder/log" --wait --silent \
   --options "-c listen_addresses= -c unix_socket_directories=$folder -c fsync=off -c max_connections=500" start
 chmod 755 "$folder"
