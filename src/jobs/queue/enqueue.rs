@@ -1,0 +1,269 @@
+//! From a request to a row of the queue.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Asking, JobError, Jobs};
+use crate::alloc::MemoryLimit;
+use crate::bounded::{CancelOnDrop, unless};
+use crate::jobs::agents::Place;
+use crate::jobs::document::{chance, new_fit, terms};
+use crate::jobs::lanes::{LARGE_LANE, lane_of_fit};
+use crate::jobs::outcomes::{short_digest, taught};
+use crate::jobs::uploads::unknown;
+use crate::jobs::validate::{validate, validate_fit};
+use crate::jobs::{Engine, EngineError, FitDocument};
+use crate::model::{DeviceChoice, ModelAside, Request};
+use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
+
+impl Jobs {
+    /// Queues a fit, or finds the one that asks the same.
+    ///
+    /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
+    /// one whose limit other processes lowered.
+    ///
+    /// `large` is the permit of [`Jobs::large_models`], where the request was read under it. A large model keeps it
+    /// until it is answered.
+    pub async fn enqueue(
+        &self,
+        request: Request,
+        large: Option<OwnedSemaphorePermit>,
+        asking: Asking,
+        now: Time,
+    ) -> Result<FitDocument, JobError> {
+        let shared = &self.shared;
+        if let Some(fit) = self.asked_before(asking.key.as_ref()).await? {
+            return Ok(fit);
+        }
+        let terms = terms(&request, asking.somebody_waits);
+        let Checked {
+            request,
+            fingerprint,
+            model_digest,
+            shown,
+            aside,
+            lane,
+            for_agents,
+            is_simulated,
+        } = self.checked(request).await?;
+        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        validate_fit(lowered).map_err(EngineError::Invalid)?;
+        let id = shared.ids.next(now, chance());
+        let aside = aside.map(|aside| beside(aside, now));
+        let new = NewFit {
+            key: asking.key,
+            ..new_fit(
+                id,
+                &request,
+                shown,
+                (fingerprint, model_digest),
+                aside,
+                (terms, lane),
+                now,
+            )
+        };
+        let space = shared.upload_space();
+        let reuse = if is_simulated || request.memory_limit.is_some() {
+            Reuse::Finished
+        } else {
+            Reuse::InFlight
+        };
+        let capacity = i64::from(shared.limits.queued);
+        // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
+        let handed = match request.device {
+            DeviceChoice::Sim(_) => request.clone().without_text(),
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => request.clone(),
+        };
+        let permit = large.filter(|_| new.lane == LARGE_LANE);
+        // An agent reads it for itself.
+        let left = (!for_agents).then(|| shared.handover.leave(&new.id, handed, permit));
+        let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
+        if let Enqueued::Same(id) = &queued
+            && !is_simulated
+            && let Some(fit) = self.fit(id).await?
+            && fit.state == FitState::Done
+            && !had_its_limit(&request, &fit)
+        {
+            queued = shared
+                .db
+                .enqueue(&new, Reuse::InFlight, capacity, space)
+                .await?;
+        }
+        let is_shared = matches!(queued, Enqueued::Same(_));
+        let id = match queued {
+            Enqueued::Added => {
+                tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
+                if let Some(left) = left {
+                    left.stay();
+                }
+                shared.events.of(&new.id, 0, FitState::Queued);
+                shared.wake.notify_one();
+                shared.for_agents.send_replace(());
+                new.id
+            }
+            Enqueued::Same(id) => {
+                if let Some(key) = &new.key
+                    && !shared.db.remember_key(key, &id, now).await?
+                    && let Some(fit) = self.asked_before(new.key.as_ref()).await?
+                {
+                    return Ok(fit);
+                }
+                id
+            }
+            // By a request that was sent at the same time.
+            Enqueued::KeyTaken => match self.asked_before(new.key.as_ref()).await? {
+                Some(fit) => return Ok(fit),
+                None => return Err(JobError::Busy),
+            },
+            Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
+            Enqueued::QueueFull => {
+                return Err(JobError::QueueFull {
+                    waiting: shared.limits.queued,
+                });
+            }
+        };
+        // One that ended long ago may be dropped meanwhile.
+        let fit = self.fit(&id).await?.ok_or(JobError::Busy)?;
+        if is_shared && !fit.state.is_final() {
+            shared.db.ask_again(&id, terms).await?;
+        }
+        Ok(fit)
+    }
+
+    /// The fit that was asked for under this name before.
+    async fn asked_before(
+        &self,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Option<FitDocument>, JobError> {
+        let Some(key) = key else { return Ok(None) };
+        match self.shared.db.asked_before(key).await? {
+            None => Ok(None),
+            Some(before) if before.body == key.body => self.fit(&before.fit_id).await,
+            Some(before) => Err(JobError::KeyReused {
+                key: key.key.clone(),
+                fit: before.fit_id,
+            }),
+        }
+    }
+
+    /// Builds the request's graph and looks for its device, in this order: a request that is wrong
+    /// everywhere is answered with what is wrong in it.
+    pub(in crate::jobs) async fn checked(&self, request: Request) -> Result<Checked, JobError> {
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
+        let db = self.shared.db.clone();
+        db.read_learnt().await?;
+        let place = self.place(&request).await?;
+        let check = move |engine: &dyn Engine| {
+            let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+            let lowered = lowered.map_err(EngineError::Invalid)?;
+            let (card, agents) = match place? {
+                Place::Here => (engine.check(&request)?, None),
+                Place::Agents { lane, card } => (card, Some(lane)),
+            };
+            let digest = request.model_digest(lowered);
+            let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
+            let request = request.with_taught(taught);
+            let lowered = request.lower().map_err(EngineError::Invalid)?;
+            let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
+            let (shown, aside) = request.shown();
+            let for_agents = agents.is_some();
+            Ok(Checked {
+                lane: agents.unwrap_or_else(|| lane_of_fit(&request, card.as_deref())),
+                for_agents,
+                is_simulated: card.is_none(),
+                shown: JsonText::from(shown.text()),
+                aside,
+                fingerprint,
+                model_digest: short_digest(&digest),
+                request,
+            })
+        };
+        let checked: Result<_, EngineError> = self.on_thread("check", check).await?;
+        Ok(checked?)
+    }
+}
+
+/// A request that can be worked on.
+pub(in crate::jobs) struct Checked {
+    pub(in crate::jobs) request: Request,
+    pub(in crate::jobs) fingerprint: String,
+    /// The model itself: the beginning of a digest.
+    model_digest: String,
+    /// The request as it is stored and shown.
+    pub(in crate::jobs) shown: JsonText,
+    /// Its model, where that is not shown.
+    aside: Option<ModelAside>,
+    /// What it must not run beside.
+    pub(in crate::jobs) lane: String,
+    /// Whether agents are to answer it.
+    pub(in crate::jobs) for_agents: bool,
+    /// Whether no real card is asked.
+    is_simulated: bool,
+}
+
+/// The model of a fit that is not shown with it, to be kept beside it.
+fn beside(aside: ModelAside, now: Time) -> NewUpload {
+    NewUpload {
+        digest: aside.digest,
+        names: Vec::new(),
+        kind: aside.kind,
+        bytes: aside.bytes,
+        about: JsonText::from("{}"),
+        gzip: aside.gzip,
+        created_at: now,
+    }
+}
+
+/// Whether the answer is for all of the memory that its request allows.
+fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
+    let had = fit.result.as_ref().and_then(|result| {
+        let recommendation = result.get("recommendation")?;
+        recommendation.get("limit_bytes")?.as_u64()
+    });
+    match (request.memory_limit, had) {
+        (Some(MemoryLimit::Bytes(asked)), Some(had)) => had >= asked.0,
+        (Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::model::RequestDocument;
+
+    fn fit(limit: u64) -> FitDocument {
+        FitDocument {
+            id: "1".to_owned(),
+            state: FitState::Done,
+            request: JsonText::from("{}"),
+            result: Some(serde_json::json!({"recommendation": {"limit_bytes": limit}})),
+            error: None,
+            progress: None,
+            created_at: Time::from(Timestamp::UNIX_EPOCH),
+            started_at: None,
+            finished_at: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_for_less_memory_than_was_asked_for_is_not_used_again() {
+        let request = |limit: &str| {
+            let text =
+                format!(r#"{{"model": {{"preset": "resnet18"}}, "memory_limit": "{limit}"}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            Request::parse(document, &[]).unwrap()
+        };
+
+        assert!(had_its_limit(&request("1GiB"), &fit(1 << 30)));
+        assert!(!had_its_limit(&request("1GiB"), &fit(1 << 29)));
+        assert!(!had_its_limit(&request("0.5"), &fit(1 << 30)));
+    }
+}

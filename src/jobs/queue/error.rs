@@ -1,0 +1,126 @@
+//! Why a job was not done.
+
+use std::time::Duration;
+
+use crate::jobs::EngineError;
+use crate::model::Digest;
+use crate::store::StoreError;
+
+/// Why a job was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// Too many fits are waiting.
+    #[error("{waiting} fits are waiting already")]
+    QueueFull {
+        /// The bound that was reached.
+        waiting: u32,
+    },
+    /// Something else was asked under the same idempotency key.
+    #[error(
+        "something else was asked under the Idempotency-Key {key:?}, which got fit {fit}; send what was sent then, or a new \
+         key"
+    )]
+    KeyReused {
+        /// The key.
+        key: String,
+        /// What was asked first.
+        fit: String,
+    },
+    /// As many searches are under way as may be.
+    #[error("{most} searches are under way already; cancel those that nobody needs")]
+    TooManySearches {
+        /// The bound that was reached.
+        most: u32,
+    },
+    /// The device has been busy for longer than a caller should wait.
+    #[error("{device} is busy with another request")]
+    DeviceBusy {
+        /// As in the request.
+        device: String,
+    },
+    /// The request names an upload that is not there.
+    #[error(
+        "there is no upload {digest}, or it has expired; send the file with PUT /v1/graphs/{digest}, or POST \
+         /v1/graphs, and ask again"
+    )]
+    UploadUnknown {
+        /// Where in the request, as a JSON pointer.
+        pointer: String,
+        /// What is named there.
+        digest: Digest,
+    },
+    /// All uploads together take what they may.
+    #[error(
+        "this upload takes {} MiB compressed, and others take {} of the {} MiB that all of them may; GET /v1/graphs \
+         lists them, DELETE drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
+    )]
+    UploadsFull {
+        /// What this one takes, in bytes.
+        needed: usize,
+        /// What the others do.
+        taken: u64,
+        /// What all of them may.
+        limit: u64,
+    },
+    /// The engine has no answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine panicked.
+    #[error("the engine panicked: {message}")]
+    EnginePanicked {
+        /// What it said.
+        message: String,
+    },
+    /// The work was not done in time, and was stopped.
+    #[error("the probe took longer than {} s and was stopped; ask for less at a time", deadline.as_secs())]
+    TookTooLong {
+        /// How long it might have taken.
+        deadline: Duration,
+    },
+    /// Others changed what was just looked at.
+    #[error("others changed the fit meanwhile; ask again")]
+    Busy,
+    /// An agent has another version.
+    #[error("{needed}")]
+    AgentVersion {
+        /// Which one is needed.
+        needed: String,
+    },
+    /// Another agent has this name.
+    #[error(
+        "another agent called {name} is registered and was heard of {silent} s ago; give this one another name (`--name`), or wait \
+         until that one is lost"
+    )]
+    AgentNameTaken {
+        /// The name.
+        name: String,
+        /// How long nothing was heard of the other, in seconds.
+        silent: u64,
+    },
+    /// There are as many agents as may be.
+    #[error(
+        "there are as many agents as may be; forget those that are lost with DELETE /v1/agents/{{id}}"
+    )]
+    TooManyAgents,
+    /// What an agent says is of an attempt that is not its own any more.
+    #[error(
+        "attempt {attempt} is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what \
+         is said of it is not stored"
+    )]
+    LeaseLost {
+        /// The attempt.
+        attempt: String,
+    },
+    /// There is nothing more to be said of an attempt.
+    #[error("attempt {attempt} has ended, and its answer is stored")]
+    JobEnded {
+        /// The attempt.
+        attempt: String,
+    },
+    /// The server is about to end.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// The database has no answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,342 @@
+//! What the outside may ask of the queue.
+
+mod enqueue;
+mod error;
+mod shared;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub(in crate::jobs) use enqueue::Checked;
+pub use error::JobError;
+pub(in crate::jobs) use shared::{Running, Shared};
+
+use super::clock::{Clock, milliseconds};
+use super::events::{Events, FitNews, Follower, Log};
+use super::handover::Handover;
+use super::lanes::Lanes;
+use super::leases::{self, Beats, LEASE};
+use super::news::{self, Elsewhere};
+use super::readiness::{Readiness, Unready};
+use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
+use crate::device::sim::calibration_turn;
+use crate::model::{Invalid, Request, RequestDocument, Uploads};
+use crate::store::{Db, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, Time};
+
+/// How much is taken on at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Fits that may wait. More are refused.
+    pub queued: u32,
+    /// Fits and probes on simulated devices that run at a time.
+    pub simulated_in_parallel: u32,
+    /// What uploads may take.
+    pub uploads: UploadLimits,
+    /// How long what has ended is kept; `None` for ever.
+    pub retention: Option<Duration>,
+    /// How long a fit stays with a server that says nothing, where several share a database. At least [`LEASE`] where they are on
+    /// machines of their own.
+    pub lease: Duration,
+    /// How long an agent may say nothing before what it works on is given to another.
+    pub lease_of_agents: Duration,
+}
+
+impl Default for Limits {
+    /// A hundred waiting fits are minutes of work; simulation is bound by one core each.
+    fn default() -> Limits {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Limits {
+            queued: 100,
+            simulated_in_parallel: u32::try_from(cores).unwrap_or(1),
+            uploads: UploadLimits::default(),
+            retention: None,
+            lease: LEASE,
+            // Some lost messages, and an agent that loads a large model, are no reason to begin anew.
+            lease_of_agents: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How a fit is asked for, beside what.
+#[derive(Debug, Clone, Default)]
+pub struct Asking {
+    /// Whether somebody waits for the answer.
+    pub somebody_waits: bool,
+    /// The name that the client gave to this request: what it asks again under it is the same fit.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// What came of the wish to cancel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cancellation {
+    /// The fit is cancelled, now or since earlier.
+    Cancelled(Box<FitDocument>),
+    /// It had ended before.
+    TooLate(FitState),
+    /// There is no such fit.
+    Unknown,
+}
+
+/// The queue, its runner, and everything that works for them. Cloning it shares it.
+#[derive(Clone)]
+pub struct Jobs {
+    pub(in crate::jobs) shared: Arc<Shared>,
+}
+
+impl Jobs {
+    /// Takes up the fits that the last server left unfinished, and starts the runner.
+    pub async fn start(
+        db: Db,
+        engine: Arc<dyn Engine>,
+        limits: Limits,
+        shutdown: CancellationToken,
+    ) -> Result<Jobs, JobError> {
+        let now = db.clock(Time::from(jiff::Timestamp::now())).await?;
+        let lease = milliseconds(limits.lease_of_agents);
+        // They may have worked on while there was no server.
+        db.spare_agents(Time(now.0.saturating_add(lease))).await?;
+        let queued = db.recover().await?;
+        if queued > 0 {
+            tracing::warn!(
+                fits = queued,
+                "queued {queued} interrupted fits again, each to run in a process of its own"
+            );
+        }
+        let jobs = Jobs::beside(db, engine, limits, shutdown).await?;
+        let runner = runner::run(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(runner);
+        let renew = leases::renew(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(renew);
+        if jobs.shared.db.is_shared() {
+            let listen = news::listen(Arc::clone(&jobs.shared));
+            jobs.shared.tasks.spawn(listen);
+            let tell = news::tell(Arc::clone(&jobs.shared));
+            jobs.shared.tasks.spawn(tell);
+        }
+        let sweep = uploads::sweep(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(sweep);
+        Ok(jobs)
+    }
+
+    /// For whoever leads a search beside a server, perhaps, on its database: takes up no fits, and drops nothing that
+    /// expires.
+    pub async fn beside(
+        db: Db,
+        engine: Arc<dyn Engine>,
+        limits: Limits,
+        shutdown: CancellationToken,
+    ) -> Result<Jobs, JobError> {
+        let is_shared = db.is_shared();
+        let gpus = if is_shared {
+            let devices =
+                runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::devices).await?;
+            Some(leases::gpus(&devices))
+        } else {
+            None
+        };
+        let clock = Clock::since(db.last_noted().await?);
+        Ok(Jobs {
+            shared: Arc::new(Shared {
+                db,
+                engine,
+                limits,
+                ids: Ids::default(),
+                holder: leases::name(),
+                gpus,
+                beats: Beats::default(),
+                clock,
+                lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
+                handover: Handover::default(),
+                events: Events::new(is_shared),
+                elsewhere: Elsewhere::default(),
+                running: Mutex::default(),
+                told_by_agents: Mutex::default(),
+                wake: Notify::new(),
+                for_agents: watch::Sender::default(),
+                ended: watch::Sender::default(),
+                unstored: AtomicU32::new(0),
+                readiness: Readiness::default(),
+                shutdown,
+                tasks: TaskTracker::new(),
+            }),
+        })
+    }
+
+    /// Waits until every task has ended. Cancel the token given to [`Jobs::start`] first.
+    pub async fn ended(&self) {
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+
+    /// Whether fits can be stored: nothing waits to be, and a row was just written.
+    pub async fn is_ready(&self) -> Result<(), Unready> {
+        let shared = &self.shared;
+        if shared.shutdown.is_cancelled() {
+            return Err(Unready::Ending);
+        }
+        let found = shared
+            .readiness
+            .ask(&shared.db, shared.clock.noted(), &shared.tasks)
+            .await;
+        found?;
+        match shared.unstored.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            some => Err(Unready::Unstored(some)),
+        }
+    }
+
+    /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
+    pub fn large_models(&self) -> Arc<Semaphore> {
+        self.shared.lanes.large()
+    }
+
+    /// Reads a request that names no uploads.
+    pub fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
+        self.shared.parse(document, &Uploads::default())
+    }
+
+    /// What is told of a fit after event `last`. `None` where there is no such fit.
+    pub async fn events(&self, id: &str, last: Option<u64>) -> Result<Option<Follower>, JobError> {
+        let shared = &self.shared;
+        if let Some(log) = shared.events.find(id) {
+            return Ok(Some(log.follow(last)));
+        }
+        let Some((state, attempts)) = shared.db.fit_attempts(id).await? else {
+            return Ok(None);
+        };
+        if state.is_final() {
+            return Ok(Some({
+                let log = Log::new(attempts, state, shared.db.is_shared());
+                Arc::new(log).follow(last)
+            }));
+        }
+        // One that runs has begun one of its attempts.
+        let before = attempts - i64::from(state == FitState::Running);
+        let log = shared.events.of(id, before, state);
+        // It may have ended before the log was there to be told.
+        let state = shared.db.fit_state(id).await?;
+        if let Some(state) = state.filter(|state| state.is_final()) {
+            shared.events.tell(id, state);
+        }
+        Ok(Some(log.follow(last)))
+    }
+
+    /// What changes from now on, of all fits that this server is asked about.
+    pub fn follow_all(&self) -> broadcast::Receiver<FitNews> {
+        self.shared.events.follow_all()
+    }
+
+    /// The answer of a fit, without its question.
+    pub async fn answer(&self, id: &str) -> Result<Option<FitAnswer>, JobError> {
+        Ok(self.shared.db.fit_answer(id).await?)
+    }
+
+    /// Ends when the server is about to.
+    pub async fn ending(&self) {
+        self.shared.shutdown.cancelled().await;
+    }
+
+    /// The fit, with its progress while it runs here.
+    pub async fn fit(&self, id: &str) -> Result<Option<FitDocument>, JobError> {
+        let fit = self.shared.db.fit(id).await?;
+        Ok(fit.map(|fit| {
+            let progress = match fit.state {
+                FitState::Running => self
+                    .shared
+                    .progress(id)
+                    .or_else(|| self.shared.elsewhere.progress(id)),
+                FitState::Queued | FitState::Done | FitState::Failed | FitState::Cancelled => None,
+            };
+            FitDocument::of(fit, progress)
+        }))
+    }
+
+    /// Fits, newest first.
+    pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, JobError> {
+        Ok(self.shared.db.fits(filter).await?)
+    }
+
+    /// Waits until the fit has ended, the patience is at its end or the server is.
+    pub async fn wait(
+        &self,
+        id: &str,
+        patience: Duration,
+    ) -> Result<Option<FitDocument>, JobError> {
+        let deadline = Instant::now() + patience;
+        let mut ended = self.shared.ended.subscribe();
+        loop {
+            let state = self.shared.db.fit_state(id).await?;
+            if state.is_none_or(FitState::is_final) {
+                break;
+            }
+            let waited = tokio::select! {
+                changed = tokio::time::timeout_at(deadline, ended.changed()) => changed.is_ok(),
+                () = self.shared.shutdown.cancelled() => false,
+            };
+            if !waited {
+                break;
+            }
+        }
+        self.fit(id).await
+    }
+
+    /// Stops a fit that waits or runs.
+    pub async fn cancel(&self, id: &str, now: Time) -> Result<Cancellation, JobError> {
+        let shared = &self.shared;
+        if shared.db.cancel(id, now).await? {
+            shared.handover.take(id);
+            if let Some(running) = shared.running(id) {
+                running.cancel.store(true, Ordering::Relaxed);
+            }
+            shared.told_by_agents().remove(id);
+            shared.events.tell(id, FitState::Cancelled);
+            shared.wake.notify_one();
+            shared.ended.send_replace(());
+            tracing::info!(fit.id = %id, "cancelled fit {id}");
+        }
+        Ok(match self.fit(id).await? {
+            None => Cancellation::Unknown,
+            Some(fit) if fit.state == FitState::Cancelled => Cancellation::Cancelled(Box::new(fit)),
+            Some(fit) => Cancellation::TooLate(fit.state),
+        })
+    }
+
+    /// The devices that requests may name: those of this machine, of agents, and simulated ones.
+    pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
+        let mut devices = self.on_thread("devices", <dyn Engine>::devices).await?;
+        let is_real = |device: &DeviceSummary| device.kind == DeviceKind::Cuda;
+        let real = devices.iter().filter(|device| is_real(device)).count();
+        devices.splice(real..real, self.devices_of_agents().await?);
+        Ok(devices)
+    }
+
+    /// Another number whenever answers that were given before may be others: headroom was learnt, or a card calibrated.
+    pub fn turns(&self) -> u64 {
+        let learnt = self.shared.db.learnt_turns();
+        learnt.wrapping_add(calibration_turn())
+    }
+
+    /// The database, for questions that need no work.
+    pub fn db(&self) -> &Db {
+        &self.shared.db
+    }
+
+    /// Runs `work` on a thread of its own and waits for it, or for the end of the server.
+    pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
+    ) -> Result<T, JobError> {
+        let working = runner::on_thread(name, Arc::clone(&self.shared.engine), work);
+        tokio::select! {
+            done = working => done,
+            () = self.shared.shutdown.cancelled() => Err(JobError::ShuttingDown),
+        }
+    }
+}

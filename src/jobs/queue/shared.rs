@@ -1,0 +1,157 @@
+//! What the queue, its runner and all that work for them share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Limits;
+use crate::jobs::clock::Clock;
+use crate::jobs::events::Events;
+use crate::jobs::handover::Handover;
+use crate::jobs::lanes::{LARGE_LANE, Lanes};
+use crate::jobs::leases::Beats;
+use crate::jobs::news::Elsewhere;
+use crate::jobs::readiness::Readiness;
+use crate::jobs::{Engine, Progress};
+use crate::model::{Invalid, Request, RequestDocument, Uploads};
+use crate::store::{Db, Holder, Ids, Lease, ParallelSimulated, Time};
+
+pub(in crate::jobs) struct Shared {
+    pub(in crate::jobs) db: Db,
+    pub(in crate::jobs) engine: Arc<dyn Engine>,
+    pub(in crate::jobs) limits: Limits,
+    pub(in crate::jobs) ids: Ids,
+    /// Under which name this server works on fits.
+    pub(in crate::jobs) holder: Holder,
+    /// Which GPUs its fits may be for, where other servers have others; `None` for any.
+    pub(in crate::jobs) gpus: Option<String>,
+    /// When it last reached the database, and what time it is there.
+    pub(in crate::jobs) beats: Beats,
+    pub(in crate::jobs) clock: Clock,
+    pub(in crate::jobs) lanes: Lanes,
+    pub(in crate::jobs) handover: Handover,
+    /// What is told of fits.
+    pub(in crate::jobs) events: Events,
+    /// What other servers tell.
+    pub(in crate::jobs) elsewhere: Elsewhere,
+    /// The fits at work in this process, by id.
+    pub(in crate::jobs) running: Mutex<HashMap<String, Arc<Running>>>,
+    /// How far agents are, by fit.
+    pub(super) told_by_agents: Mutex<HashMap<String, Progress>>,
+    /// Tells the runner that there may be something to claim.
+    pub(in crate::jobs) wake: Notify,
+    /// Changes whenever there may be something for agents.
+    pub(in crate::jobs) for_agents: watch::Sender<()>,
+    /// Changes whenever a fit ends.
+    pub(in crate::jobs) ended: watch::Sender<()>,
+    /// Fits that have ended and could not be stored yet.
+    pub(in crate::jobs) unstored: AtomicU32,
+    pub(super) readiness: Readiness,
+    pub(in crate::jobs) shutdown: CancellationToken,
+    pub(in crate::jobs) tasks: TaskTracker,
+}
+
+/// A fit at work.
+#[derive(Debug, Default)]
+pub(in crate::jobs) struct Running {
+    pub(in crate::jobs) cancel: Arc<AtomicBool>,
+    pub(in crate::jobs) progress: Mutex<Option<Progress>>,
+}
+
+impl Shared {
+    /// Reads a request that names these uploads.
+    pub(in crate::jobs) fn parse(
+        &self,
+        document: RequestDocument,
+        uploads: &Uploads,
+    ) -> Result<Request, Invalid> {
+        // A card may have been calibrated meanwhile.
+        let simulated = self.engine.simulated();
+        let simulated: Vec<&str> = simulated.iter().map(String::as_str).collect();
+        let request = Request::parse_with_uploads(document, uploads, &simulated)?;
+        Ok(request.with_recorder(self.engine.records()))
+    }
+
+    /// Waits for a place in a lane.
+    pub(in crate::jobs) async fn enter(&self, lane: &str) -> OwnedSemaphorePermit {
+        // The fits that wait with a permit are claimed after this one.
+        let _wanted = (lane == LARGE_LANE).then(|| self.handover.want_permit());
+        self.lanes.enter(lane).await
+    }
+
+    pub(in crate::jobs) fn running(&self, id: &str) -> Option<Arc<Running>> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        running.get(id).map(Arc::clone)
+    }
+
+    /// Whether any fit is at work here.
+    pub(in crate::jobs) fn works(&self) -> bool {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        !running.is_empty()
+    }
+
+    /// The fits that are at work here.
+    pub(in crate::jobs) fn at_work(&self) -> Vec<String> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        running.keys().cloned().collect()
+    }
+
+    /// For this server, from now on.
+    pub(in crate::jobs) fn lease(&self, now: Time) -> Lease<'_> {
+        Lease {
+            holder: &self.holder,
+            until: self.beats.until(now, self.limits.lease),
+        }
+    }
+
+    /// How far the fits are that are at work here.
+    pub(in crate::jobs) fn all_progress(&self) -> HashMap<String, Progress> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        let progress = running.iter().filter_map(|(id, running)| {
+            let progress = running.progress.lock();
+            let progress = progress.expect("nothing panics while it is held");
+            Some((id.clone(), progress.clone()?))
+        });
+        let mut all = self.told_by_agents().clone();
+        all.extend(progress);
+        all
+    }
+
+    /// How far agents are, by fit.
+    pub(in crate::jobs) fn told_by_agents(&self) -> MutexGuard<'_, HashMap<String, Progress>> {
+        let told = self.told_by_agents.lock();
+        told.expect("nothing panics while it is held")
+    }
+
+    pub(super) fn progress(&self, id: &str) -> Option<Progress> {
+        let Some(running) = self.running(id) else {
+            return self.told_by_agents().get(id).cloned();
+        };
+        let progress = running
+            .progress
+            .lock()
+            .expect("nothing panics while it is held");
+        progress.clone()
+    }
+
+    /// How many simulated fits may be claimed.
+    pub(in crate::jobs) fn parallel(&self) -> ParallelSimulated {
+        ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
+    }
+}
