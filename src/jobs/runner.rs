@@ -35,7 +35,9 @@ const STACK: usize = 8 << 20;
 
 /// Claims fits until the server ends.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut look_around = tokio::time::interval(LOOK_AROUND);
+    // Not at once: what there is to begin with is claimed first of all.
+    let first = tokio::time::Instant::now() + LOOK_AROUND;
+    let mut look_around = tokio::time::interval_at(first, LOOK_AROUND);
     look_around.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut retry_after = RETRY_AFTER;
     while !shared.shutdown.is_cancelled() {

@@ -155,9 +155,13 @@ async fn the_service_ends_within_a_second() {
         RESNET.len()
     );
     client.write_all(request.as_bytes()).await.unwrap();
-    while fits.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
+    let begun = async {
+        while fits.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let long = Duration::from_secs(60);
+    tokio::time::timeout(long, begun).await.expect("it begins");
 
     let asked = Instant::now();
     shutdown.cancel();
