@@ -4,12 +4,12 @@
     workspaces_check.py RECORDED ASKED      a table by pass, and by pass and kind of layer
 
 Both are raw recordings of `batchfit calibrate --layers LAYERS --batches ... --share 0/1 FILE`: RECORDED on a GPU, ASKED with `--card`.
-LAYERS of which no log is needed, those that are no products of matrices, can be asked without further ado; `--products` says which
-lines of a file of layers are.
+Products of matrices and layers of groups take cuDNN's log (CUDNN_LOGLEVEL_DBG=3, CUDNN_LOGDEST_DBG=FILE in memory, FILE there); `--products` says
+which lines of a file of layers are products.
 
-Compared is the workspace of the plan that is tried first. Exact: to 1 KiB. Near: to 2 % of the three tensors. Of an H200's 132 multiprocessors
-none is known without it, so that sums that are split over them are off by up to 128 KiB for each, 17 MB in all: matters counts what is off by
-more than that and by more than 2 %.
+Compared is the workspace of the plan that is tried first. Exact: to 1 KiB. Near: to 2 % of the three tensors. Sums that are split over an H200's
+132 multiprocessors are calculated, and off by up to 128 KiB for each where that is wrong, 17 MB in all: matters counts what is off by more
+than that and by more than 2 %.
 """
 import argparse
 import collections

@@ -31,7 +31,7 @@ use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::workspaces::{convolutions, provenance, provenance_of_absent};
+use super::workspaces::{convolutions, described, provenance, provenance_of_absent};
 
 /// In which types layers are asked about.
 const DTYPES: [DType; 3] = [DType::Float32, DType::Float16, DType::BFloat16];
@@ -129,7 +129,7 @@ impl Target {
             return Err(Trouble::flag("--card", problem));
         }
         let card = named.card;
-        let properties = CardProperties::of(card.product, &card.capability, card.total_memory);
+        let properties = described(card);
         let properties = properties.ok_or_else(|| {
             let (major, minor) = card.capability.compute;
             let problem =

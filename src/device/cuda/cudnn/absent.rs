@@ -20,8 +20,12 @@ use crate::units::Bytes;
 
 use super::candidates::{MOST_PLANS, configurations, first_of, is_allowed};
 use super::descriptor::Descriptor;
-use super::plan::{tag, workspace};
+use super::plan::{configured, knobs, number, tag, workspace};
 use super::{ALIGNMENT, CudnnError, OperationGraph, Tf32};
+
+mod stream_k;
+
+use stream_k::{Kernel, Processor};
 
 /// A card as cuDNN describes one: all members of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`, each of which it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,27 +67,38 @@ pub struct CardProperties {
     pub driver_ver: u32,
 }
 
-/// What cuDNN is told of all cards of an architecture besides what [`Architecture`] has: bytes of the second-level cache, and clocks in
-/// kHz, of one of them: T4, A100, RTX 3090, RTX 4090, H200, B200 and RTX 5090. Clocks and caches are those of the pages that the catalogue
-/// names for these cards; the H200's are what cuDNN itself says on one, and the B200's cache could not be verified. Within an
-/// architecture, cards get the same answers whatever their clocks are.
-const CLOCKS: [((u32, u32), [u32; 3]); 7] = [
-    ((7, 5), [4 << 20, 1_590_000, 5_001_000]),
-    ((8, 0), [40 << 20, 1_410_000, 1_593_000]),
-    ((8, 6), [6 << 20, 1_695_000, 9_751_000]),
-    ((8, 9), [72 << 20, 2_520_000, 10_501_000]),
-    ((9, 0), [60 << 20, 1_980_000, 3_201_000]),
-    ((10, 0), [132_644_864, 1_965_000, 3_996_000]),
-    ((12, 0), [96 << 20, 2_407_000, 14_001_000]),
+/// Bytes of the second-level cache that cuDNN is told of all cards of an architecture: those of T4, A100, RTX 3090, RTX 4090, H200, B200 and
+/// RTX 5090, by the pages that the catalogue names for these cards; the H200's is what cuDNN itself says on one, and the B200's could not be
+/// verified. Within an architecture, cards are offered the same engines whatever cache and clocks they have.
+const CACHES: [((u32, u32), u32); 7] = [
+    ((7, 5), 4 << 20),
+    ((8, 0), 40 << 20),
+    ((8, 6), 6 << 20),
+    ((8, 9), 72 << 20),
+    ((9, 0), 60 << 20),
+    ((10, 0), 132_644_864),
+    ((12, 0), 96 << 20),
 ];
+
+/// The clocks of a card in kHz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// Of its multiprocessors, at their best.
+    pub multiprocessors: u32,
+    /// Of its memory: half of what each of its ways carries.
+    pub memory: u32,
+}
 
 impl CardProperties {
     /// Those of a card; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know, and for 10.3, which it was not asked about.
-    pub fn of(name: &'static str, card: &Capability, total: Bytes) -> Option<CardProperties> {
-        let (_, known) = CLOCKS
-            .iter()
-            .find(|(compute, _)| *compute == card.compute)?;
-        let [cache, clock, memory_clock] = *known;
+    pub fn of(
+        name: &'static str,
+        card: &Capability,
+        total: Bytes,
+        clocks: Clocks,
+    ) -> Option<CardProperties> {
+        let mut caches = CACHES.iter();
+        let (_, cache) = caches.find(|(compute, _)| *compute == card.compute)?;
         let architecture = Architecture::of(card.compute);
         let (major, minor) = card.compute;
         Some(CardProperties {
@@ -100,9 +115,9 @@ impl CardProperties {
             max_threads_per_sm: card.threads_per_multiprocessor,
             regs_per_block: 1 << 16,
             total_global_mem: total.0,
-            sm_clock_rate_khz: clock,
-            mem_clock_rate_khz: memory_clock,
-            l2_cache_size: cache,
+            sm_clock_rate_khz: clocks.multiprocessors,
+            mem_clock_rate_khz: clocks.memory,
+            l2_cache_size: *cache,
             max_block_size: [1024, 1024, 64],
             max_grid_size: [i32::MAX.unsigned_abs(), 65_535, 65_535],
             support_coop_launch: 1,
@@ -126,10 +141,12 @@ pub struct Offer {
 /// A card that is not there.
 pub struct AbsentCard {
     properties: Descriptor,
+    /// What decides how kernels split sums, for the architecture of which that is known: 9.0.
+    splitting: Option<Processor>,
     /// Nothing where the environment does not say where to: then nobody knows what is cuBLASLt's.
     log: Option<Log>,
-    /// Whether a plan of cuBLASLt's is ranked first: of calls whose batch is that of the question in groups of doublings.
-    cublaslt: RefCell<HashMap<Convolution, bool>>,
+    /// Whether a plan that is refused without a device is ranked first: of calls whose batch is that of the question in groups of doublings.
+    refused: RefCell<HashMap<Convolution, bool>>,
 }
 
 /// The variable that names the file into which cuDNN logs.
@@ -147,11 +164,14 @@ pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
 /// Engines of cuBLASLt, which are refused where there is no device. Of cuDNN 9.19.
 const OF_CUBLASLT: [i64; 3] = [58, 62, 63];
 
+/// Engines for groups of few channels that are refused where there is no driver, since it would load what they compile. Of cuDNN 9.19.
+const OF_GROUPS: [i64; 4] = [5, 6, 16, 19];
+
 /// The message of the log that says what was refused.
 const CHECKS: &str = "engine_config_support_checks() called:";
 
-/// How it says that there is no device.
-const NO_DEVICE: &str = "engine_iface->getStatus()";
+/// How it says that there is no device, or no driver.
+const NO_DEVICE: [&str; 2] = ["engine_iface->getStatus()", "this->libcuda == nullptr"];
 
 impl AbsentCard {
     /// Describes a card. cuDNN 9.8 and later can.
@@ -162,10 +182,15 @@ impl AbsentCard {
             Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
             text.as_bytes(),
         )?;
+        let splitting = Processor {
+            multiprocessors: card.multi_processor_count,
+            clocks: f64::from(card.sm_clock_rate_khz) / f64::from(card.mem_clock_rate_khz),
+        };
         Ok(AbsentCard {
             properties: properties.finalize()?,
+            splitting: (card.device_ver == 900).then_some(splitting),
             log: Log::open().ok(),
-            cublaslt: RefCell::default(),
+            refused: RefCell::default(),
         })
     }
 
@@ -178,12 +203,12 @@ impl AbsentCard {
             let most = Some(MOST_PLANS);
             for config in configurations(graph.descriptor(), mode, Some(&self.properties), most)? {
                 if is_allowed(&config, wants_full_fp32)? {
-                    offers.push(offer(&config)?);
+                    offers.push(self.offer(convolution, &config)?);
                 }
             }
             Ok::<_, CudnnError>(offers)
         };
-        let mut offers = Vec::from_iter(self.of_cublaslt(convolution, &graph)?);
+        let mut offers = Vec::from_iter(self.refused(convolution, &graph)?);
         let needs_none = |offer: &Offer| offer.workspace == Bytes::ZERO;
         if !offers.iter().any(needs_none) {
             offers.extend(list(Mode::CUDNN_HEUR_MODE_INSTANT)?);
@@ -204,45 +229,57 @@ impl AbsentCard {
         }
     }
 
-    /// What would be tried first, in a fiftieth of the time. Whether a plan of cuBLASLt's would be is asked once for batches that are
-    /// alike (Note [Without a device]).
+    /// What would be tried first, in a fiftieth of the time. Whether a plan would be that is refused without a device is asked once for
+    /// batches that are alike (Note [Without a device]).
     pub fn first_offer(&self, convolution: &Convolution, tf32: Tf32) -> Result<Offer, CudnnError> {
         let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
         let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
         let card = Some(&self.properties);
-        let made = |config: Descriptor| offer(&config).map(Some);
+        let made = |config: Descriptor| self.offer(convolution, &config).map(Some);
         let supported = first_of(graph.descriptor(), card, wants_full_fp32, made)?;
-        let product = of_a_product(convolution);
-        let is_the_same =
-            product.is_some() && product == supported.as_ref().map(|one| one.workspace);
-        if let Some(workspace) = product
-            && !is_the_same
+        let refused = Refused::of(convolution);
+        let found = supported.as_ref().map(|one| one.workspace);
+        if let Some(refused) = refused
+            && found != Some(refused.workspace)
         {
             let doublings = u64::from(convolution.batch.max(1).ilog2());
             let alike = Convolution {
                 batch: doublings / ALIKE,
                 ..*convolution
             };
-            let known = self.cublaslt.borrow().get(&alike).copied();
+            let known = self.refused.borrow().get(&alike).copied();
             let is_first = match known {
                 Some(known) => known,
-                None => self.of_cublaslt(convolution, &graph)?.is_some(),
+                None => self.refused(convolution, &graph)?.is_some(),
             };
-            self.cublaslt.borrow_mut().insert(alike, is_first);
+            self.refused.borrow_mut().insert(alike, is_first);
             if is_first {
-                return Ok(of_cublaslt(workspace));
+                return Ok(refused.offer());
             }
         }
         supported.ok_or(CudnnError::NoEngine)
     }
 
-    /// The plan of cuBLASLt's, where one is ranked first.
-    fn of_cublaslt(
+    /// What a configuration offers: what cuDNN says of it, where that does not depend on the number of multiprocessors, which it does not know
+    /// (Note [Splits of a sum]).
+    fn offer(&self, call: &Convolution, config: &Descriptor) -> Result<Offer, CudnnError> {
+        let said = workspace(config)?;
+        Ok(Offer {
+            tag: tag(config)?,
+            workspace: match &self.splitting {
+                Some(processor) => Bytes(on_card(processor, call, config, said.0)?),
+                None => said,
+            },
+        })
+    }
+
+    /// The plan that is refused without a device, where one is ranked first.
+    fn refused(
         &self,
         convolution: &Convolution,
         graph: &OperationGraph,
     ) -> Result<Option<Offer>, CudnnError> {
-        let Some(workspace) = of_a_product(convolution) else {
+        let Some(refused) = Refused::of(convolution) else {
             return Ok(None);
         };
         // Support is looked at one after the other: those before the first that is supported are in the log.
@@ -251,33 +288,72 @@ impl AbsentCard {
         log.skip().map_err(no_log)?;
         let mode = Mode::CUDNN_HEUR_MODE_INSTANT;
         configurations(graph.descriptor(), mode, Some(&self.properties), Some(1))?;
-        let refused = refused(&log.take().map_err(no_log)?);
-        let is_first = refused.iter().any(|engine| OF_CUBLASLT.contains(engine));
-        Ok(is_first.then(|| of_cublaslt(workspace)))
+        let said = refused_engines(&log.take().map_err(no_log)?);
+        let is_first = said.iter().any(|engine| refused.engines.contains(engine));
+        Ok(is_first.then(|| refused.offer()))
     }
 }
 
-/// In how many doublings of the batch the engine that is ranked first is taken to stay cuBLASLt's, or another's.
+/// What a configuration is given on a card with so many multiprocessors. `said` is what cuDNN says without it.
+fn on_card(
+    card: &Processor,
+    call: &Convolution,
+    config: &Descriptor,
+    said: u64,
+) -> Result<u64, CudnnError> {
+    let mut set = knobs(config)?;
+    let Some(kernel) = Kernel::of(number(config)?, &set, call) else {
+        return Ok(said);
+    };
+    for (knob, value) in &mut set {
+        if *knob == stream_k::WORKSPACE {
+            *value = 1;
+        }
+    }
+    let alone = workspace(&configured(config, &set)?)?;
+    Ok(kernel.workspace(call, card, alone.0))
+}
+
+/// In how many doublings of the batch the engine that is ranked first is taken to stay the same.
 const ALIKE: u64 = 3;
 
-fn of_cublaslt(workspace: Bytes) -> Offer {
-    Offer {
-        tag: "cublasLt".to_owned(),
-        workspace,
-    }
+/// What is refused where there is no device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Refused {
+    name: &'static str,
+    engines: &'static [i64],
+    workspace: Bytes,
 }
 
-/// What a configuration offers.
-fn offer(config: &Descriptor) -> Result<Offer, CudnnError> {
-    Ok(Offer {
-        tag: tag(config)?,
-        workspace: workspace(config)?,
-    })
+impl Refused {
+    /// What may be refused of this call.
+    fn of(call: &Convolution) -> Option<Refused> {
+        if let Some(workspace) = of_a_product(call) {
+            return Some(Refused {
+                name: "cublasLt",
+                engines: &OF_CUBLASLT,
+                workspace,
+            });
+        }
+        let is_half = matches!(call.dtype, DType::Float16 | DType::BFloat16);
+        (is_half && call.groups > 1).then_some(Refused {
+            name: "groups",
+            engines: &OF_GROUPS,
+            workspace: Bytes::ZERO,
+        })
+    }
+
+    fn offer(self) -> Offer {
+        Offer {
+            tag: self.name.to_owned(),
+            workspace: self.workspace,
+        }
+    }
 }
 
 /// Whether asking about a layer takes cuDNN's log.
 pub fn takes_log(layer: &ConvolutionLayer) -> bool {
-    of_a_product(&layer.call(ConvolutionPass::Forward, DType::Float32, 1)).is_some()
+    Refused::of(&layer.call(ConvolutionPass::Forward, DType::Float16, 1)).is_some()
 }
 
 /// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.
@@ -350,7 +426,7 @@ impl Log {
 }
 
 /// Engines of which a log says that they were refused because there is no device.
-fn refused(log: &str) -> Vec<i64> {
+fn refused_engines(log: &str) -> Vec<i64> {
     let mut engines = Vec::new();
     let Some((_, checks)) = log.split_once(CHECKS) else {
         return engines;
@@ -360,7 +436,7 @@ fn refused(log: &str) -> Vec<i64> {
     for part in checks.split("\"engineId\":").skip(1) {
         let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let reason = part.split_once("Reason: ").map(|(_, reason)| reason);
-        if reason.is_some_and(|reason| reason.starts_with(NO_DEVICE)) {
+        if reason.is_some_and(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
             engines.extend(part[..digits].parse::<i64>());
         }
     }

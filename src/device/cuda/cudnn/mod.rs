@@ -24,7 +24,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use absent::{AbsentCard, CardProperties, Offer, environment, takes_log};
+pub use absent::{AbsentCard, CardProperties, Clocks, Offer, environment, takes_log};
 pub use attention::{AttentionPlan, AttentionShape, GradientLayouts, Role};
 pub use candidates::{Tf32, list_plans};
 pub use graph::Layout;

@@ -149,21 +149,48 @@ fn is_compiled_at_run_time(config: &Descriptor) -> Result<bool, CudnnError> {
 /// The engine of an engine configuration and its knobs.
 pub(super) fn tag(config: &Descriptor) -> Result<String, CudnnError> {
     let mut tag = format!("eng{}", number(config)?);
+    for (knob, value) in knobs(config)? {
+        write!(tag, "_k{knob}={value}").expect("writing to a string cannot fail");
+    }
+    Ok(tag)
+}
+
+/// The knobs of an engine configuration: `cudnnBackendKnobType_t` and value.
+pub(super) fn knobs(config: &Descriptor) -> Result<Vec<(u32, i64)>, CudnnError> {
     let choices = config.read_descriptors(
         Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
         Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
         MOST_KNOBS,
     )?;
-    for choice in choices {
+    let read = |choice: &Descriptor| {
         let knob = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, KnobType(0))?;
         let value = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0_i64)?;
-        write!(tag, "_k{}={value}", knob.0).expect("writing to a string cannot fail");
-    }
-    Ok(tag)
+        Ok((knob.0, value))
+    };
+    choices.iter().map(read).collect()
+}
+
+/// An engine with knobs of the caller's, on the graph and the card of another configuration.
+pub(super) fn configured(
+    config: &Descriptor,
+    knobs: &[(u32, i64)],
+) -> Result<Descriptor, CudnnError> {
+    let choice = |(knob, value): &(u32, i64)| {
+        let mut choice = Descriptor::create(Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)?;
+        choice.set(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, &[KnobType(*knob)])?;
+        choice.set(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, &[*value])?;
+        choice.finalize()
+    };
+    let choices: Vec<Descriptor> = knobs.iter().map(choice).collect::<Result<_, _>>()?;
+    let choices: Vec<&Descriptor> = choices.iter().collect();
+    let mut made = Descriptor::create(Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)?;
+    made.set_descriptors(Name::CUDNN_ATTR_ENGINECFG_ENGINE, &[&engine_of(config)?])?;
+    made.set_descriptors(Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, &choices)?;
+    made.finalize()
 }
 
 /// The number of its engine.
-fn number(config: &Descriptor) -> Result<i64, CudnnError> {
+pub(super) fn number(config: &Descriptor) -> Result<i64, CudnnError> {
     engine_of(config)?.read_one(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0_i64)
 }
 

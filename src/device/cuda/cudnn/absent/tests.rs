@@ -17,14 +17,16 @@ I! CuDNN (v91900 56) function cudnnBackendGetAttribute_CUDNN_ATTR_ENGINEHEUR_RES
 i!     engineConfig: type=json; val={\"engineId\":58,\"smVersion\":900,\"knobChoices\":{}};
 i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: status
+i!     engineConfig: type=json; val={\"engineId\":19,\"smVersion\":900,\"knobChoices\":{}};
+i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: this->libcuda == nullptr
 i!     engineConfig: type=json; val={\"engineId\":40,\"smVersion\":900,\"knobChoices\":{}};
 i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: has_odd_channels
 I! CuDNN (v91900 56) function cudnnBackendGetAttribute() called:
 i!     engineConfig: type=json; val={\"engineId\":63,\"smVersion\":900,\"knobChoices\":{}};
 i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 ";
-    assert_eq!(refused(log), [58]);
-    assert!(refused("").is_empty());
+    assert_eq!(refused_engines(log), [58, 19]);
+    assert!(refused_engines("").is_empty());
 }
 
 #[test]
@@ -53,12 +55,27 @@ fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
         ..layer
     };
     assert_eq!(given(strided, ConvolutionPass::Forward), None);
+    assert!(!takes_log(&strided));
+    let depthwise = ConvolutionLayer {
+        groups: 64,
+        out_channels: 64,
+        ..strided
+    };
+    assert!(takes_log(&depthwise));
+}
+
+fn described(card: &Card) -> Option<CardProperties> {
+    let clocks = Clocks {
+        multiprocessors: 1_980_000,
+        memory: 3_201_000,
+    };
+    CardProperties::of(card.product, &card.capability, card.total_memory, clocks)
 }
 
 #[test]
 fn each_architecture_can_be_described_or_is_refused() {
     for card in crate::device::sim::CARDS {
-        let described = CardProperties::of(card.product, &card.capability, card.total_memory);
+        let described = described(card);
         assert_eq!(
             described.is_some(),
             card.capability.compute >= (7, 5) && card.capability.compute != (10, 3),
@@ -83,7 +100,7 @@ fn each_architecture_can_be_described_or_is_refused() {
 fn asked_without_a_device_beside_the_record() {
     assert!(is_present(), "cuDNN is not on the library path");
     let h200 = Card::find("h200").unwrap();
-    let properties = CardProperties::of(h200.product, &h200.capability, h200.total_memory);
+    let properties = described(h200);
     let card = AbsentCard::new(&properties.unwrap()).unwrap();
     let table = WorkspaceTable::h200();
     let mut recorded: Vec<_> = table
