@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What an answer is worth for a model whose convolutions were never recorded.
 
-    left_out.py BATCHFIT OUT [--asked] [--models NAME,..]      adds lines to OUT and prints a table of them
+    left_out.py BATCHFIT OUT [--asked [close]] [--models NAME,..]      adds lines to OUT and prints a table of them
 
 For each model all of its own layers are taken out of the H200's table. What is said of it then, its reserved peak at several batches and its
 largest batches under several limits, is compared with what the whole table says, in which all its layers are. Left out it is answered by the
@@ -24,6 +24,8 @@ TABLE = pathlib.Path(__file__).parents[2] / "src/device/sim/workspaces/h200.txt.
 LIMITS = {"8 GiB": 8 << 30, "24 GiB": 24 << 30, "80 GiB": 80 << 30}
 BATCHES = (4, 32, 100, 256)
 ASKED = "1,2,3,4,6,8,12,16,24,32,48,64,96,100,128,192,256,384,512,768,1024"
+# Every batch to 33, and then in steps of 3 %, as a largest batch is looked for.
+CLOSE = ",".join(map(str, sorted({*range(1, 34), *(int(33 * 1.03**step) for step in range(1, 117)), *BATCHES})))
 MODELS = {
     "resnet18": [], "resnet50": [], "resnet101": [], "vgg16": [], "vgg13_bn": [], "alexnet": [], "densenet121": [], "densenet161": [], "mobilenet_v2": [],
     "mobilenet_v3_large": [], "efficientnet_b0": [], "efficientnet_b4": [], "efficientnet_v2_s": [], "convnext_tiny": [], "convnext_base": [],
@@ -31,6 +33,8 @@ MODELS = {
     "squeezenet1_1": [], "googlenet": [], "inception_v3": [], "maxvit_t": [], "fcn_resnet50": [], "deeplabv3_resnet50": [],
     "deeplabv3_mobilenet_v3_large": [], "lraspp_mobilenet_v3_large": [], "unet": [], "vit_b_16": [], "swin_t": [],
 }  # fmt: skip
+# What a table that is imported says of its card, and the one that is shipped does not.
+OF_H200 = ("compute 9.0\n", "multiprocessors 132\n", "threads_per_multiprocessor 2048\n", "memory 150109880320\n")
 PRECISIONS = ("fp32", "amp_bf16")
 
 
@@ -79,7 +83,7 @@ class Runs:
 
 def compared(runs, name, table, asked, out):
     head, layers = table
-    of_model = runs.layers_of([name], ASKED if asked else "1")
+    of_model = runs.layers_of([name], {"": "1", "some": ASKED, "close": CLOSE}[asked])
     own = set(text_of(of_model)[1])
     if not own & layers.keys():
         print(f"{name}: none of its layers is recorded", file=sys.stderr)
@@ -87,7 +91,7 @@ def compared(runs, name, table, asked, out):
     rest = [line for layer, lines in layers.items() if layer not in own for line in lines]
     table = runs.folder / f"left-{name}.txt.gz"
     with gzip.open(table, "wt", compresslevel=1) as file:
-        file.writelines([*head[:6], "alone yes\n", *head[6:], *rest])
+        file.writelines([*head[:6], *OF_H200, "alone yes\n", *head[6:], *rest])
     sources = {"left out": runs.folder / f"left-{name}"}
     if asked:
         sources["asked"] = runs.folder / f"both-{name}"
@@ -139,7 +143,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--asked", action="store_true", help="ask cuDNN without the card as well: a minute a model")
+    parser.add_argument("--asked", nargs="?", const="some", default="", choices=["some", "close"], help="ask cuDNN without the card as well, at 21 batches (a minute a model), or at batches within 3 %% of any (five)")
     parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args()
     table = text_of(TABLE)

@@ -81,7 +81,11 @@ impl SimulatedLauncher {
         let (mut product, mut multiprocessors) = (MEASURED, 0);
         let mut of_architecture = None;
         if let Some(card) = card {
-            (product, multiprocessors) = (card.product, card.capability.multiprocessors);
+            product = card.product;
+            // Older cards have no engine of that kind.
+            if card.capability.compute.0 >= 9 && card.capability.compute.0 < 12 {
+                multiprocessors = card.capability.multiprocessors;
+            }
             tables.extend(calibrated::tables_of(card.product));
             of_architecture = WorkspaceTable::of_architecture(card.capability.compute);
         }
@@ -155,6 +159,7 @@ impl Launcher for SimulatedLauncher {
 /// The card that most tables were recorded on.
 const MEASURED: &str = "NVIDIA H200";
 
-/// The largest tile of a sum that an engine keeps for each multiprocessor, in bytes: 128 x 256 float32. Without the card cuDNN takes it to
-/// have fewer of them. See `docs/calibration.md`.
+/// The largest tile of a sum that an engine keeps for each multiprocessor of a card of compute capability 9.0 or 10.0, in bytes: 128 x 256
+/// float32. Without the card cuDNN takes it to have fewer of them, and what is added for that is not always right. See
+/// `docs/calibration.md`.
 const TILE: u64 = 128 << 10;

@@ -13,7 +13,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 /// How many layers share a block: a model has a few dozen, seldom next to each other.
-const LAYERS_A_BLOCK: usize = 32;
+const LAYERS_A_BLOCK: usize = 64;
 
 /// Packs a table's text into a file.
 pub fn pack(text: &str) -> io::Result<Vec<u8>> {

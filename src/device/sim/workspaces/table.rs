@@ -86,12 +86,13 @@ impl WorkspaceTable {
     /// What is known of cards of a compute capability: recorded on an H200, or asked about one of them without it. `None` where nothing
     /// is.
     pub fn of_architecture(compute: (u32, u32)) -> Option<&'static WorkspaceTable> {
-        static TABLES: [OnceLock<WorkspaceTable>; 3] = [const { OnceLock::new() }; 3];
+        static TABLES: [OnceLock<WorkspaceTable>; 4] = [const { OnceLock::new() }; 4];
         let (number, file): (usize, &[u8]) = match compute {
             (9, 0) => return Some(WorkspaceTable::h200()),
             (8, 0) => (0, include_bytes!("sm_80.txt.gz")),
             (8, 6 | 7) => (1, include_bytes!("sm_86.txt.gz")),
             (8, 9) => (2, include_bytes!("sm_89.txt.gz")),
+            (12, 0) => (3, include_bytes!("sm_120.txt.gz")),
             _ => return None,
         };
         Some(TABLES[number].get_or_init(|| WorkspaceTable::brought(file)))

@@ -314,7 +314,7 @@ fn jobs_without_plans_and_lists_without_end_are_malformed() {
 
 #[test]
 fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
-    for compute in [(8, 0), (8, 6), (8, 9)] {
+    for compute in [(8, 0), (8, 6), (8, 9), (12, 0)] {
         let table = WorkspaceTable::of_architecture(compute).unwrap();
         assert!(table.is_asked() && table.len() > 6000, "{compute:?}");
         let mut jobs = 0;
