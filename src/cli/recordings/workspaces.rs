@@ -138,6 +138,11 @@ fn again() -> anyhow::Result<Outcome> {
 }
 
 /// A card of the catalogue as cuDNN is told of it; `None` where cuDNN does not know its architecture.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a clock in kHz"
+)]
 pub(super) fn described(card: &Card) -> Option<CardProperties> {
     let clocks = Clocks {
         multiprocessors: 1000 * card.sheet.boost_mhz,
