@@ -1,6 +1,6 @@
 //! How soon a thread is free again when its fit is cancelled, whatever it is doing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ const CANCELLED: u64 = 100;
 struct Watched {
     engine: FitEngine,
     begun: Arc<AtomicBool>,
+    /// How many steps it told of.
+    steps: Arc<AtomicU64>,
     /// When it was done, and what it was doing before.
     done: Arc<Mutex<Option<(Instant, String)>>>,
 }
@@ -37,6 +39,7 @@ impl Engine for Watched {
         let last = Mutex::new("reading the model".to_owned());
         let progress = |step: Progress| {
             last.lock().unwrap().clone_from(&step.note);
+            self.steps.fetch_add(1, Ordering::Relaxed);
             progress(step);
         };
         let outcome = self.engine.fit(request, &progress, cancel);
@@ -107,9 +110,11 @@ fn question(number: u64) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_fits_leave_their_threads() {
     let (begun, done) = (Arc::<AtomicBool>::default(), Arc::default());
+    let steps = Arc::<AtomicU64>::default();
     let engine = Watched {
         engine: FitEngine::new("/nowhere/batchfit".into()),
         begun: Arc::clone(&begun),
+        steps: Arc::clone(&steps),
         done: Arc::clone(&done),
     };
     let directory = Arc::new(TempDir::new().unwrap());
@@ -119,6 +124,7 @@ async fn cancelled_fits_leave_their_threads() {
     let mut answered_first = 0;
     for number in 0..CANCELLED {
         begun.store(false, Ordering::Relaxed);
+        steps.store(0, Ordering::Relaxed);
         *done.lock().unwrap() = None;
         let fit = service.post("/v1/fits", question(number)).await;
         assert_eq!(fit.status, 202, "{}", fit.text);
@@ -127,8 +133,12 @@ async fn cancelled_fits_leave_their_threads() {
             assert!(Instant::now() < deadline, "the fit never began");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Some at once, some later: each at another place. Steps of an odd length, so that no two meet.
-        tokio::time::sleep(Duration::from_millis(number * 37 % 300)).await;
+        // Each after another number of steps, however fast the machine is, and somewhere within the step.
+        while steps.load(Ordering::Relaxed) < number * 37 % 50 && done.lock().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "the fit made no steps");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(number % 5)).await;
         let asked = Instant::now();
         let cancelled = service.delete(fit.header("location")).await;
         if cancelled.status == 409 {
