@@ -43,12 +43,11 @@ fn profile(gpu: &str) -> Option<String> {
     Some(profile.to_owned())
 }
 
-/// Simulated cards of these kinds; the name of one that is not in the catalogue otherwise.
-pub fn simulated_cards(kinds: &[String]) -> Result<Vec<AgentCard>, String> {
-    let cards = kinds.iter().enumerate().map(|(number, kind)| {
-        let card = Card::find(kind).ok_or_else(|| kind.clone())?;
+/// Simulated cards, numbered as real ones.
+pub fn simulated_cards(cards: &[&Card]) -> Vec<AgentCard> {
+    let cards = cards.iter().enumerate().map(|(number, card)| {
         let (major, minor) = card.capability.compute;
-        Ok(AgentCard {
+        AgentCard {
             device: format!("cuda:{number}"),
             kind: Some(card.name.to_owned()),
             gpu: card.product.to_owned(),
@@ -60,7 +59,7 @@ pub fn simulated_cards(kinds: &[String]) -> Result<Vec<AgentCard>, String> {
             cudnn: None,
             mig: None,
             simulated: true,
-        })
+        }
     });
     cards.collect()
 }
@@ -80,12 +79,11 @@ mod tests {
 
     #[test]
     fn simulated_cards_are_numbered_as_real_ones() {
-        let kinds = ["h100-80g", "l4"].map(str::to_owned);
-        let cards = simulated_cards(&kinds).unwrap();
+        let kinds = ["h100-80g", "l4"].map(|kind| Card::find(kind).unwrap());
+        let cards = simulated_cards(&kinds);
 
         let devices: Vec<&str> = cards.iter().map(|card| card.device.as_str()).collect();
         assert_eq!(devices, ["cuda:0", "cuda:1"]);
         assert!(cards.iter().all(|card| card.simulated));
-        assert_eq!(simulated_cards(&["h1".to_owned()]).unwrap_err(), "h1");
     }
 }

@@ -55,6 +55,11 @@ pub enum NotAServer {
         /// As given.
         given: String,
     },
+    /// Somebody's name and password, which nobody is asked for.
+    #[error(
+        "an address has no name and password in it, which the service does not ask for: a key is given with --key-file"
+    )]
+    Credentials,
     /// The key has characters that none has.
     #[error("the key is none: it begins with batchfit_ and is one line")]
     Key,
@@ -326,8 +331,14 @@ fn parts(url: &str) -> Result<(Authority, String), NotAServer> {
         Some(_) | None => return Err(odd()),
     }
     let host = uri.authority().cloned().ok_or_else(odd)?;
-    // A name and a password are for proxies that ask for them, which are not spoken to.
-    if host.as_str().contains('@') || uri.query().is_some() {
+    // They are for proxies that ask for them, which are not spoken to.
+    if host.as_str().contains('@') {
+        return Err(NotAServer::Credentials);
+    }
+    let behind = host.as_str().strip_prefix(host.host());
+    let port = behind.and_then(|behind| behind.strip_prefix(':'));
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    if port.is_some_and(|port| !is_port(port)) || uri.query().is_some() {
         return Err(odd());
     }
     Ok((host, uri.path().trim_end_matches('/').to_owned()))
@@ -368,11 +379,13 @@ mod tests {
             "a:1",
             "ftp://a",
             "http://",
-            "http://u:p@a",
             "http://a/?b",
+            "http://a:99999",
+            "http://a:0",
         ] {
             assert!(matches!(url(odd), Err(NotAServer::Odd { .. })), "{odd}");
         }
+        assert_eq!(url("http://u:p@a"), Err(NotAServer::Credentials));
         let key = Server::new("http://a", Some("a\nb"), None, "");
         assert_eq!(key.unwrap_err(), NotAServer::Key);
     }

@@ -71,7 +71,7 @@ pub enum Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The service does not want it: of another version, without a key.
-    #[error("{server} does not take this agent: {source}")]
+    #[error("{server} does not take this agent")]
     Refused {
         /// The service.
         server: String,
@@ -164,7 +164,10 @@ impl Agent {
         let deadline = shared.orders.once.map(|wait| Instant::now() + wait);
         match shared.arrive(deadline).await? {
             Arrival::Here => {}
-            Arrival::TooLate => return Ok(Ended::NothingToDo),
+            Arrival::TooLate => {
+                tracing::warn!("could not register in time; ends");
+                return Ok(Ended::NothingToDo);
+            }
             Arrival::ToEnd => return Ok(Ended::Drained),
         }
         let ended = {
@@ -173,6 +176,9 @@ impl Agent {
             shared.work(deadline).await
         };
         shared.leave().await;
+        if ended == Ended::NothingToDo {
+            tracing::info!("there was nothing to do; ends");
+        }
         Ok(ended)
     }
 }

@@ -1,6 +1,7 @@
 //! `batchfit agent`: works on fits for a service.
 
 use std::fs;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::{Agent as Flags, ServerFlags};
 use super::devices::engine;
+use super::question::cards::parse;
 use super::trouble::Trouble;
 use super::{Outcome, recorder};
 use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
 use crate::bounded::shorten;
-use crate::device::sim::CARDS;
-use crate::jobs::{AgentCard, Engine, EngineError, FitEngine};
-use crate::model::{Invalid, is_host_name};
+use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
+use crate::model::is_host_name;
 
 /// Longest file with a key, in bytes.
 const LONGEST_KEY: u64 = 1_000;
@@ -99,22 +100,9 @@ fn name(flags: &Flags) -> Result<String, Trouble> {
 /// What is offered.
 fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
     if !flags.simulate.is_empty() {
-        return simulated_cards(&flags.simulate).map_err(|kind| {
-            let known = CARDS.iter().map(|card| card.name);
-            Trouble::named(&"--simulate", Invalid::unknown("", "card", &kind, known))
-        });
+        return simulated(&flags.simulate);
     }
-    let unavailable = |missing| {
-        Trouble::Engine(EngineError::DeviceUnavailable {
-            device: "cuda".to_owned(),
-            missing,
-            simulated: CARDS
-                .iter()
-                .map(|card| format!("sim:{}", card.name))
-                .collect(),
-        })
-    };
-    let mut cards = cards_of(&engine.devices()).map_err(unavailable)?;
+    let mut cards = cards_of(&engine.devices()).map_err(|missing| Trouble::NoCard { missing })?;
     if !flags.devices.is_empty() {
         for wanted in &flags.devices {
             if !cards.iter().any(|card| card.device == *wanted) {
@@ -130,6 +118,24 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
         cards.retain(|card| flags.devices.contains(&card.device));
     }
     Ok(cards)
+}
+
+/// Simulated cards by what people call them, as `--on` reads it.
+fn simulated(wanted: &[String]) -> Result<Vec<AgentCard>, Trouble> {
+    let mut cards = Vec::new();
+    for called in wanted {
+        let on = parse(called).map_err(|invalid| Trouble::named(&"--simulate", invalid))?;
+        if let Some(note) = on.note {
+            tracing::info!("{note}");
+        }
+        let count = usize::try_from(on.count.unwrap_or(1)).unwrap_or(usize::MAX);
+        cards.extend(iter::repeat_n(on.card, count.min(MOST_CARDS)));
+        if count > MOST_CARDS || cards.len() > MOST_CARDS {
+            let problem = format!("an agent has at most {MOST_CARDS} cards");
+            return Err(Trouble::flag("--simulate", problem));
+        }
+    }
+    Ok(simulated_cards(&cards))
 }
 
 /// SIGTERM and Ctrl-C have it finish what is under way; the second of them has it end at once.
@@ -153,4 +159,27 @@ fn listen(signals: &Signals) -> anyhow::Result<()> {
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_cards_are_called_as_people_do() {
+        let wanted = ["2xH100", "RTX 4090"].map(str::to_owned);
+
+        let cards = simulated(&wanted).unwrap();
+
+        let cards: Vec<_> = cards
+            .iter()
+            .map(|card| (card.device.as_str(), card.kind.as_deref()))
+            .collect();
+        let expected = [
+            ("cuda:0", Some("h100-80g")),
+            ("cuda:1", Some("h100-80g")),
+            ("cuda:2", Some("rtx4090")),
+        ];
+        assert_eq!(cards, expected);
+    }
 }

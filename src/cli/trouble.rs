@@ -51,6 +51,11 @@ pub(super) enum Trouble {
     Fraction(FractionOfUnknown),
     /// There is no answer to the request.
     Engine(EngineError),
+    /// An agent has no card to offer.
+    NoCard {
+        /// What is missing.
+        missing: String,
+    },
     /// The answer cannot be written to stdout: a full disk, perhaps.
     Unwritten(io::Error),
     /// Whoever read stdout has stopped reading: not an error.
@@ -92,7 +97,8 @@ impl Trouble {
             | Trouble::Allocator(_)
             | Trouble::Fraction(_)
             | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
-            Trouble::Engine(
+            Trouble::NoCard { .. }
+            | Trouble::Engine(
                 EngineError::DeviceUnavailable { .. }
                 | EngineError::DeviceBusy { .. }
                 | EngineError::DeviceFailed { .. },
@@ -141,6 +147,12 @@ impl Trouble {
                 Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
             }
             Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
+            Trouble::NoCard { missing } => Problem::new(
+                Code::DeviceUnavailable,
+                format!(
+                    "no GPU can be offered: {missing}; `--simulate h100` offers a simulated card, to try agents without a GPU"
+                ),
+            ),
             Trouble::Unwritten(error) => Problem::new(
                 Code::Internal,
                 format!("the answer could not be written to stdout: {error}"),

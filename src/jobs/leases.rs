@@ -12,9 +12,10 @@ use tokio::time::MissedTickBehavior;
 
 use super::clock::milliseconds;
 use super::document::chance;
+use super::lanes::LARGE_LANE;
 use super::queue::Shared;
 use super::{DeviceKind, DeviceSummary};
-use crate::store::{Holder, StoreError, Time};
+use crate::store::{Holder, SIMULATED_LANE, StoreError, Time};
 
 /// How long a fit stays with a holder that says nothing. A server that is killed keeps its fits for as long; one that cannot
 /// write to the database for as long loses them. Kubernetes gives a node up after 40 s, and etcd's leases are of seconds.
@@ -31,20 +32,20 @@ pub(super) fn name() -> Holder {
     Holder::server(&format!("{machine} {process} {:08x}", chance() >> 32))
 }
 
-/// Which GPUs a server has: the lanes of fits for them, as [`Db::claim_for`](crate::store::Db::claim_for) reads them.
-pub(super) fn gpus(devices: &[DeviceSummary]) -> String {
-    let mut lanes = String::from(",");
+/// Of which lanes a server takes fits: of those that are simulated, and of its GPUs under each of their names, as
+/// [`Db::claim_for`](crate::store::Db::claim_for) reads them.
+pub(super) fn lanes_of(devices: &[DeviceSummary]) -> String {
     let real = devices
         .iter()
         .filter(|device| device.kind == DeviceKind::Cuda && device.available);
-    for device in real {
-        lanes.push_str(&device.device);
-        lanes.push(',');
+    let named = real.flat_map(|device| [Some(device.device.as_str()), device.card.as_deref()]);
+    let mut lanes: Vec<&str> = named.flatten().collect();
+    if !lanes.is_empty() {
+        lanes.push("auto");
     }
-    if lanes.len() > 1 {
-        lanes.push_str("auto,");
-    }
-    lanes
+    // A card that no machine has is simulated under its own name.
+    lanes.extend([SIMULATED_LANE, LARGE_LANE]);
+    format!(",{},", lanes.join(","))
 }
 
 /// How it stands between this server and the database.
@@ -151,4 +152,42 @@ async fn give_up(shared: &Shared) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, kind: DeviceKind, card: &str) -> DeviceSummary {
+        DeviceSummary {
+            device: name.to_owned(),
+            kind,
+            card: Some(card.to_owned()),
+            gpu: None,
+            memory_bytes: None,
+            usable_bytes: None,
+            compute_capability: None,
+            multiprocessors: None,
+            driver: None,
+            cudnn: None,
+            available: true,
+            missing: None,
+            source: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_server_takes_what_is_simulated_and_its_gpus_under_all_their_names() {
+        let simulated = device("sim:l4", DeviceKind::Simulated, "l4");
+        let real = device("cuda:0", DeviceKind::Cuda, "h200");
+
+        assert_eq!(
+            lanes_of(std::slice::from_ref(&simulated)),
+            ",simulated,simulated, large,"
+        );
+        assert_eq!(
+            lanes_of(&[simulated, real]),
+            ",cuda:0,h200,auto,simulated,simulated, large,"
+        );
+    }
 }

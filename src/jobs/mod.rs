@@ -31,7 +31,7 @@ mod validate;
 
 pub use agents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
-    LeaseDocument, PROTOCOL, Registration, Welcome, answer_job,
+    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, Welcome, answer_job,
 };
 pub(crate) use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};

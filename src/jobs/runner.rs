@@ -27,17 +27,14 @@ const GRACE: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 
-/// How often the runner looks for rows that nobody works on, and for fits that nobody announced.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
-
 /// The stack of a working thread: as large as that of the main thread, on which the command line works.
 const STACK: usize = 8 << 20;
 
 /// Claims fits until the server ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     // Not at once: what there is to begin with is claimed first of all.
-    let first = tokio::time::Instant::now() + LOOK_AROUND;
-    let mut look_around = tokio::time::interval_at(first, LOOK_AROUND);
+    let each = shared.limits.look_around;
+    let mut look_around = tokio::time::interval_at(tokio::time::Instant::now() + each, each);
     look_around.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut retry_after = RETRY_AFTER;
     while !shared.shutdown.is_cancelled() {
@@ -80,10 +77,10 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let claim = async || {
         let now = Time::from(Timestamp::now());
         let lease = shared.lease(now);
-        let gpus = shared.gpus.as_deref();
+        let takes = shared.takes.as_deref();
         shared
             .db
-            .claim_for(shared.parallel(), lease, gpus, now)
+            .claim_for(shared.parallel(), lease, takes, now)
             .await
     };
     if let Some(claimed) = claim().await? {

@@ -258,12 +258,12 @@ impl Db {
         self.claim_for(parallel, lease, None, now).await
     }
 
-    /// The same for a holder who has these GPUs alone: their lanes, with a comma before and behind each.
+    /// The same for a holder who takes fits of these lanes alone: with a comma before and behind each.
     pub async fn claim_for(
         &self,
         parallel: ParallelSimulated,
         lease: Lease<'_>,
-        gpus: Option<&str>,
+        lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
         ask!(fetch_optional Claimed, self.pool.on(), [r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
@@ -293,7 +293,7 @@ impl Db {
             PATIENCE_MS,
             lease.holder,
             lease.until,
-            gpus,)
+            lanes,)
         .map_err(asking("claim a fit"))
     }
 

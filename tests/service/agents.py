@@ -45,8 +45,7 @@ class Process:
         return self.process.wait()
 
 
-def call(port, path, body=None, wait=None, timeout=30):
-    headers = {"prefer": f"wait={wait}"} if wait else {}
+def call(port, path, body=None, timeout=30, headers={}):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body and json.dumps(body).encode(), headers=headers)
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         return json.loads(answer.read() or b"null")
@@ -156,17 +155,17 @@ def trial(arguments, folder):
                 process.kill()
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("batchfit")
-parser.add_argument("--servers", type=int, default=1)
-parser.add_argument("--agents", type=int, default=5)
-parser.add_argument("--kills", type=int, default=50)
-parser.add_argument("--of-servers", type=float, default=0.2, help="which part of the kills is of servers")
-parser.add_argument("--pause", type=float, default=1.0, help="longest pause between two kills, in seconds")
-parser.add_argument("--database")
-parser.add_argument("--seed", type=int, default=1)
-given = parser.parse_args()
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("batchfit")
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--agents", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--of-servers", type=float, default=0.2, help="which part of the kills is of servers")
+    parser.add_argument("--pause", type=float, default=1.0, help="longest pause between two kills, in seconds")
+    parser.add_argument("--database")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
             trial(given, folder)

@@ -86,17 +86,17 @@ class Server:
 
 def stored(rows, begin=0):
     """So many recommendations from number `begin` on, four of each fit, whose values are as mixed as those of many users: their fits (id, model,
-    device, time) and they themselves (COLUMNS), one after the other."""
+    device, time) and they themselves (COLUMNS), one after the other. Their ids are in the order of time, as real ones are, and before those."""
     chance = random.Random(begin + 1)
     begun = 1_790_000_000_000
     for number in range(begin, begin + rows):
         model, (device, gpu) = chance.choice(MODELS), chance.choice(CARDS)
         # Two values that are frequent and never meet.
         precision = chance.choice([p for p in PRECISIONS if (p, device) != ("fp16", "cuda:0")])
-        fit, limit = f"fit{number // 4:013}", chance.choice([8, 12, 16, 24, 40, 80]) << 30
+        fit, limit = f"0fit{number // 4:013}", chance.choice([8, 12, 16, 24, 40, 80]) << 30
         new = (fit, model, device, begun + number) if number % 4 == 0 else None
         yield new, (
-            f"answer{number:010}", fit, number % 4 + 1, model, "preset", device, gpu, precision, chance.choice(OPTIMIZERS), "foreach",
+            f"0answer{number:010}", fit, number % 4 + 1, model, "preset", device, gpu, precision, chance.choice(OPTIMIZERS), "foreach",
             chance.choice(["none", "per_block"]), "train", limit, 296, 4, 1184, 300, 297, limit - 10**9, limit - 10**8, 10**8,
             "activations (96% of the peak)", chance.choice(["simulated", "probed"]), "0.1.0", begun + number,
             chance.choice([1, 1, 1, 2, 4, 8]),
@@ -159,7 +159,7 @@ def filters(rows):
     both = [{**a, **b} for a, b in itertools.combinations(single[:9], 2)]
     all_of = [{key: value for one in single[:9] for key, value in one.items()}]
     for query in [{}] + single + both + all_of:
-        for cursor in [None, f"answer{rows // 2:010}"]:
+        for cursor in [None, f"0answer{rows // 2:010}"]:
             for limit in [None, "500"]:
                 full = {**query, **({"cursor": cursor} if cursor else {}), **({"limit": limit} if limit else {})}
                 yield "/v1/recommendations?" + urllib.parse.urlencode(full)
@@ -205,7 +205,7 @@ def main():
 
 def run(server, given, cpus, line):
     chance = random.Random(2)
-    by_id = gets([f"/v1/recommendations/answer{chance.randrange(given.rows):010}" for _ in range(20_000)])
+    by_id = gets([f"/v1/recommendations/0answer{chance.randrange(given.rows):010}" for _ in range(20_000)])
     known = posts(QUESTION)
     pages = list(filters(given.rows))
     for path in pages:

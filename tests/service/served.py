@@ -89,8 +89,8 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def rss_mib(self):
-        return rss_mib(self.process.pid)
+    def rss_mib(self, what="VmHWM"):
+        return rss_mib(self.process.pid, what)
 
     def descendants(self):
         return descendants(self.process.pid)

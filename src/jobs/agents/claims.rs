@@ -60,13 +60,18 @@ impl Jobs {
             .min(shared.limits.lease_of_agents / 2);
         let deadline = Instant::now() + wait;
         let mut changes = shared.for_agents.subscribe();
+        let mut is_seen = false;
         loop {
             changes.mark_unchanged();
             let Some(agent) = self.own_agent(id, owner).await? else {
                 return Ok(None);
             };
             let now = self.now();
-            shared.db.agent_seen(id, now).await?;
+            if !is_seen {
+                // Once: it waits for less than a lease, and thousands of agents wait.
+                shared.db.agent_seen(id, now).await?;
+                is_seen = true;
+            }
             let job = match agent.duty {
                 Duty::Ready => self.hand_out(&agent, &claim.free, now).await?,
                 Duty::Draining | Duty::Cordoned => None,

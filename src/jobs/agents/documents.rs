@@ -14,7 +14,7 @@ use crate::store::{Duty, FitState, Time};
 pub const PROTOCOL: u32 = 1;
 
 /// Most cards of a machine: the largest have sixteen, each of which may be split into seven.
-const MOST_CARDS: usize = 128;
+pub const MOST_CARDS: usize = 128;
 
 /// Longest text in what an agent says of itself, in bytes.
 const LONGEST_TEXT: usize = 200;

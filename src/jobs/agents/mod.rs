@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 pub use documents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
-    LeaseDocument, PROTOCOL, Registration, Welcome,
+    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, Welcome,
 };
 pub(super) use place::Place;
 pub use work::answer_job;

@@ -102,7 +102,10 @@ impl Jobs {
                 }
                 shared.events.of(&new.id, 0, FitState::Queued);
                 shared.wake.notify_one();
-                shared.for_agents.send_replace(());
+                if for_agents {
+                    // Each agent that waits here looks at the table then.
+                    shared.for_agents.send_replace(());
+                }
                 new.id
             }
             Enqueued::Same(id) => {

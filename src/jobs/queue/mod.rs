@@ -45,6 +45,8 @@ pub struct Limits {
     pub lease: Duration,
     /// How long an agent may say nothing before what it works on is given to another.
     pub lease_of_agents: Duration,
+    /// How often the queue is looked at unasked: for rows that nobody works on, and for fits that nobody announced.
+    pub look_around: Duration,
 }
 
 impl Default for Limits {
@@ -59,6 +61,7 @@ impl Default for Limits {
             lease: LEASE,
             // Some lost messages, and an agent that loads a large model, are no reason to begin anew.
             lease_of_agents: Duration::from_secs(30),
+            look_around: Duration::from_secs(5),
         }
     }
 }
@@ -133,10 +136,10 @@ impl Jobs {
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
         let is_shared = db.is_shared();
-        let gpus = if is_shared {
+        let takes = if is_shared {
             let devices =
                 runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::devices).await?;
-            Some(leases::gpus(&devices))
+            Some(leases::lanes_of(&devices))
         } else {
             None
         };
@@ -148,7 +151,7 @@ impl Jobs {
                 limits,
                 ids: Ids::default(),
                 holder: leases::name(),
-                gpus,
+                takes,
                 beats: Beats::default(),
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),

@@ -27,8 +27,8 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) ids: Ids,
     /// Under which name this server works on fits.
     pub(in crate::jobs) holder: Holder,
-    /// Which GPUs its fits may be for, where other servers have others; `None` for any.
-    pub(in crate::jobs) gpus: Option<String>,
+    /// Of which lanes it takes fits, where other servers have other GPUs; `None` for any.
+    pub(in crate::jobs) takes: Option<String>,
     /// When it last reached the database, and what time it is there.
     pub(in crate::jobs) beats: Beats,
     pub(in crate::jobs) clock: Clock,

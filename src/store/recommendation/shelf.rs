@@ -28,6 +28,9 @@ const AT_A_TIME: i64 = 1000;
 /// How long a row is taken to be there without a look: another process may have dropped it.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// How many rows are compared at a time: a few kilobytes of each column, and few in vain where a page is full before.
+const BLOCK: usize = 1024;
+
 /// Rows that are dropped from memory, before all are read anew, beside as many as there are: texts that no row has any
 /// more are not dropped with them.
 const MANY_GONE: usize = 1000;
@@ -165,9 +168,7 @@ impl Columns {
             let word = self.words.find(text).unwrap_or(0);
             wanted.push((self.values[*facet as usize].as_slice(), word));
         }
-        let mut matches = (0..end)
-            .rev()
-            .filter(|row| wanted.iter().all(|(column, word)| column[*row] == *word));
+        let mut matches = Matches::before(end, wanted);
         let page = matches.by_ref().take(filter.limit);
         let rows: Vec<Row> = page.map(|row| self.rows[row].clone()).collect();
         let last = rows.last().map(|last| last.id().to_owned());
@@ -193,6 +194,57 @@ impl Columns {
             keep(column, &is_kept);
         }
         self.dropped += before - self.rows.len();
+    }
+}
+
+/// The places of the rows that have these values, newest first.
+///
+/// Rows are compared by the block, column after column, which processors do for eight and more at a time: where two frequent
+/// values never meet, a million rows take one millisecond, and ten where each row is looked at by itself.
+struct Matches<'a> {
+    wanted: Vec<(&'a [Word], Word)>,
+    /// Rows from here on were compared.
+    begin: usize,
+    /// Places of the block that was compared last, the next one at the end.
+    found: Vec<usize>,
+}
+
+impl<'a> Matches<'a> {
+    fn before(end: usize, wanted: Vec<(&'a [Word], Word)>) -> Matches<'a> {
+        Matches {
+            wanted,
+            begin: end,
+            found: Vec::with_capacity(BLOCK),
+        }
+    }
+}
+
+impl Iterator for Matches<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            if let Some(place) = self.found.pop() {
+                return Some(place);
+            }
+            if self.begin == 0 {
+                return None;
+            }
+            let end = self.begin;
+            self.begin = end.saturating_sub(BLOCK);
+            let mut marks = [true; BLOCK];
+            let marks = &mut marks[..end - self.begin];
+            for (column, word) in &self.wanted {
+                for (mark, value) in marks.iter_mut().zip(&column[self.begin..end]) {
+                    *mark &= value == word;
+                }
+            }
+            if marks.contains(&true) {
+                let marked = (self.begin..end).zip(&*marks);
+                let marked = marked.filter(|(_, mark)| **mark);
+                self.found.extend(marked.map(|(place, _)| place));
+            }
+        }
     }
 }
 
@@ -342,7 +394,8 @@ impl Db {
         if known.newest == 0 || is_stale || missed {
             newest = 0;
             anew = Some(Columns::default());
-        } else {
+        } else if !gone.is_empty() {
+            // This goes through all rows, while nobody reads them.
             self.shelf.write().drop_rows(&gone);
         }
         loop {
@@ -456,5 +509,31 @@ impl Db {
             after)
         .map_err(asking("look for recommendations that are gone"))?;
         Ok(gone.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_newest_first_in_blocks_of_any_length() {
+        for rows in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7] {
+            let column = |of: usize| -> Vec<Word> {
+                let values = (0..rows).map(|row| Word::try_from(row % of).unwrap());
+                values.collect()
+            };
+            let (third, fifth) = (column(3), column(5));
+            let wanted = vec![(third.as_slice(), 1), (fifth.as_slice(), 2)];
+            for end in [0, rows / 2, rows] {
+                let expected: Vec<usize> = (0..end).rev().filter(|row| row % 15 == 7).collect();
+
+                let found: Vec<usize> = Matches::before(end, wanted.clone()).collect();
+
+                assert_eq!(found, expected, "{end} of {rows}");
+                let all: Vec<usize> = Matches::before(end, Vec::new()).collect();
+                assert!(all.iter().copied().eq((0..end).rev()));
+            }
+        }
     }
 }

@@ -280,7 +280,13 @@ fn flags_that_make_no_agent_are_refused() {
     for (arguments, said) in [
         (["--server", "https://a", "--simulate", "l4"], "TLS"),
         (["--server", "nowhere", "--simulate", "l4"], "no address"),
+        (["--server", "http://a:99999", "--simulate", "l4"], "99999"),
+        (
+            ["--server", "http://u:secret@a", "--simulate", "l4"],
+            "--key-file",
+        ),
         (["--name", "a b", "--simulate", "l4"], "--name"),
+        (["--name", "a", "--simulate", "200xh100"], "at most 128"),
         (["--name", "a", "--simulate", "l5"], "l5"),
         (["--name", "a", "--wait", "1"], "--once"),
         (["--key-file", "nowhere", "--simulate", "l4"], "nowhere"),
@@ -288,9 +294,10 @@ fn flags_that_make_no_agent_are_refused() {
         let (code, text) = refused(&arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {text}");
         assert!(text.contains(said), "{arguments:?}: {text}");
+        assert!(!text.contains("secret"), "{text}");
     }
     // Nobody there: an agent for one job does not wait for ever.
-    let (code, _) = refused(&[
+    let (code, text) = refused(&[
         "--server",
         "http://127.0.0.1:9",
         "--simulate",
@@ -300,4 +307,5 @@ fn flags_that_make_no_agent_are_refused() {
         "1",
     ]);
     assert_eq!(code, Some(5));
+    assert!(text.contains("could not register in time"), "{text}");
 }

@@ -68,6 +68,7 @@ struct Service {
     jobs: Jobs,
     shutdown: CancellationToken,
     directory: Arc<TempDir>,
+    limits: Limits,
 }
 
 impl Service {
@@ -97,12 +98,22 @@ impl Service {
             jobs,
             shutdown,
             directory,
+            limits,
         }
+    }
+
+    /// A fresh service that takes nothing unasked, as if it were dead once another has taken its place.
+    async fn to_crash(engine: Scripted) -> Service {
+        let limits = Limits {
+            look_around: 100 * DEADLINE,
+            ..Limits::default()
+        };
+        Service::limited(engine, limits).await
     }
 
     /// The next service on the same database, while this one is still there: as after a crash.
     async fn after_a_crash(&self, engine: Scripted) -> Service {
-        Service::on(Arc::clone(&self.directory), engine, Limits::default()).await
+        Service::on(Arc::clone(&self.directory), engine, self.limits).await
     }
 
     /// Ends in an orderly way.

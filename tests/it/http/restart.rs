@@ -18,7 +18,7 @@ use super::{RESNET, RESNET_8, Service};
 
 #[tokio::test]
 async fn answers_survive_a_restart() {
-    let first = Service::start(Scripted::default()).await;
+    let first = Service::to_crash(Scripted::default()).await;
     let fit = first.post_and_wait("/v1/fits", RESNET).await;
     let recommendations = first.get("/v1/recommendations").await;
     first.stop().await;
@@ -33,7 +33,7 @@ async fn answers_survive_a_restart() {
 #[tokio::test]
 async fn a_fit_under_way_is_finished_by_the_next_server() {
     let gate = Gate::closed();
-    let first = Service::start(Scripted::behind(&gate)).await;
+    let first = Service::to_crash(Scripted::behind(&gate)).await;
     let fit = first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
 
@@ -47,7 +47,7 @@ async fn a_fit_under_way_is_finished_by_the_next_server() {
 #[tokio::test]
 async fn an_attempt_that_was_overtaken_stores_nothing() {
     let gate = Gate::closed();
-    let first = Service::start(Scripted::behind(&gate)).await;
+    let first = Service::to_crash(Scripted::behind(&gate)).await;
     first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
     let second = first.after_a_crash(Scripted::default()).await;
@@ -65,7 +65,7 @@ async fn an_attempt_that_was_overtaken_stores_nothing() {
 #[tokio::test]
 async fn a_fit_survives_any_number_of_servers_and_runs_apart_from_the_second_on() {
     let gate = Gate::closed();
-    let first = Service::start(Scripted::behind(&gate)).await;
+    let first = Service::to_crash(Scripted::behind(&gate)).await;
     let fit = first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
     let second = first.after_a_crash(Scripted::behind(&gate)).await;
@@ -91,7 +91,7 @@ async fn a_fit_survives_any_number_of_servers_and_runs_apart_from_the_second_on(
 #[tokio::test]
 async fn a_fit_whose_own_processes_died_fails() {
     let gate = Gate::closed();
-    let first = Service::start(Scripted::behind(&gate)).await;
+    let first = Service::to_crash(Scripted::behind(&gate)).await;
     first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
     let died = EngineError::Died {
@@ -114,7 +114,7 @@ async fn a_fit_whose_own_processes_died_fails() {
 #[tokio::test]
 async fn an_orderly_end_puts_running_fits_back() {
     let gate = Gate::closed();
-    let first = Service::start(Scripted::behind(&gate)).await;
+    let first = Service::to_crash(Scripted::behind(&gate)).await;
     let fit = first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
 

@@ -1,13 +1,14 @@
 //! Several servers on one database of PostgreSQL, which `BATCHFIT_TEST_POSTGRES` names: `tests/service/postgres.sh` starts one, and runs
 //! these tests and most of the others with it. Each service has a schema of its own there.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use batchfit::jobs::{Limits, UploadLimits};
+use batchfit::jobs::{Engine, FitEngine, Limits, UploadLimits};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
@@ -75,7 +76,7 @@ fn limits() -> Limits {
 }
 
 /// Two servers on one database.
-async fn two(first: Scripted, second: Scripted) -> [Service; 2] {
+async fn two(first: impl Engine + 'static, second: impl Engine + 'static) -> [Service; 2] {
     assert!(server().is_some(), "BATCHFIT_TEST_POSTGRES names no server");
     let directory = Arc::new(TempDir::new().unwrap());
     let first = Service::on(Arc::clone(&directory), first, limits()).await;
@@ -263,4 +264,18 @@ async fn a_server_that_ends_leaves_its_fits_to_the_others() {
     for path in &paths {
         becomes(&second, path, |fit| fit["state"] == "done").await;
     }
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL: tests/service/postgres.sh"]
+async fn a_card_that_nobody_has_is_simulated_by_any_of_them() {
+    let engine = || FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+    let [first, second] = two(engine(), engine()).await;
+    let body = RESNET.replace("sim:h200", "l4");
+
+    let queued = first.post("/v1/fits", body).await;
+
+    assert_eq!(queued.status, 202, "{}", queued.text);
+    let path = queued.header("location").to_owned();
+    becomes(&second, &path, |fit| fit["state"] == "done").await;
 }

@@ -11,7 +11,7 @@ use super::{PREDICTED, RESNET, Scripted, Service, fits};
 
 #[tokio::test]
 async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
-    let first = Service::start(Scripted::default()).await;
+    let first = Service::to_crash(Scripted::default()).await;
     let fit = first.asked(RESNET).await;
     first
         .tell_outcome(&fit, &fits(PREDICTED + (PREDICTED / 50)))
