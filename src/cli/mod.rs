@@ -21,6 +21,7 @@ mod folders;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzed;
+mod heuristics;
 mod keys;
 mod output;
 mod presets;
@@ -42,7 +43,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use arguments::{Arguments, Command, Config, Format, LogFormat, SearchFormat};
+use arguments::{Arguments, AskCudnn, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
 use trouble::Trouble;
 
@@ -100,6 +101,19 @@ pub fn run(before_serving: fn()) -> ExitCode {
         access,
         arguments.log_format,
     );
+    let asks = match &arguments.command {
+        Command::Fit(fit) => &fit.cudnn,
+        Command::Probe(probe) => &probe.cudnn,
+        Command::Soak(soak) => &soak.cudnn,
+        Command::Program(program) => &program.cudnn,
+        Command::Serve(serve) => &serve.cudnn,
+        Command::Agent(agent) => &agent.cudnn,
+        Command::Answer(answer) => &answer.cudnn,
+        _ => &AskCudnn { ask_cudnn: None },
+    };
+    if let Err(trouble) = heuristics::ask(asks.ask_cudnn.as_deref()) {
+        return exit(trouble, false);
+    }
     let settings = arguments.settings;
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (
@@ -143,6 +157,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
         Command::Answer(arguments) => (false, answer::run(&arguments)),
+        Command::Heuristics => (false, children::heuristics::run()),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

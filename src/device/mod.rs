@@ -13,8 +13,8 @@ pub trait Launcher {
     /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them.
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError>;
 
-    /// Gets ready for a program at a batch, before anything is allocated: finds all that cannot be launched, and
-    /// compiles kernels.
+    /// Gets ready for a program at a batch, before anything is allocated: finds all that cannot be launched, compiles kernels, asks about
+    /// convolutions.
     fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError>;
 
     /// Queues one launch.

@@ -286,9 +286,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
         model_allocated: &mut Bytes,
     ) -> Result<(), Stopped> {
         let program = self.probe.program;
-        if self.resources.evidence.is_real() {
-            self.resources.launcher.prepare(program, self.probe.batch)?;
-        }
+        self.resources.launcher.prepare(program, self.probe.batch)?;
         self.execute(&program.construction)?;
         self.resources.launcher.finish_step()?;
         *model_allocated = self.resources.allocator.stats().allocated();

@@ -4,13 +4,15 @@
 //! it, starts another once, and says by name what happened. Both sides are plain synchronous code; call
 //! the parent's from a blocking thread. Messages are one JSON object per line, see [`protocol`]. Workers
 //! take turns on a GPU, across processes, and measure before each probe what others leave of its memory. A [`Recorder`] is
-//! a child of another kind: PyTorch, which trains a graph for a few steps and writes down what its allocator is asked for.
+//! a child of another kind: PyTorch, which trains a graph for a few steps and writes down what its allocator is asked for; [`Heuristics`]
+//! asks cuDNN about cards that are not there.
 
 mod card;
 mod child;
 mod choice;
 mod fault;
 mod handler;
+mod heuristics;
 mod misbehave;
 mod process;
 mod programs;
@@ -23,6 +25,7 @@ mod turn;
 pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
 pub use handler::GpuHandler;
+pub use heuristics::{Heuristics, HeuristicsCommand, NoHeuristics, run_heuristics};
 pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
 pub use process::{Activity, Loss, WorkerError};
 pub use programs::Programs;

@@ -225,7 +225,8 @@ impl Recorder {
             | Activity::Listing
             | Activity::Opening
             | Activity::Joining
-            | Activity::Probing(_) => self.deadlines.open,
+            | Activity::Probing(_)
+            | Activity::AskingCudnn => self.deadlines.open,
         };
         match self.running.ask(order, activity, within, cancel)? {
             Answer::Refused { refusal, detail } => Err(WorkerError::Refused { refusal, detail }),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Patience, RecorderFlags, help};
+use super::{AskCudnn, Patience, RecorderFlags, help};
 
 /// How a service is asked.
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ pub(in crate::cli) struct Agent {
         hide_env = true
     )]
     pub(in crate::cli) name: Option<String>,
-    /// Offer simulated cards of these kinds instead of this machine's: to try it without GPUs.
+    /// Offer simulated cards instead of this machine's, to try it without GPUs: h100, 2xh100 or rtx4090.
     #[arg(long, value_name = "CARD,..", value_delimiter = ',')]
     pub(in crate::cli) simulate: Vec<String>,
     /// Offer these of this machine's GPUs alone, such as cuda:0.
@@ -103,6 +103,8 @@ pub(in crate::cli) struct Agent {
         value_parser = clap::value_parser!(u64).range(1..=604_800)
     )]
     pub(in crate::cli) deliver: u64,
+    #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::question::suggest;
-use super::{Patience, Question};
+use super::{AskCudnn, Patience, Question};
 use crate::device::sim;
 use crate::worker::{Fault, Misbehaviour};
 
@@ -72,4 +72,6 @@ pub(in crate::cli) struct Worker {
 pub(in crate::cli) struct Answer {
     #[command(flatten)]
     pub(in crate::cli) patience: Patience,
+    #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
 }

@@ -261,6 +261,9 @@ pub(in crate::cli) enum Command {
     /// Answer one fit for a parent process; started by batchfit itself.
     #[command(hide = true)]
     Answer(Answer),
+    /// Ask cuDNN about cards that are not there for a parent process; started by batchfit itself.
+    #[command(hide = true)]
+    Heuristics,
 }
 
 /// How an answer is written.
@@ -288,6 +291,8 @@ pub(in crate::cli) enum Format {
 pub(in crate::cli) struct Fit {
     #[command(flatten)]
     pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
     pub(in crate::cli) module: ModuleFlags,
     /// Answer with the batch that lasts 1,000 steps, or steps=N,epoch=N.
@@ -394,6 +399,8 @@ pub(in crate::cli) struct Probe {
     #[command(flatten)]
     pub(in crate::cli) question: Question,
     #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
+    #[command(flatten)]
     pub(in crate::cli) batch: Batch,
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
@@ -460,6 +467,8 @@ pub(in crate::cli) struct Replay {
 pub(in crate::cli) struct Program {
     #[command(flatten)]
     pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
     pub(in crate::cli) batch: Batch,
     /// A recording of the same steps (a trace or a memory snapshot, begun before the model was made): print
@@ -599,6 +608,8 @@ pub(in crate::cli) struct Serve {
     #[command(flatten)]
     pub(in crate::cli) retention: RetentionFlags,
     #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
+    #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
     pub(in crate::cli) patience: Patience,
@@ -650,6 +661,23 @@ impl UploadFlags {
             expiry: Duration::from_secs(self.upload_expiry),
         }
     }
+}
+
+/// Whom simulations ask.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "GPU")]
+pub(in crate::cli) struct AskCudnn {
+    /// Ask PyTorch's cuDNN what convolutions take that were never recorded.
+    #[arg(
+        long,
+        env = "BATCHFIT_ASK_CUDNN",
+        value_name = "FOLDER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        hide_env = true
+    )]
+    pub(in crate::cli) ask_cudnn: Option<OsString>,
 }
 
 /// How long GPUs may take.

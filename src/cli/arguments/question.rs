@@ -170,8 +170,13 @@ pub(in crate::cli) struct Search {
     /// Answer changes of it as well; =N for those that fit N at once.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(in crate::cli) suggest: Option<String>,
-    /// How many of what masks and experts choose from are chosen.
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    /// How many of what masks and experts choose from are chosen. In docs/requests.md alone.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        allow_negative_numbers = true,
+        hide = true
+    )]
     pub(in crate::cli) chosen_percent: Option<String>,
 }
 

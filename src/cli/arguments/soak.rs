@@ -2,13 +2,15 @@
 
 use clap::Args;
 
-use super::{Batch, Question, help};
+use super::{AskCudnn, Batch, Question, help};
 
 #[derive(Debug, Args)]
 #[command(after_help = help::SOAK)]
 pub(in crate::cli) struct Soak {
     #[command(flatten)]
     pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
     pub(in crate::cli) batch: Batch,
     #[command(flatten)]

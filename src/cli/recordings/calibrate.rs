@@ -31,7 +31,7 @@ use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::workspaces::{convolutions, described, provenance, provenance_of_absent};
+use super::workspaces::{convolutions, provenance, provenance_of_absent};
 
 /// In which types layers are asked about.
 const DTYPES: [DType; 3] = [DType::Float32, DType::Float16, DType::BFloat16];
@@ -129,7 +129,7 @@ impl Target {
             return Err(Trouble::flag("--card", problem));
         }
         let card = named.card;
-        let properties = described(card);
+        let properties = CardProperties::of_card(card);
         let properties = properties.ok_or_else(|| {
             let (major, minor) = card.capability.compute;
             let problem =
@@ -329,7 +329,9 @@ fn together(
         command.args(["--seconds", &left.as_secs().max(1).to_string()]);
         command.args(["--batches", &listed(&arguments.batches)]);
         match &arguments.card {
-            Some(card) => command.args(["--card", card]),
+            Some(card) => command
+                .args(["--card", card])
+                .envs([cudnn::NO_CARD_VISIBLE]),
             None => command.args(["--gpu", &arguments.gpu.to_string()]),
         };
         if logged {

@@ -14,7 +14,7 @@ use crate::cli::arguments::RecordWorkspaces;
 use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, question};
 use crate::device::Capability;
-use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, Clocks, WorkspaceRecording};
+use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::workspaces::{
     NO_DRIVER, Provenance, Traits, WorkspaceTable, condense, merge, pack, unpack,
@@ -102,7 +102,7 @@ fn record_layers(
     let mut text = Vec::new();
     let from = if let Some(name) = &arguments.card {
         let card = Card::find(name).context("the card is one of those that are simulated")?;
-        let properties = described(card);
+        let properties = CardProperties::of_card(card);
         let properties = properties.with_context(|| {
             let (major, minor) = card.capability.compute;
             format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}")
@@ -130,26 +130,12 @@ fn again() -> anyhow::Result<Outcome> {
     let mut command = Command::new(program);
     command.args(env::args_os().skip(1)).env(LOGGING, "1");
     command.envs(cudnn::environment(&log));
+    command.envs([cudnn::NO_CARD_VISIBLE]);
     let status = command
         .status()
         .context("could not start batchfit itself")?;
     anyhow::ensure!(status.success(), "nothing was recorded");
     Ok(Outcome::Answered)
-}
-
-/// A card of the catalogue as cuDNN is told of it; `None` where cuDNN does not know its architecture.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a clock in kHz"
-)]
-pub(super) fn described(card: &Card) -> Option<CardProperties> {
-    let clocks = Clocks {
-        multiprocessors: 1000 * card.sheet.boost_mhz,
-        // Two of what a way carries fit in one period of the memory's clock.
-        memory: (card.sheet.rate * 1e6 / 2.0) as u32,
-    };
-    CardProperties::of(card.product, &card.capability, card.total_memory, clocks)
 }
 
 pub(super) fn provenance_of_absent(card: &Card) -> anyhow::Result<Provenance> {

@@ -6,8 +6,8 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
-use super::workspaces::{Lookup, Source, WorkspaceTable, tensor_bytes};
-use super::{Card, calibrated};
+use super::workspaces::{Lookup, Source, WorkspaceTable};
+use super::{Card, calibrated, heuristics};
 
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone)]
@@ -56,8 +56,12 @@ impl Estimates {
         } else {
             "that were measured on an"
         };
+        let instead = match heuristics::asked() {
+            Some(_) => "",
+            None => " (--ask-cudnn asks PyTorch's cuDNN instead)",
+        };
         let of_estimated = format!(
-            "the scratch memory of {} convolutions is estimated from similar ones {how} {from}",
+            "the scratch memory of {} convolutions is estimated from similar ones {how} {from}{instead}",
             self.estimated
         );
         match (self.asked, self.estimated) {
@@ -76,10 +80,10 @@ impl Default for SimulatedLauncher {
 
 impl SimulatedLauncher {
     /// For a card: what was recorded on it, or asked about it, before what was recorded on others.
-    pub fn of(card: Option<&Card>) -> SimulatedLauncher {
+    pub fn of(card: Option<&'static Card>) -> SimulatedLauncher {
         let mut tables = Vec::new();
         let (mut product, mut multiprocessors) = (MEASURED, 0);
-        let mut of_architecture = None;
+        let mut of_architecture = Vec::new();
         if let Some(card) = card {
             product = card.product;
             // Older cards have no engine of that kind.
@@ -91,11 +95,14 @@ impl SimulatedLauncher {
         }
         match tables.iter().position(|table| table.is_alone()) {
             Some(last) => tables.truncate(last + 1),
-            None => tables.push(of_architecture.unwrap_or_else(WorkspaceTable::h200)),
+            None if of_architecture.is_empty() => {
+                tables.extend([WorkspaceTable::h200(), WorkspaceTable::h100()]);
+            }
+            None => tables.extend(of_architecture),
         }
         SimulatedLauncher {
             launches: 0,
-            workspaces: Lookup::among(tables),
+            workspaces: Lookup::among(tables).asking(card.zip(heuristics::asked())),
             product,
             split: Bytes(multiprocessors * TILE),
             estimated: BTreeMap::new(),
@@ -127,13 +134,14 @@ impl SimulatedLauncher {
 impl Launcher for SimulatedLauncher {
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
         let plans = self.workspaces.plans(convolution);
-        // Most plans work on copies of some of the tensors, at most of all three: Note [Similar layers].
         let first = plans.workspaces.first().copied().unwrap_or(Bytes::ZERO);
-        let tensors = tensor_bytes(convolution);
         let unknown = match plans.source {
             Source::Recorded | Source::Interpolated | Source::NotTheLibrary => None,
             Source::Asked => Some((Kind::Asked, self.split)),
-            Source::Estimated(_) => Some((Kind::Estimated, Bytes(tensors.saturating_sub(first.0)))),
+            Source::Estimated(_) => Some((
+                Kind::Estimated,
+                Bytes(plans.at_most.0.saturating_sub(first.0)),
+            )),
         };
         if let Some(unknown) = unknown {
             self.estimated.insert(*convolution, unknown);
@@ -141,7 +149,9 @@ impl Launcher for SimulatedLauncher {
         Ok(plans.workspaces)
     }
 
-    fn prepare(&mut self, _program: &Program, _batch: u64) -> Result<(), LaunchError> {
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
+        let calls = program.convolutions.iter().map(|shape| shape.at(batch));
+        self.workspaces.expect(calls);
         Ok(())
     }
 

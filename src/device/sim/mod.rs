@@ -2,6 +2,7 @@
 
 mod calibrated;
 mod catalogue;
+mod heuristics;
 mod instances;
 mod launcher;
 mod memory;
@@ -12,6 +13,7 @@ pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
     SHARDED_OVERHEAD, Sheet, Workspaces, names,
 };
+pub use heuristics::{Heuristics, ask, asked};
 pub use instances::{Cloud, Instance, clouds};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

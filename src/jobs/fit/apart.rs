@@ -5,6 +5,7 @@
 //! message a line: its rules, its progress, the outcome. Its stdin stays open for as long as the parent lives.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -118,6 +119,13 @@ struct Process {
     messages: Receiver<Message>,
 }
 
+/// The flag by which a child asks cuDNN as this process does.
+fn ask_cudnn() -> Option<OsString> {
+    let mut flag = OsString::from("--ask-cudnn=");
+    flag.push(sim::asked()?.folder());
+    Some(flag)
+}
+
 impl Process {
     /// Starts a child that follows our rules.
     fn start(apart: &Apart<'_>, question: &[u8], cancel: &AtomicBool) -> Result<Self, NotStarted> {
@@ -126,6 +134,7 @@ impl Process {
         } = apart.deadlines;
         let mut child = Command::new(apart.program)
             .arg("answer")
+            .args(ask_cudnn())
             .args(["--probe-deadline", &probe.as_secs().max(1).to_string()])
             .args(["--open-deadline", &open.as_secs().max(1).to_string()])
             .args(["--gpu-wait", &turn.as_secs().to_string()])

@@ -4,7 +4,7 @@
 //! here whether it counts.
 
 use super::{DeviceChoice, Lowered, Request, SearchMode, Taught, Workload};
-use crate::device::sim::{Card, calibrations_of};
+use crate::device::sim::{Card, asked, calibrations_of};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 use crate::model::uploaded::Digest;
@@ -129,7 +129,7 @@ impl Request {
     }
 }
 
-/// Digests of the calibrations that simulate the cards of a request.
+/// Digests of the calibrations that simulate the cards of a request, and which cuDNN is asked about the rest.
 fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
     let named = match device {
         // A kind is simulated where nobody has it.
@@ -140,9 +140,13 @@ fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
         .into_iter()
         .chain(cards)
         .filter_map(|name| Card::find(name));
-    found
+    let mut said: Vec<String> = found
         .flat_map(|card| calibrations_of(card.product))
-        .collect()
+        .collect();
+    if let Some(heuristics) = asked() {
+        said.push(format!("asked of cuDNN {}", heuristics.version()));
+    }
+    said
 }
 
 impl Request {

@@ -70,6 +70,8 @@ pub enum Activity {
     Probing(u64),
     /// Record this batch.
     Recording(u64),
+    /// Say what cuDNN says of a card.
+    AskingCudnn,
 }
 
 impl fmt::Display for Activity {
@@ -81,6 +83,7 @@ impl fmt::Display for Activity {
             Activity::Joining => f.write_str("finding the other ranks"),
             Activity::Probing(batch) => write!(f, "probing batch {batch}"),
             Activity::Recording(batch) => write!(f, "recording batch {batch}"),
+            Activity::AskingCudnn => f.write_str("asking cuDNN"),
         }
     }
 }

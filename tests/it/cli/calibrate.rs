@@ -145,3 +145,31 @@ fn an_answer_says_where_its_workspaces_are_from() {
         notes("h200")
     );
 }
+
+#[test]
+fn cudnn_that_is_not_there_is_said_before_anything_is_asked() {
+    let place = Place::new();
+    let broken = place.directory.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::write(broken.join("libcudnn.so.9"), b"no library").unwrap();
+    let ask = |value: &str, command: &[&str]| {
+        let mut batchfit = place.batchfit();
+        let batchfit = batchfit.env("LD_LIBRARY_PATH", &broken).args(command);
+        batchfit.env("BATCHFIT_ASK_CUDNN", value).output().unwrap()
+    };
+    let fit = ["fit", "resnet18", "--on", "h200", "--memory-limit", "4GiB"];
+
+    let nowhere = ask("/nowhere", &fit);
+    assert_eq!(nowhere.status.code(), Some(2));
+    let said = stderr(&nowhere);
+    let expected = "--ask-cudnn: there is no libcudnn.so.9 in /nowhere";
+    assert!(said.contains(expected), "{said}");
+    let broken = ask(broken.to_str().unwrap(), &fit);
+    assert_eq!(broken.status.code(), Some(2));
+    let said = stderr(&broken);
+    assert!(said.contains("cannot be loaded"), "{said}");
+    for (value, command) in [("0", &fit[..]), ("/nowhere", &["cards", "h200"])] {
+        let output = ask(value, command);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+}

@@ -51,7 +51,8 @@ fn commands(page: &str) -> Vec<Shown> {
 /// Commands that need more than the program itself: a GPU, cuDNN, Python's packages, a server that is up or was and left a database, files of
 /// the repository, time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 16] = [
+    const WORDS: [&str; 17] = [
+        "--ask-cudnn",
         "cuda:",
         "batchfit agent",
         "batchfit calibrate",

@@ -64,6 +64,7 @@ impl Place {
             .env_remove("BATCHFIT_CONFIG")
             .env_remove("BATCHFIT_PYTHON")
             .env_remove("BATCHFIT_CALIBRATIONS")
+            .env_remove("BATCHFIT_ASK_CUDNN")
             .env_remove("BATCHFIT_LOG");
         command
     }

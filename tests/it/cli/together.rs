@@ -63,8 +63,8 @@ fn a_target_and_an_objective_change_the_recommendation_and_not_what_is_safe() {
     assert!(plain["lengths"]["budget"].as_u64() > Some(10_000));
 }
 
-/// VGG16 in 4790 MiB: 150 images of 128 pixels leave headroom, as do 175 of 112, and 150 of 112 do not.
-const HOLES: &str = "vgg16 --on t4 --memory-limit 4790MiB --amp fp16 --optimizer sgd";
+/// VGG16 in 4720 MiB, all of whose layers were recorded: 158 images of 128 pixels leave headroom, and 158 of 112 do not.
+const HOLES: &str = "vgg16 --on h200 --memory-limit 4720MiB --amp fp16 --optimizer sgd";
 
 #[test]
 fn what_is_recommended_leaves_headroom_at_every_length() {
@@ -72,13 +72,14 @@ fn what_is_recommended_leaves_headroom_at_every_length() {
         let alone = fit(&format!("{HOLES} --image-size {size} --target {batch}"));
         self::batch(&alone["recommendation"])
     };
-    assert!(at_most("112", 150) < 150);
+    assert_eq!(at_most("128", 158), 158);
+    assert!(at_most("112", 158) < 158);
 
     let result = fit(&format!("{HOLES} --image-size 112,128"));
 
     let best = &result["recommendation"];
     let found = batch(best);
-    assert!((100..150).contains(&found), "{best}");
+    assert!((100..158).contains(&found), "{best}");
     for size in ["112", "128"] {
         assert_eq!(at_most(size, found), found, "{size}");
     }
@@ -101,7 +102,7 @@ fn a_bucket_is_safe_at_each_of_its_lengths() {
     let bucket = &result["lengths"]["buckets"][0];
     assert_eq!(bucket["lengths"], json!([112, 128]));
     let found = batch(bucket);
-    assert!((100..150).contains(&found), "{bucket}");
+    assert!((100..158).contains(&found), "{bucket}");
     for size in ["112", "128"] {
         let alone = fit(&format!("{HOLES} --image-size {size} --target {found}"));
         assert_eq!(batch(&alone["recommendation"]), found, "{size}");
@@ -110,12 +111,12 @@ fn a_bucket_is_safe_at_each_of_its_lengths() {
 
 #[test]
 fn a_target_is_made_by_a_plan_that_is_safe_at_every_length() {
-    let result = fit(&format!("{HOLES} --image-size 112,128 --target 150"));
+    let result = fit(&format!("{HOLES} --image-size 112,128 --target 158"));
 
     let best = &result["recommendation"];
     assert_eq!(
         [&best["micro_batch"], &best["accumulation_steps"]],
-        [&json!(75), &json!(2)],
+        [&json!(79), &json!(2)],
         "{best}"
     );
 }

@@ -1,7 +1,6 @@
 //! What cuDNN would try on a card that is not there. See Note [Without a device].
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,6 +13,8 @@ use cudarc::cudnn::sys::{
 };
 use serde::Serialize;
 
+use crate::device::sim::Card;
+use crate::device::sim::workspaces::{of_spectra, of_winograd};
 use crate::program::{Architecture, Capability, Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -90,6 +91,21 @@ pub struct Clocks {
 }
 
 impl CardProperties {
+    /// Those of a card of the catalogue; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a clock in kHz"
+    )]
+    pub fn of_card(card: &Card) -> Option<CardProperties> {
+        let clocks = Clocks {
+            multiprocessors: 1000 * card.sheet.boost_mhz,
+            // Two of what a way carries fit in one period of the memory's clock.
+            memory: (card.sheet.rate * 1e6 / 2.0) as u32,
+        };
+        CardProperties::of(card.product, &card.capability, card.total_memory, clocks)
+    }
+
     /// Those of a card; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know, and for 10.3, which it was not asked about.
     pub fn of(
         name: &'static str,
@@ -145,12 +161,14 @@ pub struct AbsentCard {
     splitting: Option<Processor>,
     /// Nothing where the environment does not say where to: then nobody knows what is cuBLASLt's.
     log: Option<Log>,
-    /// Whether a plan that is refused without a device is ranked first: of calls whose batch is that of the question in groups of doublings.
-    refused: RefCell<HashMap<Convolution, bool>>,
 }
 
 /// The variable that names the file into which cuDNN logs.
 const DESTINATION: &str = "CUDNN_LOGDEST_DBG";
+
+/// What the environment of a process has to have that asks about other cards than one that is there: cuDNN 9.19 may end with a segmentation
+/// fault where it sees both.
+pub const NO_CARD_VISIBLE: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "-1");
 
 /// What the environment of a process has to have that asks about absent cards: cuDNN reads it when it is loaded, and creates the file.
 pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
@@ -160,12 +178,6 @@ pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
         (DESTINATION, log.into()),
     ]
 }
-
-/// Engines of cuBLASLt, which are refused where there is no device. Of cuDNN 9.19.
-const OF_CUBLASLT: [i64; 3] = [58, 62, 63];
-
-/// Engines for groups of few channels that are refused where there is no driver, since it would load what they compile. Of cuDNN 9.19.
-const OF_GROUPS: [i64; 4] = [5, 6, 16, 19];
 
 /// The message of the log that says what was refused.
 const CHECKS: &str = "engine_config_support_checks() called:";
@@ -190,7 +202,6 @@ impl AbsentCard {
             properties: properties.finalize()?,
             splitting: (card.device_ver == 900).then_some(splitting),
             log: Log::open().ok(),
-            refused: RefCell::default(),
         })
     }
 
@@ -229,33 +240,20 @@ impl AbsentCard {
         }
     }
 
-    /// What would be tried first, in a fiftieth of the time. Whether a plan would be that is refused without a device is asked once for
-    /// batches that are alike (Note [Without a device]).
+    /// What would be tried first, in a fiftieth of the time.
     pub fn first_offer(&self, convolution: &Convolution, tf32: Tf32) -> Result<Offer, CudnnError> {
         let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
         let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
         let card = Some(&self.properties);
         let made = |config: Descriptor| self.offer(convolution, &config).map(Some);
+        let log = may_be_refused(convolution)
+            .then(|| self.log())
+            .transpose()?;
         let supported = first_of(graph.descriptor(), card, wants_full_fp32, made)?;
-        let refused = Refused::of(convolution);
-        let found = supported.as_ref().map(|one| one.workspace);
-        if let Some(refused) = refused
-            && found != Some(refused.workspace)
+        if let Some(log) = log
+            && let Some(refused) = log.refused(convolution)?
         {
-            let doublings = u64::from(convolution.batch.max(1).ilog2());
-            let alike = Convolution {
-                batch: doublings / ALIKE,
-                ..*convolution
-            };
-            let known = self.refused.borrow().get(&alike).copied();
-            let is_first = match known {
-                Some(known) => known,
-                None => self.refused(convolution, &graph)?.is_some(),
-            };
-            self.refused.borrow_mut().insert(alike, is_first);
-            if is_first {
-                return Ok(refused.offer());
-            }
+            return Ok(refused);
         }
         supported.ok_or(CudnnError::NoEngine)
     }
@@ -279,18 +277,20 @@ impl AbsentCard {
         convolution: &Convolution,
         graph: &OperationGraph,
     ) -> Result<Option<Offer>, CudnnError> {
-        let Some(refused) = Refused::of(convolution) else {
+        if !may_be_refused(convolution) {
             return Ok(None);
-        };
-        // Support is looked at one after the other: those before the first that is supported are in the log.
-        let no_log = |_| CudnnError::NoLog;
-        let log = self.log.as_ref().ok_or(CudnnError::NoLog)?;
-        log.skip().map_err(no_log)?;
+        }
+        let log = self.log()?;
         let mode = Mode::CUDNN_HEUR_MODE_INSTANT;
         configurations(graph.descriptor(), mode, Some(&self.properties), Some(1))?;
-        let said = refused_engines(&log.take().map_err(no_log)?);
-        let is_first = said.iter().any(|engine| refused.engines.contains(engine));
-        Ok(is_first.then(|| refused.offer()))
+        log.refused(convolution)
+    }
+
+    /// The log, from here on.
+    fn log(&self) -> Result<&Log, CudnnError> {
+        let log = self.log.as_ref().ok_or(CudnnError::NoLog)?;
+        log.skip().map_err(|_| CudnnError::NoLog)?;
+        Ok(log)
     }
 }
 
@@ -314,46 +314,41 @@ fn on_card(
     Ok(kernel.workspace(call, card, alone.0))
 }
 
-/// In how many doublings of the batch the engine that is ranked first is taken to stay the same.
-const ALIKE: u64 = 3;
-
-/// What is refused where there is no device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Refused {
-    name: &'static str,
-    engines: &'static [i64],
-    workspace: Bytes,
-}
-
-impl Refused {
-    /// What may be refused of this call.
-    fn of(call: &Convolution) -> Option<Refused> {
-        if let Some(workspace) = of_a_product(call) {
-            return Some(Refused {
-                name: "cublasLt",
-                engines: &OF_CUBLASLT,
-                workspace,
-            });
+/// Engines of cuDNN 9.19 that are refused where there is no device or no driver, since they would load what they run, and what each is given
+/// on a card that is there. `None` for calls that it is not for, and where that is not known.
+fn of_engine(engine: i64, call: &Convolution) -> Option<Bytes> {
+    let is_half = matches!(call.dtype, DType::Float16 | DType::BFloat16);
+    let of_groups = is_half && call.groups > 1;
+    match engine {
+        58 | 62 | 63 => of_a_product(call),
+        // It keeps eight sums of each weight's gradient for each sample.
+        16 if of_groups && call.channels_last && call.pass == ConvolutionPass::GradWeight => {
+            let taps: u64 = call.kernel.iter().product();
+            Some(Bytes(8 * 4 * call.batch * call.out_channels * taps))
         }
-        let is_half = matches!(call.dtype, DType::Float16 | DType::BFloat16);
-        (is_half && call.groups > 1).then_some(Refused {
-            name: "groups",
-            engines: &OF_GROUPS,
-            workspace: Bytes::ZERO,
-        })
-    }
-
-    fn offer(self) -> Offer {
-        Offer {
-            tag: self.name.to_owned(),
-            workspace: self.workspace,
-        }
+        5 | 6 | 16 | 19 if of_groups => Some(Bytes::ZERO),
+        17 => of_winograd(call),
+        18 => of_spectra(call),
+        _ => None,
     }
 }
 
-/// Whether asking about a layer takes cuDNN's log.
+/// All engines of [`of_engine`].
+const REFUSED: [i64; 9] = [5, 6, 16, 17, 18, 19, 58, 62, 63];
+
+/// Whether the plan that would be tried first may be one that is refused without a device: then only cuDNN's log tells.
+pub fn may_be_refused(call: &Convolution) -> bool {
+    REFUSED
+        .iter()
+        .any(|engine| of_engine(*engine, call).is_some())
+}
+
+/// Whether asking about a layer takes cuDNN's log, in one of the types and passes.
 pub fn takes_log(layer: &ConvolutionLayer) -> bool {
-    Refused::of(&layer.call(ConvolutionPass::Forward, DType::Float16, 1)).is_some()
+    [DType::Float32, DType::Float16].into_iter().any(|dtype| {
+        let mut passes = ConvolutionPass::ALL.into_iter();
+        passes.any(|pass| may_be_refused(&layer.call(pass, dtype, 1)))
+    })
 }
 
 /// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.
@@ -381,7 +376,8 @@ fn of_a_product(call: &Convolution) -> Option<Bytes> {
     })
 }
 
-/// What cuDNN logs: only there it says which engines it ranked ahead of the first that is supported. A query writes up to 3 MB.
+/// What cuDNN logs: only there it says which engines it ranked ahead of the first that is supported. A query for the
+/// first plan writes 70 KB, one for all 3 MB.
 struct Log {
     file: File,
     /// What was looked at.
@@ -414,6 +410,18 @@ impl Log {
         Ok(())
     }
 
+    /// The plan that was refused for want of a device, where one was ranked ahead of the first that is supported: support is looked at one
+    /// after the other.
+    fn refused(&self, call: &Convolution) -> Result<Option<Offer>, CudnnError> {
+        let said = refused_engines(&self.take().map_err(|_| CudnnError::NoLog)?);
+        Ok(said.into_iter().find_map(|engine| {
+            Some(Offer {
+                tag: format!("eng{engine}_refused"),
+                workspace: of_engine(engine, call)?,
+            })
+        }))
+    }
+
     /// What was written since somebody last looked.
     fn take(&self) -> io::Result<String> {
         let mut file = &self.file;
@@ -435,8 +443,8 @@ fn refused_engines(log: &str) -> Vec<i64> {
     let checks = checks.split("\nI").next().unwrap_or_default();
     for part in checks.split("\"engineId\":").skip(1) {
         let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let reason = part.split_once("Reason: ").map(|(_, reason)| reason);
-        if reason.is_some_and(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
+        let mut reasons = part.split("Reason: ").skip(1);
+        if reasons.any(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
             engines.extend(part[..digits].parse::<i64>());
         }
     }

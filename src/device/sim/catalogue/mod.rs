@@ -133,9 +133,9 @@ impl Card {
         let mut notes = match self.workspaces {
             Workspaces::Recorded => Vec::new(),
             Workspaces::Transferred => {
-                let table = WorkspaceTable::of_architecture(self.capability.compute);
+                let tables = WorkspaceTable::of_architecture(self.capability.compute);
                 // What is known of convolutions is said of each answer that has some.
-                let (convolutions, comma) = if table.is_some_and(WorkspaceTable::is_asked) {
+                let (convolutions, comma) = if tables.iter().any(|table| table.is_asked()) {
                     ("; the", "")
                 } else {
                     ("; what convolutions need as scratch memory, and the", ",")

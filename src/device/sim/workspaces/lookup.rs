@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::device::sim::{Card, Heuristics};
 use crate::program::{Convolution, ConvolutionLayer};
 use crate::units::Bytes;
 
 use super::job::Listed;
-use super::neighbours::Similar;
+use super::neighbours::{Similar, estimate, nearest_of, tensor_bytes};
 use super::table::WorkspaceTable;
 use super::{Plans, Source};
 
@@ -16,6 +17,8 @@ use super::{Plans, Source};
 pub struct Lookup<'t> {
     /// Best first.
     tables: Vec<&'t WorkspaceTable>,
+    /// Asked about what no table has that was recorded.
+    heuristics: Option<(&'static Card, &'static dyn Heuristics)>,
     similar: HashMap<ConvolutionLayer, Similar>,
 }
 
@@ -37,15 +40,43 @@ impl<'t> Lookup<'t> {
         assert!(!tables.is_empty(), "somebody has to be asked");
         Lookup {
             tables,
+            heuristics: None,
             similar: HashMap::new(),
         }
     }
 
-    /// The table that layers are estimated from that are in none: the best that has many.
+    /// The same where cuDNN's heuristics can be asked about a card: they come after what was recorded, and before what they were asked once
+    /// at other batches.
+    #[must_use]
+    pub fn asking(
+        self,
+        heuristics: Option<(&'static Card, &'static dyn Heuristics)>,
+    ) -> Lookup<'t> {
+        Lookup { heuristics, ..self }
+    }
+
+    /// The tables that layers are estimated from that are in none: those that have many.
+    fn large(&self) -> impl Iterator<Item = &'t WorkspaceTable> {
+        let large = self.tables.iter().filter(|table| table.len() >= MANY);
+        let last = &self.tables[self.tables.len() - 1];
+        let is_small = last.len() < MANY;
+        large.chain(Some(last).filter(|_| is_small)).copied()
+    }
+
+    /// The first of them.
     pub fn estimated_from(&self) -> &'t WorkspaceTable {
-        let mut tables = self.tables.iter();
-        let large = tables.find(|table| table.len() >= MANY);
-        large.unwrap_or(&self.tables[self.tables.len() - 1])
+        let first = self.large().next();
+        first.unwrap_or(self.tables[self.tables.len() - 1])
+    }
+
+    /// Says which calls there will be questions about, so that heuristics can be asked about them all at a time.
+    pub fn expect(&self, calls: impl Iterator<Item = Convolution>) {
+        if let Some((card, heuristics)) = self.heuristics {
+            let calls: Vec<Convolution> = calls
+                .filter(|call| call.uses_cudnn() && !is_recorded(self.listed(call).as_ref()))
+                .collect();
+            heuristics.ask_ahead(card, &calls);
+        }
     }
 
     /// The plans for one call.
@@ -53,21 +84,46 @@ impl<'t> Lookup<'t> {
         if !call.uses_cudnn() {
             return Plans {
                 workspaces: vec![Bytes::ZERO],
+                at_most: Bytes::ZERO,
                 source: Source::NotTheLibrary,
             };
         }
-        if let Some(listed) = self.listed(call) {
+        let listed = self.listed(call);
+        if !is_recorded(listed.as_ref())
+            && let Some((card, heuristics)) = self.heuristics
+            && let Some(first) = heuristics.first_workspace(card, call)
+        {
+            let mut workspaces = vec![first, Bytes::ZERO];
+            workspaces.dedup();
             return Plans {
-                workspaces: listed.workspaces(),
+                workspaces,
+                at_most: first,
+                source: Source::Asked,
+            };
+        }
+        if let Some(listed) = listed {
+            let workspaces = listed.workspaces();
+            let first = workspaces.first().copied().unwrap_or(Bytes::ZERO);
+            // Most plans work on copies of some of the tensors, at most of all three.
+            let at_most = match listed.source {
+                Source::Estimated(_) => first.max(Bytes(tensor_bytes(call))),
+                _ => first,
+            };
+            return Plans {
+                workspaces,
+                at_most,
                 source: listed.source,
             };
         }
-        let table = self.estimated_from();
-        let neighbours = table.neighbours();
         let layer = call.layer();
-        let similar = self.similar.entry(layer);
-        let similar = similar.or_insert_with(|| neighbours.nearest(&layer));
-        neighbours.estimate(call, similar, |other| table.recorded_plans(other))
+        let large: Vec<&WorkspaceTable> = self.large().collect();
+        let similar = self.similar.entry(layer).or_insert_with(|| {
+            let tables = large.iter().map(|table| table.neighbours());
+            nearest_of(tables.map(|neighbours| neighbours.nearest(&layer)))
+        });
+        estimate(call, similar, |other| {
+            large.iter().find_map(|table| table.recorded_plans(other))
+        })
     }
 
     /// What the best table says that has the layer: at this batch, or else beyond its batches.
@@ -89,4 +145,9 @@ impl<'t> Lookup<'t> {
         }
         beyond
     }
+}
+
+/// Whether it was recorded on a card, at this batch or on either side of it.
+fn is_recorded(listed: Option<&Listed<'_>>) -> bool {
+    listed.is_some_and(|listed| matches!(listed.source, Source::Recorded | Source::Interpolated))
 }

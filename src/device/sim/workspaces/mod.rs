@@ -9,17 +9,19 @@
 //! packed by [`pack`].
 #![doc = include_str!("NOTES.md")]
 
+mod algorithms;
 mod archive;
+mod composition;
 mod condense;
 mod job;
 mod lookup;
 mod neighbours;
 mod table;
 
+pub use algorithms::{of_spectra, of_winograd};
 pub use archive::{merge, pack, unpack};
 pub use condense::{CondenseError, Provenance, Traits, condense};
 pub use lookup::Lookup;
-pub(super) use neighbours::tensor_bytes;
 pub use table::{NO_DRIVER, TableError, WorkspaceTable, layer_text, parse_layer};
 
 use crate::units::Bytes;
@@ -31,6 +33,8 @@ pub struct Plans {
     /// nothing. Where a plan needs at least as much as one before it, which would have been
     /// refused first, the earlier plan's size stands in. See Note [Record lows].
     pub workspaces: Vec<Bytes>,
+    /// What the first may need at most, as far as is known: as much as it says, where that is no estimate.
+    pub at_most: Bytes,
     /// How far to trust it.
     pub source: Source,
 }

@@ -1,23 +1,24 @@
 //! An answer for a layer that was never recorded, from the recorded ones most like it.
 
-use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::program::{Convolution, ConvolutionLayer};
 use crate::units::Bytes;
 
+use super::composition::Composition;
 use super::job::Listed;
 use super::{Plans, Source};
 
-/// How many similar layers are looked at; the hungriest is taken. See Note [Similar layers].
-fn looked_at(call: &Convolution) -> usize {
-    match call.pass {
-        ConvolutionPass::Forward | ConvolutionPass::GradInput => 2,
-        // Fewer layers of these are recorded.
-        ConvolutionPass::GradWeight if call.layer().is_flat() => 8,
-        ConvolutionPass::GradWeight => 4,
-    }
-}
+/// How many of the most similar layers have a say in what a call takes, and how many of them have to agree. See Note [Similar layers].
+const VOTERS: usize = 6;
+const AGREEING: usize = 2;
+
+/// How many are taken for what they are where no two agree.
+const ALONE: usize = 2;
+
+/// Workspaces are the same that differ by no more than such a part of the three tensors, or 1 KiB.
+const SAME: u64 = 200;
 
 /// The rule's name.
-pub(super) const RULE: &str = "as the hungriest of the most similar recorded layers";
+pub(super) const RULE: &str = "as the most similar recorded layers, of which two agree";
 
 /// What is said where nothing similar is recorded.
 pub(super) const LAST_RESORT: &str = "as large as all three tensors";
@@ -39,8 +40,92 @@ type Features = [f32; FEATURES];
 /// The most that are looked at for any call.
 const MOST_LOOKED_AT: usize = 8;
 
-/// The recorded layers most like another, by their numbers, the nearest first.
-pub(super) type Similar = Box<[u32]>;
+/// The recorded layers most like another, and how far from it they are; the nearest first.
+pub(super) type Similar = Vec<(f32, ConvolutionLayer)>;
+
+/// The nearest of several tables' nearest.
+pub(super) fn nearest_of(tables: impl IntoIterator<Item = Similar>) -> Similar {
+    let mut all: Similar = tables.into_iter().flatten().collect();
+    all.sort_by(|(one, a), (other, b)| one.total_cmp(other).then_with(|| a.cmp(b)));
+    all.dedup_by(|(_, one), (_, other)| one == other);
+    all.truncate(MOST_LOOKED_AT);
+    all
+}
+
+/// Estimates a call of a layer that is like these from `recorded`, the answers for them.
+pub(super) fn estimate<'j>(
+    call: &Convolution,
+    similar: &[(f32, ConvolutionLayer)],
+    recorded: impl Fn(&Convolution) -> Option<Listed<'j>>,
+) -> Plans {
+    let alike: Vec<(Listed<'j>, Convolution)> = similar
+        .iter()
+        .filter_map(|(_, layer)| {
+            let other = layer.call(call.pass, call.dtype, call.batch);
+            Some((recorded(&other)?, other))
+        })
+        .collect();
+    let firsts: Vec<Bytes> = alike
+        .iter()
+        .map(|(listed, other)| match listed.first() {
+            Some(size) => carried_over(size, other, call),
+            None => Bytes::ZERO,
+        })
+        .collect();
+    let tensors = Bytes(tensor_bytes(call));
+    match chosen(&firsts, tensors).map(|at| &alike[at]) {
+        Some((listed, other)) => Plans {
+            workspaces: listed
+                .workspaces()
+                .into_iter()
+                .map(|size| carried_over(size, other, call))
+                .collect(),
+            at_most: firsts.into_iter().max().unwrap_or(Bytes::ZERO),
+            source: Source::Estimated(RULE),
+        },
+        None => Plans {
+            workspaces: vec![tensors, Bytes::ZERO],
+            at_most: tensors,
+            source: Source::Estimated(LAST_RESORT),
+        },
+    }
+}
+
+/// Which of the workspaces that follow from similar layers, the most similar first, is taken: the largest of which there are several, or
+/// else of the first few.
+fn chosen(firsts: &[Bytes], tensors: Bytes) -> Option<usize> {
+    let same = (tensors.0 / SAME).max(1 << 10);
+    let voters = &firsts[..firsts.len().min(VOTERS)];
+    let agree = |at: &usize| {
+        let of = voters[*at].0;
+        let agreeing = voters.iter().filter(|size| size.0.abs_diff(of) <= same);
+        agreeing.count() >= AGREEING
+    };
+    let largest = |at: &usize| voters[*at];
+    let agreed = (0..voters.len()).filter(agree).max_by_key(largest);
+    agreed.or_else(|| (0..voters.len().min(ALONE)).max_by_key(largest))
+}
+
+/// The workspace of a call, from that of a similar one: made of the same, or else in proportion.
+fn carried_over(size: Bytes, other: &Convolution, call: &Convolution) -> Bytes {
+    let tensors = tensor_bytes(other).max(1);
+    let is_out_of_proportion = size.0 / OUT_OF_PROPORTION > tensors;
+    let is_plane = !call.volumes && !call.layer().is_flat();
+    let composed = (is_plane || !is_out_of_proportion)
+        .then(|| Composition::of(other, size)?.size(call))
+        .flatten();
+    if let Some(size) = composed {
+        return size;
+    }
+    let (mine, others) = if is_out_of_proportion {
+        (channel_pairs(call), channel_pairs(other).max(1))
+    } else {
+        (tensor_bytes(call).into(), tensors.into())
+    };
+    // As wide as it must be: sizes are checked to be below 2^60, and the numbers of pairs are.
+    let bytes = u128::from(size.0).saturating_mul(mine) / others;
+    Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
 
 impl Neighbours {
     pub(super) fn of(layers: impl IntoIterator<Item = ConvolutionLayer>) -> Neighbours {
@@ -54,49 +139,6 @@ impl Neighbours {
         Neighbours {
             layers,
             features: by_feature,
-        }
-    }
-
-    /// Estimates a call of a layer like these from `recorded`, the answers for them.
-    pub(super) fn estimate<'j>(
-        &self,
-        call: &Convolution,
-        similar: &[u32],
-        recorded: impl Fn(&Convolution) -> Option<Listed<'j>>,
-    ) -> Plans {
-        let (mine, pairs) = (tensor_bytes(call), channel_pairs(call));
-        let scale = |size: Bytes, (others, of_others): (u64, u128)| {
-            let (mine, others) = if size.0 / OUT_OF_PROPORTION > others {
-                (pairs, of_others)
-            } else {
-                (mine.into(), others.into())
-            };
-            // As wide as it must be: sizes are checked to be below 2^60, and the numbers of pairs are.
-            let bytes = u128::from(size.0).saturating_mul(mine) / others;
-            Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
-        };
-        let alike = similar.iter().take(looked_at(call)).filter_map(|layer| {
-            let layer = &self.layers[*layer as usize];
-            let other = layer.call(call.pass, call.dtype, call.batch);
-            let others = (tensor_bytes(&other).max(1), channel_pairs(&other).max(1));
-            Some((recorded(&other)?, others))
-        });
-        let first = |(listed, others): &(Listed<'j>, (u64, u128))| {
-            listed.first().map(|size| scale(size, *others))
-        };
-        match alike.max_by_key(first) {
-            Some((listed, others)) => Plans {
-                workspaces: listed
-                    .workspaces()
-                    .into_iter()
-                    .map(|size| scale(size, others))
-                    .collect(),
-                source: Source::Estimated(RULE),
-            },
-            None => Plans {
-                workspaces: vec![Bytes(mine), Bytes::ZERO],
-                source: Source::Estimated(LAST_RESORT),
-            },
         }
     }
 
@@ -123,7 +165,8 @@ impl Neighbours {
             nearest.insert(at, (far, layer, number));
             nearest.truncate(MOST_LOOKED_AT);
         }
-        nearest.into_iter().map(|(.., number)| number).collect()
+        let found = nearest.into_iter();
+        found.map(|(far, layer, _)| (far, *layer)).collect()
     }
 }
 
@@ -151,7 +194,7 @@ fn channel_pairs(call: &Convolution) -> u128 {
 }
 
 /// Bytes of all three tensors: most engines rearrange each into a copy.
-pub(in crate::device::sim) fn tensor_bytes(call: &Convolution) -> u64 {
+pub(super) fn tensor_bytes(call: &Convolution) -> u64 {
     let elements: u64 = call.operands().elements().iter().sum();
     elements.saturating_mul(call.dtype.size())
 }

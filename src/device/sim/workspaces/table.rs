@@ -83,19 +83,27 @@ impl WorkspaceTable {
         TABLE.get_or_init(|| WorkspaceTable::brought(include_bytes!("h200.txt.gz")))
     }
 
-    /// What is known of cards of a compute capability: recorded on an H200, or asked about one of them without it. `None` where nothing
-    /// is.
-    pub fn of_architecture(compute: (u32, u32)) -> Option<&'static WorkspaceTable> {
-        static TABLES: [OnceLock<WorkspaceTable>; 4] = [const { OnceLock::new() }; 4];
+    /// What cuDNN 9.19 answered on an NVIDIA H100 for layers of public models that the H200's table lacks.
+    pub fn h100() -> &'static WorkspaceTable {
+        static TABLE: OnceLock<WorkspaceTable> = OnceLock::new();
+        TABLE.get_or_init(|| WorkspaceTable::brought(include_bytes!("h100.txt.gz")))
+    }
+
+    /// What is known of cards of a compute capability, the best first: recorded on an H200 and an H100, or asked about one of them without
+    /// it. Nothing is known of others.
+    pub fn of_architecture(compute: (u32, u32)) -> Vec<&'static WorkspaceTable> {
+        static TABLES: [OnceLock<WorkspaceTable>; 6] = [const { OnceLock::new() }; 6];
         let (number, file): (usize, &[u8]) = match compute {
-            (9, 0) => return Some(WorkspaceTable::h200()),
+            (9, 0) => return vec![WorkspaceTable::h200(), WorkspaceTable::h100()],
             (8, 0) => (0, include_bytes!("sm_80.txt.gz")),
             (8, 6 | 7) => (1, include_bytes!("sm_86.txt.gz")),
             (8, 9) => (2, include_bytes!("sm_89.txt.gz")),
             (12, 0) => (3, include_bytes!("sm_120.txt.gz")),
-            _ => return None,
+            (7, 5) => (4, include_bytes!("sm_75.txt.gz")),
+            (10, 0) => (5, include_bytes!("sm_100.txt.gz")),
+            _ => return Vec::new(),
         };
-        Some(TABLES[number].get_or_init(|| WorkspaceTable::brought(file)))
+        vec![TABLES[number].get_or_init(|| WorkspaceTable::brought(file))]
     }
 
     /// A table that is compiled in.

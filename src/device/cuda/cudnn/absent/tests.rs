@@ -30,6 +30,44 @@ i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 }
 
 #[test]
+fn refused_engines_are_given_what_they_were_recorded_to_take() {
+    // Of an H100 with cuDNN 9.19, 2026-11-25: layer, pass, type, batch, engine and bytes.
+    let recorded = "\
+152,64,1,32,32,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 3391488
+256,128,1,40,40,3,3,1,1,1,1,1,1,0 grad_weight float32 3 17 21307392
+96,192,1,34,34,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 6013440
+256,512,2,16,16,3,3,1,1,1,1,1,1,0 grad_weight float32 12 17 30670848
+152,64,1,32,32,3,3,1,1,1,1,1,1,0 grad_weight float32 500 18 3780608000
+192,48,1,24,24,3,3,1,1,1,1,1,1,0 grad_weight float32 100 18 219955200
+192,192,192,16,16,3,3,1,1,1,1,1,1,0,1 grad_weight float16 8 16 442368
+128,128,128,128,128,7,7,1,1,3,3,1,1,0,1 grad_weight bfloat16 12 16 2408448
+192,192,192,48,48,3,3,1,1,1,1,1,1,0,1 forward float16 100 5 0
+64,256,1,56,56,1,1,1,1,0,0,1,1,0 grad_weight float32 32 62 2097152";
+    for line in recorded.lines() {
+        let [layer, pass, dtype, batch, engine, bytes] = *line.split(' ').collect::<Vec<_>>()
+        else {
+            panic!("{line}")
+        };
+        let layer = crate::device::sim::workspaces::parse_layer(layer).unwrap();
+        let read = |text: &str| serde_json::Value::from(text);
+        let call = layer.call(
+            serde_json::from_value(read(pass)).unwrap(),
+            serde_json::from_value(read(dtype)).unwrap(),
+            batch.parse().unwrap(),
+        );
+        assert!(may_be_refused(&call), "{line}");
+        let given = of_engine(engine.parse().unwrap(), &call);
+        assert_eq!(given, Some(Bytes(bytes.parse().unwrap())), "{line}");
+    }
+    // Nothing of the kind.
+    let plain = crate::device::sim::workspaces::parse_layer("152,64,1,32,32,3,3,2,2,1,1,1,1,0");
+    let call = plain
+        .unwrap()
+        .call(ConvolutionPass::GradWeight, DType::Float32, 1);
+    assert!(!may_be_refused(&call));
+}
+
+#[test]
 fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
     let layer = ConvolutionLayer {
         in_channels: 64,
@@ -64,18 +102,10 @@ fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
     assert!(takes_log(&depthwise));
 }
 
-fn described(card: &Card) -> Option<CardProperties> {
-    let clocks = Clocks {
-        multiprocessors: 1_980_000,
-        memory: 3_201_000,
-    };
-    CardProperties::of(card.product, &card.capability, card.total_memory, clocks)
-}
-
 #[test]
 fn each_architecture_can_be_described_or_is_refused() {
     for card in crate::device::sim::CARDS {
-        let described = described(card);
+        let described = CardProperties::of_card(card);
         assert_eq!(
             described.is_some(),
             card.capability.compute >= (7, 5) && card.capability.compute != (10, 3),
@@ -100,7 +130,7 @@ fn each_architecture_can_be_described_or_is_refused() {
 fn asked_without_a_device_beside_the_record() {
     assert!(is_present(), "cuDNN is not on the library path");
     let h200 = Card::find("h200").unwrap();
-    let properties = described(h200);
+    let properties = CardProperties::of_card(h200);
     let card = AbsentCard::new(&properties.unwrap()).unwrap();
     let table = WorkspaceTable::h200();
     let mut recorded: Vec<_> = table
@@ -119,8 +149,8 @@ fn asked_without_a_device_beside_the_record() {
     for call in asked {
         count += 1;
         let truth = table.plans(call).workspaces[0].0;
-        let found = card.offers(call, Tf32::Allowed);
-        let found = found.map_or(u64::MAX, |offers| offers[0].workspace.0);
+        let found = card.first_offer(call, Tf32::Allowed);
+        let found = found.map_or(u64::MAX, |offer| offer.workspace.0);
         let elements: u64 = call.operands().elements().iter().sum();
         let tensors = elements * call.dtype.size();
         for key in [

@@ -247,12 +247,13 @@ fn held_out_layers_are_rarely_underestimated() {
         }
     }
     let rest = WorkspaceTable::parse(&kept).unwrap();
-    for (pass, most_short, most_total) in [
-        (ConvolutionPass::Forward, 0.05, 1.2),
-        (ConvolutionPass::GradInput, 0.05, 1.2),
-        (ConvolutionPass::GradWeight, 0.07, 1.4),
+    for (pass, least_near, most_short, most_total) in [
+        (ConvolutionPass::Forward, 0.8, 0.06, 1.2),
+        (ConvolutionPass::GradInput, 0.8, 0.06, 1.2),
+        (ConvolutionPass::GradWeight, 0.6, 0.12, 1.3),
     ] {
-        let (mut calls, mut short, mut estimated, mut recorded) = (0.0, 0.0, 0.0, 0.0);
+        let (mut calls, mut near, mut short, mut beyond) = (0.0, 0.0, 0.0, 0.0);
+        let (mut estimated, mut recorded) = (0.0, 0.0);
         for (layer, dtype, ..) in whole.recorded().filter(|(.., of, _)| *of == pass) {
             if rest.holds(layer) {
                 continue;
@@ -260,25 +261,28 @@ fn held_out_layers_are_rarely_underestimated() {
             for batch in [4, 32, 128] {
                 let call = layer.call(pass, dtype, batch);
                 let truth = whole.plans(&call).workspaces[0].0 as f64;
-                let guess = rest.plans(&call).workspaces[0].0 as f64;
+                let plans = rest.plans(&call);
+                let (guess, most) = (plans.workspaces[0].0 as f64, plans.at_most.0 as f64);
                 let elements: u64 = call.operands().elements().iter().sum();
+                let tensors = (elements * dtype.size()) as f64;
                 calls += 1.0;
-                short += f64::from(truth - guess > 0.05 * (elements * dtype.size()) as f64);
+                near += f64::from((truth - guess).abs() <= 0.02 * tensors);
+                short += f64::from(truth - guess > 0.05 * tensors);
+                beyond += f64::from(truth - most > 0.05 * tensors);
                 estimated += guess;
                 recorded += truth;
             }
         }
+        let [near, short, beyond] = [near, short, beyond].map(|count| count / calls);
+        let total = estimated / recorded;
+        println!(
+            "{pass:?}: {calls} calls, near {near:.3}, short {short:.3}, more than at most {beyond:.3}, in all {total:.2}"
+        );
         assert!(calls > 200.0, "{pass:?}: {calls} calls");
-        assert!(
-            short / calls < most_short,
-            "{pass:?}: {} short",
-            short / calls
-        );
-        assert!(
-            estimated / recorded < most_total,
-            "{pass:?}: {}",
-            estimated / recorded
-        );
+        assert!(near > least_near, "{pass:?}: {near} near");
+        assert!(short < most_short, "{pass:?}: {short} short");
+        assert!(beyond < 0.03, "{pass:?}: {beyond} more than at most");
+        assert!(total < most_total, "{pass:?}: {total}");
     }
 }
 
@@ -314,12 +318,17 @@ fn jobs_without_plans_and_lists_without_end_are_malformed() {
 
 #[test]
 fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
-    for compute in [(8, 0), (8, 6), (8, 9), (12, 0)] {
-        let table = WorkspaceTable::of_architecture(compute).unwrap();
+    for compute in [(7, 5), (8, 0), (8, 6), (8, 9), (10, 0), (12, 0)] {
+        let [table] = WorkspaceTable::of_architecture(compute)[..] else {
+            panic!("one for each");
+        };
         assert!(table.is_asked() && table.len() > 6000, "{compute:?}");
         let mut jobs = 0;
         for (layer, dtype, pass, batches) in table.recorded() {
-            jobs += 1;
+            // cuDNN has nothing for many layers of bfloat16 before compute capability 8.0.
+            if dtype != DType::BFloat16 || compute.0 >= 8 {
+                jobs += 1;
+            }
             let call = layer.call(pass, dtype, batches[batches.len() - 1]);
             let plans = table.plans(&call);
             if call.uses_cudnn() {
@@ -327,10 +336,11 @@ fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
             }
             assert_eq!(plans.workspaces.last(), Some(&Bytes::ZERO), "{layer:?}");
         }
-        assert_eq!(jobs, 9 * table.len());
+        let dtypes = if compute.0 >= 8 { 3 } else { 2 };
+        assert_eq!(jobs, 3 * dtypes * table.len(), "{compute:?}");
         assert_eq!(table.cudnn(), Some("9.19.0"));
     }
-    assert!(WorkspaceTable::of_architecture((7, 0)).is_none());
+    assert!(WorkspaceTable::of_architecture((7, 0)).is_empty());
 }
 
 #[test]
@@ -349,4 +359,53 @@ fn the_best_table_that_has_a_layer_answers_and_the_first_large_one_estimates() {
     assert_eq!(lookup.estimated_from().card(), Some("NVIDIA H200"));
     let stem = stem.call(ConvolutionPass::Forward, DType::Float32, 32);
     assert_eq!(lookup.plans(&stem).source, Source::Recorded);
+}
+
+/// Says the number of its calls.
+#[derive(Debug, Default)]
+struct Counting(std::sync::atomic::AtomicU64);
+
+impl crate::device::sim::Heuristics for Counting {
+    fn version(&self) -> &'static str {
+        "9.19.0"
+    }
+
+    fn folder(&self) -> &'static std::path::Path {
+        std::path::Path::new("")
+    }
+
+    fn first_workspace(
+        &self,
+        _: &'static crate::device::sim::Card,
+        _: &Convolution,
+    ) -> Option<Bytes> {
+        let calls = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Some(Bytes(calls)).filter(|calls| calls.0 < 3)
+    }
+}
+
+#[test]
+fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_not_say() {
+    let card = crate::device::sim::Card::find("a100-80g").unwrap();
+    let asked: &'static Counting = Box::leak(Box::default());
+    let mut lookup = Lookup::among(WorkspaceTable::of_architecture(card.capability.compute))
+        .asking(Some((card, asked)));
+    let call = |channels, batch| {
+        layer(channels, 56, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float32, batch)
+    };
+    let mut said = |call: &Convolution| {
+        let plans = lookup.plans(call);
+        (plans.workspaces[0].0, plans.workspaces.len(), plans.source)
+    };
+
+    // One that needs nothing ends the list; a table that was asked earlier, at other batches, comes after.
+    assert_eq!(said(&call([61, 67], 8)), (0, 1, Source::Asked));
+    assert_eq!(said(&call([64, 64], 100)), (1, 2, Source::Asked));
+    assert_eq!(said(&call([61, 67], 9)), (2, 2, Source::Asked));
+    assert!(matches!(said(&call([61, 67], 10)).2, Source::Estimated(_)));
+
+    let mut recorded = Lookup::new(WorkspaceTable::h200()).asking(Some((card, asked)));
+    let known = recorded.plans(&call([64, 64], 32));
+    assert_eq!(known.source, Source::Recorded);
+    assert_eq!(asked.0.load(std::sync::atomic::Ordering::Relaxed), 4);
 }

@@ -1,0 +1,476 @@
+//! A child that asks cuDNN's heuristics about cards that are not there, and the parent's side of it.
+//!
+//! It is a process of its own because cuDNN reads from its environment, when it is loaded, where to log, and because what goes wrong in
+//! it must end no service. cuDNN logs slowly, and only some questions need what it logs, so those go to a second child.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead, Write};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use tracing::{info, warn};
+
+use crate::device::cuda::cudnn::{self, AbsentCard, CardProperties, Tf32};
+use crate::device::sim::{self, Card};
+use crate::program::Convolution;
+use crate::units::Bytes;
+
+use super::process::{Activity, Launch, Line, Running, WorkerError, read};
+
+/// The longest line that either side may write: a question has some 400 bytes.
+const LONGEST: usize = 1 << 14;
+
+/// How long a child may take to load cuDNN, from a slow disk too.
+const START: Duration = Duration::from_secs(20);
+
+/// How long cuDNN may take for an answer, which is there after a millisecond, or when it has loaded more of itself.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long a child that was killed may take to end.
+const ENDING: Duration = Duration::from_millis(300);
+
+/// How many children may be lost, of each kind, until nobody is asked any more.
+const LOSSES: u32 = 5;
+
+/// How many children there are at most whose cuDNN logs. One on each core answers the faster.
+const MOST_CHILDREN: usize = 16;
+
+/// So many questions take as long as it takes to start another child.
+const WORTH_A_CHILD: usize = 32;
+
+/// How many answers are kept. A large network has a few hundred convolutions, asked about at some twenty batches.
+const KEPT: usize = 1 << 16;
+
+/// What the child says first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Hello {
+    /// The version of cuDNN that answers, as `9.19.0`.
+    Cudnn(String),
+    /// Why none does.
+    Missing(String),
+}
+
+/// Parent to child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Question {
+    /// A card of the catalogue.
+    card: String,
+    /// What it runs.
+    call: Convolution,
+}
+
+/// Child to parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Answer {
+    /// What the plan that would be tried first is given, in bytes; `None` where cuDNN has none.
+    workspace: Option<u64>,
+}
+
+/// How the child is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeuristicsCommand {
+    /// The batchfit binary.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Its library path, where that is not this process's.
+    pub library_path: Option<OsString>,
+    /// Where PyTorch's cuDNN is; empty where it is found without being told.
+    pub folder: PathBuf,
+}
+
+/// Why nobody can be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NoHeuristics {
+    /// There is no cuDNN.
+    #[error("{0}")]
+    Missing(String),
+    /// There is no child.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// There is no room for its log.
+    #[error("could not make a folder for cuDNN's log")]
+    Log(#[source] io::Error),
+}
+
+/// The children, and what they said.
+#[derive(Debug)]
+pub struct Heuristics {
+    command: HeuristicsCommand,
+    version: String,
+    /// For questions that need no log, and for those that do; each is started when there is much to ask.
+    children: [Vec<Mutex<Asked>>; 2],
+    logs: TempDir,
+    known: Mutex<Known>,
+}
+
+/// By the name of a card, and the call.
+type Known = HashMap<(&'static str, Convolution), Option<Bytes>>;
+
+/// A child, or a place for one.
+#[derive(Debug, Default)]
+struct Asked {
+    running: Option<Running>,
+    lost: u32,
+}
+
+impl Heuristics {
+    /// Starts the first child, which says which cuDNN there is.
+    pub fn start(command: HeuristicsCommand) -> Result<Heuristics, NoHeuristics> {
+        let logs = tempfile::tempdir().map_err(NoHeuristics::Log)?;
+        let (running, hello) = start(&command, None)?;
+        let version = match hello {
+            Hello::Cudnn(version) => version,
+            Hello::Missing(why) => return Err(NoHeuristics::Missing(why)),
+        };
+        let plain = Asked {
+            running: Some(running),
+            lost: 0,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let logging = (0..cores.min(MOST_CHILDREN)).map(|_| Mutex::default());
+        Ok(Heuristics {
+            command,
+            version,
+            children: [vec![Mutex::new(plain)], logging.collect()],
+            logs,
+            known: Mutex::default(),
+        })
+    }
+
+    /// Asks one of the children, and remembers what it says.
+    fn ask(&self, number: usize, card: &'static Card, call: &Convolution) -> Option<Bytes> {
+        let takes_log = cudnn::may_be_refused(call);
+        let child = &self.children[usize::from(takes_log)][number];
+        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+        let question = (card.name, *call);
+        // Somebody else may have asked it meanwhile.
+        if let Some(answer) = self.known().get(&question) {
+            return *answer;
+        }
+        if child.lost >= LOSSES {
+            return None;
+        }
+        let log = takes_log.then(|| self.logs.path().join(format!("{number}.log")));
+        let answer = self.answer(&mut child, log.as_deref(), card, call);
+        drop(child);
+        let answer = answer.map(Bytes);
+        let mut known = self.known();
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(question, answer);
+        answer
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a child says; `None` where it cannot be told.
+    fn answer(
+        &self,
+        child: &mut Asked,
+        log: Option<&Path>,
+        card: &'static Card,
+        call: &Convolution,
+    ) -> Option<u64> {
+        let answer = self.of_child(child, log, card, call);
+        if let Err(error) = &answer {
+            child.running = None;
+            child.lost += 1;
+            warn!(%error, "cuDNN's heuristics gave no answer; it is estimated instead");
+        }
+        answer.ok()?.workspace
+    }
+
+    fn of_child(
+        &self,
+        child: &mut Asked,
+        log: Option<&Path>,
+        card: &'static Card,
+        call: &Convolution,
+    ) -> Result<Answer, WorkerError> {
+        let running = match &mut child.running {
+            Some(running) => running,
+            empty => {
+                let (running, _) = start(&self.command, log)?;
+                empty.insert(running)
+            }
+        };
+        let question = Question {
+            card: card.name.to_owned(),
+            call: *call,
+        };
+        // An answer takes a millisecond: whoever cancels does so between two.
+        let never = AtomicBool::new(false);
+        running.ask(&question, Activity::AskingCudnn, ANSWER, &never)
+    }
+}
+
+impl sim::Heuristics for Heuristics {
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn folder(&self) -> &Path {
+        &self.command.folder
+    }
+
+    fn first_workspace(&self, card: &'static Card, call: &Convolution) -> Option<Bytes> {
+        let known = self.known().get(&(card.name, *call)).copied();
+        known.unwrap_or_else(|| self.ask(0, card, call))
+    }
+
+    fn ask_ahead(&self, card: &'static Card, calls: &[Convolution]) {
+        let mut questions = [Vec::new(), Vec::new()];
+        let known = self.known();
+        for call in calls {
+            if !known.contains_key(&(card.name, *call)) {
+                questions[usize::from(cudnn::may_be_refused(call))].push(call);
+            }
+        }
+        drop(known);
+        let asked = [0, 0].map(AtomicUsize::new);
+        std::thread::scope(|scope| {
+            for ((children, questions), asked) in self.children.iter().zip(&questions).zip(&asked) {
+                let count = questions.len().div_ceil(WORTH_A_CHILD).min(children.len());
+                for number in 0..count {
+                    scope.spawn(move || {
+                        while let Some(call) = questions.get(asked.fetch_add(1, Relaxed)) {
+                            self.ask(number, card, call);
+                        }
+                    });
+                }
+            }
+        });
+    }
+}
+
+/// Starts a child, with a log or without; what it says first.
+fn start(command: &HeuristicsCommand, log: Option<&Path>) -> Result<(Running, Hello), WorkerError> {
+    let (name, value) = cudnn::NO_CARD_VISIBLE;
+    let mut environment: Vec<(OsString, OsString)> = vec![(name.into(), value.into())];
+    if let Some(path) = &command.library_path {
+        environment.push(("LD_LIBRARY_PATH".into(), path.clone()));
+    }
+    if let Some(log) = log {
+        for (name, value) in cudnn::environment(log) {
+            environment.push((name.into(), value));
+        }
+    }
+    let mut running = Running::start(&Launch {
+        who: "process that asks cuDNN".into(),
+        program: &command.program,
+        arguments: &command.arguments,
+        environment: &environment,
+        longest_answer: LONGEST,
+        ending: ENDING,
+    })?;
+    let never = AtomicBool::new(false);
+    let hello = running.wait(Activity::Starting, START, &never)?;
+    Ok((running, hello))
+}
+
+/// The child's side: answers until its input ends.
+pub fn run_heuristics(input: &mut impl BufRead, mut output: impl Write) -> io::Result<()> {
+    let hello = match cudnn::version() {
+        Ok(version) => Hello::Cudnn(format!(
+            "{}.{}.{}",
+            version / 10_000,
+            version / 100 % 100,
+            version % 100
+        )),
+        Err(error) => Hello::Missing(error.to_string()),
+    };
+    let mut say = |line: String| {
+        writeln!(output, "{line}")?;
+        output.flush()
+    };
+    say(serde_json::to_string(&hello)?)?;
+    let mut cards: HashMap<String, Option<AbsentCard>> = HashMap::new();
+    loop {
+        let line = match read(input, LONGEST)? {
+            Line::Whole(line) => line,
+            Line::Half(_) | Line::End => return Ok(()),
+            Line::TooLong => return Err(io::Error::other("a question is too long")),
+        };
+        let Question { card, call } = serde_json::from_str(&line)?;
+        let asked = cards.entry(card).or_insert_with_key(|name| absent(name));
+        let offer = asked
+            .as_ref()
+            .and_then(|card| card.first_offer(&call, Tf32::Allowed).ok());
+        say(serde_json::to_string(&Answer {
+            workspace: offer.map(|offer| offer.workspace.0),
+        })?)?;
+    }
+}
+
+/// A card as cuDNN knows it, where it does.
+fn absent(name: &str) -> Option<AbsentCard> {
+    let properties = CardProperties::of_card(Card::find(name)?)?;
+    let described = AbsentCard::new(&properties);
+    if let Err(error) = &described {
+        info!(%error, name, "cuDNN cannot be asked about this card");
+    }
+    described.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_says_what_there_is_and_answers_each_question() {
+        let call = forward("64,64,1,56,56,3,3,1,1,1,1,1,1,0", 32);
+        let mut input = String::new();
+        for card in ["h200", "no-such-card"] {
+            let question = Question {
+                card: card.to_owned(),
+                call,
+            };
+            input += &serde_json::to_string(&question).unwrap();
+            input.push('\n');
+        }
+        let mut output = Vec::new();
+        run_heuristics(&mut input.as_bytes(), &mut output).unwrap();
+        let output = String::from_utf8(output).unwrap();
+        let lines: Vec<&str> = output.lines().collect();
+        let [hello, known, unknown] = lines[..] else {
+            panic!("{output}");
+        };
+
+        let hello: Hello = serde_json::from_str(hello).unwrap();
+        let known: Answer = serde_json::from_str(known).unwrap();
+        let unknown: Answer = serde_json::from_str(unknown).unwrap();
+        // What an H200 was recorded to say, where there is a cuDNN to ask.
+        let recorded = sim::workspaces::WorkspaceTable::h200().plans(&call);
+        match hello {
+            Hello::Cudnn(_) => assert_eq!(known.workspace, Some(recorded.workspaces[0].0)),
+            Hello::Missing(_) => assert_eq!(known.workspace, None),
+        }
+        assert_eq!(unknown.workspace, None);
+    }
+
+    /// A child that says what a script of the shell says.
+    fn scripted(script: &str) -> Result<Heuristics, NoHeuristics> {
+        Heuristics::start(HeuristicsCommand {
+            program: "/bin/sh".into(),
+            arguments: ["-c", script].map(OsString::from).to_vec(),
+            library_path: None,
+            folder: PathBuf::new(),
+        })
+    }
+
+    fn layer(text: &str) -> crate::program::ConvolutionLayer {
+        sim::workspaces::parse_layer(text).unwrap()
+    }
+
+    fn forward(text: &str, batch: u64) -> Convolution {
+        layer(text).call(
+            crate::program::ConvolutionPass::Forward,
+            crate::shape::DType::Float32,
+            batch,
+        )
+    }
+
+    const PLAIN: &str = "8,8,1,4,4,3,3,1,1,1,1,1,1,0";
+    const PRODUCT: &str = "8,8,1,4,4,1,1,1,1,0,0,1,1,0";
+
+    #[test]
+    fn answers_are_asked_once_and_those_that_take_the_log_of_a_child_that_logs() {
+        let asked = scripted(
+            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); \
+             test -n \"$CUDNN_LOGDEST_DBG\" && n=$((n+100)); echo \"{\\\"workspace\\\":$n}\"; done",
+        )
+        .unwrap();
+        let card = Card::find("h200").unwrap();
+        let ask = |call| sim::Heuristics::first_workspace(&asked, card, &call);
+
+        assert_eq!(sim::Heuristics::version(&asked), "9.19.0");
+        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(1)));
+        assert_eq!(ask(forward(PLAIN, 2)), Some(Bytes(2)));
+        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(1)), "it is known");
+        assert_eq!(ask(forward(PRODUCT, 1)), Some(Bytes(101)));
+    }
+
+    #[test]
+    fn many_questions_are_asked_at_a_time_and_once_each() {
+        let asked = scripted(
+            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); echo \"{\\\"workspace\\\":$n}\"; done",
+        )
+        .unwrap();
+        let card = Card::find("h200").unwrap();
+        let calls: Vec<Convolution> = (1..=200)
+            .flat_map(|batch| [forward(PLAIN, batch), forward(PRODUCT, batch)])
+            .collect();
+
+        sim::Heuristics::ask_ahead(&asked, card, &calls);
+        let first = asked.known().clone();
+        sim::Heuristics::ask_ahead(&asked, card, &calls);
+
+        assert_eq!(first.len(), calls.len());
+        assert_eq!(*asked.known(), first, "they are known");
+        // Each child counts its own questions.
+        let count = |children: &[Mutex<Asked>]| {
+            let running = |child: &&Mutex<Asked>| child.lock().unwrap().running.is_some();
+            children.iter().filter(running).count()
+        };
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(count(&asked.children[0]), 1);
+        assert!((1..=cores.min(7)).contains(&count(&asked.children[1])));
+        let of_plain: u64 = (1..=200)
+            .map(|batch| first[&("h200", forward(PLAIN, batch))].unwrap().0)
+            .sum();
+        assert_eq!(
+            of_plain,
+            200 * 201 / 2,
+            "one child answers each of them once"
+        );
+    }
+
+    #[test]
+    fn children_that_are_lost_are_replaced_until_there_were_too_many() {
+        // Each answers one question, and ends with the next.
+        let asked = scripted(
+            "echo '{\"cudnn\":\"9.19.0\"}'; read line; echo '{\"workspace\":7}'; read line",
+        )
+        .unwrap();
+        let card = Card::find("h200").unwrap();
+        let mut answers = Vec::new();
+        for batch in 1..=u64::from(2 * LOSSES + 2) {
+            let call = forward(PLAIN, batch);
+            answers.push(sim::Heuristics::first_workspace(&asked, card, &call));
+        }
+
+        let mut expected = [Some(Bytes(7)), None].repeat(LOSSES as usize);
+        expected.extend([None, None]);
+        assert_eq!(answers, expected);
+    }
+
+    #[test]
+    fn without_cudnn_it_is_said_at_once() {
+        let missing = scripted("echo '{\"missing\":\"there is none\"}'").unwrap_err();
+        assert_eq!(missing.to_string(), "there is none");
+        assert!(matches!(
+            scripted("echo nonsense").unwrap_err(),
+            NoHeuristics::Worker(WorkerError::Lost { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_no_question_ends_the_child() {
+        let mut output = Vec::new();
+        assert!(run_heuristics(&mut &b"{}\n"[..], &mut output).is_err());
+        let long = vec![b'x'; LONGEST + 2];
+        assert!(run_heuristics(&mut &long[..], &mut output).is_err());
+    }
+}
