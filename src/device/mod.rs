@@ -10,8 +10,18 @@ pub mod sim;
 
 /// Runs the launches of a program on memory that somebody else allocates.
 pub trait Launcher {
-    /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them.
+    /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them: the first at least.
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError>;
+
+    /// The plans after the first so many, where [`Launcher::convolution_plans`] did not list them: asked for when all that were listed were
+    /// refused.
+    fn further_plans(
+        &mut self,
+        _convolution: &Convolution,
+        _listed: usize,
+    ) -> Result<Vec<Bytes>, LaunchError> {
+        Ok(Vec::new())
+    }
 
     /// Gets ready for a program at a batch, before anything is allocated: finds all that cannot be launched, compiles kernels, asks about
     /// convolutions.

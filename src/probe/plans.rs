@@ -71,7 +71,15 @@ impl PlanCache {
         {
             return Ok(Some(Granted { block, plan }));
         }
-        for (plan, workspace) in plans.workspaces.iter().enumerate() {
+        for plan in 0.. {
+            if plan == plans.workspaces.len() {
+                let call = program.convolution(convolution).at(batch);
+                let further = launcher.further_plans(&call, plan)?;
+                plans.workspaces.extend(further);
+            }
+            let Some(workspace) = plans.workspaces.get(plan) else {
+                break;
+            };
             if let Ok(block) = take(allocator, *workspace) {
                 plans.chosen = Some(plan);
                 return Ok(Some(Granted { block, plan }));

@@ -119,6 +119,14 @@ impl Launcher for Faulty<'_> {
         self.launcher.convolution_plans(convolution)
     }
 
+    fn further_plans(
+        &mut self,
+        convolution: &Convolution,
+        listed: usize,
+    ) -> Result<Vec<Bytes>, LaunchError> {
+        self.launcher.further_plans(convolution, listed)
+    }
+
     fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
         self.launcher.prepare(program, batch)
     }

@@ -1,7 +1,7 @@
 //! A child that asks cuDNN's heuristics about cards that are not there, and the parent's side of it.
 //!
 //! It is a process of its own because cuDNN reads from its environment, when it is loaded, where to log, and because what goes wrong in
-//! it must end no service. cuDNN logs slowly, and only some questions need what it logs, so those go to a second child.
+//! it must end no service.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,10 +36,10 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long a child that was killed may take to end.
 const ENDING: Duration = Duration::from_millis(300);
 
-/// How many children may be lost, of each kind, until nobody is asked any more.
+/// How many children may be lost, in each place, until nobody is asked any more.
 const LOSSES: u32 = 5;
 
-/// How many children there are at most whose cuDNN logs. One on each core answers the faster.
+/// How many children there are at most. One on each core answers the faster.
 const MOST_CHILDREN: usize = 16;
 
 /// So many questions take as long as it takes to start another child.
@@ -65,13 +65,15 @@ struct Question {
     card: String,
     /// What it runs.
     call: Convolution,
+    /// Whether about all plans, or about the first.
+    all: bool,
 }
 
 /// Child to parent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Answer {
-    /// What the plan that would be tried first is given, in bytes; `None` where cuDNN has none.
-    workspace: Option<u64>,
+    /// What the plans are given, in bytes, in the order in which they are tried; none where cuDNN has none.
+    workspaces: Vec<u64>,
 }
 
 /// How the child is started.
@@ -106,14 +108,14 @@ pub enum NoHeuristics {
 pub struct Heuristics {
     command: HeuristicsCommand,
     version: String,
-    /// For questions that need no log, and for those that do; each is started when there is much to ask.
-    children: [Vec<Mutex<Asked>>; 2],
+    /// The first is there from the start, the others when there is much to ask.
+    children: Vec<Mutex<Asked>>,
     logs: TempDir,
     known: Mutex<Known>,
 }
 
-/// By the name of a card, and the call.
-type Known = HashMap<(&'static str, Convolution), Option<Bytes>>;
+/// By the name of a card, the call, and whether it is about all plans.
+type Known = HashMap<(&'static str, Convolution, bool), Vec<Bytes>>;
 
 /// A child, or a place for one.
 #[derive(Debug, Default)]
@@ -126,93 +128,91 @@ impl Heuristics {
     /// Starts the first child, which says which cuDNN there is.
     pub fn start(command: HeuristicsCommand) -> Result<Heuristics, NoHeuristics> {
         let logs = tempfile::tempdir().map_err(NoHeuristics::Log)?;
-        let (running, hello) = start(&command, None)?;
+        let (running, hello) = start(&command, &log_of(&logs, 0))?;
         let version = match hello {
             Hello::Cudnn(version) => version,
             Hello::Missing(why) => return Err(NoHeuristics::Missing(why)),
         };
-        let plain = Asked {
+        let first = Asked {
             running: Some(running),
             lost: 0,
         };
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let logging = (0..cores.min(MOST_CHILDREN)).map(|_| Mutex::default());
+        let others = (1..cores.min(MOST_CHILDREN)).map(|_| Mutex::default());
         Ok(Heuristics {
             command,
             version,
-            children: [vec![Mutex::new(plain)], logging.collect()],
+            children: std::iter::once(Mutex::new(first)).chain(others).collect(),
             logs,
             known: Mutex::default(),
         })
     }
 
-    /// Asks one of the children, and remembers what it says.
-    fn ask(&self, number: usize, card: &'static Card, call: &Convolution) -> Option<Bytes> {
-        let takes_log = cudnn::may_be_refused(call);
-        let child = &self.children[usize::from(takes_log)][number];
-        let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
-        let question = (card.name, *call);
+    /// Asks one of the children, and remembers what it says: nothing where it cannot be told.
+    fn ask(&self, number: usize, card: &'static Card, call: &Convolution, all: bool) -> Vec<Bytes> {
+        let mut child = self.children[number]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let question = (card.name, *call, all);
         // Somebody else may have asked it meanwhile.
         if let Some(answer) = self.known().get(&question) {
-            return *answer;
+            return answer.clone();
         }
         if child.lost >= LOSSES {
-            return None;
+            return Vec::new();
         }
-        let log = takes_log.then(|| self.logs.path().join(format!("{number}.log")));
-        let answer = self.answer(&mut child, log.as_deref(), card, call);
+        let asked = Question {
+            card: card.name.to_owned(),
+            call: *call,
+            all,
+        };
+        let answer = self.answer(&mut child, number, &asked);
         drop(child);
-        let answer = answer.map(Bytes);
+        let answer: Vec<Bytes> = answer.into_iter().map(Bytes).collect();
         let mut known = self.known();
         if known.len() >= KEPT {
             known.clear();
         }
-        known.insert(question, answer);
+        known.insert(question, answer.clone());
         answer
+    }
+
+    fn asked(&self, card: &'static Card, call: &Convolution, all: bool) -> Vec<Bytes> {
+        let known = self.known().get(&(card.name, *call, all)).cloned();
+        known.unwrap_or_else(|| self.ask(0, card, call, all))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a child says; `None` where it cannot be told.
-    fn answer(
-        &self,
-        child: &mut Asked,
-        log: Option<&Path>,
-        card: &'static Card,
-        call: &Convolution,
-    ) -> Option<u64> {
-        let answer = self.of_child(child, log, card, call);
+    /// What a child says.
+    fn answer(&self, child: &mut Asked, number: usize, question: &Question) -> Vec<u64> {
+        let answer = self.of_child(child, number, question);
         if let Err(error) = &answer {
             child.running = None;
             child.lost += 1;
             warn!(%error, "cuDNN's heuristics gave no answer; it is estimated instead");
         }
-        answer.ok()?.workspace
+        answer.map_or_else(|_| Vec::new(), |answer| answer.workspaces)
     }
 
     fn of_child(
         &self,
         child: &mut Asked,
-        log: Option<&Path>,
-        card: &'static Card,
-        call: &Convolution,
+        number: usize,
+        question: &Question,
     ) -> Result<Answer, WorkerError> {
         let running = match &mut child.running {
             Some(running) => running,
             empty => {
-                let (running, _) = start(&self.command, log)?;
+                let (running, _) = start(&self.command, &log_of(&self.logs, number))?;
                 empty.insert(running)
             }
         };
-        let question = Question {
-            card: card.name.to_owned(),
-            call: *call,
-        };
         // An answer takes a millisecond: whoever cancels does so between two.
         let never = AtomicBool::new(false);
-        running.ask(&question, Activity::AskingCudnn, ANSWER, &never)
+        running.ask(question, Activity::AskingCudnn, ANSWER, &never)
     }
 }
 
@@ -226,46 +226,48 @@ impl sim::Heuristics for Heuristics {
     }
 
     fn first_workspace(&self, card: &'static Card, call: &Convolution) -> Option<Bytes> {
-        let known = self.known().get(&(card.name, *call)).copied();
-        known.unwrap_or_else(|| self.ask(0, card, call))
+        self.asked(card, call, false).first().copied()
+    }
+
+    fn workspaces(&self, card: &'static Card, call: &Convolution) -> Option<Vec<Bytes>> {
+        Some(self.asked(card, call, true)).filter(|all| !all.is_empty())
     }
 
     fn ask_ahead(&self, card: &'static Card, calls: &[Convolution]) {
-        let mut questions = [Vec::new(), Vec::new()];
         let known = self.known();
-        for call in calls {
-            if !known.contains_key(&(card.name, *call)) {
-                questions[usize::from(cudnn::may_be_refused(call))].push(call);
-            }
-        }
+        let is_new = |call: &&Convolution| !known.contains_key(&(card.name, **call, false));
+        let questions: Vec<&Convolution> = calls.iter().filter(is_new).collect();
         drop(known);
-        let asked = [0, 0].map(AtomicUsize::new);
+        let most = self.children.len();
+        let count = questions.len().div_ceil(WORTH_A_CHILD).min(most);
+        let asked = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for ((children, questions), asked) in self.children.iter().zip(&questions).zip(&asked) {
-                let count = questions.len().div_ceil(WORTH_A_CHILD).min(children.len());
-                for number in 0..count {
-                    scope.spawn(move || {
-                        while let Some(call) = questions.get(asked.fetch_add(1, Relaxed)) {
-                            self.ask(number, card, call);
-                        }
-                    });
-                }
+            for number in 0..count {
+                let (questions, asked) = (&questions, &asked);
+                scope.spawn(move || {
+                    while let Some(call) = questions.get(asked.fetch_add(1, Relaxed)) {
+                        self.ask(number, card, call, false);
+                    }
+                });
             }
         });
     }
 }
 
-/// Starts a child, with a log or without; what it says first.
-fn start(command: &HeuristicsCommand, log: Option<&Path>) -> Result<(Running, Hello), WorkerError> {
+/// Where the cuDNN of a child logs.
+fn log_of(logs: &TempDir, number: usize) -> PathBuf {
+    logs.path().join(format!("{number}.log"))
+}
+
+/// Starts a child; what it says first.
+fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Hello), WorkerError> {
     let (name, value) = cudnn::NO_CARD_VISIBLE;
     let mut environment: Vec<(OsString, OsString)> = vec![(name.into(), value.into())];
     if let Some(path) = &command.library_path {
         environment.push(("LD_LIBRARY_PATH".into(), path.clone()));
     }
-    if let Some(log) = log {
-        for (name, value) in cudnn::environment(log) {
-            environment.push((name.into(), value));
-        }
+    for (name, value) in cudnn::environment(log) {
+        environment.push((name.into(), value));
     }
     let mut running = Running::start(&Launch {
         who: "process that asks cuDNN".into(),
@@ -303,14 +305,20 @@ pub fn run_heuristics(input: &mut impl BufRead, mut output: impl Write) -> io::R
             Line::Half(_) | Line::End => return Ok(()),
             Line::TooLong => return Err(io::Error::other("a question is too long")),
         };
-        let Question { card, call } = serde_json::from_str(&line)?;
+        let Question { card, call, all } = serde_json::from_str(&line)?;
         let asked = cards.entry(card).or_insert_with_key(|name| absent(name));
-        let offer = asked
-            .as_ref()
-            .and_then(|card| card.first_offer(&call, Tf32::Allowed).ok());
-        say(serde_json::to_string(&Answer {
-            workspace: offer.map(|offer| offer.workspace.0),
-        })?)?;
+        let offers = asked.as_ref().and_then(|card| {
+            let offers = if all {
+                card.offers(&call, Tf32::Allowed)
+            } else {
+                let first = card.first_offer(&call, Tf32::Allowed);
+                first.map(|first| vec![first])
+            };
+            offers.ok()
+        });
+        let offers = offers.unwrap_or_default();
+        let workspaces = offers.iter().map(|offer| offer.workspace.0).collect();
+        say(serde_json::to_string(&Answer { workspaces })?)?;
     }
 }
 
@@ -336,6 +344,7 @@ mod tests {
             let question = Question {
                 card: card.to_owned(),
                 call,
+                all: false,
             };
             input += &serde_json::to_string(&question).unwrap();
             input.push('\n');
@@ -354,10 +363,10 @@ mod tests {
         // What an H200 was recorded to say, where there is a cuDNN to ask.
         let recorded = sim::workspaces::WorkspaceTable::h200().plans(&call);
         match hello {
-            Hello::Cudnn(_) => assert_eq!(known.workspace, Some(recorded.workspaces[0].0)),
-            Hello::Missing(_) => assert_eq!(known.workspace, None),
+            Hello::Cudnn(_) => assert_eq!(known.workspaces, [recorded.workspaces[0].0]),
+            Hello::Missing(_) => assert!(known.workspaces.is_empty()),
         }
-        assert_eq!(unknown.workspace, None);
+        assert!(unknown.workspaces.is_empty());
     }
 
     /// A child that says what a script of the shell says.
@@ -383,35 +392,31 @@ mod tests {
     }
 
     const PLAIN: &str = "8,8,1,4,4,3,3,1,1,1,1,1,1,0";
-    const PRODUCT: &str = "8,8,1,4,4,1,1,1,1,0,0,1,1,0";
 
     #[test]
-    fn answers_are_asked_once_and_those_that_take_the_log_of_a_child_that_logs() {
+    fn answers_are_asked_once_of_a_child_whose_cudnn_logs() {
         let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); \
-             test -n \"$CUDNN_LOGDEST_DBG\" && n=$((n+100)); echo \"{\\\"workspace\\\":$n}\"; done",
+            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; test -n \"$CUDNN_LOGDEST_DBG\" && n=100; \
+             while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",
         )
         .unwrap();
         let card = Card::find("h200").unwrap();
         let ask = |call| sim::Heuristics::first_workspace(&asked, card, &call);
 
         assert_eq!(sim::Heuristics::version(&asked), "9.19.0");
-        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(1)));
-        assert_eq!(ask(forward(PLAIN, 2)), Some(Bytes(2)));
-        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(1)), "it is known");
-        assert_eq!(ask(forward(PRODUCT, 1)), Some(Bytes(101)));
+        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(101)));
+        assert_eq!(ask(forward(PLAIN, 2)), Some(Bytes(102)));
+        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(101)), "it is known");
     }
 
     #[test]
     fn many_questions_are_asked_at_a_time_and_once_each() {
         let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); echo \"{\\\"workspace\\\":$n}\"; done",
+            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",
         )
         .unwrap();
         let card = Card::find("h200").unwrap();
-        let calls: Vec<Convolution> = (1..=200)
-            .flat_map(|batch| [forward(PLAIN, batch), forward(PRODUCT, batch)])
-            .collect();
+        let calls: Vec<Convolution> = (1..=200).map(|batch| forward(PLAIN, batch)).collect();
 
         sim::Heuristics::ask_ahead(&asked, card, &calls);
         let first = asked.known().clone();
@@ -420,28 +425,43 @@ mod tests {
         assert_eq!(first.len(), calls.len());
         assert_eq!(*asked.known(), first, "they are known");
         // Each child counts its own questions.
-        let count = |children: &[Mutex<Asked>]| {
-            let running = |child: &&Mutex<Asked>| child.lock().unwrap().running.is_some();
-            children.iter().filter(running).count()
-        };
+        let running = |child: &&Mutex<Asked>| child.lock().unwrap().running.is_some();
+        let count = asked.children.iter().filter(running).count();
         let cores = std::thread::available_parallelism().unwrap().get();
-        assert_eq!(count(&asked.children[0]), 1);
-        assert!((1..=cores.min(7)).contains(&count(&asked.children[1])));
-        let of_plain: u64 = (1..=200)
-            .map(|batch| first[&("h200", forward(PLAIN, batch))].unwrap().0)
-            .sum();
-        assert_eq!(
-            of_plain,
-            200 * 201 / 2,
-            "one child answers each of them once"
-        );
+        assert!((1..=cores.min(7)).contains(&count));
+        let of_number = |number| {
+            let answers = first.values();
+            answers.filter(|answer| answer[..] == [number]).count()
+        };
+        let asked_first = of_number(Bytes(1));
+        assert!((1..=count).contains(&asked_first));
+        assert!(of_number(Bytes(2)) <= asked_first);
+    }
+
+    #[test]
+    fn all_plans_are_another_question() {
+        let asked = scripted(
+            "echo '{\"cudnn\":\"9.19.0\"}'; while read line; do \
+             case $line in *'\"all\":true'*) echo '{\"workspaces\":[3,2,0]}';; *) echo '{\"workspaces\":[3]}';; esac; done",
+        )
+        .unwrap();
+        let card = Card::find("h200").unwrap();
+        let call = forward(PLAIN, 1);
+
+        let all = [Bytes(3), Bytes(2), Bytes(0)];
+        for _ in 0..2 {
+            let first = sim::Heuristics::first_workspace(&asked, card, &call);
+            assert_eq!(first, Some(Bytes(3)));
+            let said = sim::Heuristics::workspaces(&asked, card, &call);
+            assert_eq!(said.as_deref(), Some(&all[..]));
+        }
     }
 
     #[test]
     fn children_that_are_lost_are_replaced_until_there_were_too_many() {
         // Each answers one question, and ends with the next.
         let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; read line; echo '{\"workspace\":7}'; read line",
+            "echo '{\"cudnn\":\"9.19.0\"}'; read line; echo '{\"workspaces\":[7]}'; read line",
         )
         .unwrap();
         let card = Card::find("h200").unwrap();

@@ -60,6 +60,46 @@ def wave():
     return nn.Sequential(b(1, 40, 15, 4), b(40, 80, 9, 4), b(80, 160, 5, 2), b(160, 160, 5, 1, 2), b(160, 160, 5, 1, 4), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(160, 35))
 
 
+def plain(widths=(60, 120, 240, 480), classes=23):
+    layers, last = [], 3
+    for width in widths:
+        layers += [block(last, width), block(width, width), nn.MaxPool2d(2)]
+        last = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, classes))
+
+
+def autoencoder(w=(36, 72, 144, 288)):
+    down = [block(a, b, 4, 2) for a, b in zip((3, *w), w)]
+    up = [nn.Sequential(nn.ConvTranspose2d(b, a, 4, 2, 1), nn.BatchNorm2d(a), nn.LeakyReLU(0.2)) for a, b in zip(w[:-1], w[1:])]
+    return nn.Sequential(*down, *reversed(up), nn.ConvTranspose2d(w[0], 13, 4, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def large_kernels():
+    return nn.Sequential(block(3, 50, 11, 4), block(50, 100, 7), block(100, 100, 5), block(100, 200, 7, 2), block(200, 200, 5), block(200, 300, 3, 2),
+                         block(300, 300, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(300, 29))
+
+
+class Logits(nn.Module):
+    """A segmentation network, whose classes are averaged over the image."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)["out"].mean((2, 3))
+
+
+def lraspp():
+    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
+    return Logits(lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=17))
+
+
+def video():
+    from torchvision.models.video import r3d_18
+    return r3d_18(weights=None)
+
+
 def tv(name):
     import torchvision
     return getattr(torchvision.models, name)(weights=None, **({"init_weights": False} if name in ("googlenet", "inception_v3") else {}))
@@ -86,6 +126,17 @@ NETS = {
     "convnextn-200": (lambda: timm("convnext_nano"), (3, 200, 200), 1000),
     "mnv4s-184": (lambda: timm("mobilenetv4_conv_small"), (3, 184, 184), 1000),
     "seresnext26-216": (lambda: timm("seresnext26d_32x4d"), (3, 216, 216), 1000),
+    # From here on: chosen when the rules for those above were done.
+    "plain60": (plain, (3, 168, 168), 23),
+    "auto36": (autoencoder, (3, 160, 160), 13),
+    "kernels": (large_kernels, (3, 228, 228), 29),
+    "hundreds": (lambda: odd_resnet((100, 200, 300, 400)), (3, 150, 150), 37),
+    "lraspp-264": (lraspp, (3, 264, 264), 17),
+    "video-100": (video, (3, 12, 100, 100), 400),
+    "hrnet18-192": (lambda: timm("hrnet_w18_small"), (3, 192, 192), 1000),
+    "xception-235": (lambda: timm("xception41"), (3, 235, 235), 1000),
+    "repvgg-200": (lambda: timm("repvgg_a1"), (3, 200, 200), 1000),
+    "regnetx-200": (lambda: timm("regnetx_016"), (3, 200, 200), 1000),
 }
 
 

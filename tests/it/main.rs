@@ -24,3 +24,4 @@ mod suggestions;
 mod truth;
 mod why;
 mod worker;
+mod workspaces;

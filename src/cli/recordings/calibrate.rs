@@ -213,22 +213,15 @@ fn calibrate(
     let until = begun + Duration::from_secs(arguments.seconds);
     let mut table = known(file)?;
     let before = WorkspaceTable::parse(&table)?.len();
-    // Layers that need the log are asked about apart: it makes all others slow.
-    let needs_log = |layer: &&ConvolutionLayer| target.absent.is_some() && cudnn::takes_log(layer);
-    let (logged, plain): (Vec<&ConvolutionLayer>, Vec<&ConvolutionLayer>) =
-        wanted.iter().partition(needs_log);
     let folder = tempfile::tempdir().context("could not make a folder for what is recorded")?;
-    for (name, layers) in [("plain", plain), ("logged", logged)] {
-        let known = WorkspaceTable::parse(&table)?;
-        let lacking = layers.into_iter().filter(|layer| !known.holds(layer));
-        let list: Vec<String> = lacking.map(layer_text).collect();
-        let left = until.saturating_duration_since(Instant::now());
-        if list.is_empty() || left.is_zero() {
-            continue;
-        }
-        let path = folder.path().join(name);
+    let known = WorkspaceTable::parse(&table)?;
+    let lacking = wanted.iter().filter(|layer| !known.holds(layer));
+    let list: Vec<String> = lacking.map(layer_text).collect();
+    let left = until.saturating_duration_since(Instant::now());
+    if !list.is_empty() && !left.is_zero() {
+        let path = folder.path().join("layers");
         fs::write(&path, list.join("\n")).context("could not write what is to be recorded")?;
-        let parts = together(arguments, &path, name == "logged", left)?;
+        let parts = together(arguments, &path, left)?;
         let parts = parts.iter().map(File::open).collect::<Result<Vec<_>, _>>();
         let parts = parts.context("could not read what was recorded")?;
         let found = condense(parts.into_iter().map(BufReader::new), &target.provenance)?;
@@ -312,12 +305,7 @@ fn wanted(
 }
 
 /// Runs workers until all are done; the files that they wrote.
-fn together(
-    arguments: &Calibrate,
-    layers: &Path,
-    logged: bool,
-    left: Duration,
-) -> anyhow::Result<Vec<PathBuf>> {
+fn together(arguments: &Calibrate, layers: &Path, left: Duration) -> anyhow::Result<Vec<PathBuf>> {
     let program = env::current_exe().context("could not find batchfit itself")?;
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let workers = arguments.workers.map_or_else(cores, usize::from);
@@ -328,16 +316,14 @@ fn together(
         command.arg("calibrate").arg("--layers").arg(layers);
         command.args(["--seconds", &left.as_secs().max(1).to_string()]);
         command.args(["--batches", &listed(&arguments.batches)]);
-        match &arguments.card {
-            Some(card) => command
-                .args(["--card", card])
-                .envs([cudnn::NO_CARD_VISIBLE]),
-            None => command.args(["--gpu", &arguments.gpu.to_string()]),
-        };
-        if logged {
+        if let Some(card) = &arguments.card {
             let log = output.with_extension("log");
             File::create(&log).context("could not write cuDNN's log")?;
+            command.args(["--card", card]);
+            command.envs([cudnn::NO_CARD_VISIBLE]);
             command.envs(cudnn::environment(&log));
+        } else {
+            command.args(["--gpu", &arguments.gpu.to_string()]);
         }
         command
             .args(["--share", &format!("{number}/{workers}")])

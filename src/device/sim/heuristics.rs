@@ -20,7 +20,10 @@ pub trait Heuristics: Debug + Send + Sync {
     /// What the plan that would be tried first is given; `None` where there is no answer.
     fn first_workspace(&self, card: &'static Card, call: &Convolution) -> Option<Bytes>;
 
-    /// Asks about several at a time, which is faster, so that the answers are there when they are wanted.
+    /// What all plans are given, in the order in which they are tried: a question that takes much longer.
+    fn workspaces(&self, card: &'static Card, call: &Convolution) -> Option<Vec<Bytes>>;
+
+    /// Asks about the first plans of several at a time, which is faster, so that the answers are there when they are wanted.
     fn ask_ahead(&self, _card: &'static Card, _calls: &[Convolution]) {}
 }
 

@@ -149,6 +149,14 @@ impl Launcher for SimulatedLauncher {
         Ok(plans.workspaces)
     }
 
+    fn further_plans(
+        &mut self,
+        convolution: &Convolution,
+        listed: usize,
+    ) -> Result<Vec<Bytes>, LaunchError> {
+        Ok(self.workspaces.further_plans(convolution, listed))
+    }
+
     fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
         let calls = program.convolutions.iter().map(|shape| shape.at(batch));
         self.workspaces.expect(calls);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use batchfit::http::serve;
-use batchfit::jobs::{LEASE, Limits, UploadLimits};
+use batchfit::jobs::Limits;
 use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -20,19 +20,18 @@ use super::scripted::{Gate, Scripted};
 
 const PROBE: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "batch": 64}"#;
 
-const ONE_AT_A_TIME: Limits = Limits {
-    queued: 10,
-    simulated_in_parallel: 1,
-    uploads: UploadLimits::USUAL,
-    retention: None,
-    lease: LEASE,
-    lease_of_agents: LEASE,
-};
+fn one_at_a_time() -> Limits {
+    Limits {
+        queued: 10,
+        simulated_in_parallel: 1,
+        ..Limits::default()
+    }
+}
 
 #[tokio::test]
 async fn a_probe_that_is_dropped_stops_and_leaves_its_place() {
     let gate = Gate::closed();
-    let service = Service::limited(Scripted::behind(&gate), ONE_AT_A_TIME).await;
+    let service = Service::limited(Scripted::behind(&gate), one_at_a_time()).await;
     let ask = || {
         let request = Request::post("/v1/probes").body(Body::from(PROBE)).unwrap();
         service.router.clone().oneshot(request)
@@ -65,7 +64,13 @@ async fn a_client_that_hangs_up_stops_its_probe() {
     let shutdown = CancellationToken::new();
     let engine = Arc::new(Scripted::behind(&gate));
     let mut serving = JoinSet::new();
-    serving.spawn(serve(listener, db, engine, ONE_AT_A_TIME, shutdown.clone()));
+    serving.spawn(serve(
+        listener,
+        db,
+        engine,
+        one_at_a_time(),
+        shutdown.clone(),
+    ));
 
     for _ in 0..3 {
         let mut stream = TcpStream::connect(address).unwrap();

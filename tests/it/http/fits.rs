@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::Request;
-use batchfit::jobs::{EngineError, LEASE, Limits, UploadLimits};
+use batchfit::jobs::{EngineError, Limits};
 
 use super::scripted::{Gate, Outcome, Scripted};
 use super::{RESNET, RESNET_8, Service, assert_answer};
@@ -102,10 +102,7 @@ async fn a_full_queue_refuses_more() {
     let limits = Limits {
         queued: 1,
         simulated_in_parallel: 1,
-        uploads: UploadLimits::USUAL,
-        retention: None,
-        lease: LEASE,
-        lease_of_agents: LEASE,
+        ..Limits::default()
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let running = service.post("/v1/fits", RESNET).await;
@@ -129,10 +126,7 @@ async fn a_running_fit_can_be_cancelled() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
-        uploads: UploadLimits::USUAL,
-        retention: None,
-        lease: LEASE,
-        lease_of_agents: LEASE,
+        ..Limits::default()
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let first = service.post("/v1/fits", RESNET).await;
@@ -154,10 +148,7 @@ async fn a_waiting_fit_can_be_cancelled() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
-        uploads: UploadLimits::USUAL,
-        retention: None,
-        lease: LEASE,
-        lease_of_agents: LEASE,
+        ..Limits::default()
     };
     let engine = Scripted::behind(&gate);
     let service = Service::limited(engine.clone(), limits).await;

@@ -215,6 +215,7 @@ async fn launchers_tell_at_the_same_time() {
             jobs: jobs.clone(),
             shutdown: tokio_util::sync::CancellationToken::new(),
             directory: Arc::clone(&service.directory),
+            limits: service.limits,
         };
         let search = search.clone();
         // Each of ten observations four times.

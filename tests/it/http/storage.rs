@@ -1,6 +1,6 @@
 //! A database that does not take what is written, and one that an older version filled.
 
-use batchfit::jobs::{LEASE, Limits, UploadLimits};
+use batchfit::jobs::Limits;
 use batchfit::store::{Db, FitTerms, JsonText, NewFit, StoredRecommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -88,10 +88,7 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
-        uploads: UploadLimits::USUAL,
-        retention: None,
-        lease: LEASE,
-        lease_of_agents: LEASE,
+        ..Limits::default()
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     service.post("/v1/fits", RESNET).await;

@@ -1,12 +1,5 @@
 //! What cuDNN would try on a card that is not there. See Note [Without a device].
 
-use std::cell::Cell;
-use std::env;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::Path;
-
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Kind,
     cudnnBackendHeurMode_t as Mode,
@@ -15,17 +8,23 @@ use serde::Serialize;
 
 use crate::device::sim::Card;
 use crate::device::sim::workspaces::{of_spectra, of_winograd};
-use crate::program::{Architecture, Capability, Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::program::{Architecture, Capability, Convolution, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::candidates::{MOST_PLANS, configurations, first_of, is_allowed};
+use super::candidates::{Absent, MOST_PLANS, configurations, first_of, is_allowed};
 use super::descriptor::Descriptor;
 use super::plan::{configured, knobs, number, tag, workspace};
 use super::{ALIGNMENT, CudnnError, OperationGraph, Tf32};
 
+mod log;
 mod stream_k;
 
+pub use log::environment;
+
+pub(super) use log::logging;
+
+use log::Log;
 use stream_k::{Kernel, Processor};
 
 /// A card as cuDNN describes one: all members of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`, each of which it wants.
@@ -163,27 +162,9 @@ pub struct AbsentCard {
     log: Option<Log>,
 }
 
-/// The variable that names the file into which cuDNN logs.
-const DESTINATION: &str = "CUDNN_LOGDEST_DBG";
-
 /// What the environment of a process has to have that asks about other cards than one that is there: cuDNN 9.19 may end with a segmentation
 /// fault where it sees both.
 pub const NO_CARD_VISIBLE: (&str, &str) = ("CUDA_VISIBLE_DEVICES", "-1");
-
-/// What the environment of a process has to have that asks about absent cards: cuDNN reads it when it is loaded, and creates the file.
-pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
-    // Warnings say why a configuration is refused.
-    [
-        ("CUDNN_LOGLEVEL_DBG", "3".into()),
-        (DESTINATION, log.into()),
-    ]
-}
-
-/// The message of the log that says what was refused.
-const CHECKS: &str = "engine_config_support_checks() called:";
-
-/// How it says that there is no device, or no driver.
-const NO_DEVICE: [&str; 2] = ["engine_iface->getStatus()", "this->libcuda == nullptr"];
 
 impl AbsentCard {
     /// Describes a card. cuDNN 9.8 and later can.
@@ -212,7 +193,7 @@ impl AbsentCard {
         let list = |mode| {
             let mut offers = Vec::new();
             let most = Some(MOST_PLANS);
-            for config in configurations(graph.descriptor(), mode, Some(&self.properties), most)? {
+            for config in configurations(graph.descriptor(), mode, Some(self.silent()), most)? {
                 if is_allowed(&config, wants_full_fp32)? {
                     offers.push(self.offer(convolution, &config)?);
                 }
@@ -244,18 +225,16 @@ impl AbsentCard {
     pub fn first_offer(&self, convolution: &Convolution, tf32: Tf32) -> Result<Offer, CudnnError> {
         let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
         let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
-        let card = Some(&self.properties);
         let made = |config: Descriptor| self.offer(convolution, &config).map(Some);
-        let log = may_be_refused(convolution)
-            .then(|| self.log())
-            .transpose()?;
-        let supported = first_of(graph.descriptor(), card, wants_full_fp32, made)?;
-        if let Some(log) = log
-            && let Some(refused) = log.refused(convolution)?
-        {
-            return Ok(refused);
-        }
-        supported.ok_or(CudnnError::NoEngine)
+        let first = |card| first_of(graph.descriptor(), Some(card), wants_full_fp32, made);
+        let found = if may_be_refused(convolution) {
+            let log = self.log()?;
+            let supported = first(self.logged())?;
+            log.refused(convolution)?.or(supported)
+        } else {
+            first(self.silent())?
+        };
+        found.ok_or(CudnnError::NoEngine)
     }
 
     /// What a configuration offers: what cuDNN says of it, where that does not depend on the number of multiprocessors, which it does not know
@@ -282,8 +261,25 @@ impl AbsentCard {
         }
         let log = self.log()?;
         let mode = Mode::CUDNN_HEUR_MODE_INSTANT;
-        configurations(graph.descriptor(), mode, Some(&self.properties), Some(1))?;
+        let asked = Some(self.logged());
+        configurations(graph.descriptor(), mode, asked, Some(1))?;
         log.refused(convolution)
+    }
+
+    /// As it is asked about without a log.
+    fn silent(&self) -> Absent<'_> {
+        Absent {
+            card: &self.properties,
+            is_logged: false,
+        }
+    }
+
+    /// The same with one.
+    fn logged(&self) -> Absent<'_> {
+        Absent {
+            is_logged: true,
+            ..self.silent()
+        }
     }
 
     /// The log, from here on.
@@ -326,29 +322,24 @@ fn of_engine(engine: i64, call: &Convolution) -> Option<Bytes> {
             let taps: u64 = call.kernel.iter().product();
             Some(Bytes(8 * 4 * call.batch * call.out_channels * taps))
         }
-        5 | 6 | 16 | 19 if of_groups => Some(Bytes::ZERO),
-        17 => of_winograd(call),
+        5 | 6 | 16 if of_groups => Some(Bytes::ZERO),
+        19 if is_half && call.pass == ConvolutionPass::GradWeight => Some(Bytes::ZERO),
+        6 if call.pass == ConvolutionPass::Forward => of_winograd(call),
+        7 if call.pass == ConvolutionPass::GradInput => of_winograd(call),
+        17 if call.pass == ConvolutionPass::GradWeight => of_winograd(call),
         18 => of_spectra(call),
         _ => None,
     }
 }
 
 /// All engines of [`of_engine`].
-const REFUSED: [i64; 9] = [5, 6, 16, 17, 18, 19, 58, 62, 63];
+const REFUSED: [i64; 10] = [5, 6, 7, 16, 17, 18, 19, 58, 62, 63];
 
 /// Whether the plan that would be tried first may be one that is refused without a device: then only cuDNN's log tells.
-pub fn may_be_refused(call: &Convolution) -> bool {
+fn may_be_refused(call: &Convolution) -> bool {
     REFUSED
         .iter()
         .any(|engine| of_engine(*engine, call).is_some())
-}
-
-/// Whether asking about a layer takes cuDNN's log, in one of the types and passes.
-pub fn takes_log(layer: &ConvolutionLayer) -> bool {
-    [DType::Float32, DType::Float16].into_iter().any(|dtype| {
-        let mut passes = ConvolutionPass::ALL.into_iter();
-        passes.any(|pass| may_be_refused(&layer.call(pass, dtype, 1)))
-    })
 }
 
 /// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.
@@ -374,81 +365,6 @@ fn of_a_product(call: &Convolution) -> Option<Bytes> {
         }
         _ => Bytes::ZERO,
     })
-}
-
-/// What cuDNN logs: only there it says which engines it ranked ahead of the first that is supported. A query for the
-/// first plan writes 70 KB, one for all 3 MB.
-struct Log {
-    file: File,
-    /// What was looked at.
-    read: Cell<u64>,
-    /// Up to where the file was emptied. cuDNN goes on where it was, and what is before takes no room.
-    emptied: Cell<u64>,
-}
-
-/// From so many bytes on, the file is emptied.
-const LONGEST_LOG: u64 = 64 << 20;
-
-impl Log {
-    fn open() -> io::Result<Log> {
-        let path = env::var_os(DESTINATION).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Log {
-            file: File::options().read(true).write(true).open(path)?,
-            read: Cell::default(),
-            emptied: Cell::default(),
-        })
-    }
-
-    /// Passes over what was written.
-    fn skip(&self) -> io::Result<()> {
-        let end = self.read.get().max(self.file.metadata()?.len());
-        self.read.set(end);
-        if end - self.emptied.get() >= LONGEST_LOG {
-            self.file.set_len(0)?;
-            self.emptied.set(end);
-        }
-        Ok(())
-    }
-
-    /// The plan that was refused for want of a device, where one was ranked ahead of the first that is supported: support is looked at one
-    /// after the other.
-    fn refused(&self, call: &Convolution) -> Result<Option<Offer>, CudnnError> {
-        let said = refused_engines(&self.take().map_err(|_| CudnnError::NoLog)?);
-        Ok(said.into_iter().find_map(|engine| {
-            Some(Offer {
-                tag: format!("eng{engine}_refused"),
-                workspace: of_engine(engine, call)?,
-            })
-        }))
-    }
-
-    /// What was written since somebody last looked.
-    fn take(&self) -> io::Result<String> {
-        let mut file = &self.file;
-        file.seek(SeekFrom::Start(self.read.get()))?;
-        let mut text = Vec::new();
-        let length = file.read_to_end(&mut text)?;
-        self.read.set(self.read.get() + length as u64);
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-}
-
-/// Engines of which a log says that they were refused because there is no device.
-fn refused_engines(log: &str) -> Vec<i64> {
-    let mut engines = Vec::new();
-    let Some((_, checks)) = log.split_once(CHECKS) else {
-        return engines;
-    };
-    // Lines of one message begin with a small `i`.
-    let checks = checks.split("\nI").next().unwrap_or_default();
-    for part in checks.split("\"engineId\":").skip(1) {
-        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let mut reasons = part.split("Reason: ").skip(1);
-        if reasons.any(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
-            engines.extend(part[..digits].parse::<i64>());
-        }
-    }
-    engines
 }
 
 #[cfg(test)]

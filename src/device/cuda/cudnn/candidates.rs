@@ -10,6 +10,7 @@ use crate::program::Convolution;
 use crate::shape::DType;
 use crate::units::Bytes;
 
+use super::absent::logging;
 use super::descriptor::{Descriptor, NumericalNote};
 use super::graph::Graph;
 use super::plan::{ExecutionPlan, engine_of};
@@ -110,7 +111,7 @@ pub(super) const MOST_PLANS: usize = 128;
 /// What `made` makes of the first configuration that PyTorch allows, and of which it makes something; `None` of none.
 pub(super) fn first_of<T>(
     graph: &Descriptor,
-    absent: Option<&Descriptor>,
+    absent: Option<Absent<'_>>,
     wants_full_fp32: bool,
     made: impl Fn(Descriptor) -> Result<Option<T>, CudnnError>,
 ) -> Result<Option<T>, CudnnError> {
@@ -143,24 +144,40 @@ pub(super) fn first_of<T>(
     Ok(None)
 }
 
+/// A card that is not there, as heuristics are told of it.
+#[derive(Clone, Copy)]
+pub(super) struct Absent<'a> {
+    /// Its description.
+    pub(super) card: &'a Descriptor,
+    /// Whether cuDNN is to log which engines it refuses.
+    pub(super) is_logged: bool,
+}
+
 /// The engine configurations of one heuristic mode, best first: all, or so many. `absent` is a card that is not there.
 pub(super) fn configurations(
     graph: &Descriptor,
     mode: Mode,
-    absent: Option<&Descriptor>,
+    absent: Option<Absent<'_>>,
     most: Option<usize>,
 ) -> Result<Vec<Descriptor>, CudnnError> {
     let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
-    if let Some(card) = absent {
-        heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[card])?;
+    if let Some(absent) = absent {
+        let card = &[absent.card];
+        heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, card)?;
     }
     let heuristics = heuristics.finalize()?;
     let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
     let listed = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
     let count = most.map_or(listed, |most| listed.min(most));
-    heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)
+    let read =
+        || heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count);
+    if absent.is_some_and(|absent| absent.is_logged) {
+        logging(read)
+    } else {
+        read()
+    }
 }
 
 /// The first plan of one heuristic mode that can be built, ready to run.

@@ -5,12 +5,13 @@
 //! another version than the one PyTorch runs. This asks for the versioned name first, as
 //! PyTorch does; the types are cudarc's. See Note [Which library].
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::cudnn::sys::{
     cudaStream_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
-    cudnnBackendDescriptor_t, cudnnBackendDescriptorType_t, cudnnHandle_t, cudnnStatus_t,
+    cudnnBackendDescriptor_t, cudnnBackendDescriptorType_t, cudnnCallback_t, cudnnHandle_t,
+    cudnnStatus_t,
 };
 use libloading::Library;
 
@@ -52,6 +53,8 @@ pub(super) struct Functions {
         cudnnBackendDescriptor_t,
         cudnnBackendDescriptor_t,
     ) -> cudnnStatus_t,
+    pub(super) set_callback:
+        unsafe extern "C" fn(c_uint, *mut c_void, cudnnCallback_t) -> cudnnStatus_t,
 }
 
 /// The loaded library, or why there is none.
@@ -93,5 +96,6 @@ fn look_up(library: &Library) -> Option<Functions> {
         set_attribute: get(library, b"cudnnBackendSetAttribute")?,
         get_attribute: get(library, b"cudnnBackendGetAttribute")?,
         execute: get(library, b"cudnnBackendExecute")?,
+        set_callback: get(library, b"cudnnSetCallback")?,
     })
 }

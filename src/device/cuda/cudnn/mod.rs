@@ -24,10 +24,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use absent::{
-    AbsentCard, CardProperties, Clocks, NO_CARD_VISIBLE, Offer, environment, may_be_refused,
-    takes_log,
-};
+pub use absent::{AbsentCard, CardProperties, Clocks, NO_CARD_VISIBLE, Offer, environment};
 pub use attention::{AttentionPlan, AttentionShape, GradientLayouts, Role};
 pub use candidates::{Tf32, list_plans};
 pub use graph::Layout;

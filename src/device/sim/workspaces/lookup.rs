@@ -93,10 +93,8 @@ impl<'t> Lookup<'t> {
             && let Some((card, heuristics)) = self.heuristics
             && let Some(first) = heuristics.first_workspace(card, call)
         {
-            let mut workspaces = vec![first, Bytes::ZERO];
-            workspaces.dedup();
             return Plans {
-                workspaces,
+                workspaces: vec![first],
                 at_most: first,
                 source: Source::Asked,
             };
@@ -124,6 +122,25 @@ impl<'t> Lookup<'t> {
         estimate(call, similar, |other| {
             large.iter().find_map(|table| table.recorded_plans(other))
         })
+    }
+
+    /// The plans after those that [`Lookup::plans`] gave, where it gave the first alone.
+    pub fn further_plans(&self, call: &Convolution, listed: usize) -> Vec<Bytes> {
+        let asked = self
+            .heuristics
+            .filter(|_| call.uses_cudnn() && !is_recorded(self.listed(call).as_ref()));
+        let Some((card, heuristics)) = asked else {
+            return Vec::new();
+        };
+        if listed > 1 || heuristics.first_workspace(card, call).is_none() {
+            return Vec::new();
+        }
+        // Most layers have a plan that needs none.
+        let all = heuristics.workspaces(card, call);
+        all.map_or_else(
+            || vec![Bytes::ZERO],
+            |all| all[listed.min(all.len())..].to_vec(),
+        )
     }
 
     /// What the best table says that has the layer: at this batch, or else beyond its batches.

@@ -361,7 +361,7 @@ fn the_best_table_that_has_a_layer_answers_and_the_first_large_one_estimates() {
     assert_eq!(lookup.plans(&stem).source, Source::Recorded);
 }
 
-/// Says the number of its calls.
+/// Says the number of its calls about first plans.
 #[derive(Debug, Default)]
 struct Counting(std::sync::atomic::AtomicU64);
 
@@ -372,6 +372,14 @@ impl crate::device::sim::Heuristics for Counting {
 
     fn folder(&self) -> &'static std::path::Path {
         std::path::Path::new("")
+    }
+
+    fn workspaces(
+        &self,
+        _: &'static crate::device::sim::Card,
+        _: &Convolution,
+    ) -> Option<Vec<Bytes>> {
+        Some([300, 200, 100].map(Bytes).to_vec())
     }
 
     fn first_workspace(
@@ -395,17 +403,41 @@ fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_
     };
     let mut said = |call: &Convolution| {
         let plans = lookup.plans(call);
-        (plans.workspaces[0].0, plans.workspaces.len(), plans.source)
+        (plans.workspaces[0].0, plans.source)
     };
 
-    // One that needs nothing ends the list; a table that was asked earlier, at other batches, comes after.
-    assert_eq!(said(&call([61, 67], 8)), (0, 1, Source::Asked));
-    assert_eq!(said(&call([64, 64], 100)), (1, 2, Source::Asked));
-    assert_eq!(said(&call([61, 67], 9)), (2, 2, Source::Asked));
-    assert!(matches!(said(&call([61, 67], 10)).2, Source::Estimated(_)));
+    // A table that was asked earlier, at other batches, comes after.
+    assert_eq!(said(&call([61, 67], 8)), (0, Source::Asked));
+    assert_eq!(said(&call([64, 64], 100)), (1, Source::Asked));
+    assert_eq!(said(&call([61, 67], 9)), (2, Source::Asked));
+    assert!(matches!(said(&call([61, 67], 10)).1, Source::Estimated(_)));
 
     let mut recorded = Lookup::new(WorkspaceTable::h200()).asking(Some((card, asked)));
     let known = recorded.plans(&call([64, 64], 32));
     assert_eq!(known.source, Source::Recorded);
     assert_eq!(asked.0.load(std::sync::atomic::Ordering::Relaxed), 4);
+}
+
+#[test]
+fn plans_after_the_first_are_asked_for_when_they_are_wanted() {
+    let card = crate::device::sim::Card::find("h200").unwrap();
+    let asked: &'static Counting = Box::leak(Box::default());
+    let lookup = || Lookup::new(WorkspaceTable::h200()).asking(Some((card, asked)));
+    let call =
+        |channels| layer(channels, 56, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float32, 32);
+    let unknown = call([61, 67]);
+
+    assert_eq!(lookup().plans(&unknown).workspaces.len(), 1);
+    let further = |call: &Convolution, listed, begun| {
+        asked.0.store(begun, std::sync::atomic::Ordering::Relaxed);
+        lookup().further_plans(call, listed)
+    };
+    assert_eq!(further(&unknown, 1, 0), [200, 100].map(Bytes));
+    assert!(further(&unknown, 3, 0).is_empty(), "they were listed");
+
+    // What was recorded is listed to its end, and so is what cuDNN says nothing of.
+    assert!(further(&call([64, 64]), 1, 0).is_empty());
+    assert!(further(&unknown, 1, 3).is_empty());
+    let alone = Lookup::new(WorkspaceTable::h200());
+    assert!(alone.further_plans(&unknown, 1).is_empty());
 }
