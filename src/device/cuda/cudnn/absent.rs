@@ -190,18 +190,22 @@ impl AbsentCard {
     pub fn offers(&self, convolution: &Convolution, tf32: Tf32) -> Result<Vec<Offer>, CudnnError> {
         let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
         let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
+        let needs_none = |offer: &Offer| offer.workspace == Bytes::ZERO;
+        // Nothing is tried after one that needs no memory.
         let list = |mode| {
-            let mut offers = Vec::new();
+            let mut offers: Vec<Offer> = Vec::new();
             let most = Some(MOST_PLANS);
             for config in configurations(graph.descriptor(), mode, Some(self.silent()), most)? {
                 if is_allowed(&config, wants_full_fp32)? {
                     offers.push(self.offer(convolution, &config)?);
                 }
+                if offers.last().is_some_and(needs_none) {
+                    break;
+                }
             }
             Ok::<_, CudnnError>(offers)
         };
         let mut offers = Vec::from_iter(self.refused(convolution, &graph)?);
-        let needs_none = |offer: &Offer| offer.workspace == Bytes::ZERO;
         if !offers.iter().any(needs_none) {
             offers.extend(list(Mode::CUDNN_HEUR_MODE_INSTANT)?);
         }
