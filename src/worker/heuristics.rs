@@ -39,11 +39,12 @@ const ENDING: Duration = Duration::from_millis(300);
 /// How many children may be lost, in each place, until nobody is asked any more.
 const LOSSES: u32 = 5;
 
-/// How many children there are at most. One on each core answers the faster.
-const MOST_CHILDREN: usize = 16;
+/// How many children there are at most, one on each core: each takes 135 MB.
+const MOST_CHILDREN: usize = 8;
 
-/// So many questions take as long as it takes to start another child.
-const WORTH_A_CHILD: usize = 32;
+/// So many questions at a time are worth another child. They take 0.3 ms each, and the start of a child 130 ms; but a fit asks as many again
+/// at some twenty batches.
+const WORTH_A_CHILD: usize = 128;
 
 /// How many answers are kept. A large network has a few hundred convolutions, asked about at some twenty batches.
 const KEPT: usize = 1 << 16;
