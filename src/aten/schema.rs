@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::de::{self, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -90,7 +90,66 @@ pub(crate) struct TensorMeta<'a> {
     #[serde(borrow, deserialize_with = "shape")]
     pub(crate) sizes: List<ExportedSize<'a>>,
     #[serde(default)]
+    pub(crate) strides: Strides,
+    #[serde(default)]
     pub(crate) requires_grad: bool,
+}
+
+/// How far apart neighbours of each dimension are, of a tensor of at most five dimensions in which all of that is numbers; otherwise nothing is known.
+#[derive(Debug, Default)]
+pub(crate) struct Strides {
+    steps: [u64; 5],
+    rank: usize,
+}
+
+impl Strides {
+    /// The steps; none where nothing is known.
+    pub(crate) fn known(&self) -> &[u64] {
+        self.steps.get(..self.rank).unwrap_or_default()
+    }
+}
+
+impl<'de> Deserialize<'de> for Strides {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// A stride that is a number; all others are passed over.
+        #[derive(Deserialize)]
+        struct Stride {
+            #[serde(default)]
+            as_int: Option<u64>,
+        }
+        struct StridesVisitor;
+        impl<'de> Visitor<'de> for StridesVisitor {
+            type Value = Strides;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of strides")
+            }
+
+            fn visit_unit<E>(self) -> Result<Strides, E> {
+                Ok(Strides::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Strides, A::Error> {
+                let mut strides = Strides::default();
+                let mut is_known = true;
+                while let Some(Stride { as_int }) = items.next_element()? {
+                    match (strides.steps.get_mut(strides.rank), as_int) {
+                        (Some(step), Some(stride)) => {
+                            *step = stride;
+                            strides.rank += 1;
+                        }
+                        _ => is_known = false,
+                    }
+                }
+                Ok(if is_known {
+                    strides
+                } else {
+                    Strides::default()
+                })
+            }
+        }
+        deserializer.deserialize_any(StridesVisitor)
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -10,7 +10,7 @@ use crate::eager::{Eager, History, Leaf, Tensor, Watcher};
 use crate::graph::{Graph, Parameter, ParameterKind, ValueId, positions};
 use crate::model::{Mode, Parallel, Variant};
 use crate::program::{Category, Initial, Kernel};
-use crate::shape::{DType, Extent, Type};
+use crate::shape::{DType, Extent, MemoryFormat, Type};
 
 /// A model on the device, and what its optimizer is given.
 pub(super) struct Constructed {
@@ -40,7 +40,13 @@ pub(super) fn construct(eager: &mut Eager, graph: &Arc<Graph>, variant: &Variant
         eager.set_label(&path);
         let value = graph.value(parameter.value);
         let dtype = variant.precision.stored(value.dtype);
-        let mut tensor = eager.empty(&value.shape, dtype);
+        let format = if parameter.channels_last {
+            MemoryFormat::ChannelsLast
+        } else {
+            MemoryFormat::Contiguous
+        };
+        let strides = format.strides(&value.shape);
+        let mut tensor = eager.empty_strided(&value.shape, strides, dtype);
         let bound = bounds.get(&parameter.value).copied();
         eager.launch(initial(graph, parameter, bound), &[], &[&tensor]);
         if parameter.kind == ParameterKind::Trained && variant.mode == Mode::Train {

@@ -101,8 +101,16 @@ impl Builder {
             value,
             path: path.to_owned(),
             kind,
+            channels_last: false,
         });
         value
+    }
+
+    /// Says that the parameter that was added last lies channels-last.
+    pub fn lay_last_channels_last(&mut self) {
+        if let Some(last) = self.parameters.last_mut() {
+            last.channels_last = true;
+        }
     }
 
     /// Adds a tensor of the batch. Call in the order in which the training loop makes them.

@@ -75,6 +75,9 @@ pub struct Parameter {
     pub path: String,
     /// What it is.
     pub kind: ParameterKind,
+    /// Whether it lies channels-last in memory, as `model.to(memory_format=torch.channels_last)` has weights of convolutions.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// What a module holds under a name.

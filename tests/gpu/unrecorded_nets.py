@@ -140,6 +140,22 @@ NETS = {
 }
 
 
+class ChannelsLast(nn.Module):
+    """The same with weights and images in channels-last."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.model(x.contiguous(memory_format=torch.channels_last))
+
+
+# Not in truth.json yet; `tests/it/compile/layouts.rs` reads one of them.
+for _name in ("unet44", "oddres", "resnet50-176", "effb1-208"):
+    NETS[f"last-{_name}"] = ((lambda build: lambda: ChannelsLast(build()))(NETS[_name][0]), *NETS[_name][1:])
+
+
 def __getattr__(name):
     """`unrecorded_nets:build_NAME`, for the exporter."""
     if name.startswith("build_"):

@@ -7,6 +7,7 @@ use super::lower::{Walk, escape, refused};
 use super::modules::LONGEST_PATH;
 use crate::aten::schema::{Arg, ExportedSize, GraphModule, GraphText, InputSpec, TensorMeta};
 use crate::graph::{Content, ParameterKind, ValueId};
+use crate::shape::{Extent, is_channels_last};
 
 /// Most parts of a parameter's path. The deepest models in use nest a dozen deep.
 const MOST_PARTS: usize = 64;
@@ -177,7 +178,13 @@ fn hold<'a>(
             .map_err(refused(&format!("{at}/{}", escape(held.name))))?;
         let path = paths.get(held.name).copied().unwrap_or(held.path);
         let path = walk.modules.strip(path).to_owned();
+        let steps = held.tensor.strides.known().iter().copied();
+        let strides: Vec<Extent> = steps.map(Extent::fixed).collect();
+        let channels_last = strides.len() == shape.len() && is_channels_last(&shape, &strides);
         let id = walk.builder.parameter(&path, held.kind, dtype, shape);
+        if channels_last {
+            walk.builder.lay_last_channels_last();
+        }
         declared.tensors.insert(held.name, id);
     }
     Ok(())

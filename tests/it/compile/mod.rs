@@ -5,6 +5,7 @@ mod functions;
 mod gaps;
 mod generation;
 mod gradients;
+mod layouts;
 mod operations;
 mod parallel;
 mod sequence;
