@@ -84,8 +84,9 @@ pub struct App {
 
 /// The whole service, in memory, as it is on loopback.
 pub fn router(jobs: Jobs) -> Router {
-    let gate = Gate::new(Hosts::default(), None, CancellationToken::new());
-    gated(jobs, gate, ConnectionLimits::default().waiters())
+    let limits = ConnectionLimits::default();
+    let gate = Gate::new(Hosts::default(), None, CancellationToken::new(), limits);
+    gated(jobs, gate, limits.waiters())
 }
 
 /// The whole service behind its gate; so many requests may wait for a fit to end.

@@ -273,7 +273,7 @@ async fn answer(
                 Err(_) => Ok(Err(EngineError::Cancelled)),
             }
         }
-        seconds = overdue(shared, claimed) => {
+        seconds = overdue(claimed.timeout_seconds, || shared.db.fit_timeout(id)) => {
             running.cancel.store(true, Ordering::Relaxed);
             // An answer that comes just now is one. One that never comes keeps its lane, as a driver does that hangs.
             match tokio::time::timeout(GRACE, working).await {
@@ -307,17 +307,19 @@ async fn answer(
 }
 
 /// Waits until the fit has been worked on for longer than it may be, and says how long that is. Others who ask the same
-/// meanwhile may give it more time.
-async fn overdue(shared: &Shared, claimed: &Claimed) -> u64 {
+/// meanwhile may give it more time, which `ask` finds out.
+async fn overdue<F>(mut allowed: Option<i64>, ask: impl Fn() -> F) -> u64
+where
+    F: Future<Output = Result<Option<i64>, StoreError>>,
+{
     let begun = tokio::time::Instant::now();
-    let mut allowed = claimed.timeout_seconds;
     loop {
         let Some(seconds) = allowed else {
             return std::future::pending().await;
         };
         let seconds = seconds.unsigned_abs();
         tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
-        match shared.db.fit_timeout(&claimed.id).await {
+        match ask().await {
             Ok(longer) if longer != allowed => allowed = longer,
             Ok(_) | Err(_) => return seconds,
         }
@@ -471,6 +473,31 @@ pub(super) async fn on_thread<T: Send + 'static>(
             Err(JobError::EnginePanicked {
                 message: message.to_owned(),
             })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_gives_a_fit_more_time_is_heard_when_its_time_is_up() {
+        assert_eq!(overdue(Some(0), || ready(Ok(Some(0)))).await, 0);
+
+        let asked = Notify::new();
+        let ask = || {
+            asked.notify_one();
+            ready(Ok(None))
+        };
+        tokio::select! {
+            biased;
+            _ = overdue(Some(0), ask) => panic!("it has all the time"),
+            () = asked.notified() => {}
         }
     }
 }

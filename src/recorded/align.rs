@@ -146,6 +146,8 @@ fn walk_back(frontiers: &[Frontier], [n, m]: [usize; 2]) -> Vec<(usize, usize)> 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn common(a: &str, b: &str) -> String {
@@ -172,6 +174,20 @@ mod tests {
             let found = common(a, b);
             assert_eq!(found.len(), expected.len(), "{a} {b}: {found}");
         }
+    }
+
+    #[test]
+    fn what_has_nothing_in_common_is_given_up_before_all_is_compared() {
+        let compared = Cell::new(0_usize);
+        let same = |_, _| {
+            compared.set(compared.get() + 1);
+            false
+        };
+
+        align([50_000; 2], same).unwrap_err();
+
+        // Not each of them with each: 2,500 million.
+        assert!(compared.get() <= MOST_DIFFERENCES * MOST_DIFFERENCES);
     }
 
     #[test]

@@ -46,6 +46,16 @@ impl Ownership {
     /// server that was killed while it started a process: that process holds what the server did until it is another program.
     /// Blocks for up to two seconds.
     pub fn take(database: &str) -> Result<Ownership, StoreError> {
+        let mut attempts = 1..ATTEMPTS;
+        let mut pause = || attempts.next().map(|_| thread::sleep(PAUSE));
+        Ownership::take_while(database, || pause().is_some())
+    }
+
+    /// Takes the database; where another server has it, again as often as `waits`.
+    fn take_while(
+        database: &str,
+        mut waits: impl FnMut() -> bool,
+    ) -> Result<Ownership, StoreError> {
         // Servers on PostgreSQL share the queue.
         if is_in_memory(database) || is_postgres(database) {
             return Ok(Ownership { _lock: None });
@@ -69,16 +79,18 @@ impl Ownership {
             .mode(0o600)
             .open(&lock)
             .map_err(failed)?;
-        for _ in 0..ATTEMPTS {
+        loop {
             match held.try_lock() {
                 Ok(()) => return Ok(Ownership { _lock: Some(held) }),
-                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) if waits() => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::InUse {
+                        database: database.to_owned(),
+                    });
+                }
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
         }
-        Err(StoreError::InUse {
-            database: database.to_owned(),
-        })
     }
 }
 
@@ -115,7 +127,7 @@ mod tests {
         // The link leads to a file that is not there yet.
         let owner = Ownership::take(link.to_str().unwrap()).unwrap();
 
-        let refused = Ownership::take(&url).unwrap_err();
+        let refused = Ownership::take_while(&url, || false).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         assert!(refused.to_string().contains("another batchfit server"));
         let _other = Ownership::take(other.to_str().unwrap()).unwrap();
@@ -130,14 +142,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("fits.db");
         let file = file.to_str().unwrap();
-        let before = Ownership::take(file).unwrap();
+        let mut before = Some(Ownership::take(file).unwrap());
 
-        let owner = thread::scope(|scope| {
-            let next = scope.spawn(|| Ownership::take(file));
-            thread::sleep(3 * PAUSE);
-            drop(before);
-            next.join().unwrap()
-        });
+        let owner = Ownership::take_while(file, || before.take().is_some());
 
         assert!(owner.is_ok(), "{owner:?}");
     }

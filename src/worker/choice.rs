@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::units::Bytes;
 
@@ -35,15 +34,15 @@ pub(super) fn by_preference(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates
 }
 
-/// The first of them that is no other worker's, or the first to become free within `patience`.
+/// The first of them that is no other worker's; one alone is asked for again as often as `waits`.
 pub(super) fn take_free(
     locks: &Path,
     candidates: &[Candidate],
-    patience: Duration,
+    mut waits: impl FnMut() -> bool,
 ) -> Result<(u32, Turn), TurnError> {
     let mut last = None;
     for candidate in candidates {
-        match Turn::take(locks, &candidate.uuid, Duration::ZERO) {
+        match Turn::take_while(locks, &candidate.uuid, || false) {
             Ok(turn) => return Ok((candidate.number, turn)),
             Err(busy @ TurnError::Busy { .. }) => last = Some(busy),
             Err(error @ TurnError::Unusable { .. }) => return Err(error),
@@ -51,12 +50,12 @@ pub(super) fn take_free(
     }
     match (candidates, last) {
         ([only], Some(_)) => {
-            let turn = Turn::take(locks, &only.uuid, patience)?;
+            let turn = Turn::take_while(locks, &only.uuid, waits)?;
             Ok((only.number, turn))
         }
         ([_, ..], Some(busy)) => {
             // Whoever asks comes again; meanwhile any of them may become free.
-            std::thread::sleep(patience);
+            while waits() {}
             Err(busy)
         }
         ([], _) | (_, None) => Err(TurnError::Unusable {
@@ -102,7 +101,7 @@ mod tests {
     fn a_gpu_in_another_workers_hands_is_passed_over() {
         let locks = tempfile::tempdir().unwrap();
         let both = [candidate(0, 0), candidate(1, 0)];
-        let take = || take_free(locks.path(), &both, Duration::ZERO);
+        let take = || take_free(locks.path(), &both, || false);
 
         let (first, held) = take().unwrap();
         let (second, _also_held) = take().unwrap();
@@ -118,15 +117,10 @@ mod tests {
     fn a_gpu_alone_is_waited_for() {
         let locks = tempfile::tempdir().unwrap();
         let alone = [candidate(0, 0)];
-        let take = |patience| take_free(locks.path(), &alone, patience);
-        let (_, held) = take(Duration::ZERO).unwrap();
+        let mut held = Some(take_free(locks.path(), &alone, || false).unwrap());
 
-        let (number, turn) = std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| take(Duration::from_mins(1)).unwrap());
-            std::thread::sleep(Duration::from_millis(50));
-            drop(held);
-            waiting.join().unwrap()
-        });
+        let waited = take_free(locks.path(), &alone, || held.take().is_some());
+        let (number, turn) = waited.unwrap();
 
         assert_eq!(number, 0);
         assert!(turn.has_waited);

@@ -20,7 +20,7 @@ use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
 use super::programs::Programs;
 use super::protocol::{Answer, Gpu, ProbeOrder, Ready, Refusal};
-use super::turn::{Turn, TurnError};
+use super::turn::{Turn, TurnError, for_so_long};
 
 /// How long a `take` waits for its turn before it is answered with `busy`.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
@@ -125,7 +125,10 @@ impl GpuHandler {
                 let facts = facts_of(number, cards.clone())?;
                 Turn::take(&self.locks, &facts.uuid, PATIENCE).map(|turn| (number, turn))
             }
-            None => take_free(&self.locks, &by_preference(candidates(&cards)), PATIENCE),
+            None => {
+                let candidates = by_preference(candidates(&cards));
+                take_free(&self.locks, &candidates, for_so_long(PATIENCE))
+            }
         };
         let (number, turn) = match taken {
             Ok(taken) => taken,

@@ -28,6 +28,7 @@ pub use handler::GpuHandler;
 pub use heuristics::{Heuristics, HeuristicsCommand, NoHeuristics, run_heuristics};
 pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
 pub use process::{Activity, Loss, WorkerError};
+pub(crate) use process::{Patience, reap};
 pub use programs::Programs;
 pub use protocol::{Gpu, ProbeOrder, Ready, Refusal};
 pub use recorder::{

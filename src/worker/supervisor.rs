@@ -12,11 +12,6 @@ use crate::probe::{ProbeReport, Verdict};
 use super::process::{Activity, Launch, Loss, Patience, Running, WorkerError};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
-/// How long a worker that was killed may take to end.
-const ENDING: Duration = Duration::from_millis(300);
-/// How long ranks have left once one of them could not go on: they may be about to say the same, and otherwise wait for it on their
-/// GPUs for ever.
-const LEFT_ALONE: Duration = Duration::from_secs(3);
 /// How often a wait for several workers goes round.
 const ROUND: Duration = Duration::from_millis(2);
 
@@ -52,7 +47,7 @@ impl WorkerCommand {
 
 impl WorkerCommand {
     /// `of_several`: which of the ranks that train together it is for.
-    fn launch(&self, of_several: Option<usize>) -> Launch<'_> {
+    fn launch(&self, of_several: Option<usize>, deadlines: Deadlines) -> Launch<'_> {
         Launch {
             who: match of_several {
                 Some(rank) => format!("worker of rank {rank}").into(),
@@ -62,7 +57,7 @@ impl WorkerCommand {
             arguments: &self.arguments,
             environment: &[],
             longest_answer: LONGEST_ANSWER,
-            ending: ENDING,
+            ending: deadlines.end,
         }
     }
 }
@@ -79,6 +74,11 @@ pub struct Deadlines {
     /// How long other processes' workers may use the GPU before ours is given up. Counted apart: no other
     /// deadline runs meanwhile.
     pub turn: Duration,
+    /// To end, once it was killed.
+    pub end: Duration,
+    /// Of ranks once one of them could not go on: they may be about to say the same, and otherwise wait for it on their GPUs for
+    /// ever.
+    pub left_alone: Duration,
 }
 
 impl Default for Deadlines {
@@ -90,6 +90,8 @@ impl Default for Deadlines {
             open: Duration::from_mins(2),
             probe: Duration::from_mins(3),
             turn: Duration::from_mins(15),
+            end: Duration::from_millis(300),
+            left_alone: Duration::from_secs(3),
         }
     }
 }
@@ -171,12 +173,17 @@ impl Supervisor {
                 }
             }
             let activity = Activity::Probing(order.batch);
-            let within = supervisor.deadlines.probe;
+            let Deadlines {
+                probe: within,
+                left_alone,
+                ..
+            } = supervisor.deadlines;
             let running = &mut supervisor.running;
             for worker in &mut *running {
                 worker.tell(&Order::Probe(order.clone()));
             }
-            let answers = await_all(running, activity, within, caller.cancel, stops_others)?;
+            let left = |answer: &Answer| stops_others(answer).then_some(left_alone);
+            let answers = await_all(running, activity, within, caller.cancel, left)?;
             if answers.iter().any(Option::is_none) {
                 // They wait for a rank that does not go on.
                 running.clear();
@@ -214,7 +221,7 @@ impl Supervisor {
         cancel: &AtomicBool,
     ) -> Result<(Vec<Gpu>, Option<String>), WorkerError> {
         let list = || {
-            let mut running = Running::start(&launch.launch(None))?;
+            let mut running = Running::start(&launch.launch(None, deadlines))?;
             greet(&mut running, deadlines.start, cancel)?;
             let activity = Activity::Listing;
             match ask(&mut running, &Order::List, activity, deadlines.open, cancel)? {
@@ -239,7 +246,7 @@ impl Supervisor {
         deadlines: Deadlines,
         caller: Caller<'_>,
     ) -> Result<Hold, WorkerError> {
-        let mut running = Running::start(&launch.launch(None))?;
+        let mut running = Running::start(&launch.launch(None, deadlines))?;
         greet(&mut running, deadlines.start, caller.cancel)?;
         take_turn(&mut running, device, deadlines, caller)?;
         Ok(Hold { _running: running })
@@ -253,7 +260,8 @@ impl Supervisor {
         let mut running = Vec::new();
         for rank in 0..self.opening.devices.len() {
             self.account.workers += 1;
-            let launch = self.launch.launch(several.then_some(rank));
+            let rank = several.then_some(rank);
+            let launch = self.launch.launch(rank, self.deadlines);
             running.push(Running::start(&launch)?);
         }
         for worker in &mut running {
@@ -406,7 +414,7 @@ impl Together<'_> {
 
     /// What holds for all of them once all are ready.
     fn are_ready(self, activity: Activity) -> Result<Ready, WorkerError> {
-        let answers = await_all(self.running, activity, self.within, self.cancel, |_| false)?;
+        let answers = await_all(self.running, activity, self.within, self.cancel, |_| None)?;
         let mut ready: Option<Ready> = None;
         for (worker, answer) in self.running.iter_mut().zip(answers.into_iter().flatten()) {
             let other = match answer {
@@ -430,14 +438,14 @@ fn stops_others(answer: &Answer) -> bool {
     matches!(report.verdict, Verdict::OutOfMemory | Verdict::Failed)
 }
 
-/// Waits for an answer of each, in the order of the workers. Those that are missing did not come within [`LEFT_ALONE`] of one
-/// that `stops` the others. A worker that is lost, or that refuses, is an error at once.
+/// Waits for an answer of each, in the order of the workers. Those that are missing did not come in the time that is `left` to the
+/// others after one of them. A worker that is lost, or that refuses, is an error at once.
 fn await_all(
     running: &mut [Running],
     activity: Activity,
     within: Duration,
     cancel: &AtomicBool,
-    stops: impl Fn(&Answer) -> bool,
+    left: impl Fn(&Answer) -> Option<Duration>,
 ) -> Result<Vec<Option<Answer>>, WorkerError> {
     if let [only] = running {
         let answer = only.wait(activity, within, cancel)?;
@@ -466,9 +474,9 @@ fn await_all(
                 continue;
             };
             let given = taken(worker, given, activity)?;
-            if stops(&given) && !is_stopped {
+            if let (Some(left), false) = (left(&given), is_stopped) {
                 is_stopped = true;
-                patience.shorten(LEFT_ALONE);
+                patience.shorten(left);
             }
             *answer = Some(given);
         }

@@ -56,12 +56,20 @@ pub enum TurnError {
 impl Turn {
     /// Takes the GPU of this UUID, as soon as it is free, within `patience`.
     pub fn take(directory: &Path, uuid: &str, patience: Duration) -> Result<Turn, TurnError> {
+        Turn::take_while(directory, uuid, for_so_long(patience))
+    }
+
+    /// Takes the GPU of this UUID; where it is somebody else's turn, again as often as `waits`.
+    pub(super) fn take_while(
+        directory: &Path,
+        uuid: &str,
+        mut waits: impl FnMut() -> bool,
+    ) -> Result<Turn, TurnError> {
         let path = directory.join(format!("batchfit-{uuid}.lock"));
         let mut file = match open(&path) {
             Ok(file) => file,
             Err(source) => return Err(TurnError::Unusable { path, source }),
         };
-        let deadline = Instant::now() + patience;
         let mut has_waited = false;
         loop {
             match file.try_lock() {
@@ -82,16 +90,18 @@ impl Turn {
                 Err(TryLockError::Error(source)) => {
                     return Err(TurnError::Unusable { path, source });
                 }
-                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                    return Err(TurnError::Busy { path });
-                }
-                Err(TryLockError::WouldBlock) => {
-                    has_waited = true;
-                    thread::sleep(POLL_INTERVAL);
-                }
+                Err(TryLockError::WouldBlock) if waits() => has_waited = true,
+                Err(TryLockError::WouldBlock) => return Err(TurnError::Busy { path }),
             }
         }
     }
+}
+
+/// Waits a moment and says that it did, until the patience is over.
+pub(super) fn for_so_long(patience: Duration) -> impl FnMut() -> bool {
+    let deadline = Instant::now() + patience;
+    let pause = move || (Instant::now() < deadline).then(|| thread::sleep(POLL_INTERVAL));
+    move || pause().is_some()
 }
 
 /// Opens the file for reading, made if it is not there. Anything else of that name is left alone: a link may lead
@@ -170,16 +180,11 @@ mod tests {
     #[test]
     fn who_is_patient_gets_the_next_turn() {
         let directory = tempfile::tempdir().unwrap();
-        let first = take(directory.path(), UUID).unwrap();
+        let mut first = Some(take(directory.path(), UUID).unwrap());
 
-        let second = thread::scope(|scope| {
-            let waiting =
-                scope.spawn(|| Turn::take(directory.path(), UUID, Duration::from_mins(1)));
-            drop(first);
-            waiting.join().unwrap()
-        });
+        let second = Turn::take_while(directory.path(), UUID, || first.take().is_some());
 
-        assert!(second.is_ok());
+        assert!(second.unwrap().has_waited);
     }
 
     #[test]

@@ -50,7 +50,8 @@ fn modules_use_only_lower_layers() {
     assert!(upward.is_empty(), "upward edges:\n{}", upward.join("\n"));
 }
 
-fn files(dir: &Path) -> Vec<PathBuf> {
+/// All files below a folder.
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path());

@@ -22,6 +22,8 @@ mod replay;
 mod report;
 mod suggestions;
 mod truth;
+mod wait;
+mod waiting;
 mod why;
 mod worker;
 mod workspaces;

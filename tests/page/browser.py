@@ -16,7 +16,7 @@ from served import Server  # noqa: E402
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden"
 # Tests fail after this; none waits for it otherwise.
-SECONDS = 40
+SECONDS = 300
 
 
 def chromium():

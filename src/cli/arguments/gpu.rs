@@ -67,6 +67,7 @@ impl Patience {
             open,
             probe: Duration::from_secs(self.probe_deadline),
             turn: Duration::from_secs(self.gpu_wait),
+            ..Deadlines::default()
         }
     }
 }

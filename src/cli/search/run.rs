@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -18,6 +18,7 @@ use super::verdict::Rules;
 use super::wrong;
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
+use crate::worker::{Patience, reap};
 
 /// How often a wait looks whether the run is over or somebody asked to stop.
 const POLL: Duration = Duration::from_millis(10);
@@ -97,19 +98,19 @@ pub(super) fn run(
     // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's.
     // An error means that nothing is left.
     let _ = kill_process_group(pid, Signal::KILL);
-    let status = reap(&mut child, Instant::now() + ENDING).ok_or_else(|| {
+    let mut ending = Patience::of(ENDING);
+    let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
         Trouble::Broken(anyhow::anyhow!(
             "process {pid} was killed and does not end; a driver may hold it"
         ))
     })?;
-    let patience = if stopped.is_some() {
+    let mut patience = Patience::of(if stopped.is_some() {
         ENDING
     } else {
         LAST_WORDS
-    };
-    let deadline = Instant::now() + patience;
-    while pumps.iter().any(|pump| !pump.is_finished()) && Instant::now() < deadline {
-        thread::sleep(POLL);
+    });
+    while pumps.iter().any(|pump| !pump.is_finished()) && !patience.is_over() {
+        patience.look(POLL, thread::sleep);
     }
     if pumps.iter().any(|pump| !pump.is_finished()) {
         output::warning(
@@ -139,17 +140,6 @@ fn wait(pid: Pid, patience: Option<Duration>, interrupted: &AtomicBool) -> Optio
             return Some(End::TookTooLong);
         }
         thread::sleep(POLL);
-    }
-}
-
-/// How a child ended, if it does so by the deadline.
-fn reap(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
-            Ok(None) | Err(_) => return None,
-        }
     }
 }
 

@@ -235,6 +235,8 @@ fn table(path: &Path) -> io::Result<(WorkspaceTable, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::device::sim::workspaces::pack;
 
@@ -265,13 +267,21 @@ mod tests {
     #[test]
     fn what_is_replaced_is_read_again_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            fs::write(folder.path().join(name), pack(text).unwrap()).unwrap();
+        let write = |name: &str, seconds, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, pack(text).unwrap()).unwrap();
+            let written = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(written).unwrap();
         };
-        write("one.txt.gz", TABLE);
-        write("two.txt.gz", &TABLE.replace("NVIDIA Test", "NVIDIA Other"));
+        write("one.txt.gz", 1, TABLE);
+        write(
+            "two.txt.gz",
+            2,
+            &TABLE.replace("NVIDIA Test", "NVIDIA Other"),
+        );
         let before = Known::read(look(folder.path()), &Known::default());
-        write("one.txt.gz", &TABLE.replace("100+10", "1000+100"));
+        write("one.txt.gz", 3, &TABLE.replace("100+10", "1000+100"));
         let after = Known::read(look(folder.path()), &before);
 
         let of = |known: &Known, product: &str| known.of(product).next().unwrap().clone();

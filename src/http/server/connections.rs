@@ -93,6 +93,9 @@ pub struct ConnectionLimits {
     /// How long a connection keeps its place whoever wants it: enough to look for a request that came with it. Longer, and
     /// those who arrive would wait in the system's queue, behind all that a flood of connections puts there.
     pub welcome: Duration,
+    /// How long requests may be worked on when the service was asked to end. Those that wait for a fit answer at once with how it
+    /// stands; the others are answered for.
+    pub last_words: Duration,
 }
 
 impl Default for ConnectionLimits {
@@ -105,6 +108,7 @@ impl Default for ConnectionLimits {
             idle: Duration::from_secs(30),
             transfer: Duration::from_secs(10),
             welcome: Duration::from_millis(20),
+            last_words: Duration::from_millis(300),
         }
     }
 }

@@ -6,16 +6,14 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::ConnectionLimits;
 use super::hosts::Hosts;
 use super::keys::Keys;
 use super::transfer::Arrival;
 use crate::http::problem::{Code, Problem};
-
-/// How long handlers may go on after the service was asked to end. Those that wait for a fit answer with how it stands;
-/// the others are answered for, with time left to send it.
-const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Whom the service answers, and until when.
 #[derive(Debug, Clone)]
@@ -24,6 +22,7 @@ pub(in crate::http) struct Gate {
     /// The keys, where they are needed.
     keys: Option<Arc<Keys>>,
     ending: CancellationToken,
+    last_words: Duration,
 }
 
 impl Gate {
@@ -31,18 +30,20 @@ impl Gate {
         hosts: Hosts,
         keys: Option<Keys>,
         ending: CancellationToken,
+        limits: ConnectionLimits,
     ) -> Gate {
         Gate {
             hosts: Arc::new(hosts),
             keys: keys.map(Arc::new),
             ending,
+            last_words: limits.last_words,
         }
     }
 
     /// Waits until it is too late for an answer.
     async fn closes(&self) {
         self.ending.cancelled().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(self.last_words).await;
     }
 }
 
@@ -59,7 +60,8 @@ pub(in crate::http) async fn pass(
         None => None,
         Some(keys) => {
             let (method, headers) = (request.method(), request.headers());
-            match keys.admit(method, request.uri().path(), headers).await {
+            let path = request.uri().path();
+            match keys.admit(method, path, headers, Instant::now).await {
                 Ok(pass) => pass,
                 Err(refused) => return refused,
             }

@@ -173,12 +173,14 @@ impl Keys {
         method: &Method,
         path: &str,
         headers: &HeaderMap,
+        now: impl Fn() -> Instant,
     ) -> Result<Option<Pass>, Response> {
         if is_open(path) {
             return Ok(None);
         }
         let text = bearer(headers).map_err(|detail| unauthorized(detail, None))?;
-        let known = self.known().await.map_err(IntoResponse::into_response)?;
+        let known = self.known(&now).await;
+        let known = known.map_err(IntoResponse::into_response)?;
         let wrong = || {
             unauthorized(
                 "this key is not known, or was revoked",
@@ -192,7 +194,7 @@ impl Keys {
         if !key.key.scope.includes(needed) {
             return Err(out_of_scope(&key.key, needed));
         }
-        let place = self.place(key)?;
+        let place = self.place(key, now())?;
         Ok(Some(Pass {
             caller: Caller {
                 id: key.key.id.clone(),
@@ -203,12 +205,16 @@ impl Keys {
     }
 
     /// Counts a request.
-    fn place(&self, key: &KnownKey) -> Result<Option<OwnedSemaphorePermit>, Response> {
+    fn place(
+        &self,
+        key: &KnownKey,
+        now: Instant,
+    ) -> Result<Option<OwnedSemaphorePermit>, Response> {
         let name = &key.key.name;
         if let Some(per_second) = self.limits.per_second {
             let taken = {
                 let mut rate = key.rate.lock().expect("nothing panics while it is held");
-                rate.take(per_second, Instant::now())
+                rate.take(per_second, now)
             };
             taken.map_err(|wait| {
                 let detail = format!("the key {name} may ask {per_second} times in a second");
@@ -232,12 +238,12 @@ impl Keys {
         place.transpose()
     }
 
-    async fn known(&self) -> Result<Known, Problem> {
-        if let Some(fresh) = self.fresh() {
+    async fn known(&self, now: impl Fn() -> Instant) -> Result<Known, Problem> {
+        if let Some(fresh) = self.fresh(now()) {
             return Ok(fresh);
         }
         let _reading = self.reading.lock().await;
-        if let Some(fresh) = self.fresh() {
+        if let Some(fresh) = self.fresh(now()) {
             return Ok(fresh);
         }
         let keys = self.db.keys().await.map_err(JobError::from)?;
@@ -246,31 +252,32 @@ impl Keys {
         let keys = keys.map(|key| {
             let known = match before.get(&key.id) {
                 Some(known) if known.key == key => Arc::clone(known),
-                Some(_) | None => Arc::new(self.fill(key.clone())),
+                Some(_) | None => Arc::new(self.fill(key.clone(), now())),
             };
             (key.id, known)
         });
         let known: Known = Arc::new(keys.collect());
         let mut latest = self.known.lock().expect("nothing panics while it is held");
-        *latest = Some((Instant::now(), Arc::clone(&known)));
+        *latest = Some((now(), Arc::clone(&known)));
         Ok(known)
     }
 
-    fn fill(&self, key: ApiKey) -> KnownKey {
+    fn fill(&self, key: ApiKey, now: Instant) -> KnownKey {
         let places = self.limits.at_a_time;
         KnownKey {
             key,
             rate: Mutex::new(Bucket {
                 left: f64::from(self.limits.per_second.unwrap_or_default()),
-                at: Instant::now(),
+                at: now,
             }),
             places: places.map(|places| Arc::new(Semaphore::new(places.max(1) as usize))),
         }
     }
 
-    fn fresh(&self) -> Option<Known> {
+    fn fresh(&self, now: Instant) -> Option<Known> {
+        let is_fresh = |read| now.saturating_duration_since(read) < FRESH;
         let latest = self.latest();
-        latest.and_then(|(read, known)| (read.elapsed() < FRESH).then_some(known))
+        latest.and_then(|(read, known)| is_fresh(read).then_some(known))
     }
 
     fn latest(&self) -> Option<(Instant, Known)> {
@@ -340,6 +347,65 @@ fn challenge(code: Code, detail: String, error: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Time;
+
+    /// Keys of these names, and the texts of each.
+    async fn known<const N: usize>(
+        names: [&str; N],
+        per_second: Option<u32>,
+    ) -> (Keys, [String; N]) {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        let issued = names.map(|name| {
+            ApiKey::issue(name.to_owned(), name, Scope::Read, &[7; 32], Time(1)).unwrap()
+        });
+        for (key, _) in &issued {
+            assert!(db.add_key(key).await.unwrap());
+        }
+        let limits = KeyLimits {
+            per_second,
+            at_a_time: None,
+        };
+        (Keys::new(db, limits), issued.map(|(_, text)| text))
+    }
+
+    /// What is answered to this key at a moment: 200 where it is let in, and how long it is to wait.
+    async fn answered(keys: &Keys, text: &str, at: Instant) -> (u16, Option<String>) {
+        let bearer = HeaderValue::from_str(&format!("Bearer {text}")).unwrap();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, bearer)]);
+        let admitted = keys.admit(&Method::GET, "/v1/presets", &headers, || at);
+        let Err(refused) = admitted.await else {
+            return (200, None);
+        };
+        let wait = refused.headers().get(RETRY_AFTER);
+        let wait = wait.map(|wait| wait.to_str().unwrap().to_owned());
+        (refused.status().as_u16(), wait)
+    }
+
+    #[tokio::test]
+    async fn a_revoked_key_opens_nothing_from_a_second_on() {
+        let begun = Instant::now();
+        let (keys, [key]) = known(["ci"], None).await;
+        assert_eq!(answered(&keys, &key, begun).await.0, 200);
+
+        assert!(keys.db.revoke_key("ci", Time(2)).await.unwrap());
+
+        let last = begun + FRESH - Duration::from_millis(1);
+        assert_eq!(answered(&keys, &key, last).await.0, 200);
+        assert_eq!(answered(&keys, &key, begun + FRESH).await.0, 401);
+    }
+
+    #[tokio::test]
+    async fn each_key_has_a_rate_of_its_own() {
+        let begun = Instant::now();
+        let (keys, [hasty, calm]) = known(["hasty", "calm"], Some(3)).await;
+
+        for _ in 0..3 {
+            assert_eq!(answered(&keys, &hasty, begun).await.0, 200);
+        }
+        let refused = answered(&keys, &hasty, begun).await;
+        assert_eq!(refused, (429, Some("1".to_owned())));
+        assert_eq!(answered(&keys, &calm, begun).await.0, 200);
+    }
 
     #[test]
     fn requests_come_back_over_time() {

@@ -15,9 +15,9 @@ use crate::http::gated;
 use crate::jobs::{Engine, JobError, Jobs, Limits};
 use crate::store::Db;
 
-/// How long connections and jobs may take to end, side by side. The service ends within a second; the rest of it is for
-/// the database and the process.
-const GRACE: Duration = Duration::from_millis(700);
+/// How long connections and jobs may take to end after the last words, side by side. The service ends within a second; the rest of
+/// it is for the database and the process.
+const GRACE: Duration = Duration::from_millis(400);
 
 /// Where requests come in, and from whom.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub async fn serve(
     let keys = entrance.keys.map(|limits| Keys::new(db.clone(), limits));
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
-    let gate = Gate::new(hosts, keys, shutdown.clone());
+    let gate = Gate::new(hosts, keys, shutdown.clone(), entrance.limits);
     let router = gated(jobs.clone(), gate, entrance.limits.waiters());
     let ended = CancellationToken::new();
     // Connections that are left when this returns are closed.
@@ -99,8 +99,11 @@ pub async fn serve(
         answering.await;
         jobs.ended().await;
     };
+    let last_words = entrance.limits.last_words;
     let patience_ends = async {
         shutdown.cancelled().await;
+        tokio::time::sleep(last_words).await;
+        // From when they were said, however late that was.
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {

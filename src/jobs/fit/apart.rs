@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::thread;
 use std::time::Duration;
 
@@ -21,14 +23,14 @@ use tracing::warn;
 use crate::device::sim;
 use crate::jobs::{Engine, EngineError, FitResult, Progress};
 use crate::model::{RULES, Request, RequestDocument, Taught};
-use crate::worker::Deadlines;
+use crate::worker::{Deadlines, Patience, reap};
 
 /// How many processes a fit may take with it: what kills two will kill a third.
 const PROCESSES: u32 = 2;
 /// How often a wait looks whether somebody asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a process may take to say that it is there. Loading the binary takes milliseconds.
-const START: Duration = Duration::from_secs(20);
+/// How long a process that closed its stdout may take to end.
+const ENDING: Duration = Duration::from_secs(1);
 /// How long a process may say nothing beside waiting for a GPU. A GPU is opened within two minutes, a probe there takes three by
 /// default, and the simulation of the largest graph some seconds.
 const SILENCE: Duration = Duration::from_mins(15);
@@ -130,7 +132,11 @@ impl Process {
     /// Starts a child that follows our rules.
     fn start(apart: &Apart<'_>, question: &[u8], cancel: &AtomicBool) -> Result<Self, NotStarted> {
         let Deadlines {
-            open, probe, turn, ..
+            start,
+            open,
+            probe,
+            turn,
+            ..
         } = apart.deadlines;
         let mut child = Command::new(apart.program)
             .arg("answer")
@@ -154,7 +160,7 @@ impl Process {
             orders,
             messages,
         };
-        match process.next(START, cancel) {
+        match process.next(start, cancel) {
             Some(Message::Hello { rules }) if rules == RULES => {}
             Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
             // Whoever cancelled does not care; the loop for the outcome says so.
@@ -201,10 +207,12 @@ impl Process {
 
     /// How the child ended; ends it where it has only stopped to make sense.
     fn cause(&mut self) -> String {
-        // What closes its stdout is about to end.
-        thread::sleep(POLL_INTERVAL);
-        let ended = self.child.try_wait().ok().flatten();
-        match ended {
+        let patience = match self.messages.try_recv() {
+            // What closes its stdout is about to end.
+            Err(TryRecvError::Disconnected) => ENDING,
+            Ok(_) | Err(TryRecvError::Empty) => Duration::ZERO,
+        };
+        match reap(&mut self.child, &mut Patience::of(patience), POLL_INTERVAL) {
             Some(status) => format!("ended ({status})"),
             None => "stopped to answer".to_owned(),
         }
@@ -288,9 +296,7 @@ pub fn answer_apart(
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
     use std::path::PathBuf;
-    use std::sync::Mutex;
 
     use super::*;
 
@@ -305,10 +311,12 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let program = directory.path().join("program");
             let starts = directory.path().join("starts");
-            // Made whole in one step: a file that is still open for writing cannot be executed.
             let text = format!("#!/bin/sh\necho start >> {}\n{script}\n", starts.display());
-            fs::write(&program, text).unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            // By another process: what this one writes, children of other tests may have open, and then it cannot be executed.
+            let write = r#"printf %s "$1" > "$0" && chmod +x "$0""#;
+            let mut writing = Command::new("sh");
+            let written = writing.args(["-c", write]).arg(&program).arg(text).status();
+            assert!(written.unwrap().success());
             Script { directory, program }
         }
 
@@ -317,10 +325,18 @@ mod tests {
             starts.unwrap_or_default().lines().count()
         }
 
+        /// Cancelled at the first step that it tells of.
         fn fit(&self, cancel: &AtomicBool) -> Result<Result<FitResult, EngineError>, NotStarted> {
-            let heard = Mutex::new(Vec::new());
-            let progress = |step: Progress| heard.lock().unwrap().push(step);
-            Apart::new(&self.program, Deadlines::default()).fit(&request(), &progress, cancel)
+            let progress = |_: Progress| cancel.store(true, Ordering::Relaxed);
+            Apart::new(&self.program, deadlines()).fit(&request(), &progress, cancel)
+        }
+    }
+
+    /// With time to begin on the slowest machine.
+    fn deadlines() -> Deadlines {
+        Deadlines {
+            start: Duration::from_mins(5),
+            ..Deadlines::default()
         }
     }
 
@@ -331,10 +347,13 @@ mod tests {
     }
 
     fn hello() -> String {
-        let hello = Message::Hello {
+        say(&Message::Hello {
             rules: RULES.to_owned(),
-        };
-        format!("echo '{}'", serde_json::to_string(&hello).unwrap())
+        })
+    }
+
+    fn say(message: &Message) -> String {
+        format!("echo '{}'", serde_json::to_string(message).unwrap())
     }
 
     #[test]
@@ -367,18 +386,16 @@ mod tests {
 
     #[test]
     fn cancelling_ends_the_process() {
-        let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
-        let cancel = AtomicBool::new(false);
-
-        let outcome = thread::scope(|scope| {
-            scope.spawn(|| {
-                while script.starts() == 0 {
-                    thread::sleep(POLL_INTERVAL);
-                }
-                cancel.store(true, Ordering::Relaxed);
-            });
-            script.fit(&cancel).unwrap()
+        let step = say(&Message::Progress {
+            progress: Progress {
+                probes_done: 1,
+                batch: 8,
+                note: String::new(),
+            },
         });
+        let script = Script::new(&format!("{}\n{step}\nexec sleep 1000", hello()));
+
+        let outcome = script.fit(&AtomicBool::new(false)).unwrap();
 
         assert_eq!(outcome.unwrap_err(), EngineError::Cancelled);
     }
@@ -386,7 +403,7 @@ mod tests {
     #[test]
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
-        let apart = Apart::new(&script.program, Deadlines::default());
+        let apart = Apart::new(&script.program, deadlines());
         let never = AtomicBool::new(false);
         let process = Process::start(&apart, b"{}\n", &never).unwrap();
 

@@ -26,11 +26,11 @@ pub(super) struct Inventory {
 pub(super) struct Listed(Mutex<Option<(Instant, Inventory)>>);
 
 impl Listed {
-    /// The last one, if it is no older than this, or else a new one. One that was lost is not kept.
+    /// The last one, if it is not as old as this, or else a new one. One that was lost is not kept.
     pub(super) fn within(&self, age: Duration, list: impl FnOnce() -> Inventory) -> Inventory {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, inventory)) = &*known
-            && when.elapsed() <= age
+            && when.elapsed() < age
         {
             return inventory.clone();
         }

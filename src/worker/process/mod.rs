@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
@@ -26,7 +26,7 @@ use crate::bounded::shorten;
 
 pub(super) use line::{Line, read};
 pub use loss::{Activity, Loss, WorkerError};
-pub(super) use patience::Patience;
+pub(crate) use patience::Patience;
 
 /// How often a wait looks whether somebody asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -185,8 +185,8 @@ impl Running {
 
     /// How the child ended, if it does so soon.
     fn await_exit(&mut self) -> Option<ExitStatus> {
-        let deadline = Instant::now() + EXIT_GRACE;
-        reap(self.child.as_mut()?, deadline, POLL_INTERVAL)
+        let mut patience = Patience::of(EXIT_GRACE);
+        reap(self.child.as_mut()?, &mut patience, POLL_INTERVAL)
     }
 
     /// The error of an answer to another question.
@@ -221,22 +221,21 @@ impl Running {
             return;
         };
         self.orders = None;
-        let deadline = Instant::now() + self.ending;
+        let mut patience = Patience::of(self.ending);
         // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's. An error
         // means that nothing is left of it.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
-        if reap(&mut child, deadline, MOMENT).is_none() {
+        if reap(&mut child, &mut patience, MOMENT).is_none() {
             warn!("{} {} was killed and does not end", self.who, child.id());
             // Somebody has to take its status, or the system keeps it in its table.
             thread::spawn(move || child.wait());
         }
         // The reader may be handing over a line that nobody wants any more.
-        let left = || deadline.saturating_duration_since(Instant::now());
-        while self.answers.recv_timeout(left()).is_ok() {}
+        self.answers = sync_channel(0).1;
         for thread in self.threads.drain(..) {
-            while !thread.is_finished() && !left().is_zero() {
-                thread::sleep(MOMENT);
+            while !thread.is_finished() && !patience.is_over() {
+                patience.look(MOMENT, thread::sleep);
             }
             if !thread.is_finished() {
                 debug!("somebody holds a pipe of the {} open", self.who);
@@ -247,12 +246,17 @@ impl Running {
     }
 }
 
-/// How a child ended, if it does so by the deadline.
-fn reap(child: &mut Child, deadline: Instant, interval: Duration) -> Option<ExitStatus> {
+/// How a child ended, if it does so before the patience is over.
+pub(crate) fn reap(
+    child: &mut Child,
+    patience: &mut Patience,
+    interval: Duration,
+) -> Option<ExitStatus> {
     loop {
+        let is_late = patience.is_over();
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(interval),
+            Ok(None) if !is_late => patience.look(interval, thread::sleep),
             Ok(None) | Err(_) => return None,
         }
     }

@@ -10,31 +10,27 @@ const MOST: u32 = 5;
 /// Time counts as it is waited for, look by look. While this process is stopped it does not wait: a container that is paused, or a
 /// machine that is suspended, stops children too, and what they answer afterwards is no less an answer.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::worker) struct Patience {
+pub(crate) struct Patience {
     left: Duration,
 }
 
 impl Patience {
-    pub(in crate::worker) fn of(left: Duration) -> Patience {
+    pub(crate) fn of(left: Duration) -> Patience {
         Patience { left }
     }
 
     /// Whether the deadline has passed. Look once more before you believe it: the answer may be there.
-    pub(in crate::worker) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.left.is_zero()
     }
 
     /// At most so long is waited from now on.
-    pub(in crate::worker) fn shorten(&mut self, most: Duration) {
+    pub(crate) fn shorten(&mut self, most: Duration) {
         self.left = self.left.min(most);
     }
 
     /// Looks, for as long as is said or is left.
-    pub(in crate::worker) fn look<T>(
-        &mut self,
-        within: Duration,
-        look: impl FnOnce(Duration) -> T,
-    ) -> T {
+    pub(crate) fn look<T>(&mut self, within: Duration, look: impl FnOnce(Duration) -> T) -> T {
         let within = within.min(self.left);
         let begun = Instant::now();
         let seen = look(within);

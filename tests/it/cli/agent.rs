@@ -4,15 +4,19 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 use super::Place;
+use crate::wait::{self, HANG};
 
-/// No test waits longer than this for anything.
-const DEADLINE: Duration = Duration::from_mins(1);
+/// A lease that no agent loses, however slow it is.
+const LEASE: u32 = 3600;
+
+/// As long as the service lets anybody wait.
+const LONGEST_WAIT: &str = "prefer: wait=600\r\n";
 
 /// A process that is killed when it is dropped.
 struct Running(Child);
@@ -27,14 +31,7 @@ impl Drop for Running {
 impl Running {
     /// How it ends by itself.
     fn code(mut self) -> Option<i32> {
-        let begun = Instant::now();
-        while begun.elapsed() < DEADLINE {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status.code();
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        panic!("it does not end");
+        wait::until_some("a process to end", || self.0.try_wait().unwrap()).code()
     }
 
     fn signal(&self, signal: Signal) {
@@ -64,12 +61,8 @@ impl Server {
     fn start(place: &Place, lease: u32) -> Server {
         let mut child = command(place)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "info"])
-            .args([
-                "--database",
-                "batchfit.db",
-                "--agent-lease",
-                &lease.to_string(),
-            ])
+            .args(["--database", "batchfit.db", "--agent-lease"])
+            .arg(lease.to_string())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -92,7 +85,7 @@ impl Server {
 
     fn ask(&self, request: &str, headers: &str, body: &str) -> (u16, Value) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
         let length = body.len();
         write!(
             stream,
@@ -114,15 +107,7 @@ impl Server {
     }
 
     fn until(&self, what: &str, holds: impl Fn(&[Value]) -> bool) {
-        let begun = Instant::now();
-        while !holds(&self.agents()) {
-            assert!(
-                begun.elapsed() < DEADLINE,
-                "in vain: {what}: {:?}",
-                self.agents()
-            );
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait::until(what, || holds(&self.agents()));
     }
 
     fn agent(&self, place: &Place, name: &str, arguments: &[&str]) -> Running {
@@ -138,91 +123,59 @@ impl Server {
     }
 }
 
-/// A question that takes some seconds: many variants.
-fn long_question() -> Value {
-    json!({
-        "model": {"preset": "resnet152"},
-        "training": {"precision": ["fp32", "amp_fp16", "amp_bf16"], "optimizer": ["sgd", "adam", "adamw"], "checkpointing": ["none", "per_block"]},
-        "device": "h100-80g", "target_batch": 4096
-    })
-}
-
 #[test]
-fn a_fit_whose_agent_is_killed_ends_once_with_one_answer() {
+fn an_agent_that_is_asked_to_end_brings_its_answer_once_and_takes_leave() {
     let place = Place::new();
-    let server = Server::start(&place, 2);
-    let mut agents: Vec<(&str, Running)> = ["node1", "node2"]
-        .map(|name| (name, server.agent(&place, name, &[])))
-        .into();
-    server.until("both register", |agents| agents.len() == 2);
-    let (status, fit) = server.ask("POST /v1/fits", "", &long_question().to_string());
+    let server = Server::start(&place, LEASE);
+    let agent = server.agent(&place, "node1", &[]);
+    server.until("it registers", |agents| agents.len() == 1);
+    let question = json!({"model": {"preset": "resnet18"}, "device": "h100-80g"}).to_string();
+    let (status, fit) = server.ask("POST /v1/fits", "", &question);
     assert_eq!(status, 202, "{fit}");
-    let id = fit["id"].as_str().unwrap().to_owned();
-    let works = |agents: &[Value]| -> Option<String> {
-        let mut agents = agents.iter();
-        let busy = agents.find(|agent| agent["works_on"] == json!([id]));
-        busy.map(|agent| agent["name"].as_str().unwrap().to_owned())
-    };
-    server.until("one takes it", |agents| works(agents).is_some());
 
-    let first = works(&server.agents()).unwrap();
-    agents.retain(|(name, _)| *name != first);
-    let other = agents[0].0;
-    server.until("the other takes it", |agents| {
-        works(agents).as_deref() == Some(other)
+    let look = format!("GET /v1/fits/{}", fit["id"].as_str().unwrap());
+    wait::until("the fit to be taken", || {
+        server.ask(&look, "", "").1["state"] != "queued"
     });
-    let (_, done) = server.ask(
-        "POST /v1/fits",
-        "prefer: wait=60\r\n",
-        &long_question().to_string(),
-    );
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code(), Some(0));
+    server.until("it takes leave", <[Value]>::is_empty);
 
-    assert_eq!((&done["id"], &done["state"]), (&json!(id), &json!("done")));
+    let (_, done) = server.ask(&look, "", "");
+    assert_eq!(done["state"], "done", "{done}");
     let recommendation = &done["result"]["recommendation"];
     assert_eq!(recommendation["evidence"], "simulated");
     let notes = recommendation["notes"].to_string();
-    assert!(
-        notes.contains(&format!("simulated by the agent {other}")),
-        "{notes}"
-    );
+    assert!(notes.contains("simulated by the agent node1"), "{notes}");
     let (_, stored) = server.ask("GET /v1/recommendations?limit=500", "", "");
     let of_fit = stored["items"].as_array().unwrap().iter();
-    let ranks = of_fit.filter(|one| one["fit_id"] == json!(id) && one["rank"] == 1);
+    let ranks = of_fit.filter(|one| one["fit_id"] == fit["id"] && one["rank"] == 1);
     assert_eq!(ranks.count(), 1);
-    agents[0].1.signal(Signal::TERM);
-    let (_, agent) = agents.pop().unwrap();
-    assert_eq!(agent.code(), Some(0));
-    server.until("it took leave", |agents| {
-        agents.iter().all(|agent| agent["state"] == "lost")
-    });
 }
 
 #[test]
 fn an_agent_for_one_job_says_whether_there_was_one() {
     let place = Place::new();
-    let server = Server::start(&place, 30);
+    let server = Server::start(&place, LEASE);
     let nothing = server.agent(&place, "node1", &["--once", "--wait", "1"]);
     assert_eq!(nothing.code(), Some(5));
-    assert_eq!(server.agents().len(), 0);
+    server.until("it takes leave", <[Value]>::is_empty);
 
-    let once = server.agent(&place, "node1", &["--once", "--wait", "60"]);
+    let once = server.agent(&place, "node1", &["--once", "--wait", "600"]);
     server.until("it registers", |agents| agents.len() == 1);
     let request = json!({"model": {"preset": "resnet18"}, "device": "node1/cuda:0"});
-    let (_, done) = server.ask("POST /v1/fits", "prefer: wait=60\r\n", &request.to_string());
+    let (_, done) = server.ask("POST /v1/fits", LONGEST_WAIT, &request.to_string());
 
     assert_eq!(done["state"], "done", "{done}");
     assert_eq!(once.code(), Some(0));
+    server.until("it takes leave", <[Value]>::is_empty);
     let nobody =
         json!({"model": {"preset": "resnet18"}, "device": "node1/cuda:0", "memory_limit": "2GiB"});
     assert_eq!(server.ask("POST /v1/fits", "", &nobody.to_string()).0, 422);
     // A kind of card that nobody has any more.
     let simulated =
         json!({"model": {"preset": "resnet18"}, "device": "h100-80g", "memory_limit": "3GiB"});
-    let (_, done) = server.ask(
-        "POST /v1/fits",
-        "prefer: wait=60\r\n",
-        &simulated.to_string(),
-    );
+    let (_, done) = server.ask("POST /v1/fits", LONGEST_WAIT, &simulated.to_string());
     let notes = done["result"]["recommendation"]["notes"].to_string();
     assert!(notes.contains("nor any agent"), "{done}");
 }
@@ -230,7 +183,8 @@ fn an_agent_for_one_job_says_whether_there_was_one() {
 #[test]
 fn agents_are_listed_and_drained_from_a_shell() {
     let place = Place::new();
-    let server = Server::start(&place, 30);
+    // An agent that is cordoned asks once in a third of a lease what it is to do.
+    let server = Server::start(&place, 2);
     let agent = server.agent(&place, "node1", &[]);
     server.until("it registers", |agents| agents.len() == 1);
     let agents = |arguments: &[&str]| {
@@ -254,13 +208,13 @@ fn agents_are_listed_and_drained_from_a_shell() {
         "{listed}"
     );
     assert_eq!(agents(&["cordon", "node1"]).0, Some(0));
-    assert_eq!(server.agents()[0]["state"], "cordoned");
+    server.until("it is cordoned", |agents| agents[0]["state"] == "cordoned");
     assert_eq!(agents(&["uncordon", "node1"]).0, Some(0));
     assert_eq!(agents(&["cordon", "node9"]).0, Some(2));
     assert_eq!(agents(&["drain", "node1"]).0, Some(0));
 
     assert_eq!(agent.code(), Some(0));
-    assert_eq!(server.agents().len(), 0);
+    server.until("it takes leave", <[Value]>::is_empty);
     let (_, none) = agents(&[]);
     assert!(none.contains("no agent is registered"), "{none}");
 }
@@ -297,9 +251,12 @@ fn flags_that_make_no_agent_are_refused() {
         assert!(!text.contains("secret"), "{text}");
     }
     // Nobody there: an agent for one job does not wait for ever.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let server = format!("http://{}", nobody.local_addr().unwrap());
     let (code, text) = refused(&[
         "--server",
-        "http://127.0.0.1:9",
+        &server,
         "--simulate",
         "l4",
         "--once",

@@ -1,11 +1,11 @@
 //! `batchfit export`, which hands on to Python. The interpreters here are shell scripts.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Place, stderr, stdout};
+use crate::recorder;
 
 /// Has batchfit's package, says what it was started with, and ends with 7.
 const WITH: &str = r#"[ "$1" = -c ] && exit 0; echo "$0 $$"; printf '<%s>' "$@"; exit 7"#;
@@ -14,8 +14,8 @@ const WITH: &str = r#"[ "$1" = -c ] && exit 0; echo "$0 $$"; printf '<%s>' "$@";
 const WITHOUT: &str = r#"[ "$1" = -c ] && exit 3; echo "ran all the same""#;
 
 fn python(place: &Place, name: &str, script: &str) -> PathBuf {
-    let path = place.write(name, &format!("#!/bin/sh\n{script}\n"));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = place.directory.path().join(name);
+    recorder::executable(&path, &format!("#!/bin/sh\n{script}\n"));
     path
 }
 

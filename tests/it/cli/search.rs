@@ -3,11 +3,11 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command as Process, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::{Place, document, stderr, stdout};
+use crate::wait;
 
 /// A script that fits up to 21, and says what PyTorch says above.
 const UP_TO_21: &str = r#"
@@ -226,35 +226,24 @@ fn nothing_fits_has_its_own_exit_code() {
 #[test]
 fn what_hangs_is_ended_with_all_that_it_started() {
     let place = Place::new();
-    // A rank that waits for ever beside one that ran out of memory.
-    let script = r#"
-if [ "$1" -gt 2 ]; then
-    sleep 600 & echo $! >> sleepers
-    echo "CUDA out of memory" >&2
-    wait
-fi
-"#;
-    let began = Instant::now();
+    let script = "sleep 600 & echo $! >> sleepers; wait";
 
-    let output = search(&place, &["--timeout", "0.5", "--json"], script);
+    let output = search(&place, &["--timeout", "0.3"], script);
 
-    assert_eq!(document(&output)["recommendation"]["micro_batch"], 2);
-    assert!(began.elapsed() < Duration::from_secs(20));
-    assert_none_left(&place);
-    let output = search(&place, &["--timeout", "0.3"], "sleep 600");
     assert_eq!(output.status.code(), Some(4));
     assert!(stderr(&output).contains("it took too long and was ended"));
+    assert_none_left(&place);
 }
 
-/// Whether the processes whose ids a script wrote down are gone.
+/// Waits until the processes are gone whose ids a script wrote down, if it came so far.
 fn assert_none_left(place: &Place) {
-    let sleepers = fs::read_to_string(place.directory.path().join("sleepers")).unwrap();
-    for sleeper in sleepers.lines() {
-        let status = fs::read_to_string(format!("/proc/{sleeper}/status")).unwrap_or_default();
-        assert!(
-            status.is_empty() || status.contains("zombie"),
-            "{sleeper}: {status}"
-        );
+    let sleepers = fs::read_to_string(place.directory.path().join("sleepers"));
+    for sleeper in sleepers.unwrap_or_default().lines() {
+        wait::until("what a run started to end", || {
+            let status = fs::read_to_string(format!("/proc/{sleeper}/status"));
+            let status = status.unwrap_or_default();
+            status.is_empty() || status.contains("zombie")
+        });
     }
 }
 

@@ -6,10 +6,12 @@ use axum::body::Body;
 use axum::http::Request;
 use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
 use batchfit::model::{RULES, Request as Question, RequestDocument};
+use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
 
 use super::scripted::{Scripted, result};
-use super::{Answer, DEADLINE, Service};
+use super::{Answer, Service};
+use crate::wait::{self, HANG};
 
 /// A fit for any H200.
 const ON_KIND: &str =
@@ -34,14 +36,13 @@ fn registration(name: &str) -> Value {
     })
 }
 
+/// A service whose agents may be slow, and that soon notices a lease that has passed.
 async fn service() -> Service {
-    Service::start(Scripted::default()).await
-}
-
-/// A service with leases that pass while a test waits.
-async fn hasty() -> Service {
+    let soon = Duration::from_millis(100);
     let limits = Limits {
-        lease_of_agents: Duration::from_secs(1),
+        lease: soon,
+        look_around: soon,
+        lease_of_agents: HANG,
         ..Limits::default()
     };
     Service::limited(Scripted::default(), limits).await
@@ -73,6 +74,20 @@ impl Service {
         let claimed = self.claim(agent, 10).await;
         let attempt = claimed["job"]["attempt"].as_str();
         attempt.unwrap_or_else(|| panic!("{claimed:#}")).to_owned()
+    }
+
+    /// Makes it an hour ago that this agent was heard of, and that the lease of its fit passed.
+    async fn lose(&self, agent: &str, fit: &str) {
+        let db = self.jobs.db();
+        let stored = db.agent(agent).await.unwrap().unwrap();
+        let long_ago = Time(stored.seen_at.0 - 3_600_000);
+        let attempt = Attempt {
+            id: fit,
+            number: 1,
+            holder: &stored.holder(),
+        };
+        db.agent_seen(agent, long_ago).await.unwrap();
+        assert!(db.renew(attempt, long_ago).await.unwrap());
     }
 
     async fn tell_job(&self, agent: &str, attempt: &str, news: &Value) -> Answer {
@@ -219,32 +234,31 @@ async fn whoever_waits_is_given_what_comes() {
     let service = service().await;
     let agent = service.agent("node1").await;
 
-    let (claimed, fit) = tokio::join!(service.claim(&agent, 15), async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        service.post("/v1/fits", ON_KIND).await
+    let given = wait::until_some_async("a fit to be given", async || {
+        let claimed = service.claim(&agent, 15).await;
+        claimed["job"]["fit"].as_str().map(str::to_owned)
     });
+    let (given, fit) = tokio::join!(given, service.post("/v1/fits", ON_KIND));
 
-    assert_eq!(claimed["job"]["fit"], fit.id());
+    assert_eq!(given, fit.id());
 }
 
 #[tokio::test]
 async fn a_lease_that_passes_gives_the_fit_to_another_and_the_late_answer_is_refused() {
-    let service = hasty().await;
+    let service = service().await;
     let slow = service.agent("node1").await;
     let fit = service.post("/v1/fits", ON_KIND).await.id();
     let first = service.attempt(&slow).await;
     let other = service.agent("node2").await;
 
-    let second = tokio::time::timeout(DEADLINE, async {
-        loop {
-            let claimed = service.claim(&other, 1).await;
-            if let Some(attempt) = claimed["job"]["attempt"].as_str() {
-                assert_eq!(claimed["job"]["apart"], true);
-                return attempt.to_owned();
-            }
-        }
-    });
-    let second = second.await.expect("the lease passes");
+    service.lose(&slow, &fit).await;
+    let second = wait::until_some_async("the fit to be given to another", async || {
+        let claimed = service.claim(&other, 1).await;
+        let attempt = claimed["job"]["attempt"].as_str()?.to_owned();
+        assert_eq!(claimed["job"]["apart"], true);
+        Some(attempt)
+    })
+    .await;
 
     assert_eq!(
         (first, second.as_str()),

@@ -115,7 +115,7 @@ async fn a_full_queue_refuses_more() {
 
     gate.open();
     for id in [running.id(), waiting.id()] {
-        service.jobs.wait(&id, super::DEADLINE).await.unwrap();
+        service.ended(&id).await;
     }
     assert_eq!(service.post("/v1/fits", third).await.status, 202);
 }
@@ -158,11 +158,7 @@ async fn a_waiting_fit_can_be_cancelled() {
 
     let cancelled = service.delete(second.header("location")).await;
     gate.open();
-    service
-        .jobs
-        .wait(&first.id(), super::DEADLINE)
-        .await
-        .unwrap();
+    service.ended(&first.id()).await;
     service.stop().await;
 
     assert_eq!(cancelled.json()["state"], "cancelled");

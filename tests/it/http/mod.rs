@@ -36,7 +36,6 @@ mod uploads;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -51,8 +50,10 @@ use tower::ServiceExt as _;
 
 use scripted::Scripted;
 
-/// No test waits longer than this for anything.
-const DEADLINE: Duration = Duration::from_secs(20);
+use crate::wait;
+
+/// As long as the service lets anybody wait, which is longer than [`wait::HANG`].
+const LONGEST_WAIT: &str = "wait=600";
 
 /// A small request.
 const RESNET: &str =
@@ -105,7 +106,7 @@ impl Service {
     /// A fresh service that takes nothing unasked, as if it were dead once another has taken its place.
     async fn to_crash(engine: Scripted) -> Service {
         let limits = Limits {
-            look_around: 100 * DEADLINE,
+            look_around: 100 * wait::HANG,
             ..Limits::default()
         };
         Service::limited(engine, limits).await
@@ -119,17 +120,16 @@ impl Service {
     /// Ends in an orderly way.
     async fn stop(&self) {
         self.shutdown.cancel();
-        tokio::time::timeout(DEADLINE, self.jobs.ended())
-            .await
-            .expect("jobs end");
+        wait::for_future("the end of all jobs", self.jobs.ended()).await;
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
-        let response = tokio::time::timeout(DEADLINE, self.router.clone().oneshot(request))
-            .await
-            .expect("an answer in time")
-            .unwrap();
-        Answer::read(response).await
+        let asked = format!("an answer to {} {}", request.method(), request.uri());
+        let answering = async {
+            let response = self.router.clone().oneshot(request).await.unwrap();
+            Answer::read(response).await
+        };
+        wait::for_future(&asked, answering).await
     }
 
     async fn get(&self, path: &str) -> Answer {
@@ -148,9 +148,17 @@ impl Service {
     }
 
     /// Posts and waits for the end.
-    async fn post_and_wait(&self, path: &str, body: &'static str) -> Answer {
-        let request = Request::post(path).header("prefer", "wait=20");
-        self.send(request.body(Body::from(body)).unwrap()).await
+    async fn post_and_wait(&self, path: &str, body: impl Into<Body>) -> Answer {
+        let request = Request::post(path).header("prefer", LONGEST_WAIT);
+        self.send(request.body(body.into()).unwrap()).await
+    }
+
+    /// The fit once it has ended.
+    async fn ended(&self, id: &str) -> Value {
+        let ending = self.jobs.wait(id, 2 * wait::HANG);
+        let fit = wait::for_future(&format!("the end of fit {id}"), ending).await;
+        assert!(fit.unwrap().is_some(), "there is no fit {id}");
+        self.get(&format!("/v1/fits/{id}")).await.json()
     }
 }
 

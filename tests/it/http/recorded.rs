@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use batchfit::jobs::{FitEngine, Limits};
 use batchfit::worker::RecorderCommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::Service;
 use super::scripted::Scripted;
-use super::{DEADLINE, Service};
-use crate::recorder;
+use crate::{recorder, wait};
 
 async fn service(how: &str) -> Service {
     let directory = Arc::new(TempDir::new().unwrap());
@@ -35,27 +34,15 @@ fn question(members: &Value) -> String {
     question.to_string()
 }
 
-/// A fit as it stands once this is its state.
-async fn fit_in(service: &Service, id: &str, state: &str) -> Value {
-    let began = Instant::now();
-    loop {
-        let fit = service.get(&format!("/v1/fits/{id}")).await.json();
-        if fit["state"] == state {
-            return fit;
-        }
-        assert!(began.elapsed() < DEADLINE, "{fit}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_a_recorder_answers_for_graphs_with_unknown_operators() {
     let service = service("").await;
 
     let posted = service.post("/v1/fits", question(&json!({}))).await;
     assert_eq!(posted.status, 202, "{}", posted.shown());
-    let fit = fit_in(&service, &posted.id(), "done").await;
+    let fit = service.ended(&posted.id()).await;
 
+    assert_eq!(fit["state"], "done", "{fit}");
     let recommendation = &fit["result"]["recommendation"];
     assert_eq!(recommendation["evidence"], "recorded");
     assert_eq!(recommendation["max_batch_without_retries"], 27);
@@ -84,16 +71,14 @@ async fn a_recording_that_is_cancelled_ends_with_all_that_it_started() {
     let service = service("hangs").await;
 
     let posted = service.post("/v1/fits", question(&json!({}))).await;
-    let began = Instant::now();
-    while !recorder::orders(service.directory.path())
-        .iter()
-        .any(|order| order["message"] == "child")
-    {
-        assert!(began.elapsed() < DEADLINE);
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    wait::until_async("the recorder to start a child", async || {
+        let orders = recorder::orders(service.directory.path());
+        orders.iter().any(|order| order["message"] == "child")
+    })
+    .await;
     service.delete(&format!("/v1/fits/{}", posted.id())).await;
 
-    fit_in(&service, &posted.id(), "cancelled").await;
+    let fit = service.ended(&posted.id()).await;
+    assert_eq!(fit["state"], "cancelled", "{fit}");
     recorder::assert_ended(service.directory.path());
 }

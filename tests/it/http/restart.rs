@@ -1,20 +1,12 @@
 //! What survives the end of a server.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use batchfit::http::serve;
-use batchfit::jobs::{EngineError, Limits};
-use batchfit::store::Db;
-use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use batchfit::jobs::EngineError;
 
 use super::scripted::{Gate, Outcome, Scripted};
 use super::{RESNET, RESNET_8, Service};
+use crate::wait;
 
 #[tokio::test]
 async fn answers_survive_a_restart() {
@@ -53,7 +45,10 @@ async fn an_attempt_that_was_overtaken_stores_nothing() {
     let second = first.after_a_crash(Scripted::default()).await;
     let done = second.post_and_wait("/v1/fits", RESNET).await;
 
+    let mut changes = first.jobs.follow_all();
     gate.open();
+    let end = wait::for_future("the end of the first attempt", changes.recv());
+    end.await.unwrap();
     first.stop().await;
 
     let after = second.get(done.header("location")).await;
@@ -125,54 +120,6 @@ async fn an_orderly_end_puts_running_fits_back() {
     assert_eq!(left["started_at"], serde_json::Value::Null);
     let engine = Scripted::default();
     let second = first.after_a_crash(engine.clone()).await;
-    let done = second.jobs.wait(&fit.id(), super::DEADLINE).await.unwrap();
-    assert!(done.unwrap().result.is_some());
+    assert_eq!(second.ended(&fit.id()).await["state"], "done");
     assert_eq!(engine.fits.load(Ordering::Relaxed), 1);
-}
-
-/// Over a socket, with a fit that never ends and a client that waits for it.
-#[tokio::test]
-async fn the_service_ends_within_a_second() {
-    let directory = TempDir::new().unwrap();
-    let file = directory.path().join("batchfit.db");
-    let db = Db::open(file.to_str().unwrap()).await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let shutdown = CancellationToken::new();
-    let engine = Scripted::that(Outcome::Hangs);
-    let fits = Arc::clone(&engine.fits);
-    let mut serving = JoinSet::new();
-    serving.spawn(serve(
-        listener,
-        db,
-        Arc::new(engine),
-        Limits::default(),
-        shutdown.clone(),
-    ));
-    let mut client = TcpStream::connect(address).await.unwrap();
-    let request = format!(
-        "POST /v1/fits HTTP/1.1\r\nhost: localhost\r\nprefer: wait=60\r\ncontent-length: {}\r\n\r\n{RESNET}",
-        RESNET.len()
-    );
-    client.write_all(request.as_bytes()).await.unwrap();
-    let begun = async {
-        while fits.load(Ordering::Relaxed) == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    let long = Duration::from_mins(1);
-    tokio::time::timeout(long, begun).await.expect("it begins");
-
-    let asked = Instant::now();
-    shutdown.cancel();
-    serving.join_next().await.unwrap().unwrap().unwrap();
-
-    assert!(
-        asked.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        asked.elapsed()
-    );
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 202 Accepted"), "{answer}");
 }

@@ -1,8 +1,7 @@
 //! An engine that does what the test says.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use batchfit::jobs::{
     DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Progress,
@@ -12,6 +11,8 @@ use batchfit::model::{Request, Variant};
 use batchfit::probe::{Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::conversation::{Alone, Foreseen};
 use tokio::sync::Semaphore;
+
+use crate::wait;
 
 /// What a fit does once it is let through.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +35,6 @@ pub(super) struct Scripted {
     pub(super) gate: Option<Arc<Gate>>,
     /// How many probes more it tells of, once it is let through.
     pub(super) probes: u32,
-    /// How long it works on each fit.
-    pub(super) takes: Duration,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
     /// How many of them in a process of their own, so to say.
@@ -44,8 +43,7 @@ pub(super) struct Scripted {
 
 /// Holds fits back until it is opened.
 pub(super) struct Gate {
-    open: Mutex<bool>,
-    opened: Condvar,
+    open: AtomicBool,
     /// One permit for each fit or probe that has arrived.
     arrived: Semaphore,
     /// One permit for each that noticed that it was cancelled.
@@ -55,8 +53,7 @@ pub(super) struct Gate {
 impl Gate {
     pub(super) fn closed() -> Arc<Gate> {
         Arc::new(Gate {
-            open: Mutex::new(false),
-            opened: Condvar::new(),
+            open: AtomicBool::new(false),
             arrived: Semaphore::new(0),
             cancelled: Semaphore::new(0),
         })
@@ -64,37 +61,33 @@ impl Gate {
 
     /// Waits until a fit or a probe that was held back here was cancelled.
     pub(super) async fn cancellation(&self) {
-        let cancellation = tokio::time::timeout(super::DEADLINE, self.cancelled.acquire()).await;
-        cancellation.expect("it is cancelled").unwrap().forget();
+        let cancelled = self.cancelled.acquire();
+        let permit = wait::for_future("a fit or a probe to be cancelled", cancelled).await;
+        permit.unwrap().forget();
     }
 
     /// Waits until a fit or a probe is held back here.
     pub(super) async fn arrival(&self) {
-        let arrival = tokio::time::timeout(super::DEADLINE, self.arrived.acquire()).await;
-        arrival.expect("a fit begins").unwrap().forget();
+        let permit = wait::for_future("a fit or a probe to begin", self.arrived.acquire()).await;
+        permit.unwrap().forget();
     }
 
     pub(super) fn open(&self) {
-        *self.open.lock().unwrap() = true;
-        self.opened.notify_all();
+        self.open.store(true, Ordering::Relaxed);
     }
 
     /// False when the fit was cancelled first.
     fn pass(&self, cancel: &AtomicBool) -> bool {
         self.arrived.add_permits(1);
-        let mut open = self.open.lock().unwrap();
-        while !*open {
-            if cancel.load(Ordering::Relaxed) {
-                self.cancelled.add_permits(1);
-                return false;
-            }
-            // An engine polls for cancellation; so does this one.
-            (open, _) = self
-                .opened
-                .wait_timeout(open, Duration::from_millis(1))
-                .unwrap();
+        // An engine polls for cancellation; so does this one.
+        wait::until("a gate to open, or a cancellation", || {
+            self.open.load(Ordering::Relaxed) || cancel.load(Ordering::Relaxed)
+        });
+        let is_open = self.open.load(Ordering::Relaxed);
+        if !is_open {
+            self.cancelled.add_permits(1);
         }
-        true
+        is_open
     }
 }
 
@@ -141,7 +134,6 @@ impl Engine for Scripted {
         {
             return Err(EngineError::Cancelled);
         }
-        std::thread::sleep(self.takes);
         for probe in 0..self.probes {
             progress(Progress {
                 probes_done: 2 + probe,
@@ -175,15 +167,15 @@ impl Engine for Scripted {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
-        if matches!(self.outcome, Outcome::Hangs) {
-            loop {
-                std::thread::park();
-            }
-        }
         if let Some(gate) = &self.gate
             && !gate.pass(cancel)
         {
             return Err(EngineError::Cancelled);
+        }
+        if matches!(self.outcome, Outcome::Hangs) {
+            loop {
+                std::thread::park();
+            }
         }
         let step = StepMemory {
             peak_allocated_bytes: batch << 20,

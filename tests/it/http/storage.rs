@@ -7,13 +7,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
 
 use super::scripted::{Gate, Scripted};
-use super::{DEADLINE, RESNET, RESNET_8, Service};
+use super::{RESNET, RESNET_8, Service};
+use crate::wait;
 
 /// The fingerprint of [`RESNET`] by the version before fingerprints named the rules that they are made by.
 const OLD_FINGERPRINT: &str = "1b8eeec528f57fabaffc9d74c5fd9d277b2553b67887f676dc41e40c23a4f54e";
 
 /// Somebody else who uses the service's database.
-async fn beside(service: &Service) -> SqliteConnection {
+pub(super) async fn beside(service: &Service) -> SqliteConnection {
     let file = service.directory.path().join("batchfit.db");
     SqliteConnectOptions::new()
         .filename(file)
@@ -24,12 +25,10 @@ async fn beside(service: &Service) -> SqliteConnection {
 
 /// Asks until the service is (not) ready.
 async fn until_readiness_is(service: &Service, status: u16) {
-    let asking = async {
-        while service.get("/readyz").await.status != status {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, asking).await.unwrap();
+    wait::until_async(&format!("/readyz to say {status}"), async || {
+        service.get("/readyz").await.status == status
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -98,7 +97,9 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
     beside(&service)
         .await
         .execute(
-            "UPDATE fit SET state = 'running', started_at = 1, attempts = 1 WHERE state = 'queued'",
+            "UPDATE fit SET (state, started_at, attempts, holder, lease_until) =
+                    (SELECT state, started_at, attempts, holder, lease_until FROM fit WHERE state = 'running')
+              WHERE state = 'queued'",
         )
         .await
         .unwrap();

@@ -4,13 +4,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
 
-use batchfit::jobs::Limits;
+use batchfit::jobs::{EngineError, Limits, UploadLimits};
 use batchfit::store::{Db, Ownership};
+use sqlx::Executor as _;
 use tempfile::TempDir;
 
-use super::scripted::{Gate, Scripted};
-use super::{DEADLINE, RESNET, RESNET_8, Service};
+use super::scripted::{Gate, Outcome, Scripted};
+use super::storage::beside;
+use super::{RESNET, RESNET_8, Service};
+use crate::wait;
 
 fn db(database: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
@@ -29,6 +34,17 @@ fn said(output: &Output) -> String {
 
 fn mode(file: &Path) -> u32 {
     fs::metadata(file).unwrap().permissions().mode() & 0o777
+}
+
+/// Makes all that has ended two days old, and drops what is older than one.
+async fn prune_later(service: &Service) -> String {
+    let age = "UPDATE fit SET finished_at = finished_at - 172800000; UPDATE probe SET created_at = created_at - 172800000";
+    beside(service).await.execute(age).await.unwrap();
+    said(&prune(service))
+}
+
+fn prune(service: &Service) -> Output {
+    db(&file(service), &["prune", "--older-than-days", "1"])
 }
 
 fn file(service: &Service) -> std::path::PathBuf {
@@ -99,29 +115,19 @@ async fn what_ended_long_ago_is_dropped_and_nothing_else() {
     let service = Service::start(Scripted::behind(&gate)).await;
     let running = service.post("/v1/fits", RESNET).await;
     gate.arrival().await;
-    let kept = db(&file(&service), &["prune", "--older-than-days", "0"]);
-    assert!(
-        said(&kept).contains("dropped 0 fits, 0 probes"),
-        "{}",
-        said(&kept)
-    );
+    let kept = prune_later(&service).await;
+    assert!(kept.contains("dropped 0 fits, 0 probes"), "{kept}");
 
     gate.open();
-    service.jobs.wait(&running.id(), DEADLINE).await.unwrap();
+    service.ended(&running.id()).await;
     let other = service.post_and_wait("/v1/fits", RESNET_8).await;
     service.post("/v1/probes", PROBE).await;
-    let recent = db(&file(&service), &["prune", "--older-than-days", "1"]);
+    let recent = said(&prune(&service));
+    assert!(recent.contains("dropped 0 fits"), "{recent}");
+    let all = prune_later(&service).await;
     assert!(
-        said(&recent).contains("dropped 0 fits"),
-        "{}",
-        said(&recent)
-    );
-    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    let all = db(&file(&service), &["prune", "--older-than-days", "0"]);
-    assert!(
-        said(&all).contains("dropped 2 fits, 1 probes and 3 requests"),
-        "{}",
-        said(&all)
+        all.contains("dropped 2 fits, 1 probes and 3 requests"),
+        "{all}"
     );
 
     assert_eq!(service.get(other.header("location")).await.status, 404);
@@ -141,23 +147,24 @@ const PROBE: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_drops_what_it_is_not_to_keep() {
-    let limits = Limits {
-        retention: Some(std::time::Duration::from_millis(1)),
-        ..Limits::default()
-    };
-    let first = Service::limited(Scripted::default(), limits).await;
+    let first = Service::start(Scripted::default()).await;
     let done = first.post_and_wait("/v1/fits", RESNET).await;
     first.stop().await;
-    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
 
-    let directory = std::sync::Arc::clone(&first.directory);
-    let second = Service::on(directory, Scripted::default(), limits).await;
-    let dropped = async {
-        while second.get(done.header("location")).await.status != 404 {
-            tokio::task::yield_now().await;
-        }
+    let limits = Limits {
+        retention: Some(Duration::ZERO),
+        // Or it looks again after ten minutes.
+        uploads: UploadLimits {
+            expiry: Duration::ZERO,
+            ..UploadLimits::USUAL
+        },
+        ..Limits::default()
     };
-    tokio::time::timeout(DEADLINE, dropped).await.unwrap();
+    let second = Service::on(Arc::clone(&first.directory), Scripted::default(), limits).await;
+    wait::until_async("the fit to be dropped", async || {
+        second.get(done.header("location")).await.status == 404
+    })
+    .await;
 }
 
 /// What would be written to a deleted file is written to the one that is put back.
@@ -178,8 +185,7 @@ async fn a_database_that_is_moved_away_loses_nothing() {
     assert_eq!(service.get("/readyz").await.status, 503);
 
     fs::rename(&away, &here).unwrap();
-    let done = service.jobs.wait(&fit.id(), DEADLINE).await.unwrap();
-    assert_eq!(done.unwrap().state.name(), "done");
+    assert_eq!(service.ended(&fit.id()).await["state"], "done");
     assert_eq!(
         service.post_and_wait("/v1/fits", RESNET_8).await.status,
         200
@@ -237,9 +243,6 @@ async fn damage_is_found_and_named() {
 /// A request of a fit is stored once, however often it is asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_stored_once() {
-    use super::scripted::Outcome;
-    use batchfit::jobs::EngineError;
-
     let broken = EngineError::DeviceFailed {
         device: "sim:h200".to_owned(),
         cause: "signal 9".to_owned(),
@@ -250,14 +253,9 @@ async fn requests_are_stored_once() {
         let asked: serde_json::Value = serde_json::from_str(RESNET).unwrap();
         assert_eq!(failed.json()["request"], asked);
     }
-    let counted = Command::new(env!("CARGO_BIN_EXE_batchfit"))
-        .args(["db", "prune", "--older-than-days", "0", "--database"])
-        .arg(file(&service))
-        .output()
-        .unwrap();
+    let counted = prune_later(&service).await;
     assert!(
-        said(&counted).contains("dropped 5 fits, 0 probes and 1 requests"),
-        "{}",
-        said(&counted)
+        counted.contains("dropped 5 fits, 0 probes and 1 requests"),
+        "{counted}"
     );
 }

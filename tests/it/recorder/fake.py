@@ -6,9 +6,9 @@ Started with the arguments of the real one, it looks at none but `--module`.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 
 CASE, BATCHES = "gpt2-ampbf16-adamw", (2, 3, 4, 8)
 GOLDEN = os.environ["FAKE_RECORDINGS"]
@@ -20,12 +20,10 @@ def say(**answer):
 
 
 def main():
-    if HOW == "mute":
-        time.sleep(600)
     if HOW == "babble":
         sys.stdout.write("x" * (2 << 20))
         sys.stdout.flush()
-        time.sleep(600)
+        signal.pause()
     if HOW == "dies":
         sys.exit("ModuleNotFoundError: No module named 'batchfit'")
     say(message="hello", version=2 if HOW == "other version" else 1)
@@ -52,7 +50,7 @@ def main():
             child = subprocess.Popen(["sleep", "600"])
             with open(os.environ["FAKE_LOG"], "a", encoding="utf-8") as log:
                 log.write(json.dumps({"message": "child", "pid": child.pid}) + "\n")
-            time.sleep(600)
+            signal.pause()
         if HOW == "crashes":
             sys.exit("CUDA error: an illegal memory access was encountered")
         if batch not in BATCHES or HOW == "out of memory":

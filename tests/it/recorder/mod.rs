@@ -1,12 +1,12 @@
 //! A recorder without PyTorch and without a GPU, and a graph that needs one.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use serde_json::{Value, json};
+
+use crate::wait;
 
 /// A graph of one operator that nobody knows, behind a linear layer.
 pub fn graph_of_unknown() -> Value {
@@ -64,9 +64,17 @@ pub fn fake(directory: &Path, how: &str) -> PathBuf {
         log.display()
     );
     let path = directory.join("fake-python");
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&path, &script);
     path
+}
+
+/// Makes a file that can be executed: by another process, because children of other tests may have open what this one writes, and
+/// then it cannot be.
+pub fn executable(path: &Path, script: &str) {
+    let write = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
+    let mut writing = Command::new("sh");
+    let written = writing.args(["-c", write]).arg(path).arg(script).status();
+    assert!(written.unwrap().success());
 }
 
 /// The orders that the recorder was given.
@@ -79,7 +87,6 @@ pub fn orders(directory: &Path) -> Vec<Value> {
 
 /// Waits until nothing runs any more that the recorder was or started.
 pub fn assert_ended(directory: &Path) {
-    let began = Instant::now();
     for pid in orders(directory)
         .into_iter()
         .filter_map(|order| order["pid"].as_u64())
@@ -89,9 +96,6 @@ pub fn assert_ended(directory: &Path) {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             !stat.is_empty() && !stat.contains(") Z ")
         };
-        while runs() && began.elapsed() < Duration::from_secs(10) {
-            thread::sleep(Duration::from_millis(20));
-        }
-        assert!(!runs(), "{pid} still runs");
+        wait::until("a recorder and what it started to end", || !runs());
     }
 }

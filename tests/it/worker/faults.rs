@@ -8,7 +8,7 @@ use batchfit::worker::protocol::Order;
 
 use super::*;
 
-fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
+fn faulty(fault: &str, once: Option<&Path>, deadlines: Deadlines) -> Supervisor {
     let mut arguments = vec!["worker".into(), "--fault".into(), fault.into()];
     if let Some(once) = once {
         arguments.extend(["--fault-once".into(), once.into()]);
@@ -25,43 +25,48 @@ fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
         together: false,
         request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
-    Supervisor::open(launch, opening, DEADLINES, CALLER)
+    Supervisor::open(launch, opening, deadlines, CALLER)
         .unwrap()
         .0
 }
 
 #[test]
 fn a_probe_that_is_hit_once_is_repeated_by_another_worker() {
-    for fault in ["exit", "kill", "hang"] {
+    let hit = |fault, deadlines| -> Result<(), WorkerError> {
         let directory = tempfile::tempdir().unwrap();
         let once = directory.path().join("struck");
-        let mut supervisor = faulty(fault, Some(&once));
+        let mut supervisor = faulty(fault, Some(&once), deadlines);
 
-        let report = probe(&mut supervisor, 8).unwrap();
+        let report = probe(&mut supervisor, 8)?;
 
         assert_eq!(report.verdict, Verdict::Fits, "{fault}");
         assert!(once.exists(), "{fault} was not injected");
         assert_eq!(supervisor.account().workers, 2, "{fault}");
+        Ok(())
+    };
+    for fault in ["exit", "kill"] {
+        hit(fault, DEADLINES).unwrap();
     }
+    after_a_hang(|deadlines| hit("hang", deadlines));
 }
 
 #[test]
 fn a_probe_that_is_hit_again_fails_with_its_cause() {
     let shown = [
-        ("exit", "the worker ended (exit status: 9)"),
-        ("kill", "the worker ended (signal: 9 (SIGKILL))"),
-        ("hang", "the worker did not answer within 1.0 s"),
+        ("exit", DEADLINES, "the worker ended (exit status: 9)"),
+        ("kill", DEADLINES, "the worker ended (signal: 9 (SIGKILL))"),
+        ("hang", HANGING, "the worker did not answer within 0.1 s"),
     ];
 
-    for (fault, cause) in shown {
-        let error = probe(&mut faulty(fault, None), 8).unwrap_err();
+    for (fault, deadlines, cause) in shown {
+        let error = probe(&mut faulty(fault, None, deadlines), 8).unwrap_err();
         assert_eq!(error.to_string(), format!("{cause} while probing batch 8"));
     }
 }
 
 #[test]
 fn a_pause_changes_nothing() {
-    let mut supervisor = faulty("pause=0", None);
+    let mut supervisor = faulty("pause=0", None, DEADLINES);
 
     assert_eq!(probe(&mut supervisor, 8).unwrap().verdict, Verdict::Fits);
     assert_eq!(supervisor.account().workers, 1);
@@ -91,5 +96,7 @@ fn a_worker_whose_parent_is_gone_ends_though_its_probe_hangs() {
 
     drop(orders);
 
-    assert!(worker.wait().unwrap().success());
+    let end = "a worker without a parent to end";
+    let status = wait::until_some(end, || worker.try_wait().unwrap());
+    assert!(status.success(), "{status}");
 }

@@ -41,11 +41,9 @@ impl Compiled {
             let digest = format!("{:x}", Sha256::digest(source.text()));
             let library = Compiled::folder().join(format!("{}.so", &digest[..32]));
             if !library.exists() {
-                let text = Compiled::folder().join(format!(
-                    "{}.{}.cpp",
-                    &digest[..32],
-                    std::process::id()
-                ));
+                // Others may make the same meanwhile.
+                let folder = tempfile::tempdir_in(Compiled::folder()).unwrap();
+                let text = folder.path().join("text.cpp");
                 let made = text.with_extension("so");
                 fs::write(&text, source.text()).unwrap();
                 let ran = Command::new("c++")
@@ -64,7 +62,6 @@ impl Compiled {
                 let complaint = String::from_utf8_lossy(&ran.stderr);
                 assert!(ran.status.success(), "{}\n{complaint}", text.display());
                 fs::rename(&made, &library).unwrap();
-                fs::remove_file(&text).unwrap();
             }
             // SAFETY: made just now, or earlier, from a text of ours; loading it runs nothing.
             unsafe { Library::new(&library) }.unwrap()

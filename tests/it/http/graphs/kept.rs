@@ -1,65 +1,49 @@
 //! How long uploads are kept, and what they may take.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use batchfit::jobs::{Limits, UploadLimits};
-use batchfit::store::Db;
+use batchfit::store::{Db, Time};
 use sqlx::ConnectOptions as _;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
 use tempfile::TempDir;
 
+use super::super::Service;
 use super::super::scripted::{Gate, Scripted};
-use super::super::{DEADLINE, Service};
 use super::{digest, golden, graph, gunzip, gzip, naming};
 
-fn limits(uploads: UploadLimits) -> Limits {
-    Limits {
-        uploads,
-        ..Limits::default()
-    }
-}
-
-/// Asks until an upload is gone.
-async fn until_gone(service: &Service, digest: &str) {
-    let path = format!("/v1/graphs/{digest}");
-    let asking = async {
-        while service.get(&path).await.status != 404 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, asking).await.unwrap();
+/// Drops what has expired by the end of time, and says how much that is.
+async fn expire(service: &Service) -> u64 {
+    let db = service.jobs.db();
+    db.sweep_uploads(Time(i64::MAX), 16).await.unwrap()
 }
 
 #[tokio::test]
 async fn what_nothing_refers_to_expires() {
-    let limits = limits(UploadLimits {
-        expiry: Duration::from_millis(400),
-        ..UploadLimits::USUAL
-    });
     let gate = Gate::closed();
-    let service = Service::limited(Scripted::behind(&gate), limits).await;
+    let service = Service::start(Scripted::behind(&gate)).await;
     let used = service.upload(graph()).await;
     let fit = service.post("/v1/fits", naming(&used)).await;
     assert_eq!(fit.status, 202, "{}", fit.text);
     gate.arrival().await;
     let unused = service.upload(golden("exported/mlp-small.pt2")).await;
 
-    until_gone(&service, &unused).await;
+    assert_eq!(expire(&service).await, 1);
 
+    let gone = service.get(&format!("/v1/graphs/{unused}")).await;
+    assert_eq!(gone.status, 404, "{}", gone.text);
     let kept = service.get(&format!("/v1/graphs/{used}")).await.json();
     assert_eq!(kept["in_use"], true, "{kept}");
     assert!(kept["expires_at"].is_null());
     gate.open();
-    service.jobs.wait(&fit.id(), DEADLINE).await.unwrap();
+    service.ended(&fit.id()).await;
     // The answer refers to it.
-    let other = service.upload(golden("exported/mlp-small.pt2")).await;
-    until_gone(&service, &other).await;
+    assert_eq!(expire(&service).await, 0);
     let kept = service.get(&format!("/v1/graphs/{used}")).await;
     assert_eq!(kept.json()["in_use"], false, "{}", kept.text);
     // And one that is named again has to be sent again.
-    let refused = service.ask("/v1/fits", naming(&unused)).await;
+    let refused = service.post_and_wait("/v1/fits", naming(&unused)).await;
     assert_eq!(refused.json()["type"], "/problems/upload-unknown");
     service.upload(golden("exported/mlp-small.pt2")).await;
 }
@@ -90,7 +74,7 @@ async fn a_fit_by_name_survives_the_end_of_its_server() {
     gate.arrival().await;
 
     let second = first.after_a_crash(Scripted::default()).await;
-    let done = second.ask("/v1/fits", naming(&named)).await;
+    let done = second.post_and_wait("/v1/fits", naming(&named)).await;
 
     assert_eq!(done.id(), fit.id());
     assert_eq!(done.json()["state"], "done", "{}", done.text);
@@ -122,8 +106,8 @@ async fn a_fit_with_its_graph_in_it_survives_too() {
     let second = first.after_a_crash(Scripted::default()).await;
 
     for id in ids {
-        let done = second.jobs.wait(&id, DEADLINE).await.unwrap().unwrap();
-        assert!(done.result.is_some(), "{done:?}");
+        let done = second.ended(&id).await;
+        assert_eq!(done["state"], "done", "{done}");
     }
     gate.open();
 }
@@ -131,10 +115,13 @@ async fn a_fit_with_its_graph_in_it_survives_too() {
 #[tokio::test]
 async fn uploads_together_take_no_more_than_they_may() {
     let file = graph();
-    let limits = limits(UploadLimits {
-        bytes: u64::try_from(file.len()).unwrap() + 8192,
-        ..UploadLimits::USUAL
-    });
+    let limits = Limits {
+        uploads: UploadLimits {
+            bytes: u64::try_from(file.len()).unwrap() + 8192,
+            ..UploadLimits::USUAL
+        },
+        ..Limits::default()
+    };
     let service = Service::limited(Scripted::default(), limits).await;
     let named = service.upload(file.clone()).await;
     let other = golden("exported/vit.json.gz");
@@ -147,7 +134,7 @@ async fn uploads_together_take_no_more_than_they_may() {
     // Fits with their graphs in them are answered all the same.
     let plain = String::from_utf8(gunzip(&other)).unwrap();
     let body = format!(r#"{{"model": {{"exported": {plain}}}, "device": "sim:h200"}}"#);
-    let fit = service.ask("/v1/fits", body).await;
+    let fit = service.post_and_wait("/v1/fits", body).await;
     assert_eq!(fit.json()["state"], "done", "{}", fit.text);
     service.delete(&format!("/v1/graphs/{named}")).await;
     let small = gzip(&gunzip(&golden("exported/mlp.json.gz")));
@@ -199,11 +186,11 @@ async fn models_that_an_older_version_put_aside_are_taken_over() {
 
     let service = Service::on(directory, Scripted::default(), Limits::default()).await;
 
-    let done = service.jobs.wait("1", DEADLINE).await.unwrap().unwrap();
-    assert!(done.result.is_some(), "{done:?}");
+    let done = service.ended("1").await;
+    assert_eq!(done["state"], "done", "{done}");
     // Uploaded, it is a graph like any other.
     assert_eq!(service.put(&named, plain).await.status, 201);
-    let fit = service.ask("/v1/fits", request).await;
+    let fit = service.post_and_wait("/v1/fits", request).await;
     assert_eq!(fit.json()["state"], "done", "{}", fit.text);
     let db: &Db = service.jobs.db();
     assert!(db.fit("1").await.unwrap().is_some());

@@ -61,12 +61,6 @@ impl Service {
         assert_eq!(answer.status, 201, "{}", answer.text);
         answer.json()["digest"].as_str().unwrap().to_owned()
     }
-
-    /// Asks for a fit and waits for its end.
-    async fn ask(&self, path: &str, body: String) -> Answer {
-        let request = Request::post(path).header("prefer", "wait=20");
-        self.send(request.body(Body::from(body)).unwrap()).await
-    }
 }
 
 #[tokio::test]
@@ -93,12 +87,12 @@ async fn a_file_is_put_described_used_and_deleted_under_its_digest() {
     assert_eq!(service.post("/v1/graphs", file).await.status, 200);
     assert_eq!(service.get(&path).await.json()["digest"], named);
 
-    let fit = service.ask("/v1/fits", naming(&named)).await;
+    let fit = service.post_and_wait("/v1/fits", naming(&named)).await;
     assert_eq!(fit.status, 200, "{}", fit.text);
     assert_eq!(fit.json()["state"], "done", "{}", fit.text);
     assert_eq!(fit.json()["request"]["model"]["exported"], named);
     let batch = naming(&named).replacen('{', r#"{"batch": 8, "#, 1);
-    let probe = service.ask("/v1/probes", batch).await;
+    let probe = service.post_and_wait("/v1/probes", batch).await;
     assert_eq!(probe.status, 201, "{}", probe.text);
     let document = service.get(&path).await.json();
     assert_eq!(document["referred"], true);
@@ -125,7 +119,7 @@ async fn a_graph_is_one_question_by_whatever_way_it_came() {
         String::from_utf8(plain.clone()).unwrap()
     );
 
-    let first = service.ask("/v1/fits", inline).await;
+    let first = service.post_and_wait("/v1/fits", inline).await;
     assert_eq!(first.json()["state"], "done", "{}", first.text);
     // The graph is small, and not returned whenever somebody asks how far its fit is.
     assert_eq!(first.json()["request"]["model"]["exported"], digest(&plain));
@@ -142,11 +136,15 @@ async fn a_graph_is_one_question_by_whatever_way_it_came() {
         let named = service.post("/v1/graphs", file.clone()).await;
         assert!(named.status < 300, "{}", named.text);
         assert_eq!(named.json()["digest"], digest(&file));
-        let fit = service.ask("/v1/fits", naming(&digest(&file))).await;
+        let fit = service
+            .post_and_wait("/v1/fits", naming(&digest(&file)))
+            .await;
         assert_eq!(fit.id(), first.id());
     }
     // What came with a request is there to be named, and is one of them.
-    let fit = service.ask("/v1/fits", naming(&digest(&plain))).await;
+    let fit = service
+        .post_and_wait("/v1/fits", naming(&digest(&plain)))
+        .await;
     assert_eq!(fit.id(), first.id());
     let model = &service.get("/v1/fits").await.json()["items"][0]["model"];
     let name = format!("exported-{}", &Digest::of(&plain).digits()[..8]);
@@ -173,7 +171,7 @@ async fn an_answer_of_the_command_line_is_found_by_upload() {
 
         let named = service.upload(file.clone()).await;
         assert_eq!(named, digest(&file));
-        let found = service.ask("/v1/fits", naming(&named)).await;
+        let found = service.post_and_wait("/v1/fits", naming(&named)).await;
 
         assert_eq!(found.id(), answer.id, "{}", found.text);
         ids.push(found.id());
@@ -200,7 +198,9 @@ async fn recordings_are_kept_beside_graphs() {
     assert_eq!(kept.status, 200, "{}", kept.text);
 
     // It is no graph, and says so where it is named as one.
-    let refused = service.ask("/v1/fits", naming(&digest(&trace))).await;
+    let refused = service
+        .post_and_wait("/v1/fits", naming(&digest(&trace)))
+        .await;
     assert_eq!(refused.status, 422, "{}", refused.text);
     let refused = refused.json();
     assert_eq!(refused["pointer"], "/model/exported");
@@ -289,7 +289,7 @@ async fn a_graph_whose_bounds_were_rounded_is_read_all_the_same() {
     ] {
         let file = format!("{start}\"max_val\": {bound}{}", &rest[end..]);
         let named = service.upload(file.into_bytes()).await;
-        let fit = service.ask("/v1/fits", naming(&named)).await;
+        let fit = service.post_and_wait("/v1/fits", naming(&named)).await;
         assert_eq!(fit.status, 200, "{bound}: {}", fit.text);
         ids.push(fit.id());
     }

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::Request;
 use batchfit::jobs::{FitEngine, Limits};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,10 +19,7 @@ impl Service {
 
     /// The document of a fit that has ended.
     async fn fit(&self, request: &Value) -> Value {
-        let post = Request::post("/v1/fits").header("prefer", "wait=60");
-        let answer = self
-            .send(post.body(Body::from(request.to_string())).unwrap())
-            .await;
+        let answer = self.post_and_wait("/v1/fits", request.to_string()).await;
         assert!((200..300).contains(&answer.status), "{}", answer.text);
         answer.json()
     }

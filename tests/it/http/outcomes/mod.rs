@@ -217,9 +217,8 @@ async fn a_recommendation_is_refreshed_on_request() {
     let service = Service::start(Scripted::default()).await;
     let fit = service.asked(RESNET).await;
     let refresh = async |id: &str| {
-        let request = Request::post(format!("/v1/recommendations/{id}/refresh"));
-        let request = request.header("prefer", "wait=20").body(Body::empty());
-        service.send(request.unwrap()).await
+        let path = format!("/v1/recommendations/{id}/refresh");
+        service.post_and_wait(&path, Body::empty()).await
     };
 
     let same = refresh(&fit).await;

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::Request;
 use batchfit::jobs::{FitEngine, Limits};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -49,9 +47,8 @@ async fn train(card: &str, gpu: &str, truth: Truth, trainings: u32) -> History {
         trainings: Vec::new(),
     };
     for number in 0..trainings {
-        let ask = Request::post("/v1/fits").header("prefer", "wait=20");
-        let ask = ask.body(Body::from(request.clone())).unwrap();
-        let fit = service.send(ask).await.json();
+        let fit = service.post_and_wait("/v1/fits", request.clone()).await;
+        let fit = fit.json();
         let answer = &fit["result"]["recommendation"];
         let whole = |name: &str| answer[name].as_u64().unwrap();
         #[expect(

@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::log::refused_engines;
 use super::*;
@@ -146,10 +145,7 @@ fn asked_without_a_device_beside_the_record() {
     recorded.sort();
     let asked = recorded.iter().step_by(recorded.len() / 3000);
     let mut rows: BTreeMap<String, [u64; 6]> = BTreeMap::new();
-    let begun = Instant::now();
-    let mut count = 0_u32;
     for call in asked {
-        count += 1;
         let truth = table.plans(call).workspaces[0].0;
         let found = card.first_offer(call, Tf32::Allowed);
         let found = found.map_or(u64::MAX, |offer| offer.workspace.0);
@@ -169,7 +165,6 @@ fn asked_without_a_device_beside_the_record() {
             row[5] += truth;
         }
     }
-    println!("{:?} each", begun.elapsed() / count);
     for (key, [calls, exact, near, short, found, truth]) in rows {
         let percent = |part: u64| 100.0 * part as f64 / calls as f64;
         println!(
