@@ -44,37 +44,17 @@
 //! | [`http`] | the REST service: one file for each resource, errors as problem documents |
 //! | [`agent`] | a process on another machine that takes fits from a service and brings their answers |
 //! | [`cli`] | the commands; the only place that reads flags and the environment |
-pub mod units;
+pub use batchfit_card::{alloc, probe, replay, timing};
+pub use batchfit_step::{program, shape, units};
+pub use batchfit_torch::{aten, compile, graph, ops};
 
-mod bounded;
-
-pub mod shape;
-
-pub mod program;
-
-mod eager;
-
-pub mod aten;
-
-pub mod ops;
-
-pub mod alloc;
+use batchfit_step::bounded;
 
 pub mod device;
 
-pub mod timing;
-
-pub mod probe;
-
-pub mod replay;
-
 pub mod recorded;
 
-pub mod graph;
-
 pub mod model;
-
-pub mod compile;
 
 pub mod search;
 

@@ -55,7 +55,7 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
     Ok(Asked {
         limit: limit
             .map(|text| {
-                let limit = MemoryLimit::parse(&Value::from(text.as_str()), "");
+                let limit = crate::model::parse_memory_limit(&Value::from(text.as_str()), "");
                 limit.map_err(|wrong| {
                     invalid("memory_limit", &text, wrong.to_string(), wrong.nearest)
                 })

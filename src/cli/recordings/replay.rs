@@ -18,7 +18,9 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
         limit: arguments
             .memory_limit
             .as_ref()
-            .map(|limit| MemoryLimit::parse(&Value::String(limit.clone()), "--memory-limit"))
+            .map(|limit| {
+                crate::model::parse_memory_limit(&Value::String(limit.clone()), "--memory-limit")
+            })
             .transpose()
             .map_err(Trouble::Invalid)?,
         settings: arguments
