@@ -24,11 +24,16 @@ const WITHOUT_RULES: [&str; 6] = [
 const PAGE: &str = "src/http/page";
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-changed=src");
+    let sources = ["crates", "src"];
+    for folder in sources {
+        println!("cargo::rerun-if-changed={folder}");
+    }
     // Not a rule, but read by `sqlx::migrate!`, which cannot say so itself.
     println!("cargo::rerun-if-changed=migrations");
     let mut files = BTreeSet::new();
-    collect(Path::new("src"), &mut files)?;
+    for folder in sources {
+        collect(Path::new(folder), &mut files)?;
+    }
     // No secret and no defence: an accident in 2^64 is good enough.
     let mut rules = DefaultHasher::new();
     for file in files {

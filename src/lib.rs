@@ -16,26 +16,17 @@
 //!
 //! # Where everything is
 //!
-//! A module uses only modules above its own in this list; a test checks it.
+//! A crate below `crates/` knows no higher one, which Cargo checks; a module here uses only modules above its own in this list, which a
+//! test checks. What the crates have is re-exported here by module.
 //!
-//! | module | what it is for |
+//! | crate or module | what it is for |
 //! | --- | --- |
-//! | [`units`] | bytes: quantities that must not be mixed up |
-//! | `bounded` | what reading a document may take |
-//! | [`shape`] | element types, lengths that depend on the batch, strides, broadcasting, promotion |
-//! | [`program`] | the step program: allocations, launches and frees, sizes as functions of the batch |
-//! | `eager` | eager PyTorch without values: tensors, autograd, autocast, checkpoints; knows no operator |
-//! | [`aten`] | a node of an exported graph: its schema and typed arguments; knows no operator |
-//! | [`ops`] | every operator family in a home of its own: how it is read, its shapes, what eager PyTorch does |
-//! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
+//! | `crates/step` | sizes in bytes, shapes with a symbolic batch, step programs, what a variant is; no I/O, no clock |
+//! | `crates/card` | a step program on a simulated card: the caching allocator, workspaces, time, the probe, replays of recordings |
+//! | `crates/torch` | eager PyTorch without values: operators, autograd, optimizers, parallel; a graph and a variant become a step program |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
-//! | [`timing`] | how long a step takes: its launches against a card's ceilings and the host's pace |
-//! | [`probe`] | runs a program on a device for three steps and gives the verdict |
-//! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
 //! | [`recorded`] | step programs learnt from recordings of a few small batches |
-//! | [`graph`] | the forward graph: nodes, values, modules, and what builds it |
 //! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
-//! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor; the child that records under PyTorch |
 //! | [`store`] | SQLite; the only place with SQL |
@@ -44,37 +35,17 @@
 //! | [`http`] | the REST service: one file for each resource, errors as problem documents |
 //! | [`agent`] | a process on another machine that takes fits from a service and brings their answers |
 //! | [`cli`] | the commands; the only place that reads flags and the environment |
-pub mod units;
+pub use batchfit_card::{alloc, probe, replay, timing};
+pub use batchfit_step::{program, shape, units};
+pub use batchfit_torch::{aten, compile, graph, ops};
 
-mod bounded;
-
-pub mod shape;
-
-pub mod program;
-
-mod eager;
-
-pub mod aten;
-
-pub mod ops;
-
-pub mod alloc;
+use batchfit_step::bounded;
 
 pub mod device;
 
-pub mod timing;
-
-pub mod probe;
-
-pub mod replay;
-
 pub mod recorded;
 
-pub mod graph;
-
 pub mod model;
-
-pub mod compile;
 
 pub mod search;
 

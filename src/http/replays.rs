@@ -10,7 +10,6 @@ use super::large::{self, ReadsGzip};
 use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
 use super::uploads::{Arrived, LIMIT_MIB};
-use crate::alloc::MemoryLimit;
 use crate::alloc::Settings;
 use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
 
@@ -55,7 +54,7 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
     Ok(Asked {
         limit: limit
             .map(|text| {
-                let limit = MemoryLimit::parse(&Value::from(text.as_str()), "");
+                let limit = crate::model::parse_memory_limit(&Value::from(text.as_str()), "");
                 limit.map_err(|wrong| {
                     invalid("memory_limit", &text, wrong.to_string(), wrong.nearest)
                 })

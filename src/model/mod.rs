@@ -6,34 +6,31 @@
 pub mod exported;
 pub(crate) mod fields;
 mod fingerprint;
-mod glob;
 mod huggingface;
 mod invalid;
 mod layers;
 mod nn;
-mod parallel;
 mod presets;
 mod request;
 mod tracing;
 mod uploaded;
-mod variant;
 mod words;
 
 /// The PyTorch whose behaviour is predicted.
 pub const PYTORCH: &str = "2.11";
 
-pub use glob::Glob;
+pub use batchfit_step::{
+    Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, MixedPrecision, Mode, Norm, Objective,
+    Optimizer, OptimizerImpl, Parallel, Precision, Variant,
+};
 pub use invalid::Invalid;
-pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     Counted, Course, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths, Lowered,
     ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling, SearchMode,
-    Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack, strategy,
+    Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack, parse_memory_limit,
+    strategy,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
-pub use variant::{
-    Checkpointing, Compare, Mode, Norm, Objective, Optimizer, OptimizerImpl, Precision, Variant,
-};

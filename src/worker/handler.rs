@@ -120,15 +120,12 @@ impl GpuHandler {
     /// Takes a GPU, of this number or any, or says whose turn it is.
     fn take_gpu(&mut self, number: Option<u32>) -> Result<Answer, Refused> {
         let cards = all_facts()?;
-        let taken = match number {
-            Some(number) => {
-                let facts = facts_of(number, cards.clone())?;
-                Turn::take(&self.locks, &facts.uuid, PATIENCE).map(|turn| (number, turn))
-            }
-            None => {
-                let candidates = by_preference(candidates(&cards));
-                take_free(&self.locks, &candidates, for_so_long(PATIENCE))
-            }
+        let taken = if let Some(number) = number {
+            let facts = facts_of(number, cards.clone())?;
+            Turn::take(&self.locks, &facts.uuid, PATIENCE).map(|turn| (number, turn))
+        } else {
+            let candidates = by_preference(candidates(&cards));
+            take_free(&self.locks, &candidates, for_so_long(PATIENCE))
         };
         let (number, turn) = match taken {
             Ok(taken) => taken,

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
-    "units", "bounded", "shape", "program", "eager", "aten", "ops", "alloc", "device", "timing",
-    "probe", "replay", "recorded", "graph", "model", "compile", "search", "worker", "store",
-    "jobs", "report", "http", "agent", "cli",
+    "device", "recorded", "model", "search", "worker", "store", "jobs", "report", "http", "agent",
+    "cli",
 ];
 
 fn rank(module: &str) -> Option<usize> {

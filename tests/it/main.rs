@@ -20,6 +20,7 @@ mod recorded;
 mod recorder;
 mod replay;
 mod report;
+mod sample;
 mod suggestions;
 mod truth;
 mod wait;

@@ -16,10 +16,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// # Panics
 /// Where that takes longer than [`HANG`], with `what` was waited for.
 pub(crate) async fn for_future<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(HANG, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited {HANG:?} for {what}"),
-    }
+    let ended = tokio::time::timeout(HANG, future).await;
+    ended.unwrap_or_else(|_| panic!("waited {HANG:?} for {what}"))
 }
 
 /// What `look` gives once it gives something; asks again and again, on this thread.

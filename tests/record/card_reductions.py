@@ -15,7 +15,7 @@ import subprocess
 import sys
 import warnings
 
-# What the catalogue has (src/device/sim/catalogue): a compute capability, threads of a multiprocessor, and multiprocessors.
+# What the catalogue has (crates/card/src/device/sim/catalogue): a compute capability, threads of a multiprocessor, and multiprocessors.
 CARDS = [
     ("7.0", 2048, [80]),
     ("7.5", 1024, [40, 68, 72]),

@@ -1,6 +1,6 @@
 """What PyTorch asks of its allocator for each elementwise operator, forward and backward.
 
-    python tests/record/elementwise.py src/ops/elementwise/table tests/golden/elementwise
+    python tests/record/elementwise.py crates/torch/src/ops/elementwise/table tests/golden/elementwise
 
 Records every operator that the tables name, by calling it from `torch.ops`. Wants PyTorch 2.11 on a GPU, or on a stub of the CUDA
 runtime that computes nothing: what is allocated does not depend on values here.

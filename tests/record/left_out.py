@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-TABLE = pathlib.Path(__file__).parents[2] / "src/device/sim/workspaces/h200.txt.gz"
+TABLE = pathlib.Path(__file__).parents[2] / "crates/card/src/device/sim/workspaces/h200.txt.gz"
 LIMITS = {"8 GiB": 8 << 30, "24 GiB": 24 << 30, "80 GiB": 80 << 30}
 BATCHES = (4, 32, 100, 256)
 ASKED = "1,2,3,4,6,8,12,16,24,32,48,64,96,100,128,192,256,384,512,768,1024"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Records on a GPU how long PyTorch's kernels and training steps take: what `src/timing` is calibrated with, and checked against.
+"""Records on a GPU how long PyTorch's kernels and training steps take: what `crates/card/src/timing` is calibrated with, and checked against.
 
     times.py kernels --out FILE [--seconds N]             single kernels over a grid of sizes, a line of JSON each
     times.py host --out FILE                              what the host takes to launch single operators, forward and backward
     times.py steps --out FILE [--seconds N] [--cases FOLDER]   whole steps of the models of split.json beside this file's goldens
-    times.py pack [--onto TABLE] FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
+    times.py pack [--onto TABLE] FILE... > crates/card/src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
 
 A kernel is timed between two events with the queue held full, so that the host's own time is not in it: the median of three
 bursts. The grids are of sizes, with well-known vocabularies and stems among them. A step is timed as `tests/gpu/timed.py` does it, with the device

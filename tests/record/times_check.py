@@ -2,7 +2,7 @@
 """Compares predicted step times with those that were recorded on H200s, and fits the host's pace.
 
     times_check.py BATCHFIT [--graphs FOLDER] [--all]     a table, and the median and the 90th percentile of the errors
-    times_check.py BATCHFIT [--graphs FOLDER] --fit       the constants of src/timing/host.rs, from the calibration models alone
+    times_check.py BATCHFIT [--graphs FOLDER] --fit       the constants of crates/card/src/timing/host.rs, from the calibration models alone
 
 BATCHFIT is the program. The recordings are tests/golden/times/steps.json, who calibrates and who checks is in split.json beside it. FOLDER
 has the graphs of the models of tests/gpu/public_models.py (`tests/models/run.py export OUT --list tests/gpu/public_models.py`; OUT/graphs);

@@ -647,7 +647,7 @@ const LONGEST_EXPIRY_S: u64 = 100 * 366 * 86_400;
 
 /// A size such as `4GiB`, in bytes.
 fn bytes(text: &str) -> Result<u64, String> {
-    match MemoryLimit::parse(&Value::from(text), "") {
+    match crate::model::parse_memory_limit(&Value::from(text), "") {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
         Ok(MemoryLimit::Fraction(_)) | Err(_) => {
             Err("expected bytes, or a size such as 4GiB".to_owned())

@@ -4,7 +4,6 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::alloc::MemoryLimit;
 use crate::alloc::Settings;
 use crate::cli::arguments::Replay;
 use crate::cli::question::files::read_bytes;
@@ -18,7 +17,9 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
         limit: arguments
             .memory_limit
             .as_ref()
-            .map(|limit| MemoryLimit::parse(&Value::String(limit.clone()), "--memory-limit"))
+            .map(|limit| {
+                crate::model::parse_memory_limit(&Value::String(limit.clone()), "--memory-limit")
+            })
             .transpose()
             .map_err(Trouble::Invalid)?,
         settings: arguments

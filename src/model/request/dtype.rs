@@ -2,10 +2,10 @@
 
 use crate::graph::{Graph, ParameterKind};
 use crate::model::invalid::Invalid;
-use crate::model::parallel::Parallel;
-use crate::model::variant::{Mode, OptimizerImpl, Precision, Variant};
 use crate::ops::{Cast, Op};
 use crate::shape::DType;
+use batchfit_step::Parallel;
+use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 
 /// What to add to the answer, or why a graph cannot run in one of these variants.
 ///

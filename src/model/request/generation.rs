@@ -6,8 +6,8 @@ use super::DeviceChoice;
 use super::soak::MOST_SOAKED;
 use crate::model::fields::Fields;
 use crate::model::invalid::Invalid;
-use crate::model::variant::{Mode, Variant};
 use crate::probe::LARGEST_BATCH;
+use batchfit_step::{Mode, Variant};
 
 /// Most tokens of a generation: each is a pass of its own in one graph, some 500 operations of GPT-2.
 const MOST_GENERATED: u64 = 256;

@@ -6,9 +6,9 @@ use super::{Request, SearchMode, dtype};
 use crate::graph::Graph;
 use crate::model::exported::{Assumptions, UnknownOps};
 use crate::model::invalid::Invalid;
-use crate::model::variant::Variant;
 use crate::recorded::Steps;
 use crate::shape::DType;
+use batchfit_step::Variant;
 
 /// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
 /// and whoever answers it.

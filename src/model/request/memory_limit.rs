@@ -33,35 +33,33 @@ const GIB_WITHOUT_UNIT: f64 = 1024.0;
 const MUST_BE: &str = "memory_limit must be a number of bytes from 1 to 2^60, a size such as \"12GiB\" or a fraction \
      such as \"0.8\"";
 
-impl MemoryLimit {
-    /// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
-    pub fn parse(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
-        let read = match value {
-            Value::String(text) => read(text.trim()),
-            Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-                (Some(bytes), _) => bounded(bytes).ok_or(None),
-                (None, Some(number)) => with_point(number).or_else(|near| {
-                    // Many JSON writers print all numbers with a point.
-                    let whole = whole(value, pointer, "memory_limit", 1, LARGEST).ok();
-                    let bytes = whole.filter(|_| near.is_none()).and_then(bounded);
-                    bytes.ok_or(near)
-                }),
-                (None, None) => Err(None),
-            },
-            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(None),
-        };
-        read.map_err(|near| Invalid {
-            nearest: near,
-            ..wrong(pointer, value, MUST_BE)
-        })
-    }
+/// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
+pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
+    let read = match value {
+        Value::String(text) => read(text.trim()),
+        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+            (Some(bytes), _) => bounded(bytes).ok_or(None),
+            (None, Some(number)) => with_point(number).or_else(|near| {
+                // Many JSON writers print all numbers with a point.
+                let whole = whole(value, pointer, "memory_limit", 1, LARGEST).ok();
+                let bytes = whole.filter(|_| near.is_none()).and_then(bounded);
+                bytes.ok_or(near)
+            }),
+            (None, None) => Err(None),
+        },
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(None),
+    };
+    read.map_err(|near| Invalid {
+        nearest: near,
+        ..wrong(pointer, value, MUST_BE)
+    })
 }
 
 /// Reads a number of bytes, or a size such as `"256GiB"`.
 pub(super) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, Invalid> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
-    match MemoryLimit::parse(value, pointer) {
+    match parse_memory_limit(value, pointer) {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes),
         Ok(MemoryLimit::Fraction(_)) => Err(wrong(pointer, value, &must_be)),
         Err(invalid) => Err(Invalid {
@@ -146,7 +144,7 @@ mod tests {
     use super::*;
 
     fn parse(value: impl Into<Value>) -> Result<MemoryLimit, Invalid> {
-        MemoryLimit::parse(&value.into(), "/memory_limit")
+        parse_memory_limit(&value.into(), "/memory_limit")
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub use generation::{Generation, KeptIn, Sampling};
 pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use lowered::{Lowered, Workload};
+pub use memory_limit::parse_memory_limit;
 pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
 pub use soak::{Course, Validation};
@@ -42,9 +43,9 @@ use super::exported::UnknownOps;
 use super::fields::{Fields, wrong};
 use super::invalid::Invalid;
 use super::uploaded::{Digest, Uploads};
-use super::variant::{Compare, Objective, Variant};
 use crate::alloc::MemoryLimit;
 use crate::units::{Bytes, Share};
+use batchfit_step::{Compare, Objective, Variant};
 use lowered::Once;
 use recordings::Recordings;
 use source::ModelSource;
@@ -327,7 +328,7 @@ impl Request {
             cards,
             machines,
             memory_limit: limit
-                .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
+                .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
                 .transpose()?,
             headroom: headroom::asked(fields)?,
             host_memory: (fields.get("host_memory"))

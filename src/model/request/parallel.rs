@@ -6,8 +6,8 @@ use super::MOST_RANKS;
 use super::training::{choices, globs};
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
-use crate::model::parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 use crate::shape::DType;
+use batchfit_step::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 
 /// The fields of `training.parallel`.
 pub(in crate::model) const FIELDS: &[&str] = &[

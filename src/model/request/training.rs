@@ -5,10 +5,8 @@ use serde_json::Value;
 use super::parallel;
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
-use crate::model::parallel::Parallel;
-use crate::model::variant::{
-    Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
-};
+use batchfit_step::Parallel;
+use batchfit_step::{Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant};
 
 /// The fields of `training`.
 pub(in crate::model) const FIELDS: &[&str] = &[

@@ -157,7 +157,7 @@ impl Terms {
 
 /// A limit in bytes: a share of a card is not known here, since no card is.
 fn bytes(limit: &Value, pointer: &str) -> Result<u64, Invalid> {
-    match MemoryLimit::parse(limit, pointer)? {
+    match crate::model::parse_memory_limit(limit, pointer)? {
         MemoryLimit::Bytes(bytes) => Ok(bytes.0),
         MemoryLimit::Fraction(_) => Err(Invalid::at(
             pointer,

@@ -20,7 +20,7 @@ fuzz_target!(|text: &str| {
         }
     }
     for value in [Value::from(text), text.parse().unwrap_or(Value::Null)] {
-        let _ = MemoryLimit::parse(&value, "/memory_limit");
+        let _ = batchfit::model::parse_memory_limit(&value, "/memory_limit");
     }
     let _ = DeviceChoice::parse(text, "/device", &sim::names());
     if let Some(digest) = Digest::parse(text) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Place;
+use crate::sample::sample;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -149,14 +150,16 @@ fn check(page: &str) -> Vec<String> {
 
 #[test]
 fn pages_show_what_commands_print() {
-    let mut pages = vec!["README.md".to_owned()];
+    let mut pages = Vec::new();
     for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {
             pages.push(format!("docs/{}", path.file_name().unwrap().display()));
         }
     }
-    let wrong: Vec<String> = pages.iter().flat_map(|page| check(page)).collect();
+    pages.sort();
+    let mut wrong = check("README.md");
+    wrong.extend(sample(4, &pages).flat_map(|page| check(page)));
 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

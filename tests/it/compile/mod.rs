@@ -8,6 +8,7 @@ mod gradients;
 mod layouts;
 mod operations;
 mod parallel;
+mod repeats;
 mod sequence;
 mod steps;
 

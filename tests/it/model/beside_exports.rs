@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::SIMS;
 use crate::compile::H200;
+use crate::sample::sample;
 
 /// The batch at which sizes are compared.
 const BATCH: u64 = 3;
@@ -37,8 +38,9 @@ pub(super) fn assert_all_equal(folder: &str, only: &str) {
         .collect();
     names.sort();
     assert!(!names.is_empty());
-    let failures: Vec<String> = names
-        .iter()
+    // What somebody asked for alone is compared whole.
+    let step = if only.is_empty() { 4 } else { 1 };
+    let failures: Vec<String> = sample(step, &names)
         .filter_map(|name| {
             let failure = compare(&folder, name, H200).err()?;
             Some(format!("{name}: {failure}"))

@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use batchfit::alloc::MemoryLimit;
 use batchfit::replay::{Asked, Bounds, Finding, ReplayReport, read, replay};
 use serde_json::json;
 
@@ -27,7 +26,7 @@ fn report(name: &str, limit: Option<&str>) -> ReplayReport {
     let file = fs::read(folder().join(format!("{name}.pickle.gz"))).unwrap();
     let recording = read(&file, Bounds::default()).unwrap();
     let asked = Asked {
-        limit: limit.map(|text| MemoryLimit::parse(&json!(text), "").unwrap()),
+        limit: limit.map(|text| batchfit::model::parse_memory_limit(&json!(text), "").unwrap()),
         ..Asked::default()
     };
     ReplayReport::of(&recording, &replay(&recording, &asked).unwrap())

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LAZY, Symbol};
 
-use crate::alloc::{Address, Full, Reserved, SegmentSource};
+use batchfit_card::alloc::{Address, Full, Reserved, SegmentSource};
 use crate::die;
-use crate::units::Bytes;
+use batchfit_step::units::Bytes;
 
 /// `cudaErrorMemoryAllocation`.
 const NO_MEMORY: c_int = 2;

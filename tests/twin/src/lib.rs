@@ -5,17 +5,6 @@
 //! One device, 0. Expandable segments and private pools are not driven; the former are refused, and of the latter PyTorch does
 //! not ask a pluggable allocator.
 
-// The very sources of batchfit. They have uses elsewhere that are not here.
-#[allow(dead_code, unused_imports)]
-#[path = "../../../src/alloc/mod.rs"]
-mod alloc;
-#[allow(dead_code, unused_imports)]
-#[path = "../../../src/bounded/mod.rs"]
-mod bounded;
-#[allow(dead_code)]
-#[path = "../../../src/units.rs"]
-mod units;
-
 mod cuda;
 mod log;
 mod torch;
@@ -25,10 +14,13 @@ use std::env;
 use std::ffi::{c_char, c_double, c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
-use alloc::{BlockId, CachingAllocator, OutOfMemory, Settings, Stream, limit_of_fraction};
+use batchfit_card::alloc::{
+    BlockId, CachingAllocator, OutOfMemory, Settings, Stream, limit_of_fraction,
+};
+use batchfit_step::units::Bytes;
 use cuda::{CudaMalloc, Runtime};
 use log::{Log, OfStream};
-use units::Bytes;
+
 
 static TWIN: Mutex<Option<Twin>> = Mutex::new(None);
 

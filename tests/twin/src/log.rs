@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::alloc::{Event, Observer};
+use batchfit_card::alloc::{Event, Observer};
 use crate::die;
 
 /// The stream that the request is for whose events come now.

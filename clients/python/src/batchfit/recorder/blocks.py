@@ -1,4 +1,4 @@
-"""Module calls of a graph, and which of them run under a checkpoint: the rules of `src/compile/checkpoint.rs`."""
+"""Module calls of a graph, and which of them run under a checkpoint: the rules of `crates/torch/src/compile/checkpoint.rs`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from .errors import RecorderError
 from .sizes import Size, is_of_values
 
-# What src/bounded reads of a graph, and what a service reads of its text at most.
+# What crates/step/src/bounded reads of a graph, and what a service reads of its text at most.
 MOST_NODES, MOST_NAMES, MOST_BYTES = 100_000, 800_000, 1 << 27
 _DEEPEST, _LONGEST_TEXT, _LONGEST_LIST = 16, 4096, 65_536
 

@@ -1,4 +1,4 @@
-"""When values die that nobody has watched: the main rule of `src/compile/lifetimes.rs`.
+"""When values die that nobody has watched: the main rule of `crates/torch/src/compile/lifetimes.rs`.
 
 An exported graph without batchfit's table does not say what Python's names hold. A module's arguments live until its call
 returns: the outermost call that takes a value and did not make it holds it to its last operator.

@@ -1,4 +1,4 @@
-"""The training loop that all of batchfit predicts, statement by statement; see `src/compile/NOTES.md`, Note [One micro-step]."""
+"""The training loop that all of batchfit predicts, statement by statement; see `crates/torch/src/compile/NOTES.md`, Note [One micro-step]."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+//! Runs a step program on a device for its three steps and gives the verdict.
+//!
+//! The same code runs on simulated memory, where launches do nothing, and on a GPU. Out of memory is a
+//! verdict, never an error.
+
+mod events;
+mod outline;
+mod peak;
+mod plans;
+mod proof;
+mod repeat;
+mod report;
+mod run;
+mod soak;
+mod timeline;
+
+pub use events::EventLog;
+pub use events::{
+    BandColumns, BlockColumns, EventOwner, MOST_EVENTS, MemoryEvents, PendingColumns,
+    RefusalColumns, RepeatColumns, SegmentAction, SegmentColumns,
+};
+pub use outline::Outline;
+pub use peak::{ModuleBytes, Peak, Phase, Shortage};
+pub use report::is_nothing;
+pub use report::{
+    CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, SpeedFrom, StepMemory,
+    TimelinePoint, Verdict,
+};
+pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
+pub use soak::{Growth, Shape, Soak, SoakReport};
+
+/// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.
+pub const LARGEST_BATCH: u64 = 1 << 32;

@@ -1,0 +1,250 @@
+//! Bounds on what reading a document may take, and on what errors repeat of it.
+//!
+//! A few bytes of JSON can become many in memory: `{},` is three in the text and a hundred as a value. So what
+//! is read from a document is charged to an account while it is being read, and reading ends when the account is
+//! empty. The account belongs to the thread, because derived deserialization has no place to carry it along.
+
+mod items;
+mod value;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::de;
+
+pub use self::items::{List, Table, Text};
+pub use self::value::{AnyValue, insert_once};
+
+/// What reading a document may take beyond the document, in bytes; a larger document may take its own size.
+///
+/// An export of 100,000 operators takes 40 to 60 MiB.
+pub const LEAST_ACCOUNT: usize = 64 << 20;
+
+/// What an allocation takes besides its contents: two words, as in glibc's `malloc`.
+const ALLOCATION: usize = 16;
+
+/// How much an error repeats of a word of somebody else, in characters.
+const LONGEST_WORD: usize = 60;
+
+/// How much of a sentence with such words in it is kept at its beginning and at its end, in characters. The longest
+/// of our own have a few hundred.
+const SENTENCE: [usize; 2] = [700, 300];
+
+thread_local! {
+    static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
+    /// Becomes true when nobody wants what this thread reads.
+    static CANCEL: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    left: usize,
+    nodes_left: usize,
+    names_left: usize,
+    excess: Option<Excess>,
+}
+
+/// Which bound a document passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    /// It would take more memory than it may.
+    Memory,
+    /// It has more nodes.
+    Nodes,
+    /// They have more operands and results.
+    Names,
+    /// Not a bound of the document: nobody wants it any more.
+    Cancelled,
+}
+
+/// Most nodes of a graph. The largest models in use have a few tens of thousands.
+pub const MOST_NODES: usize = 100_000;
+
+/// Most operands and results of all nodes together. Convolutional nets have six for each node, most others three.
+pub const MOST_NAMES: usize = 8 * MOST_NODES;
+
+/// Runs `read` with an account of this many bytes; says which bound was passed, when one was.
+pub fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Excess>) {
+    let account = Account {
+        left: bytes,
+        nodes_left: MOST_NODES,
+        names_left: MOST_NAMES,
+        excess: None,
+    };
+    let outer = ACCOUNT.replace(Some(account));
+    let read = read();
+    let excess = ACCOUNT.replace(outer).and_then(|account| account.excess);
+    (read, excess)
+}
+
+/// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
+/// ended it.
+pub fn unless<T>(cancel: &Arc<AtomicBool>, read: impl FnOnce() -> T) -> Option<T> {
+    let outer = CANCEL.replace(Some(Arc::clone(cancel)));
+    let read = read();
+    CANCEL.replace(outer);
+    (!cancel.load(Ordering::Relaxed)).then_some(read)
+}
+
+/// Asks whoever has the flag to stop, once nobody waits any more.
+#[derive(Debug, Default)]
+pub struct CancelOnDrop(pub Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether nobody wants what this thread reads any more: see [`unless`].
+pub fn is_cancelled() -> bool {
+    CANCEL.with_borrow(|cancel| {
+        cancel
+            .as_ref()
+            .is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    })
+}
+
+/// A word of a document, short enough to repeat in a message.
+pub fn shorten(word: &str) -> String {
+    match word.char_indices().nth(LONGEST_WORD) {
+        None => word.to_owned(),
+        Some((end, _)) => format!("{}…", &word[..end]),
+    }
+}
+
+/// A sentence about a document, short enough to read whatever words it repeats: of a long one, both ends.
+pub fn shorten_sentence(sentence: impl Into<String>) -> String {
+    let sentence = sentence.into();
+    let [first, last] = SENTENCE;
+    if sentence.char_indices().nth(first + last).is_none() {
+        return sentence;
+    }
+    let end = |mut places: std::str::CharIndices<'_>| places.nth(first).map(|(end, _)| end);
+    let start = sentence
+        .char_indices()
+        .rev()
+        .nth(last - 1)
+        .map(|(start, _)| start);
+    match (end(sentence.char_indices()), start) {
+        (Some(end), Some(start)) => format!("{} … {}", &sentence[..end], &sentence[start..]),
+        _ => sentence,
+    }
+}
+
+/// What is wrong with a document by its reader, without the position.
+pub fn clause(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let clause = match text.rfind(" at line ") {
+        Some(end) if error.line() > 0 => &text[..end],
+        _ => &text,
+    };
+    shorten_sentence(clause)
+}
+
+/// Takes bytes out of the account, where there is one.
+pub fn charge<E: de::Error>(bytes: usize) -> Result<(), E> {
+    let Some(mut account) = ACCOUNT.get() else {
+        return Ok(());
+    };
+    if is_cancelled() {
+        account.excess = Some(Excess::Cancelled);
+        ACCOUNT.set(Some(account));
+        return Err(E::custom("nobody wants it any more"));
+    }
+    let left = account.left.checked_sub(bytes);
+    if left.is_none() {
+        account.excess = Some(Excess::Memory);
+    }
+    account.left = left.unwrap_or(0);
+    ACCOUNT.set(Some(account));
+    left.map(drop)
+        .ok_or_else(|| E::custom("reading it would take more memory than it may"))
+}
+
+/// Counts one more node of a graph.
+pub fn count_node<E: de::Error>() -> Result<(), E> {
+    let Some(mut account) = ACCOUNT.get() else {
+        return Ok(());
+    };
+    let left = account.nodes_left.checked_sub(1);
+    if left.is_none() {
+        account.excess = Some(Excess::Nodes);
+    }
+    account.nodes_left = left.unwrap_or(0);
+    ACCOUNT.set(Some(account));
+    left.map(drop).ok_or_else(|| E::custom("too many nodes"))
+}
+
+/// Counts operands or results of a node.
+pub fn count_names<E: de::Error>(names: usize) -> Result<(), E> {
+    let Some(mut account) = ACCOUNT.get() else {
+        return Ok(());
+    };
+    let left = account.names_left.checked_sub(names);
+    if left.is_none() {
+        account.excess = Some(Excess::Names);
+    }
+    account.names_left = left.unwrap_or(0);
+    ACCOUNT.set(Some(account));
+    left.map(drop).ok_or_else(|| E::custom("too many operands"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_message_repeats_is_short_and_has_both_ends() {
+        assert_eq!(shorten("é"), "é");
+        assert_eq!(shorten(&"é".repeat(61)), format!("{}…", "é".repeat(60)));
+        assert_eq!(shorten_sentence("a".repeat(1000)).len(), 1000);
+        let long = format!("{}{}", "é".repeat(5000), "b".repeat(300));
+        let short = format!("{} … {}", "é".repeat(700), "b".repeat(300));
+        assert_eq!(shorten_sentence(long), short);
+    }
+
+    #[test]
+    fn a_member_is_given_once_however_deep() {
+        for (text, twice) in [
+            (r#"{"a": 1, "a": 1}"#, r#""a" is given twice"#),
+            (
+                r#"[{"a": [{"b": 1, "\u0062": 2}]}]"#,
+                r#""b" is given twice"#,
+            ),
+        ] {
+            let error = serde_json::from_str::<AnyValue>(text).unwrap_err();
+            assert_eq!(clause(&error), twice);
+        }
+        let table = serde_json::from_str::<Table<'_, u64>>(r#"{"a": 1, "b": 2, "a": 3}"#);
+        assert_eq!(clause(&table.unwrap_err()), r#""a" is given twice"#);
+    }
+
+    #[test]
+    fn what_would_take_too_much_is_not_read() {
+        let objects = format!("[{}{{}}]", "{},".repeat(100_000));
+        let read = || serde_json::from_str::<AnyValue>(&objects).is_ok();
+
+        assert_eq!(within(1 << 30, read), (true, None));
+        assert_eq!(within(1 << 20, read), (false, Some(Excess::Memory)));
+    }
+
+    #[test]
+    fn accounts_end_with_what_they_are_for() {
+        let (inner, outer) = within(0, || within(64, || charge::<de::value::Error>(64).is_ok()));
+
+        assert_eq!(inner, (true, None));
+        assert_eq!(outer, None);
+        assert!(charge::<de::value::Error>(usize::MAX).is_ok());
+    }
+
+    #[test]
+    fn texts_stay_where_they_are_unless_they_have_escapes() {
+        let plain: Text<'_> = serde_json::from_str(r#""layer.0""#).unwrap();
+        let escaped: Text<'_> = serde_json::from_str(r#""caf\u00e9""#).unwrap();
+
+        assert_eq!(plain, Text::There("layer.0"));
+        assert_eq!(escaped, Text::Here("café".into()));
+    }
+}

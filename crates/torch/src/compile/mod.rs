@@ -1,0 +1,350 @@
+//! From a graph and a variant to the program of a training step.
+//!
+//! The compiler runs the model once as eager PyTorch would, on tensors that have shapes and owners but no
+//! values. Every rule about what is saved, when it dies and in which order the backward pass runs is in
+//! here; nothing outside knows about autograd.
+#![doc = include_str!("NOTES.md")]
+
+mod casts;
+mod checkpoint;
+mod construction;
+mod forward;
+mod functions;
+mod lifetimes;
+mod noise;
+mod optimizer;
+mod parallel;
+mod step;
+mod unseen;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::eager::{Eager, Stop};
+use crate::graph::{Graph, Module, Parameter, ParameterKind, ValueId};
+use batchfit_step::{Checkpointing, Mode, Parallel, Variant};
+pub use parallel::{RankClass, rank_classes};
+
+use crate::program::{Capability, Program};
+use crate::shape::{DType, numel};
+
+/// Why there is no program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// Checkpointing was asked for and nothing matches.
+    #[error(
+        "no module to checkpoint: the model has no repeated blocks; name modules instead, as in \
+         {{\"modules\": [\"layer*.*\"]}}"
+    )]
+    NoRepeatedBlocks,
+    /// A glob was given and nothing matches.
+    #[error("no module matches {globs}; paths look like {example}")]
+    NoSuchModules {
+        /// What was asked for.
+        globs: String,
+        /// A path that exists.
+        example: String,
+    },
+    /// Globs of units were given and nothing matches.
+    #[error(
+        "no module matches {globs}, which should name the units of fully_shard; paths look like {example}"
+    )]
+    NoSuchUnits {
+        /// What was asked for.
+        globs: String,
+        /// A path that exists.
+        example: String,
+    },
+    /// `fully_shard` refuses a parameter without dimensions.
+    #[error(
+        "fully_shard cannot cut the parameter {path}, which is a single number without a dimension; PyTorch refuses it too: make it a \
+         tensor of one element"
+    )]
+    ScalarParameter {
+        /// Its path.
+        path: String,
+    },
+    /// `DistributedDataParallel` refuses a model that is not trained.
+    #[error(
+        "DistributedDataParallel refuses a model without a parameter that is trained; set the strategy to \"none\""
+    )]
+    NothingTrained,
+    /// Batch norm refuses statistics in another type than its parameters are gathered in.
+    #[error(
+        "batch norm in {module} fails in PyTorch under this mixed precision: parameters are gathered in {gathered}, and its running \
+         statistics stay {stored}; leave param_dtype out, and ask for autocast as in \"precision\": \"amp_bf16\""
+    )]
+    BatchNormUnderMixedPrecision {
+        /// The path of the module.
+        module: String,
+        /// The type of parameters in the forward pass.
+        gathered: DType,
+        /// The type of the statistics.
+        stored: DType,
+    },
+    /// Somebody asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+#[doc(hidden)]
+pub use step::compile_unrolled;
+
+/// Compiles the step program of a graph under a variant, for a card.
+pub fn compile(
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
+    compile_unless(&Arc::default(), graph, variant, capability)
+}
+
+/// The same, unless `cancel` becomes true meanwhile: that is noticed before the next operation.
+pub fn compile_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
+    compile_rank_unless(cancel, graph, variant, capability, 0)
+}
+
+/// The same for another rank than the first, of those that a variant has train together. Ranks differ in which parts of the
+/// parameters and of the optimizer's state are theirs.
+pub fn compile_rank_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+    rank: u64,
+) -> Result<Program, CompileError> {
+    check_checkpointing(graph, variant)?;
+    check_parallel(graph, variant)?;
+    let graph = Arc::new(graph.clone());
+    let process = Process {
+        rank,
+        ..Process::default()
+    };
+    compile_with(
+        cancel,
+        graph,
+        variant,
+        (capability, process),
+        Launches::Kept,
+    )
+}
+
+/// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
+pub fn compile_memory_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
+    compile_memory_of_unless(cancel, graph, variant, capability, Process::default())
+}
+
+/// Which of the processes that train together a program is of, and how what depends on time goes there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Process {
+    /// Which, from 0.
+    pub rank: u64,
+    /// Whether the memory of DDP's first buckets is free before others take their place, and not only with the first message of the
+    /// backward pass after that. See Note [DDP].
+    pub buckets_go_early: bool,
+}
+
+/// The same of another process than the first.
+pub fn compile_memory_of_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+    process: Process,
+) -> Result<Program, CompileError> {
+    check_checkpointing(graph, variant)?;
+    check_parallel(graph, variant)?;
+    compile_with(
+        cancel,
+        Arc::clone(graph),
+        variant,
+        (capability, process),
+        Launches::LeftOut,
+    )
+}
+
+/// Whether a program says what its operations compute, or only what they allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Launches {
+    Kept,
+    LeftOut,
+}
+
+fn compile_with(
+    cancel: &Arc<AtomicBool>,
+    graph: Arc<Graph>,
+    variant: &Variant,
+    (capability, process): (Capability, Process),
+    launches: Launches,
+) -> Result<Program, CompileError> {
+    let mut eager = Eager::new(capability, cancel);
+    eager.rank = process.rank;
+    eager.buckets_go_early = process.buckets_go_early;
+    if launches == Launches::LeftOut {
+        eager.leave_out_launches();
+    }
+    let training = step::Training::construct(eager, graph, variant);
+    let program = training.and_then(step::Training::into_program);
+    program.map_err(|stop| match stop {
+        Stop::Cancelled => CompileError::Cancelled,
+        Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),
+    })
+}
+
+/// A repeated block of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The module's path.
+    pub path: String,
+    /// Its forward operations, and the elements of what they make at a batch of eight: blocks in which both are the same are taken to
+    /// be alike.
+    pub likeness: (usize, u64),
+}
+
+/// The repeated blocks of a model, which checkpointing per block runs twice, in the order in which they are called.
+pub fn blocks(graph: &Graph) -> Vec<Block> {
+    const BATCH: u64 = 8;
+    let chosen = checkpoint::repeated_blocks(graph);
+    let mut blocks: Vec<Block> = Vec::new();
+    for node in &graph.nodes {
+        let Some(id) = graph.callers(node.module).find(|id| chosen[id.0 as usize]) else {
+            continue;
+        };
+        let path = &graph.module(id).path;
+        let known = blocks.iter().position(|block| block.path == *path);
+        let index = known.unwrap_or_else(|| {
+            blocks.push(Block {
+                path: path.clone(),
+                likeness: (0, 0),
+            });
+            blocks.len() - 1
+        });
+        let made = node.outputs.iter();
+        let made = made.map(|id| numel(&graph.value(*id).shape).at(BATCH));
+        let (operations, elements) = &mut blocks[index].likeness;
+        *operations += 1;
+        *elements = made.fold(*elements, u64::saturating_add);
+    }
+    blocks
+}
+
+/// What of a forward pass runs a second time in the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recomputed {
+    /// Calls of modules that are checkpointed.
+    pub calls: usize,
+    /// Operations in them.
+    pub operations: usize,
+    /// All operations of the forward pass.
+    pub of_operations: usize,
+}
+
+impl Recomputed {
+    /// The part of the operations that run twice, from 0 to 1.
+    pub fn share(self) -> f64 {
+        self.operations as f64 / self.of_operations.max(1) as f64
+    }
+}
+
+/// What checkpointing has a graph compute twice.
+pub fn recomputed(graph: &Graph, variant: &Variant) -> Recomputed {
+    let regions = match variant.mode {
+        Mode::Train => checkpoint::regions(graph, &variant.checkpointing),
+        Mode::Inference => Vec::new(),
+    };
+    Recomputed {
+        calls: regions.len(),
+        operations: regions.iter().map(ExactSizeIterator::len).sum(),
+        of_operations: graph.nodes.len(),
+    }
+}
+
+/// Whether what a variant asks to checkpoint is there.
+pub fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
+    let nothing = variant.mode == Mode::Train
+        && variant.checkpointing != Checkpointing::None
+        && checkpoint::regions(graph, &variant.checkpointing).is_empty();
+    match &variant.checkpointing {
+        Checkpointing::Modules(globs) if nothing => Err(CompileError::NoSuchModules {
+            globs: globs.join(", "),
+            example: example_path(graph),
+        }),
+        _ if nothing => Err(CompileError::NoRepeatedBlocks),
+        _ => Ok(()),
+    }
+}
+
+/// The path of a module far inside.
+fn example_path(graph: &Graph) -> String {
+    let depth = |module: &&Module| module.path.matches('.').count();
+    let deepest = graph.modules.iter().max_by_key(depth);
+    deepest
+        .map(|module| module.path.clone())
+        .unwrap_or_default()
+}
+
+/// Whether a model can be wrapped as a variant asks.
+pub fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
+    let options = match &variant.parallel {
+        Parallel::None => return Ok(()),
+        Parallel::Ddp(_) | Parallel::Zero1(_) => {
+            let is_trained = |one: &Parameter| one.kind == ParameterKind::Trained;
+            let trains = graph.parameters.iter().any(is_trained);
+            return trains.then_some(()).ok_or(CompileError::NothingTrained);
+        }
+        Parallel::Fsdp2(options) => options,
+    };
+    let globs = options.units.as_deref().unwrap_or_default();
+    if !globs.is_empty() && parallel::unit_paths(graph, options).is_empty() {
+        return Err(CompileError::NoSuchUnits {
+            globs: globs.join(", "),
+            example: example_path(graph),
+        });
+    }
+    let is_number = |parameter: &&Parameter| {
+        parameter.kind != ParameterKind::Buffer && graph.value(parameter.value).shape.is_empty()
+    };
+    if let Some(number) = graph.parameters.iter().find(is_number) {
+        return Err(CompileError::ScalarParameter {
+            path: number.path.clone(),
+        });
+    }
+    let Some(gathered) = options.mixed_precision.param_dtype else {
+        return Ok(());
+    };
+    let stored = |parameter: &Parameter| {
+        let dtype = graph.value(parameter.value).dtype;
+        (parameter.value, variant.precision.stored(dtype))
+    };
+    let buffers = graph.parameters.iter();
+    let buffers = buffers.filter(|parameter| parameter.kind == ParameterKind::Buffer);
+    let others: BTreeMap<ValueId, DType> = buffers
+        .map(stored)
+        .filter(|(_, dtype)| dtype.is_float() && *dtype != gathered)
+        .collect();
+    for node in graph
+        .nodes
+        .iter()
+        .filter(|node| node.op.name() == "batch_norm")
+    {
+        if let Some(stored) = node.inputs.iter().find_map(|id| others.get(id)) {
+            return Err(CompileError::BatchNormUnderMixedPrecision {
+                module: graph.module(node.module).path.clone(),
+                gathered,
+                stored: *stored,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! What an optimizer step allocates: state on the first, temporaries on each.
+//!
+//! See Note [Optimizers].
+
+mod adafactor;
+mod clip;
+mod eight_bits;
+
+pub(super) use clip::clip_grad_norm;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::eager::{Eager, Leaf, Stop, Tensor};
+use crate::program::{Category, Host, Kernel, Moving, Updating, Work};
+use crate::shape::{DType, Extent};
+use batchfit_step::{Optimizer, OptimizerImpl};
+
+/// A trained parameter with what the optimizer keeps for it.
+#[derive(Debug)]
+pub(super) struct Trained {
+    pub(super) leaf: Rc<Leaf>,
+    pub(super) tensor: Tensor,
+    state: Vec<Tensor>,
+}
+
+impl Trained {
+    pub(super) fn new(leaf: Rc<Leaf>, tensor: Tensor) -> Trained {
+        Trained {
+            leaf,
+            tensor,
+            state: Vec::new(),
+        }
+    }
+
+    /// What the loss does not depend on gets no gradient, no state and no update.
+    fn has_gradient(&self) -> bool {
+        self.leaf.grad.borrow().is_some()
+    }
+
+    fn gradient(&self) -> Option<Tensor> {
+        self.leaf.grad.borrow().clone()
+    }
+}
+
+/// How many moments an optimizer keeps of a parameter that are as large as it.
+pub(super) fn whole_moments(optimizer: Optimizer) -> u64 {
+    match optimizer {
+        Optimizer::Adam | Optimizer::Adamw => 2,
+        Optimizer::SgdMomentum => 1,
+        // Those of eight bits run on GPUs alone; of Adafactor's, vectors are left, which are small beside matrices.
+        Optimizer::Sgd
+        | Optimizer::Adamw8bit
+        | Optimizer::PagedAdamw8bit
+        | Optimizer::Adamw8bitTorchao
+        | Optimizer::Adafactor
+        | Optimizer::AdafactorTransformers => 0,
+    }
+}
+
+/// `optimizer.step()`, which goes through the parameters of these places in their order.
+pub(super) fn step(
+    eager: &mut Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameters: &mut [Trained],
+    mine: &[usize],
+    found_inf: Option<&Tensor>,
+) -> Result<(), Stop> {
+    let has_gradient = |index: &&usize| parameters[**index].has_gradient();
+    let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
+    let grad_enabled = std::mem::replace(&mut eager.grad_enabled, false);
+    let ended = match optimizer {
+        Optimizer::Adamw8bit => {
+            eight_bits::bitsandbytes(eager, parameters, &mine, None);
+            Ok(())
+        }
+        Optimizer::PagedAdamw8bit => {
+            let paged = Some(eight_bits::PAGED_FROM);
+            eight_bits::bitsandbytes(eager, parameters, &mine, paged);
+            Ok(())
+        }
+        Optimizer::Adamw8bitTorchao => {
+            eight_bits::torchao(eager, parameters, &mine);
+            Ok(())
+        }
+        Optimizer::Adafactor if implementation == OptimizerImpl::Foreach => {
+            adafactor::together(eager, parameters, &mine)
+        }
+        Optimizer::Adafactor => adafactor::one_by_one(eager, parameters, &mine),
+        Optimizer::AdafactorTransformers => adafactor::transformers(eager, parameters, &mine),
+        Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw => {
+            whole(
+                eager,
+                optimizer,
+                implementation,
+                parameters,
+                &mine,
+                found_inf,
+            );
+            Ok(())
+        }
+    };
+    eager.grad_enabled = grad_enabled;
+    ended
+}
+
+/// SGD, Adam and `AdamW`, whose state is as large as the parameters.
+fn whole(
+    eager: &mut Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameters: &mut [Trained],
+    mine: &[usize],
+    found_inf: Option<&Tensor>,
+) {
+    let first = parameters
+        .iter()
+        .all(|parameter| parameter.state.is_empty());
+    if first {
+        for index in mine {
+            make_state(eager, optimizer, implementation, &mut parameters[*index]);
+        }
+    }
+    let mine = || mine.iter().map(|index| &parameters[*index]);
+    let adam = matches!(optimizer, Optimizer::Adam | Optimizer::Adamw);
+    eager.set_category(Category::OptimizerScratch);
+    // Adam's square roots: all at once with foreach, freed from the last to the first; one after the
+    // other without, where the previous denominator is still a local variable while the next is made.
+    let mut temporaries = Vec::new();
+    if adam && implementation == OptimizerImpl::Foreach {
+        for parameter in mine() {
+            eager.set_label(&parameter.leaf.path);
+            let tensor = &parameter.tensor;
+            temporaries.push(eager.empty_strided(
+                &tensor.shape,
+                tensor.strides.clone(),
+                tensor.dtype,
+            ));
+        }
+    }
+    note_update(eager, optimizer, implementation, mine());
+    let mut denominator = None;
+    for parameter in mine() {
+        eager.set_label(&parameter.leaf.path);
+        if adam && implementation == OptimizerImpl::ForLoop {
+            let tensor = &parameter.tensor;
+            let strides = || tensor.strides.clone();
+            let root = eager.empty_strided(&tensor.shape, strides(), tensor.dtype);
+            let next = eager.empty_strided(&tensor.shape, strides(), tensor.dtype);
+            drop(root);
+            denominator = Some(next);
+        }
+        update(eager, optimizer, first, parameter, found_inf);
+    }
+    drop(denominator);
+    while let Some(temporary) = temporaries.pop() {
+        drop(temporary);
+    }
+}
+
+/// What the update of these parameters asks of the card and of the host.
+fn note_update<'a>(
+    eager: &Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameters: impl Iterator<Item = &'a Trained>,
+) {
+    let is_fused = implementation == OptimizerImpl::Fused;
+    let (kind, state) = match optimizer {
+        Optimizer::Sgd => (Updating::Sgd, 0),
+        Optimizer::SgdMomentum => (Updating::SgdMomentum, 1),
+        Optimizer::Adam if is_fused => (Updating::AdamFused, 2),
+        Optimizer::Adam => (Updating::Adam, 2),
+        Optimizer::Adamw if is_fused => (Updating::AdamwFused, 2),
+        Optimizer::Adamw => (Updating::Adamw, 2),
+        // What the others do is noted launch by launch.
+        _ => return,
+    };
+    let host = match (implementation, state) {
+        (OptimizerImpl::ForLoop, _) => Host::LoneUpdate,
+        (OptimizerImpl::Foreach, 2) => Host::AdamUpdate,
+        (OptimizerImpl::Foreach | OptimizerImpl::Fused, _) => Host::Update,
+    };
+    // Parameters of a type are updated together.
+    let mut all: Vec<(DType, u32, Extent)> = Vec::new();
+    for parameter in parameters {
+        let (dtype, elements) = (parameter.tensor.dtype, parameter.tensor.numel());
+        match all.iter_mut().find(|(of, ..)| *of == dtype) {
+            Some((_, count, sum)) => {
+                *count += 1;
+                *sum = *sum + elements;
+            }
+            None => all.push((dtype, 1, elements)),
+        }
+    }
+    for (dtype, count, elements) in all {
+        eager.recorder().note(host, count);
+        // Parameter and gradient are read, the state too; the gradient alone is not written.
+        let passes = Extent::fixed(dtype.size() * (3 + 2 * state));
+        eager.queue(Work::Moving {
+            kind: Moving::Update(kind),
+            dtype,
+            lengths: [Extent::fixed(count.into()), elements, Extent::ONE],
+            moved: elements * passes,
+        });
+    }
+}
+
+/// State in the order in which it is made for one parameter.
+fn make_state(
+    eager: &mut Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameter: &mut Trained,
+) {
+    let names: &[&str] = match (optimizer, implementation) {
+        (Optimizer::SgdMomentum, _) => &["momentum_buffer"],
+        (Optimizer::Adam | Optimizer::Adamw, OptimizerImpl::Fused) => {
+            &["step", "exp_avg", "exp_avg_sq"]
+        }
+        (Optimizer::Adam | Optimizer::Adamw, _) => &["exp_avg", "exp_avg_sq"],
+        // SGD has none; the others make theirs themselves.
+        _ => &[],
+    };
+    eager.set_category(Category::OptimizerState);
+    for name in names {
+        eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
+        let tensor = &parameter.tensor;
+        let made = if *name == "step" {
+            eager.empty(&[], DType::Float32)
+        } else {
+            eager.empty_strided(&tensor.shape, tensor.strides.clone(), tensor.dtype)
+        };
+        eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+        parameter.state.push(Tensor::new(made));
+    }
+}
+
+fn update(
+    eager: &mut Eager,
+    optimizer: Optimizer,
+    first: bool,
+    parameter: &Trained,
+    found_inf: Option<&Tensor>,
+) {
+    let Some(gradient) = parameter.gradient() else {
+        return;
+    };
+    let mut inputs = vec![&*gradient];
+    inputs.extend(found_inf.map(|flag| &**flag));
+    let mut outputs = vec![&*parameter.tensor];
+    // A fused step's counter is on the device; the launch counts by itself.
+    let moments = parameter.state.len().saturating_sub(2);
+    let kernel = match optimizer {
+        Optimizer::Sgd => Kernel::Sgd,
+        Optimizer::SgdMomentum => {
+            outputs.extend(parameter.state.iter().map(|state| &**state));
+            Kernel::SgdMomentum { first }
+        }
+        _ => {
+            outputs.extend(parameter.state[moments..].iter().map(|state| &**state));
+            Kernel::Adam {
+                decoupled: optimizer == Optimizer::Adamw,
+            }
+        }
+    };
+    eager.launch(kernel, &inputs, &outputs);
+}
+
+/// `zero_grad(set_to_none=True)`.
+pub(super) fn zero_grad(parameters: &[Trained]) {
+    for parameter in parameters {
+        drop(parameter.leaf.grad.borrow_mut().take());
+    }
+}

@@ -1,0 +1,91 @@
+//! Compilations that are cancelled, and long ones.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::compile::{CompileError, compile_unless};
+use crate::graph::{Builder, ParameterKind};
+use crate::ops::{Elementwise, Op};
+use crate::program::Capability;
+use crate::shape::Extent;
+
+const H200: Capability = Capability {
+    compute: (9, 0),
+    multiprocessors: 132,
+    threads_per_multiprocessor: 2048,
+};
+
+fn begun(graph: &Graph, variant: &Variant, cancel: &Arc<AtomicBool>) -> Training {
+    let eager = Eager::new(H200, cancel);
+    Training::construct(eager, Arc::new(graph.clone()), variant).unwrap()
+}
+
+/// A chain of this many activations.
+fn chain(length: usize) -> Graph {
+    let mut builder = Builder::new("Chain");
+    let eight = Extent::fixed(8);
+    let trained = ParameterKind::Trained;
+    let weight = builder.parameter("weight", trained, DType::Float32, vec![eight]);
+    let shape = vec![Extent::BATCH, eight];
+    let input = builder.input("x", DType::Float32, shape, Content::Normal);
+    let product = builder.apply(
+        Builder::ROOT,
+        "product",
+        Op::Elementwise(Elementwise::of("aten.mul.Tensor")),
+        &[input, weight],
+    );
+    let mut value = product.unwrap();
+    let op: Op = Elementwise::of("aten.tanh.default").into();
+    for _ in 0..length {
+        let next = builder.apply(Builder::ROOT, "tanh", op.clone(), &[value]);
+        value = next.unwrap();
+    }
+    builder.finish(value, value)
+}
+
+#[test]
+fn a_cancelled_compilation_stops_before_the_next_operation() {
+    let cancel = Arc::new(AtomicBool::new(true));
+    let graph = chain(100);
+    let cancelled = compile_unless(&cancel, &graph, &Variant::default(), H200);
+    assert_eq!(cancelled, Err(CompileError::Cancelled));
+
+    cancel.store(false, Ordering::Relaxed);
+    let mut training = begun(&graph, &Variant::default(), &cancel);
+    let batch = training.make_batch();
+    let mut environment: Environment = batch.into_iter().collect();
+    let forward = Rc::clone(&training.forward);
+    forward
+        .run(&mut training.eager, &mut environment, 0..50)
+        .unwrap();
+    let done = training.eager.recorder().take_section().len();
+    cancel.store(true, Ordering::Relaxed);
+    let stopped = forward.run(&mut training.eager, &mut environment, 50..100);
+    assert_eq!(stopped, Err(Stop::Cancelled));
+    assert!(done > 50);
+    assert_eq!(training.eager.recorder().take_section(), []);
+
+    // The backward pass too.
+    let last = environment.into_values().next_back().unwrap();
+    let stopped = backward(&mut training.eager, &last, Rc::clone(&last));
+    assert_eq!(stopped, Err(Stop::Cancelled));
+    assert_eq!(training.eager.recorder().take_section(), []);
+}
+
+/// What never ran backward owns all that came before it.
+#[test]
+fn a_long_chain_that_is_given_up_needs_no_deep_stack() {
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    let work = || {
+        let graph = chain(20_000);
+        let mut training = begun(&graph, &Variant::default(), &Arc::default());
+        let batch = training.make_batch();
+        let mut environment: Environment = batch.into_iter().collect();
+        let forward = Rc::clone(&training.forward);
+        forward
+            .run(&mut training.eager, &mut environment, 0..20_000)
+            .unwrap();
+        drop(environment);
+    };
+    thread.spawn(work).unwrap().join().unwrap();
+}

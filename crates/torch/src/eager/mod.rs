@@ -1,0 +1,22 @@
+//! PyTorch's eager mode without values: tensors, storages, autograd, autocast and checkpoints.
+//!
+//! Knows no operator; those are in the module `ops`. Ownership here *is* ownership in PyTorch: a storage is
+//! freed in the program when its last owner is dropped.
+
+mod autocast;
+mod autograd;
+mod checkpoint;
+mod engine;
+mod host_number;
+mod process;
+mod recorder;
+mod tensor;
+mod writing;
+
+pub use autograd::{Draft, Saved, Slot};
+pub use checkpoint::{Frame, Region};
+pub use engine::backward;
+pub use process::{Eager, Stop, Thread, Watcher};
+pub use recorder::Storage;
+pub use tensor::{Elements, History, Leaf, Tensor, TensorBody};
+pub use writing::viewed;

@@ -1,0 +1,201 @@
+//! Convolutions through cuDNN, and PyTorch's own depthwise ones.
+
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
+use crate::ops::{Convolution, Resample};
+use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
+use crate::shape::{Extent, MemoryFormat};
+
+impl Eager {
+    /// A convolution or a transposed one. Autocast casts bias, weight, input: last argument first.
+    ///
+    /// All run in one memory format: channels-last if the input or the weight suggests it. What lies
+    /// otherwise is copied: the input for as long as the pass takes, the weight for each kernel of cuDNN.
+    /// The backward pass first copies input and gradient; these copies live until the weight's gradient is
+    /// done. Then input, weight, bias, each with its own workspace; PyTorch's own depthwise kernels for planes
+    /// make that of the weight first, on row-major data; those for volumes do not.
+    pub fn convolution(
+        &mut self,
+        convolution: &Convolution,
+        [x, weight]: [&Tensor; 2],
+        bias: Option<&Tensor>,
+        y_shape: &[Extent],
+    ) -> Result<Tensor, Stop> {
+        if x.shape.len() == 3 {
+            let [n, channels, length] = [y_shape[0], y_shape[1], y_shape[2]];
+            let planes = [n, channels, Extent::ONE, length];
+            if let Convolution::PaddedAfter(..) = convolution {
+                let bias = bias.map(|bias| self.low(bias));
+                let weight = self.low(weight);
+                let x = self.low(x);
+                let (padded, plain) = self.padded_after(convolution, &x)?;
+                return self.convolution(&plain, [&padded, &weight], bias.as_ref(), y_shape);
+            }
+            let plane = self.unsqueeze(x, 2);
+            let taps = self.unsqueeze(weight, 2);
+            let y = self.convolution(convolution, [&plane, &taps], bias, &planes)?;
+            return Ok(self.reshape(&y, y_shape));
+        }
+        let bias = bias.map(|bias| self.low(bias));
+        let weight = self.low(weight);
+        let x = self.low(x);
+        let (x, convolution) = self.padded_after(convolution, &x)?;
+        let mut draft = Draft::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
+        draft.save(self, "input", &x)?;
+        draft.save(self, "weight", &weight)?;
+        let fixed = |length: &Extent| {
+            length
+                .as_fixed()
+                .expect("checked when the graph was built: sides are fixed")
+        };
+        let (window, output_padding, transposed) = match convolution {
+            Convolution::Plain(window) | Convolution::PaddedAfter(window, _) => {
+                (window, [0; 3], false)
+            }
+            Convolution::Transposed(window, extra) => (window, extra, true),
+        };
+        let volumes = x.shape.len() == 5;
+        let mut input = [1; 3];
+        for (side, length) in input[usize::from(!volumes)..].iter_mut().zip(&x.shape[2..]) {
+            *side = fixed(length);
+        }
+        let format = conv_format(&x, &weight);
+        let shape = ConvolutionShape {
+            pass: ConvolutionPass::Forward,
+            dtype: x.dtype,
+            samples: x.shape[0],
+            in_channels: fixed(&x.shape[1]),
+            out_channels: fixed(&y_shape[1]),
+            input,
+            window,
+            transposed,
+            output_padding,
+            volumes,
+            channels_last: format == MemoryFormat::ChannelsLast,
+        };
+        let dense = self.copy_in(&x, format);
+        let y = self.empty_strided(y_shape, format.strides(y_shape), x.dtype);
+        let kernel_weight = self.kernel_weight(shape, format, &weight);
+        self.convolve(shape, [&dense, &kernel_weight], &y);
+        drop(kernel_weight);
+        if let Some(bias) = &bias {
+            let mut strides = vec![Extent::ZERO; y.shape.len()];
+            strides[1] = Extent::ONE;
+            let everywhere = bias.alias(y.shape.clone(), strides);
+            self.launch(Kernel::Binary(Binary::Add), &[&y, &everywhere], &[&y]);
+        }
+        drop(dense);
+        let wants = [
+            x.requires_grad(),
+            weight.requires_grad(),
+            bias.as_ref().is_some_and(|bias| bias.requires_grad()),
+        ];
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None, None];
+            };
+            eager.convolution_grads(shape, format, wants, gradient, saved)
+        });
+        Ok(y)
+    }
+
+    fn convolution_grads(
+        &mut self,
+        shape: ConvolutionShape,
+        format: MemoryFormat,
+        wants: [bool; 3],
+        gradient: &Tensor,
+        saved: &Saved,
+    ) -> Vec<Option<Tensor>> {
+        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let own_kernel = runs_own_kernel(shape);
+        let dense_x = if wants[1] {
+            self.copy_in(x, format)
+        } else {
+            Tensor::clone(x)
+        };
+        let dense = self.copy_in(gradient, format);
+        let made = |eager: &mut Eager, like: &Tensor, format: MemoryFormat| {
+            let strides = format.strides(&like.shape);
+            eager.empty_strided(&like.shape, strides, gradient.dtype)
+        };
+        let of_x = |eager: &mut Eager| {
+            let result = made(eager, x, format);
+            let with = eager.kernel_weight(shape, format, weight);
+            let pass = ConvolutionPass::GradInput;
+            let shape = ConvolutionShape { pass, ..shape };
+            eager.convolve(shape, [&dense, &with], &result);
+            Tensor::new(result)
+        };
+        let of_weight = |eager: &mut Eager| {
+            let layout = if own_kernel {
+                MemoryFormat::Contiguous
+            } else {
+                format
+            };
+            let result = made(eager, weight, layout);
+            let pass = ConvolutionPass::GradWeight;
+            let shape = ConvolutionShape { pass, ..shape };
+            eager.convolve(shape, [&dense, &dense_x], &result);
+            Tensor::new(result)
+        };
+        let weight_first = own_kernel && format == MemoryFormat::Contiguous && !shape.volumes;
+        let early = (wants[1] && weight_first).then(|| of_weight(self));
+        let grad_x = wants[0].then(|| of_x(self));
+        let late = (wants[1] && !weight_first).then(|| of_weight(self));
+        drop(dense);
+        drop(dense_x);
+        let grad_bias = wants[2].then(|| self.channel_sum(gradient));
+        vec![grad_x, early.or(late), grad_bias]
+    }
+
+    /// The operand with the zeros that `padding="same"` puts after it, and the convolution that is left.
+    fn padded_after(
+        &mut self,
+        convolution: &Convolution,
+        x: &Tensor,
+    ) -> Result<(Tensor, Convolution), Stop> {
+        let Convolution::PaddedAfter(window, after) = convolution else {
+            return Ok((Tensor::clone(x), *convolution));
+        };
+        let rank = x.shape.len() - 2;
+        let amounts = after.iter().rev().take(rank);
+        let amounts = amounts.map(|after| [0, after.cast_signed()]).collect();
+        let sides = x.shape.iter().enumerate().map(|(dim, length)| match dim {
+            0 | 1 => *length,
+            dim => *length + Extent::fixed(after[3 - rank + dim - 2]),
+        });
+        let shape: Vec<Extent> = sides.collect();
+        let padded = self.resample(&Resample::constant(amounts), x, &shape)?;
+        let padded = padded.into_iter().next().expect("a pad has a result");
+        Ok((padded, Convolution::Plain(*window)))
+    }
+
+    /// The weight as the kernel reads it.
+    fn kernel_weight(
+        &mut self,
+        shape: ConvolutionShape,
+        format: MemoryFormat,
+        weight: &Tensor,
+    ) -> Tensor {
+        if runs_own_kernel(shape) {
+            Tensor::clone(weight)
+        } else {
+            self.copy_in(weight, format)
+        }
+    }
+}
+
+/// Whether PyTorch's own kernel runs. A batch of one alone may go elsewhere, and only in float16.
+fn runs_own_kernel(shape: ConvolutionShape) -> bool {
+    !shape.at(2).uses_cudnn()
+}
+
+/// `cudnn_conv_suggest_memory_format`.
+fn conv_format(x: &Tensor, weight: &Tensor) -> MemoryFormat {
+    let suggested = [x.suggested_format(), weight.suggested_format()];
+    if suggested.contains(&MemoryFormat::ChannelsLast) {
+        MemoryFormat::ChannelsLast
+    } else {
+        MemoryFormat::Contiguous
+    }
+}

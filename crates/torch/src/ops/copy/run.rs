@@ -1,0 +1,155 @@
+//! Copies of elements, in the same place or another.
+
+use std::rc::Rc;
+
+use super::kernel;
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::{Extent, MemoryFormat, numel, strides_like};
+
+impl Eager {
+    /// `gather(x, indices)` along a dimension.
+    pub fn gather(&mut self, x: &Tensor, indices: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "index", indices)?;
+        draft.save(self, "self", x)?;
+        let y = self.empty(&indices.shape, x.dtype);
+        self.launch(Kernel::Gather { dim }, &[x, indices], &[&y]);
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
+            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("index")];
+            eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
+            Rc::new(grad_x)
+        }))
+    }
+
+    /// `contiguous()`: the tensor itself where it is.
+    pub fn contiguous(&mut self, x: &Tensor) -> Tensor {
+        if x.is_contiguous() {
+            Rc::clone(x)
+        } else {
+            self.copy_contiguous(x)
+        }
+    }
+
+    /// `clone()`: a copy in the same layout.
+    pub fn clone_of(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let strides = strides_like(&x.shape, &x.strides);
+        let copy = self.empty_strided(&x.shape, strides, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+
+    /// `contiguous(memory_format=torch.channels_last)`: the tensor itself where it lies like that already.
+    pub(super) fn in_channels_last(&mut self, x: &Tensor, always: bool) -> Tensor {
+        if !always && x.is_in(MemoryFormat::ChannelsLast) {
+            return Rc::clone(x);
+        }
+        let draft = Draft::new(self, &[Some(x)]);
+        let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
+        let copy = self.empty_strided(&x.shape, strides, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+
+    /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
+    pub fn roll(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.rolled(x, shifts);
+        let back = |(shift, dim): &(i64, Option<usize>)| (-shift, *dim);
+        let shifts: Vec<_> = shifts.iter().map(back).collect();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(eager.rolled(gradient, &shifts)))]
+        });
+        y
+    }
+
+    fn rolled(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> TensorBody {
+        let mut along = |x: &Tensor, (shift, dim): (i64, Option<usize>)| {
+            let dense = self.dense_copy(x);
+            let y = self.empty(&x.shape, x.dtype);
+            let kernel = kernel::rolled(shift, dim, x.shape.len());
+            self.launch(kernel, &[&dense], &[&y]);
+            y
+        };
+        let mut shifts = shifts.iter().copied();
+        let mut y = along(x, shifts.next().unwrap_or((0, None)));
+        for shift in shifts {
+            let before = Rc::new(y);
+            y = along(&before, shift);
+        }
+        y
+    }
+
+    /// `flip`.
+    pub(super) fn flip(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let kernel = kernel::flipped(dims, x.shape.len());
+        let flipped = move |eager: &mut Eager, x: &Tensor| {
+            let y = eager.empty_strided(&x.shape, strides_like(&x.shape, &x.strides), x.dtype);
+            eager.launch(kernel.clone(), &[x], &[&y]);
+            y
+        };
+        let y = flipped(self, x);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(flipped(eager, gradient)))]
+        });
+        y
+    }
+
+    /// `repeat(times)`: the gradient is cut into the repetitions, which are summed.
+    pub fn repeat(&mut self, x: &Tensor, times: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let added = times.len() - x.shape.len();
+        let padded = [&vec![Extent::ONE; added], &*x.shape].concat();
+        let shape: Vec<Extent> = padded.iter().zip(times).map(|(n, t)| *n * *t).collect();
+        let y = self.empty(&shape, x.dtype);
+        self.launch(kernel::repeated(x.shape.len(), times.len()), &[x], &[&y]);
+        let (own, times) = (x.shape.clone(), times.to_vec());
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let repeated = |(t, n): (&Extent, &Extent)| match *t {
+                Extent::ONE => vec![*n],
+                t => vec![t, *n],
+            };
+            let lengths = times.iter().zip(&padded);
+            let cut: Vec<Extent> = lengths.clone().flat_map(repeated).collect();
+            if numel(&times) == Extent::ONE {
+                return vec![Some(eager.reshape(gradient, &own))];
+            }
+            let gradient = eager.reshape(gradient, &cut);
+            let kept = lengths.flat_map(|(t, n)| match *t {
+                Extent::ONE => vec![*n],
+                _ => vec![Extent::ONE, *n],
+            });
+            let sum = eager.sum_to(&gradient, &kept.collect::<Vec<_>>());
+            vec![Some(eager.reshape(&sum, &own))]
+        });
+        y
+    }
+
+    /// A tensor without history in row-major order: itself, or a copy.
+    pub fn dense_copy(&mut self, gradient: &Tensor) -> Tensor {
+        if gradient.is_contiguous() {
+            return Rc::clone(gradient);
+        }
+        let copy = self.empty(&gradient.shape, gradient.dtype);
+        self.launch(Kernel::Copy, &[gradient], &[&copy]);
+        Rc::new(copy)
+    }
+
+    pub fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let copy = self.empty(&x.shape, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+}

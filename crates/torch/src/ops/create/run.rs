@@ -1,0 +1,63 @@
+//! Tensors made out of nothing.
+
+use crate::eager::{Eager, Elements, Tensor, TensorBody};
+use crate::ops::{Create, CreatedType, Place};
+use crate::shape::{DType, Extent, contiguous_strides};
+
+impl Eager {
+    /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
+    /// random keys to sort them by, of 32 bits where collisions are rare enough.
+    fn shuffle(&mut self, count: Extent) {
+        fn key(n: u64) -> u64 {
+            if n <= 30_000 { 4 * n } else { 8 * n }
+        }
+        drop(self.scratch(8));
+        let positions = self.empty(&[count], DType::Int64);
+        let mut keys =
+            || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
+        let (keys, sorted) = (keys(), keys());
+        // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
+        let sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {
+            few @ 0..=2_048 => few.min(1),
+            many => key(many) + 8 * many + 33_279,
+        });
+        drop(sort);
+        drop(sorted);
+        drop(keys);
+        drop(positions);
+    }
+
+    /// `zeros`, `full`, `arange` and the like. `model` is the type of the model's parameters; `operand`
+    /// that of the tensor that the result is to be like.
+    pub fn create(&mut self, create: &Create, model: DType, operand: Option<&Tensor>) -> Tensor {
+        let dtype = match (create.dtype, operand) {
+            // A graph exported in float32 names float32 where the model's code names its own type.
+            (CreatedType::OfModel(DType::Float32), _) => model,
+            (CreatedType::OfOperand(_), Some(operand)) => operand.dtype,
+            (recorded, _) => match recorded {
+                CreatedType::Fixed(dtype)
+                | CreatedType::OfModel(dtype)
+                | CreatedType::OfOperand(dtype) => dtype,
+            },
+        };
+        let y = match create.place {
+            Place::Card => self.empty(&create.shape, dtype),
+            Place::Host => TensorBody::from(Elements {
+                storage: self.scratch_of(Extent::ZERO, dtype),
+                dtype,
+                offset: Extent::ZERO,
+                shape: create.shape.as_slice().into(),
+                strides: contiguous_strides(&create.shape).into(),
+                is_of_host: true,
+                number: create.number(),
+            }),
+        };
+        if let Some(kernel) = create.kernel(dtype) {
+            self.launch(kernel, &[], &[&y]);
+        }
+        if create.name == "randperm" {
+            self.shuffle(create.shape[0]);
+        }
+        Tensor::new(y)
+    }
+}

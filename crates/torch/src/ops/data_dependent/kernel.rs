@@ -1,0 +1,168 @@
+//! Kernels that find elements by their values.
+//!
+//! Results are as long as the memory rule takes them to be, which may be longer or shorter than what values say.
+
+use crate::program::{Form, Generated, Kernel, Number, Text};
+
+/// What stands behind the places that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beyond {
+    /// The same places again from the first on, so that averages over all are about right.
+    Repeat,
+    /// None: nothing is written there.
+    Nowhere,
+}
+
+fn groups(
+    name: &'static str,
+    inputs: &[&'static str],
+    outputs: &[&'static str],
+    rank: usize,
+    body: impl Into<Text>,
+) -> Generated {
+    let form = Form::Groups {
+        over: 0,
+        without: (0..rank).collect(),
+        body: body.into(),
+    };
+    Generated::of(name, inputs, outputs, form)
+}
+
+/// A part of all elements in order for each thread: `begin` to `end`.
+const CHUNK: &str = "const i64 n = x.count(), chunk = (n + LANES - 1) / LANES;
+    const i64 begin = lane * chunk < n ? lane * chunk : n, end = begin + chunk < n ? begin + chunk : n;
+    i64 own = 0;";
+
+/// `nonzero` of a tensor with some dimensions.
+pub(super) fn nonzero(rank: usize, beyond: Beyond) -> Kernel {
+    let body = format!(
+        "{CHUNK}
+    for (i64 j = begin; j < end; ++j) own += x.flat(j) != 0;
+    i64 at = row_before(own, (i64)0);
+    const i64 all = row_sum(own), rows = places.size(0);
+    for (i64 j = begin; j < end; ++j) {{
+        if (x.flat(j) == 0) continue;
+        for (i64 k = at; k < rows; k += all) {{
+            i64 left = j;
+            for (int d = {rank} - 1; d >= 0; --d) {{ places.set(left % x.size(d), k, d); left /= x.size(d); }}
+            if (!repeats) break;
+        }}
+        ++at;
+    }}
+    if (all == 0 || !repeats)
+        for (i64 k = all + lane; k < rows; k += LANES)
+            for (int d = 0; d < {rank}; ++d) places.set(repeats ? 0 : NOWHERE, k, d);"
+    );
+    groups("nonzero", &["x"], &["places"], rank, body)
+        .with("repeats", Number::Truth(beyond == Beyond::Repeat))
+        .into()
+}
+
+/// How many elements up to each are true, or their sum, over the flattened tensor.
+pub(super) fn counted(rank: usize) -> Kernel {
+    let body = "const I chunk = (n + LANES - 1) / LANES;
+    const I begin = lane * chunk < n ? lane * chunk : n, end = begin + chunk < n ? begin + chunk : n;
+    i64 sum = 0;
+    for (I j = begin; j < end; ++j) sum += (i64)x(j);
+    i64 total = row_before(sum, (i64)0);
+    for (I j = begin; j < end; ++j) { total += (i64)x(j); sums.set(total, j); }";
+    let form = Form::Rows {
+        dims: (0..rank).collect(),
+        body: body.into(),
+    };
+    Generated::of("cumsum", ["x"], ["sums"], form).into()
+}
+
+/// `masked_scatter_`: the next element of the source for each that the mask marks.
+pub(super) fn masked_scatter() -> Kernel {
+    let form = Form::Each {
+        over: 3,
+        without: Vec::new(),
+        body: "const i64 which = sums.at(i) - 1;
+    if (mask.at(i) && which >= 0 && which < source.count()) into.set_at(source.flat(which), i);"
+            .into(),
+    };
+    Generated::of(
+        "masked_scatter_",
+        ["mask", "sums", "source"],
+        ["into"],
+        form,
+    )
+    .into()
+}
+
+/// Which element is repeated at each place: the first whose repetitions and those before it go beyond.
+pub(super) fn repeated_places() -> Kernel {
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: "i64 low = 0, high = sums.count();
+    while (low < high) { const i64 middle = (low + high) / 2; if (sums.flat(middle) > (i64)i[0]) high = middle; else low = middle + 1; }
+    places.set_at(low < sums.count() ? low : max_whole(sums.count() - 1, 0), i);"
+            .into(),
+    };
+    Generated::of("repeat_interleave", ["sums"], ["places"], form).into()
+}
+
+/// Sorts a vector in its own memory, by a bitonic network as long as it must be.
+pub(super) fn sorted_in_place() -> Kernel {
+    let body = "const i64 n = x.size(0);
+    for (i64 run = 2; run < 2 * n; run *= 2)
+        for (i64 step = run / 2; step > 0; step /= 2) {
+            for (i64 low = lane; low < n; low += LANES) {
+                const i64 in_run = low & (run - 1);
+                const i64 high = step == run / 2 ? low - in_run + run - 1 - in_run : low + step;
+                if ((step == run / 2 ? in_run >= run / 2 : (low & step) != 0) || high >= n) continue;
+                const auto a = x(low), b = x(high);
+                if (ordered(a) > ordered(b)) { x.set(b, low); x.set(a, high); }
+            }
+            row_wait();
+        }";
+    let none: [&'static str; 0] = [];
+    groups("sort", &none, &["x"], 1, body).into()
+}
+
+/// The distinct elements of a tensor whose equal ones are neighbours, which of them each element is, and how many there are
+/// of each. Behind them the last one stands again, none times.
+pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
+    let places = if inverse {
+        "places.set_flat(at - 1, j);"
+    } else {
+        ""
+    };
+    let many = if counts {
+        "i64 behind = j + 1; while (behind < n && ordered(x.flat(behind)) == ordered(value)) ++behind; many.set(behind - j, at);"
+    } else {
+        ""
+    };
+    let no_more = if counts { "many.set(0, k);" } else { "" };
+    let body = format!(
+        "{CHUNK}
+    for (i64 j = begin; j < end; ++j) own += j == 0 || ordered(x.flat(j)) != ordered(x.flat(j - 1));
+    i64 at = row_before(own, (i64)0);
+    const i64 all = row_sum(own);
+    for (i64 j = begin; j < end; ++j) {{
+        const auto value = x.flat(j);
+        if (j == 0 || ordered(value) != ordered(x.flat(j - 1))) {{ whole.set(value, at); {many} ++at; }}
+        {places}
+    }}
+    for (i64 k = all + lane; k < n; k += LANES) {{ whole.set(x.flat(n - 1), k); {no_more} }}"
+    );
+    let mut outputs = vec!["whole"];
+    outputs.extend(inverse.then_some("places"));
+    outputs.extend(counts.then_some("many"));
+    groups("unique", &["x"], &outputs, rank, body).into()
+}
+
+/// Where each element is among sorted ones.
+pub(super) fn found() -> Kernel {
+    let form = Form::Each {
+        over: 2,
+        without: Vec::new(),
+        body: "const i64 own = ordered(x.at(i)); i64 low = 0, high = sorted.count();
+    while (low < high) { const i64 middle = (low + high) / 2; if (ordered(sorted(middle)) >= own) high = middle; else low = middle + 1; }
+    places.set_at(low, i);"
+            .into(),
+    };
+    Generated::of("unique", ["x", "sorted"], ["places"], form).into()
+}

@@ -1,0 +1,122 @@
+//! What each operator is: how it is read from ATen, its shapes, and what eager PyTorch does for it.
+//!
+//! One module for each family, and each holds all that is known of its operators. What they have in
+//! common is [`Operator`]; [`Op`] is any of them.
+
+#[macro_use]
+mod registry;
+
+mod attention;
+mod cast;
+mod complex;
+mod convolution;
+mod copy;
+mod create;
+mod data_dependent;
+mod distance;
+mod einsum;
+mod elementwise;
+mod embedding;
+mod fourier;
+mod indexed;
+mod join;
+mod linear;
+mod loss;
+mod matmul;
+mod norm;
+mod opaque;
+mod pool;
+mod products;
+mod random;
+mod recurrent;
+mod reduce;
+mod resample;
+mod scan;
+mod scattered;
+mod scripted;
+mod softmax;
+mod view;
+mod written;
+
+use serde::Serialize;
+
+families! {
+    Attention: attention,
+    Cast: cast,
+    Complex: complex,
+    Convolution: convolution,
+    Copy: copy,
+    Create: create,
+    ComposedLoss: loss::composed,
+    Distance: distance,
+    DataDependent: data_dependent,
+    Einsum: einsum,
+    Elementwise: elementwise,
+    Embedding: embedding,
+    EmbeddingBag: embedding::bag,
+    Fourier: fourier,
+    Indexed: indexed,
+    Join: join,
+    Linear: linear,
+    Loss: loss,
+    Matmul: matmul,
+    Meshgrid: view::meshgrid,
+    Norm: norm,
+    Opaque: opaque,
+    Pool: pool,
+    Product: products,
+    Random: random,
+    Recurrent: recurrent,
+    RecurrentCell: recurrent::cell,
+    Reduce: reduce,
+    Resample: resample,
+    Sampling: resample::sampling,
+    Scan: scan,
+    Scattered: scattered,
+    Scripted: scripted,
+    Search: indexed::search,
+    Softmax: softmax,
+    View: view,
+    WeightNorm: norm::weight,
+    Written: written,
+}
+
+/// Makes several results, each by an operation of its own; the walk over nodes does that.
+pub const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
+
+pub use create::{CreatedType, Place};
+pub use indexed::Choice;
+pub use loss::composed::Composed;
+pub use loss::kernel::Likelihood;
+pub use loss::{LossFunction, Summary};
+pub use norm::kernel as normalization;
+pub use opaque::not_elementwise;
+pub use pool::kernel as pooling;
+pub use random::Dropout;
+pub use reduce::scratch_of_columns;
+pub use reduce::{Dims, Reduction};
+pub use registry::{Context, Operator, Read, Reader, infer, known, read};
+pub use resample::{Interpolation, Mode as Interpolated};
+pub use scan::Running;
+pub use scattered::placing;
+
+use crate::shape::{DType, Type};
+
+/// The ATen operators that have a rule of their own, in order, one a line: what the exporter leaves whole.
+pub fn known_operators() -> String {
+    let mut names: Vec<&str> = known().filter(|name| name.starts_with("aten.")).collect();
+    names.sort_unstable();
+    names.push("");
+    names.join("\n")
+}
+
+/// Types of operands, and whether each has no dimensions.
+fn scalars(operands: &[Type]) -> Vec<(DType, bool)> {
+    let scalar = |(dtype, shape): &Type| (*dtype, shape.is_empty());
+    operands.iter().map(scalar).collect()
+}
+
+#[cfg(test)]
+mod calls;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! Normalizations.
+
+mod group;
+pub mod kernel;
+mod run;
+pub(in crate::ops) mod weight;
+
+use serde::Serialize;
+
+use super::{Context, Operator, Read, Reader};
+use crate::aten::{Arguments, ValueId};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{DType, Extent, Mismatch, Type};
+
+/// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub enum Norm {
+    /// `batch_norm(input, weight, bias, running_mean, running_var)`.
+    Batch {
+        /// Whether batch statistics are used and running ones updated.
+        training: bool,
+        /// Share of the new statistics in the running ones.
+        momentum: f64,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `batch_norm` in training without a weight, a bias or running statistics; the last two may follow.
+    PlainBatch {
+        /// Whether there is a weight.
+        weight: bool,
+        /// Whether there is a bias.
+        bias: bool,
+        /// Share of the new statistics in running ones, where there are any.
+        momentum: f64,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `layer_norm(input[, weight[, bias]])` over the last `dims` dimensions.
+    Layer {
+        /// How many trailing dimensions are normalized.
+        dims: usize,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `rms_norm(input[, weight])` over the last `dims` dimensions.
+    Rms {
+        /// How many trailing dimensions are normalized.
+        dims: usize,
+        /// Added to the mean of squares; unless told, the machine epsilon of what is computed in.
+        eps: Option<f64>,
+    },
+    /// `group_norm`.
+    Group {
+        /// How many groups the channels form.
+        groups: u64,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `instance_norm` with the statistics of its input. A bias without a weight is none.
+    Instance {
+        /// Added to the variance.
+        eps: f64,
+    },
+}
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.batch_norm.default", read),
+    ("aten.layer_norm.default", read),
+    ("aten.group_norm.default", read),
+    ("aten.instance_norm.default", read),
+    ("aten.rms_norm.default", |args| {
+        let dims = args.lengths("normalized_shape")?.len();
+        let operands = args.all_and(&["input"], &["weight"])?;
+        let eps = args.has("eps").then(|| args.number_or("eps", 0.0));
+        let eps = eps.transpose()?;
+        Ok((Norm::Rms { dims, eps }.into(), operands))
+    }),
+];
+
+fn read(args: &Arguments<'_>) -> Result<Read, String> {
+    let target = args.target;
+    let given = |names: &[&str]| -> Result<Vec<ValueId>, String> {
+        let present = names.iter().filter(|name| args.has(name));
+        present.map(|name| args.tensor(name)).collect()
+    };
+    let momentum = || args.number_or("momentum", 0.1);
+    let eps = args.number_or("eps", 1e-5)?;
+    let (weight, bias) = (args.has("weight"), args.has("bias"));
+    let names = ["input", "weight", "bias", "running_mean", "running_var"];
+    Ok(match target {
+        "aten.layer_norm.default" => {
+            let dims = args.lengths("normalized_shape")?.len();
+            (Norm::Layer { dims, eps }.into(), given(&names[..3])?)
+        }
+        "aten.batch_norm.default" => {
+            let training = args.flag("training", false)?;
+            let operands = given(&names)?;
+            if operands.len() == names.len() {
+                let momentum = momentum()?;
+                let op = Norm::Batch {
+                    training,
+                    momentum,
+                    eps,
+                };
+                return Ok((op.into(), operands));
+            }
+            if !training {
+                return Err("it lacks a weight, a bias or statistics, outside of training".into());
+            }
+            let op = Norm::PlainBatch {
+                weight,
+                bias,
+                momentum: momentum()?,
+                eps,
+            };
+            (op.into(), operands)
+        }
+        "aten.group_norm.default" => {
+            let groups = args.count("num_groups", None)?;
+            let op = Norm::Group { groups, eps };
+            (op.into(), given(&names[..3])?)
+        }
+        _ => {
+            if !args.flag("use_input_stats", true)? || args.has("running_mean") {
+                return Err("only instance norms without running statistics are supported".into());
+            }
+            (Norm::Instance { eps }.into(), given(&names[..3])?)
+        }
+    })
+}
+
+impl Operator for Norm {
+    fn name(&self) -> &'static str {
+        match self {
+            Norm::Batch { .. } | Norm::PlainBatch { .. } => "batch_norm",
+            Norm::Layer { .. } => "layer_norm",
+            Norm::Rms { .. } => "rms_norm",
+            Norm::Group { .. } => "group_norm",
+            Norm::Instance { .. } => "instance_norm",
+        }
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        match self {
+            Norm::Batch { .. } => (5, 5),
+            Norm::PlainBatch { .. } => (1, 5),
+            Norm::Rms { .. } => (1, 2),
+            Norm::Layer { .. } | Norm::Group { .. } | Norm::Instance { .. } => (1, 3),
+        }
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
+        let shape = match *self {
+            Norm::Batch { .. } => batch_norm(&shapes)?,
+            Norm::Layer { dims, .. } | Norm::Rms { dims, .. } => layer_norm(&shapes, dims)?,
+            Norm::PlainBatch { .. } | Norm::Group { .. } | Norm::Instance { .. } => {
+                by_channel(*self, &shapes)?
+            }
+        };
+        Ok(vec![(operands[0].0, shape)])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let (x, second, third) = (&operands[0], operands.get(1), operands.get(2));
+        Ok(vec![match *self {
+            Norm::Batch {
+                training,
+                momentum,
+                eps,
+            } => {
+                let all = [0, 1, 2, 3, 4].map(|at| &operands[at]);
+                if training && !context.inference {
+                    eager.batch_norm(all, momentum, eps)?
+                } else {
+                    eager.batch_norm_inference(all, eps)?
+                }
+            }
+            Norm::PlainBatch {
+                weight,
+                bias,
+                momentum,
+                eps,
+            } => {
+                let of = |there: bool, at: usize| operands.get(at).filter(|_| there);
+                let parameters = [of(weight, 1), of(bias, 1 + usize::from(weight))];
+                let behind = operands.get(1 + usize::from(weight) + usize::from(bias)..);
+                let running = match behind {
+                    Some([mean, var]) => Some((momentum, [mean, var])),
+                    _ => None,
+                };
+                eager.native_batch_norm(x, parameters, running, eps)?
+            }
+            Norm::Layer { dims, eps } => eager.layer_norm(x, [second, third], dims, eps)?,
+            Norm::Rms { dims, eps } => eager.rms_norm(x, second, dims, eps)?,
+            Norm::Group { groups, eps } => eager.group_norm((groups, eps), x, second, third)?,
+            Norm::Instance { eps } => eager.instance_norm(x, second, third, eps)?,
+        }])
+    }
+}
+
+/// The type in which statistics are kept.
+fn accumulated(dtype: DType) -> DType {
+    if dtype == DType::Float64 {
+        DType::Float64
+    } else {
+        DType::Float32
+    }
+}
+
+fn batch_norm(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let [_, channels, ..] = operands[0] else {
+        return Err("the input has no channels".into());
+    };
+    let other = operands
+        .iter()
+        .enumerate()
+        .skip(1)
+        .find(|(_, shape)| **shape != [*channels]);
+    match other {
+        Some((i, shape)) => Err(format!("operand {i} is {shape:?}, not [{channels}]")),
+        None => Ok(operands[0].to_vec()),
+    }
+}
+
+fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismatch> {
+    let x = operands[0];
+    if dims == 0 || dims > x.len() {
+        return Err(format!("cannot normalize {dims} dimensions of {x:?}"));
+    }
+    let last = &x[x.len() - dims..];
+    match operands
+        .iter()
+        .enumerate()
+        .skip(1)
+        .find(|(_, shape)| **shape != last)
+    {
+        Some((i, shape)) => Err(format!(
+            "operand {i} is {shape:?}, not the last {dims} of {x:?}"
+        )),
+        None => Ok(x.to_vec()),
+    }
+}
+
+/// The shape of the result, or what does not fit.
+fn by_channel(norm: Norm, operands: &[&[Extent]]) -> Result<Vec<Extent>, String> {
+    let [_, channels, ..] = operands[0] else {
+        return Err("the input has no channels".into());
+    };
+    let other = operands.iter().enumerate().skip(1);
+    let mut other = other.filter(|(_, shape)| **shape != [*channels]);
+    if let Some((i, shape)) = other.next() {
+        return Err(format!("operand {i} is {shape:?}, not [{channels}]"));
+    }
+    let whole = channels.as_fixed().filter(|channels| *channels > 0);
+    let fits = match norm {
+        Norm::Group { groups, .. } => {
+            groups > 0 && whole.is_some_and(|channels| channels.is_multiple_of(groups))
+        }
+        Norm::PlainBatch { .. } => operands[0].len() >= 2,
+        Norm::Instance { .. } | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => {
+            operands[0].len() >= 3
+        }
+    };
+    if !fits {
+        return Err(format!("cannot normalize {:?} like this", operands[0]));
+    }
+    Ok(operands[0].to_vec())
+}

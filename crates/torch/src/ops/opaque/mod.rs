@@ -1,0 +1,45 @@
+//! Operators that are not known.
+
+mod not_elementwise;
+mod run;
+
+pub use not_elementwise::not_elementwise;
+
+use serde::Serialize;
+
+use super::{Context, Operator, Reader};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{Mismatch, Type};
+
+/// Something that is not known, taken to be elementwise: what it makes, as PyTorch recorded it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Opaque {
+    /// The types of its results.
+    pub results: Vec<Type>,
+}
+
+/// None is read: whoever reads a graph makes these where nothing else does.
+pub(super) const ATEN: &[(&str, Reader)] = &[];
+
+impl Operator for Opaque {
+    fn name(&self) -> &'static str {
+        "unknown"
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (0, usize::MAX)
+    }
+
+    fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        Ok(self.results.clone())
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        _: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        eager.opaque(operands, &self.results)
+    }
+}

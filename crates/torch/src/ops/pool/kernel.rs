@@ -1,0 +1,434 @@
+//! Formulas of pools: tensors of batch, channels, and one to three dimensions that are pooled.
+
+use std::fmt::Write as _;
+
+use crate::program::{Form, Generated, Number};
+use crate::shape::Window;
+
+/// How many dimensions are pooled.
+type Sides = usize;
+
+/// Loops over a range in each pooled dimension, around a body. `range` gives the first index and that behind the last.
+fn nested(sides: Sides, index: &str, range: impl Fn(usize) -> [String; 2], body: &str) -> String {
+    let mut text = String::new();
+    for d in 0..sides {
+        let [first, behind] = range(d);
+        let _ = write!(
+            text,
+            "for (I {index}{d} = {first}, {index}_end{d} = {behind}; {index}{d} < {index}_end{d}; ++{index}{d}) "
+        );
+    }
+    let _ = write!(text, "{{ {body} }}");
+    text
+}
+
+/// Assigns coordinates: batch and channel as visited, then these.
+fn coordinates(name: &str, sides: Sides, value: impl Fn(usize) -> String) -> String {
+    let mut text = String::new();
+    for d in 0..sides {
+        let _ = write!(text, "{name}[{}] = {}; ", d + 2, value(d));
+    }
+    text
+}
+
+/// The row-major place of coordinates within a tensor's pooled dimensions.
+fn flat(tensor: &str, sides: Sides, value: impl Fn(usize) -> String) -> String {
+    (1..sides).fold(format!("(i64)({})", value(0)), |so_far, d| {
+        format!("({so_far} * {tensor}.size({}) + {})", d + 2, value(d))
+    })
+}
+
+fn list(values: [u64; 3], sides: Sides) -> Number {
+    let own = &values[3 - sides..];
+    Number::List(own.iter().map(|value| value.cast_signed()).collect())
+}
+
+fn of_window(generated: Generated, window: &Window, sides: Sides) -> Generated {
+    generated
+        .with("kernel", list(window.kernel, sides))
+        .with("stride", list(window.stride, sides))
+        .with("padding", list(window.padding, sides))
+        .with("dilation", list(window.dilation, sides))
+}
+
+fn each(
+    name: &'static str,
+    inputs: &[&'static str],
+    outputs: &[&'static str],
+    body: String,
+) -> Generated {
+    let form = Form::Each {
+        over: inputs.len(),
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of(name, inputs, outputs, form)
+}
+
+/// The windows that cover element `i` of what is pooled, of a tensor of results.
+fn covering(results: &str) -> impl Fn(usize) -> [String; 2] {
+    move |d| {
+        let at = d + 2;
+        let reach = format!("i[{at}] + (I)padding[{d}] - (I)((kernel[{d}] - 1) * dilation[{d}])");
+        [
+            format!("{reach} <= 0 ? 0 : ({reach} + (I)stride[{d}] - 1) / (I)stride[{d}]"),
+            format!(
+                "(i[{at}] + (I)padding[{d}]) / (I)stride[{d}] + 1 < (I){results}.size({at}) ? (i[{at}] + (I)padding[{d}]) / (I)stride[{d}] + 1 : (I){results}.size({at})"
+            ),
+        ]
+    }
+}
+
+/// The regions of an adaptive pool along a dimension: `Pooling` in `AdaptivePooling.h`.
+fn region(d: usize) -> [String; 2] {
+    let at = d + 2;
+    [
+        format!("(I)((i64)i[{at}] * x.size({at}) / y.size({at}))"),
+        format!("(I)((((i64)i[{at}] + 1) * x.size({at}) + y.size({at}) - 1) / y.size({at}))"),
+    ]
+}
+
+/// The regions that cover element `i` of what is pooled.
+fn regions_covering(results: &'static str, pooled: &'static str) -> impl Fn(usize) -> [String; 2] {
+    move |d| {
+        let at = d + 2;
+        [
+            format!("(I)((i64)i[{at}] * {results}.size({at}) / {pooled}.size({at}))"),
+            format!(
+                "(I)((((i64)i[{at}] + 1) * {results}.size({at}) + {pooled}.size({at}) - 1) / {pooled}.size({at}))"
+            ),
+        ]
+    }
+}
+
+const LARGEST: &str =
+    "const T value = x.at(at); if (value > best || is_nan(value)) { best = value; best_at = ";
+
+/// `x -> y, indices`: as in `DilatedMaxPool2d.cu`, positions within a plane.
+pub fn max(window: &Window, sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let at = |d: usize| {
+        format!(
+            "i[{}] * (I)stride[{d}] - (I)padding[{d}] + w{d} * (I)dilation[{d}]",
+            d + 2
+        )
+    };
+    let inside: Vec<String> = (0..sides)
+        .map(|d| format!("at[{0}] >= 0 && at[{0}] < (I)x.size({0})", d + 2))
+        .collect();
+    let body = format!(
+        "{}if ({}) {{ {LARGEST}{}; }} }}",
+        coordinates("at", sides, at),
+        inside.join(" && "),
+        flat("x", sides, |d| format!("at[{}]", d + 2))
+    );
+    let start = flat("x", sides, |d| format!("start[{d}]"));
+    let mut starts = format!("I start[{sides}]; ");
+    for d in 0..sides {
+        let _ = write!(
+            starts,
+            "start[{d}] = i[{}] * (I)stride[{d}] - (I)padding[{d}]; while (start[{d}] < 0) start[{d}] += (I)dilation[{d}]; ",
+            d + 2
+        );
+    }
+    let loops = nested(
+        sides,
+        "w",
+        |d| ["0".into(), format!("(I)kernel[{d}]")],
+        &body,
+    );
+    let text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; {starts}
+    T best = (T)-INFINITY; i64 best_at = {start};
+    {loops}
+    y.set_at(best, i); indices.set_at(best_at, i);"
+    );
+    of_window(
+        each("max_pool", &["x"], &["y", "indices"], text),
+        window,
+        sides,
+    )
+}
+
+/// `grad, indices -> grad_x`, where an element is looked for in the results that these loops visit.
+fn max_grad(sides: Sides, range: impl Fn(usize) -> [String; 2]) -> Generated {
+    let rank = sides + 2;
+    let own = flat("grad_x", sides, |d| format!("i[{}]", d + 2));
+    let body = format!(
+        "{}if (indices.at(of) == own) sum += (T)grad.at(of);",
+        coordinates("of", sides, |d| format!("w{d}"))
+    );
+    let loops = nested(sides, "w", range, &body);
+    let text = format!(
+        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; const i64 own = {own}; T sum = 0;
+    {loops}
+    grad_x.set_at(sum, i);"
+    );
+    each("max_pool", &["grad", "indices"], &["grad_x"], text)
+}
+
+/// The gradient of [`max`].
+pub fn max_backward(window: &Window, sides: Sides) -> Generated {
+    of_window(max_grad(sides, covering("grad")), window, sides)
+}
+
+/// What sums of a window `w` of results are divided by: `avg_pool2d_out_cuda_frame`.
+fn divisor(sides: Sides, result: impl Fn(usize) -> String, pooled: &str) -> String {
+    let mut text = String::from("i64 whole = 1, clipped = 1; ");
+    for d in 0..sides {
+        let at = d + 2;
+        let _ = write!(
+            text,
+            "{{ i64 first = (i64){0} * stride[{d}] - padding[{d}], behind = first + kernel[{d}]; if (behind > {pooled}.size({at}) + padding[{d}]) behind = {pooled}.size({at}) + padding[{d}]; whole *= behind - first; if (first < 0) first = 0; if (behind > {pooled}.size({at})) behind = {pooled}.size({at}); clipped *= behind - first; }} ",
+            result(d)
+        );
+    }
+    text.push_str("const T by = (T)(divisor != 0 ? divisor : counts_padding ? whole : clipped); ");
+    text
+}
+
+fn average(
+    generated: Generated,
+    window: &Window,
+    of: (bool, Option<i64>),
+    sides: Sides,
+) -> Generated {
+    of_window(generated, window, sides)
+        .with("counts_padding", Number::Truth(of.0))
+        .with("divisor", Number::Whole(of.1.unwrap_or(0)))
+}
+
+/// `x -> y`: averages over windows; `of` says whether zeros of the padding count, and what sums are divided by instead.
+pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let first = |d: usize| format!("i[{}] * (I)stride[{d}] - (I)padding[{d}]", d + 2);
+    let range = |d: usize| {
+        let (first, at) = (first(d), d + 2);
+        [
+            format!("{first} < 0 ? 0 : {first}"),
+            format!(
+                "{first} + (I)kernel[{d}] < (I)x.size({at}) ? {first} + (I)kernel[{d}] : (I)x.size({at})"
+            ),
+        ]
+    };
+    let body = format!(
+        "{}sum += (T)x.at(at);",
+        coordinates("at", sides, |d| format!("w{d}"))
+    );
+    let text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; {}
+    {}
+    y.set_at(sum / by, i);",
+        divisor(sides, |d| format!("i[{}]", d + 2), "x"),
+        nested(sides, "w", range, &body)
+    );
+    average(each("avg_pool", &["x"], &["y"], text), window, of, sides)
+}
+
+/// The gradient of [`avg`].
+pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let body = format!(
+        "{}{}sum += (T)grad.at(of) / by;",
+        coordinates("of", sides, |d| format!("w{d}")),
+        divisor(sides, |d| format!("w{d}"), "grad_x")
+    );
+    let text = format!(
+        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; T sum = 0;
+    {}
+    grad_x.set_at(sum, i);",
+        nested(sides, "w", covering("grad"), &body)
+    );
+    average(
+        each("avg_pool", &["grad"], &["grad_x"], text),
+        window,
+        of,
+        sides,
+    )
+}
+
+/// `x -> y`: averages over regions.
+pub fn adaptive_avg(sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let body = format!(
+        "{}sum += (T)x.at(at); ++count;",
+        coordinates("at", sides, |d| format!("w{d}"))
+    );
+    let text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; i64 count = 0;
+    {}
+    y.set_at(sum / (T)count, i);",
+        nested(sides, "w", region, &body)
+    );
+    each("adaptive_avg_pool", &["x"], &["y"], text)
+}
+
+/// The gradient of [`adaptive_avg`].
+pub fn adaptive_avg_backward(sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let mut count = String::from("i64 count = 1; ");
+    for d in 0..sides {
+        let at = d + 2;
+        let _ = write!(
+            count,
+            "count *= ((w{d} + (i64)1) * grad_x.size({at}) + grad.size({at}) - 1) / grad.size({at}) - (i64)w{d} * grad_x.size({at}) / grad.size({at}); "
+        );
+    }
+    let body = format!(
+        "{}{count}sum += (T)grad.at(of) / (T)count;",
+        coordinates("of", sides, |d| format!("w{d}"))
+    );
+    let text = format!(
+        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; T sum = 0;
+    {}
+    grad_x.set_at(sum, i);",
+        nested(sides, "w", regions_covering("grad", "grad_x"), &body)
+    );
+    each("adaptive_avg_pool", &["grad"], &["grad_x"], text)
+}
+
+/// `x -> y, indices`: the largest of regions.
+pub fn adaptive_max(sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let body = format!(
+        "{}{LARGEST}{}; }}",
+        coordinates("at", sides, |d| format!("w{d}")),
+        flat("x", sides, |d| format!("w{d}"))
+    );
+    let start = flat("x", sides, |d| region(d)[0].clone());
+    let text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T best = (T)-INFINITY; i64 best_at = {start};
+    {}
+    y.set_at(best, i); indices.set_at(best_at, i);",
+        nested(sides, "w", region, &body)
+    );
+    each("adaptive_max_pool", &["x"], &["y", "indices"], text)
+}
+
+/// The gradient of [`adaptive_max`].
+pub fn adaptive_max_backward(sides: Sides) -> Generated {
+    max_grad(sides, regions_covering("grad", "grad_x"))
+}
+
+/// `x, samples -> y, indices`: `fractional_max_pool2d_out_cuda_frame` and `3d`, where regions begin by chance. In planes
+/// the first sample is that of the width.
+pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let mut starts = format!("I start[{sides}]; ");
+    for d in 0..sides {
+        let at = d + 2;
+        let sample = if sides == 2 { 1 - d } else { d };
+        let _ = write!(
+            starts,
+            "{{ const I room = (I)(x.size({at}) - kernel[{d}]), last = (I)y.size({at}) - 1; if (i[{at}] == last) start[{d}] = room; else {{ const T chance = (T)samples(i[0], i[1], {sample}), alpha = (T)room / (T)last; start[{d}] = (I)(((T)i[{at}] + chance) * alpha) - (I)(chance * alpha); }} start[{d}] = start[{d}] < 0 ? 0 : start[{d}] > room ? room : start[{d}]; }} "
+        );
+    }
+    let body = format!(
+        "{}{LARGEST}{}; }}",
+        coordinates("at", sides, |d| format!("start[{d}] + w{d}")),
+        flat("x", sides, |d| format!("at[{}]", d + 2))
+    );
+    let start = flat("x", sides, |d| format!("start[{d}]"));
+    let text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; {starts}
+    T best = (T)-INFINITY; i64 best_at = {start};
+    {}
+    y.set_at(best, i); indices.set_at(best_at, i);",
+        nested(
+            sides,
+            "w",
+            |d| ["0".into(), format!("(I)kernel[{d}]")],
+            &body
+        )
+    );
+    each(
+        "fractional_max_pool",
+        &["x", "samples"],
+        &["y", "indices"],
+        text,
+    )
+    .with("kernel", list(kernel, sides))
+}
+
+/// `values, indices -> into`: elements to their places within each plane, added up, a plane a thread; what else is there
+/// is zero.
+pub fn placed(name: &'static str, sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let unravel = |array: &str, tensor: &str| {
+        (0..sides).rev().fold(String::new(), |text, d| {
+            let at = d + 2;
+            format!("{text}{array}[{at}] = (I)(left % {tensor}.size({at})); left /= {tensor}.size({at}); ")
+        })
+    };
+    let counts = |tensor: &str| {
+        (2..rank).fold("(i64)1".to_owned(), |text, at| {
+            format!("{text} * {tensor}.size({at})")
+        })
+    };
+    let text = format!(
+        "const i64 places = {}, count = {};
+    I to[{rank}]; to[0] = i[0]; to[1] = i[1];
+    for (i64 place = 0; place < places; ++place) {{ i64 left = place; {}into.set_at(0, to); }}
+    for (i64 number = 0; number < count; ++number) {{
+        i64 left = number; {}
+        left = indices.at(i); if (left < 0 || left >= places) continue;
+        {}into.set_at(into.at(to) + values.at(i), to);
+    }}",
+        counts("into"),
+        counts("values"),
+        unravel("to", "into"),
+        unravel("i", "values"),
+        unravel("to", "into"),
+    );
+    let form = Form::Each {
+        over: 2,
+        without: (2..rank).collect(),
+        body: text.into(),
+    };
+    Generated::of(name, ["values", "indices"], ["into"], form)
+}
+
+/// `x, indices -> y`: what is at places within each plane.
+pub fn taken(name: &'static str, sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let mut text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    );
+    for at in 2..rank {
+        let _ = write!(text, " * x.size({at})");
+    }
+    text.push_str("; left = left < 0 ? 0 : left >= places ? places - 1 : left; ");
+    for at in (2..rank).rev() {
+        let _ = write!(
+            text,
+            "at[{at}] = (I)(left % x.size({at})); left /= x.size({at}); "
+        );
+    }
+    text.push_str("y.set_at(x.at(at), i);");
+    each(name, &["x", "indices"], &["y"], text)
+}
+
+/// `values, indices -> into`: elements to their places within each plane, of which equal ones have equal elements.
+pub fn put(name: &'static str, sides: Sides) -> Generated {
+    let rank = sides + 2;
+    let mut text = format!(
+        "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    );
+    for at in 2..rank {
+        let _ = write!(text, " * into.size({at})");
+    }
+    text.push_str("; if (left < 0 || left >= places) return; ");
+    for at in (2..rank).rev() {
+        let _ = write!(
+            text,
+            "to[{at}] = (I)(left % into.size({at})); left /= into.size({at}); "
+        );
+    }
+    text.push_str("into.set_at(values.at(i), to);");
+    let form = Form::Each {
+        over: 0,
+        without: Vec::new(),
+        body: text.into(),
+    };
+    Generated::of(name, ["values", "indices"], ["into"], form)
+}

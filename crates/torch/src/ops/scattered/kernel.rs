@@ -1,0 +1,82 @@
+//! Kernels of what writes to places.
+
+use crate::eager::{Eager, TensorBody};
+use crate::ops::placing::{self, Combine, Places, Written};
+use crate::program::{Form, Generated, Kernel};
+
+fn each(
+    name: &'static str,
+    inputs: &[&'static str],
+    output: &'static str,
+    body: &'static str,
+) -> Generated {
+    let form = Form::Each {
+        over: inputs.len(),
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of(name, inputs, [output], form)
+}
+
+/// `take`: elements of the flattened tensor.
+pub(super) fn take() -> Kernel {
+    let body = "y.set_at(x.flat(wrapped(index.at(i), x.count())), i);";
+    each("take", &["x", "index"], "y", body).into()
+}
+
+/// What a mask marks becomes zero.
+pub(super) fn cleared_under_mask() -> Kernel {
+    Generated::map(
+        "masked_scatter",
+        ["mask", "x"],
+        "result = mask ? (T)0 : (T)x;",
+    )
+    .into()
+}
+
+/// Whether two tensors are equal, the second at places along a dimension of it.
+pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
+    let body = format!(
+        "I at[{0}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
+    at[{dim}] = (I)wrapped(index.at(i), result.size({dim}));
+    y.set_at(source.at(i) == result.at(at), i);",
+        rank.max(1)
+    );
+    let form = Form::Each {
+        over: 3,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("scatter_reduce", ["source", "index", "result"], ["y"], form).into()
+}
+
+impl Eager {
+    /// `put_`: into elements of the flattened tensor.
+    pub fn put_flat(
+        &mut self,
+        into: &TensorBody,
+        index: &TensorBody,
+        (combine, values): (Combine, Result<&TensorBody, f64>),
+    ) {
+        let rank = into.shape.len();
+        let places = Places {
+            rows: (0..rank).collect(),
+            ranks: [index.shape.len(), rank, 1],
+            flat: true,
+            ..Places::default()
+        };
+        let none = i64::MIN;
+        match values {
+            Ok(values) => {
+                let written = Written::Values;
+                let kernel = placing::by_owners("put_", &places, combine, written, none);
+                self.launch(kernel.into(), &[values, index], &[into]);
+            }
+            Err(number) => {
+                let written = Written::Number(number);
+                let kernel = placing::by_owners("put_", &places, combine, written, none);
+                self.launch(kernel.into(), &[index], &[into]);
+            }
+        }
+    }
+}
