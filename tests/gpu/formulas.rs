@@ -1,5 +1,5 @@
 //! The models of `tests/golden/formulas` on a GPU: losses and gradients beside PyTorch's. The same models run on a host
-//! in every test run; here the kernels are those of the card.
+//! without one; here the kernels are those of the card.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -164,11 +164,7 @@ fn formulas_agree_with_pytorch() {
     let mut launcher = CudaLauncher::open(&gpu, options).unwrap();
     let mut wrong = Vec::new();
     for path in models() {
-        let name = path
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .replace(".json.gz", "");
+        let name = path.file_prefix().unwrap().display();
         let found = compare(&gpu, &mut launcher, &path);
         wrong.extend(found.into_iter().map(|what| format!("{name}: {what}")));
     }

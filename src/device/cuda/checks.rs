@@ -12,6 +12,9 @@ use super::plan::Sources;
 use super::shared::Layout;
 use super::{ops, poison};
 
+/// Makes the compiler optimize next to nothing, which finds the same errors in a twentieth of the time.
+const QUICKLY: &str = "--Ofast-compile=max";
+
 /// Checks that all written kernels compile for a compute capability, such as `(9, 0)`, and that structs and constants
 /// are those of the host.
 pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
@@ -38,7 +41,7 @@ pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
         // Writing to a string does not fail.
         let _ = write!(text.text, "\n#line 1 \"assertions\"\n{assertions}");
     }
-    compile_all(&texts, compute, KernelCache::new(None)).map(drop)
+    compile_all(&texts, compute, &[QUICKLY], KernelCache::new(None)).map(drop)
 }
 
 /// Text that compiles only where constants are the host's.
@@ -60,5 +63,5 @@ fn constants(text: &str) -> String {
 /// Checks that these generated kernels compile for a compute capability.
 pub fn check_generated(sources: &Sources, compute: (u32, u32)) -> Result<(), GpuError> {
     let texts: Vec<Text> = sources.generated.iter().map(Text::generated).collect();
-    compile_all(&texts, compute, KernelCache::new(None)).map(drop)
+    compile_all(&texts, compute, &[QUICKLY], KernelCache::new(None)).map(drop)
 }

@@ -29,7 +29,7 @@ static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define KERNEL(name) static void name##_body(const Parameters& parameters)
 #define KERNEL_OF(threads, name) KERNEL(name)
 #define ENTRY(name)                                                                       \
-    extern "C" void name(const Parameters* parameters, i64 blocks, i64 splits)            \
+    void name(const Parameters* parameters, i64 blocks, i64 splits)                       \
     {                                                                                     \
         gridDim = {blocks, splits};                                                       \
         for (blockIdx.y = 0; blockIdx.y < splits; ++blockIdx.y)                           \

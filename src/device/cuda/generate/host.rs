@@ -1,14 +1,12 @@
 //! Runs programs on a host, by the texts that a GPU runs: compiled as C++, one thread a block.
 //!
-//! What it is for: formulas are compared with PyTorch without a GPU. It is slow and knows no library.
+//! What it is for: formulas are compared with PyTorch without a GPU. It knows no library.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use libloading::{Library, Symbol};
-use sha2::{Digest as _, Sha256};
 
 use super::{GeneratedLaunch, Resources, Source};
 use crate::device::Launch;
@@ -23,59 +21,42 @@ use crate::units::Bytes;
 /// A kernel on a host: its parameter, blocks and splits.
 type Entry = unsafe extern "C" fn(*const u64, i64, i64);
 
-/// Compiled texts, kept in a folder of the build: compiling takes half a second each.
-#[derive(Default)]
-struct Compiled {
-    libraries: HashMap<Source, Library>,
+/// Compiled texts.
+pub(super) struct Compiled {
+    /// In order.
+    sources: Vec<Source>,
+    library: Library,
 }
 
 impl Compiled {
-    fn folder() -> PathBuf {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/formulas");
-        fs::create_dir_all(&folder).unwrap();
-        folder
+    /// Compiles texts together: most of what one alone takes goes to what comes before it.
+    pub(super) fn of(sources: BTreeSet<Source>) -> Compiled {
+        let sources: Vec<Source> = sources.into_iter().collect();
+        let folder = tempfile::tempdir().unwrap();
+        let (text, library) = (folder.path().join("all.cpp"), folder.path().join("all.so"));
+        fs::write(&text, Source::together(&sources)).unwrap();
+        // Optimizing takes longer than it saves.
+        let ran = Command::new("c++")
+            .args("-std=c++17 -O0 -shared -fPIC -w -DON_HOST -o".split(' '))
+            .args([&library, &text])
+            .output()
+            .expect("a C++ compiler is called `c++`");
+        let complaint = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{complaint}");
+        // SAFETY: made just now from texts of ours; loading it runs nothing.
+        let library = unsafe { Library::new(&library) }.unwrap();
+        Compiled { sources, library }
     }
 
-    fn of(&mut self, source: &Source) -> &Library {
-        self.libraries.entry(source.clone()).or_insert_with(|| {
-            let digest = format!("{:x}", Sha256::digest(source.text()));
-            let library = Compiled::folder().join(format!("{}.so", &digest[..32]));
-            if !library.exists() {
-                // Others may make the same meanwhile.
-                let folder = tempfile::tempdir_in(Compiled::folder()).unwrap();
-                let text = folder.path().join("text.cpp");
-                let made = text.with_extension("so");
-                fs::write(&text, source.text()).unwrap();
-                let ran = Command::new("c++")
-                    .args([
-                        "-std=c++17",
-                        "-O1",
-                        "-shared",
-                        "-fPIC",
-                        "-w",
-                        "-DON_HOST",
-                        "-o",
-                    ])
-                    .args([&made, &text])
-                    .output()
-                    .expect("a C++ compiler is called `c++`");
-                let complaint = String::from_utf8_lossy(&ran.stderr);
-                assert!(ran.status.success(), "{}\n{complaint}", text.display());
-                fs::rename(&made, &library).unwrap();
-            }
-            // SAFETY: made just now, or earlier, from a text of ours; loading it runs nothing.
-            unsafe { Library::new(&library) }.unwrap()
-        })
-    }
-
-    fn run(&mut self, launch: &GeneratedLaunch) {
-        let library = self.of(&launch.source);
-        // SAFETY: the text defines it with this type.
-        let entry: Symbol<'_, Entry> = unsafe { library.get(launch.entry) }.unwrap();
+    pub(super) fn run(&self, launch: &GeneratedLaunch) {
+        let number = self.sources.binary_search(&launch.source).unwrap();
+        let name = format!("{}_{number}", launch.entry);
+        // SAFETY: the text defines a pointer of this name, to a function of this type.
+        let entry: Symbol<'_, *const Entry> = unsafe { self.library.get(name) }.unwrap();
         let (work, splits) = (launch.work.cast_signed(), launch.blocks[1].cast_signed());
         // SAFETY: the addresses in the parameter are of live blocks, which are as large as the
         // program says.
-        unsafe { entry(launch.words.as_ptr(), work, splits) };
+        unsafe { (**entry)(launch.words.as_ptr(), work, splits) };
     }
 }
 
@@ -106,14 +87,14 @@ pub(super) struct Outcome {
     pub(super) gaps: Vec<String>,
 }
 
-/// Runs the first step of a program on given values.
+/// Goes through the first step of a program on given values; `run` gets each launch.
 pub(super) fn first_step(
     program: &Program,
     batch: u64,
     feed: &HashMap<String, HostTensor>,
+    run: &mut dyn FnMut(&GeneratedLaunch),
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut compiled = Compiled::default();
     let (sizes, parts) = (program.bytes_at(batch), program.parts());
     let mut blocks: Vec<Option<Block>> = program.tensors.iter().map(|_| None).collect();
     let mut addresses = vec![0; program.tensors.len()];
@@ -154,7 +135,7 @@ pub(super) fn first_step(
                     seed,
                     batch,
                 };
-                step(&launch, label, feed, resources, &mut compiled, &mut outcome);
+                step(&launch, label, feed, resources, run, &mut outcome);
             }
         }
     }
@@ -166,7 +147,7 @@ fn step(
     label: Option<&str>,
     feed: &HashMap<String, HostTensor>,
     resources: Resources,
-    compiled: &mut Compiled,
+    run: &mut dyn FnMut(&GeneratedLaunch),
     outcome: &mut Outcome,
 ) {
     let operands = match Operands::of(launch) {
@@ -216,7 +197,7 @@ fn step(
         _ => {}
     }
     match formulas::launches(&operands, resources) {
-        Ok(launches) => launches.iter().for_each(|launch| compiled.run(launch)),
+        Ok(launches) => launches.iter().for_each(run),
         Err(error) => outcome.gaps.push(format!(
             "{error} ({})",
             shapes(launch.call, resources.batch)
@@ -241,12 +222,11 @@ fn read(address: u64, size: u64) -> Vec<u8> {
 
 /// An element as a number.
 pub(super) fn number(dtype: DType, bytes: &[u8]) -> f64 {
-    let array = |n: usize| bytes[..n].try_into().ok();
     match dtype {
-        DType::Float32 => f64::from(f32::from_le_bytes(bytes[..4].try_into().unwrap())),
-        DType::Float16 => half::f16::from_le_bytes(bytes[..2].try_into().unwrap()).to_f64(),
-        DType::BFloat16 => half::bf16::from_le_bytes(bytes[..2].try_into().unwrap()).to_f64(),
-        DType::Float64 => array(8).map_or(f64::NAN, f64::from_le_bytes),
+        DType::Float32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        DType::Float16 => half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        DType::BFloat16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
+        DType::Float64 => f64::from_le_bytes(bytes.try_into().unwrap()),
         other => panic!("{other} is no type of a gradient"),
     }
 }

@@ -29,11 +29,34 @@ impl Source {
 
     /// All that a compiler reads.
     pub(in crate::device::cuda) fn text(&self) -> String {
+        self.head() + &self.definitions()
+    }
+
+    fn head(&self) -> String {
         let index = if self.is_short { "int" } else { "long long" };
+        format!("typedef {index} I;\n{PRELUDE}\n")
+    }
+
+    fn definitions(&self) -> String {
         format!(
-            "typedef {index} I;\nstruct Parameters {{ long long words[{}]; }};\n{PRELUDE}\n{}",
+            "struct Parameters {{ long long words[{}]; }};\n{}",
             self.words, self.body
         )
+    }
+
+    /// Texts as one, for a host: each in a namespace of its own, with a pointer `{entry}_{number}` to each kernel.
+    #[cfg(test)]
+    pub(super) fn together(sources: &[Source]) -> String {
+        let mut text = sources[0].head();
+        for (number, source) in sources.iter().enumerate() {
+            assert_eq!(source.is_short, sources[0].is_short, "one type of indices");
+            text += &format!("namespace n{number} {{\n{}}}\n", source.definitions());
+            for name in source.entries {
+                let pointer = format!("extern \"C\" void* const {name}_{number}");
+                text += &format!("{pointer} = (void*)n{number}::{name};\n");
+            }
+        }
+        text
     }
 }
 

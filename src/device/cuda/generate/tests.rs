@@ -1,14 +1,17 @@
 //! Losses and gradients by generated kernels, run on the host, beside PyTorch's: `tests/golden/formulas`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::host::{self, number};
+use super::GeneratedLaunch;
+use super::host::{Compiled, Outcome, first_step, number};
 use crate::compile::compile;
 use crate::device::cuda::script::{HostTensor, read_tensors};
 use crate::device::sim::Card;
 use crate::model::{Optimizer, Precision, Variant, exported};
+use crate::program::Program;
 
 /// The models of `tests/golden/formulas/make.py`, or those of `BATCHFIT_FORMULAS` while they are worked on.
 fn models() -> Vec<PathBuf> {
@@ -16,10 +19,9 @@ fn models() -> Vec<PathBuf> {
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/formulas"),
         PathBuf::from,
     );
-    let entries = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut graphs: Vec<PathBuf> = entries
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut graphs: Vec<PathBuf> = paths
         .filter(|path| path.extension().is_some_and(|end| end == "gz"))
         .collect();
     graphs.sort();
@@ -27,12 +29,10 @@ fn models() -> Vec<PathBuf> {
 }
 
 fn values(tensor: &HostTensor) -> Vec<f64> {
-    let size = usize::try_from(tensor.dtype.size()).unwrap();
-    tensor
+    let elements = tensor
         .bytes
-        .chunks(size)
-        .map(|bytes| number(tensor.dtype, bytes))
-        .collect()
+        .chunks(usize::try_from(tensor.dtype.size()).unwrap());
+    elements.map(|bytes| number(tensor.dtype, bytes)).collect()
 }
 
 /// How far two tensors are apart, by the norm of the second.
@@ -46,80 +46,95 @@ fn distance(ours: &HostTensor, theirs: &HostTensor) -> f64 {
     off / norm(&mut theirs.iter().copied()).max(1e-6)
 }
 
-/// What is wrong with a model's step.
-fn compare(path: &Path) -> Vec<String> {
-    let graph = match exported::parse(&fs::read(path).unwrap()) {
-        Ok(model) => model.graph,
-        Err(error) => return vec![error.to_string()],
-    };
-    let given = read_tensors(
-        &fs::read(path.to_str().unwrap().replace(".json.gz", ".safetensors")).unwrap(),
-    )
-    .unwrap();
-    let (expected, feed): (HashMap<_, _>, HashMap<_, _>) = given
-        .into_iter()
-        .partition(|(name, _)| name.starts_with("expected:"));
-    let is_half = feed.values().any(|tensor| tensor.dtype.is_half());
-    let limit = if is_half { 2e-2 } else { 2e-4 };
-    let variant = Variant {
-        precision: if is_half {
-            Precision::Bf16
+/// A model's program, values for its first step, and what PyTorch computes from them.
+struct Case {
+    program: Program,
+    feed: HashMap<String, HostTensor>,
+    expected: HashMap<String, HostTensor>,
+    /// How far off a result may be.
+    limit: f64,
+}
+
+impl Case {
+    fn read(path: &Path) -> Result<Case, Box<dyn Error>> {
+        let graph = exported::parse(&fs::read(path)?)?.graph;
+        let values = path.to_str().unwrap().replace(".json.gz", ".safetensors");
+        let given = read_tensors(&fs::read(values)?)?.into_iter();
+        let (expected, feed): (HashMap<_, _>, HashMap<_, _>) =
+            given.partition(|(name, _)| name.starts_with("expected:"));
+        let is_half = feed.values().any(|tensor| tensor.dtype.is_half());
+        let (limit, precision) = if is_half {
+            (2e-2, Precision::Bf16)
         } else {
-            Precision::Fp32
-        },
-        optimizer: Optimizer::Sgd,
-        ..Variant::default()
-    };
-    let capability = Card::find("h200").unwrap().capability;
-    let program = match compile(&graph, &variant, capability) {
-        Ok(program) => program,
-        Err(error) => return vec![error.to_string()],
-    };
-    let batch = expected["expected:batch"].shape[0];
-    let outcome = host::first_step(&program, batch, &feed);
-    let mut wrong: Vec<String> = outcome.gaps.clone();
-    wrong.dedup();
-    let loss = values(&expected["expected:loss"])[0];
-    match outcome.losses[..] {
-        [ours] if (ours - loss).abs() <= limit * loss.abs().max(1e-3) => {}
-        ref ours => wrong.push(format!("the loss is {ours:?}, not {loss}")),
-    }
-    for (name, theirs) in &expected {
-        let Some(name) = name.strip_prefix("expected:grad:") else {
-            continue;
+            (2e-4, Precision::Fp32)
         };
-        match outcome.gradients.get(name) {
-            None => wrong.push(format!("there is no gradient of {name}")),
-            Some(ours) => {
-                let off = distance(ours, theirs);
-                if off.is_nan() || off > limit {
-                    wrong.push(format!("the gradient of {name} is off by {off:.1e}"));
-                }
+        let variant = Variant {
+            precision,
+            optimizer: Optimizer::Sgd,
+            ..Variant::default()
+        };
+        Ok(Case {
+            program: compile(&graph, &variant, Card::find("h200").unwrap().capability)?,
+            feed,
+            expected,
+            limit,
+        })
+    }
+
+    fn step(&self, run: &mut dyn FnMut(&GeneratedLaunch)) -> Outcome {
+        let batch = self.expected["expected:batch"].shape[0];
+        first_step(&self.program, batch, &self.feed, run)
+    }
+
+    /// What is wrong with the step.
+    fn compare(&self, compiled: &Compiled) -> Vec<String> {
+        let outcome = self.step(&mut |launch| compiled.run(launch));
+        let mut wrong = outcome.gaps;
+        wrong.dedup();
+        let loss = values(&self.expected["expected:loss"])[0];
+        match outcome.losses[..] {
+            [ours] if (ours - loss).abs() <= self.limit * loss.abs().max(1e-3) => {}
+            ref ours => wrong.push(format!("the loss is {ours:?}, not {loss}")),
+        }
+        for (name, theirs) in &self.expected {
+            let Some(name) = name.strip_prefix("expected:grad:") else {
+                continue;
+            };
+            let Some(ours) = outcome.gradients.get(name) else {
+                wrong.push(format!("there is no gradient of {name}"));
+                continue;
+            };
+            let off = distance(ours, theirs);
+            if off.is_nan() || off > self.limit {
+                wrong.push(format!("the gradient of {name} is off by {off:.1e}"));
             }
         }
+        wrong
     }
-    wrong
 }
 
 #[test]
+#[ignore = "needs a C++ compiler: cargo test --lib formulas -- --ignored"]
 fn formulas_agree_with_pytorch() {
-    let mut wrong = Vec::new();
+    let (mut cases, mut wrong) = (Vec::new(), Vec::new());
     for path in models() {
-        let name = path
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .replace(".json.gz", "");
-        if std::env::var_os("BATCHFIT_FORMULAS_ONLY")
-            .is_some_and(|only| !only.to_string_lossy().split(',').any(|only| name == only))
-        {
-            continue;
+        let name = path.file_prefix().unwrap().display().to_string();
+        match Case::read(&path) {
+            Ok(case) => cases.push((name, case)),
+            Err(error) => wrong.push(format!("{name}: {error}")),
         }
-        wrong.extend(
-            compare(&path)
-                .into_iter()
-                .map(|what| format!("{name}: {what}")),
-        );
+    }
+    // Once without running anything, to compile all kernels together.
+    let mut sources = BTreeSet::new();
+    for (_, case) in &cases {
+        case.step(&mut |launch| {
+            sources.insert(launch.source.clone());
+        });
+    }
+    let compiled = Compiled::of(sources);
+    for (name, case) in &cases {
+        let found = case.compare(&compiled).into_iter();
+        wrong.extend(found.map(|what| format!("{name}: {what}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

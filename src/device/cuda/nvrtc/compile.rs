@@ -13,10 +13,11 @@ use crate::device::cuda::driver::error::GpuError;
 use crate::device::cuda::driver::libraries::Library;
 
 /// Compiles texts for a compute capability, side by side, unless the cache has them: what the driver loads, in
-/// the order given.
+/// the order given. `options` are in addition to those that all share.
 pub(in crate::device::cuda) fn compile_all(
     texts: &[Text],
     compute: (u32, u32),
+    options: &[&str],
     cache: KernelCache<'_>,
 ) -> Result<Vec<Vec<u8>>, GpuError> {
     if !Library::Nvrtc.is_present() {
@@ -33,7 +34,7 @@ pub(in crate::device::cuda) fn compile_all(
             let Some(text) = texts.get(index) else {
                 return done;
             };
-            done.push((index, compile(text, compute, cache)));
+            done.push((index, compile(text, compute, options, cache)));
         }
     };
     let mut images: Vec<_> = thread::scope(|scope| {
@@ -89,14 +90,17 @@ impl Target {
     }
 }
 
-fn compile(text: &Text, compute: (u32, u32), cache: KernelCache<'_>) -> Result<Vec<u8>, GpuError> {
+fn compile(
+    text: &Text,
+    compute: (u32, u32),
+    options: &[&str],
+    cache: KernelCache<'_>,
+) -> Result<Vec<u8>, GpuError> {
     let target = Target::of(compute)?;
     let architecture = target.architecture();
+    let architecture_option = format!("--gpu-architecture={architecture}");
     // The precision of PyTorch's own kernels: fused multiply-adds, no flushing of denormals.
-    let options = [
-        format!("--gpu-architecture={architecture}"),
-        "--std=c++17".to_owned(),
-    ];
+    let options = [&[&*architecture_option, "--std=c++17"], options].concat();
     let key = Key {
         source: &text.text,
         options: &options,
@@ -105,13 +109,13 @@ fn compile(text: &Text, compute: (u32, u32), cache: KernelCache<'_>) -> Result<V
     if let Some(image) = cache.find(key) {
         return Ok(image);
     }
-    let name = c_text(text.name.to_owned())?;
-    let program = SourceProgram::create(&c_text(text.text.clone())?, &name)?;
-    let [architecture_option, standard] = options.clone();
-    let texts = [c_text(architecture_option)?, c_text(standard)?];
-    let pointers = texts.each_ref().map(|option| option.as_ptr());
-    // SAFETY: the program is live, and there are two options, each a live text.
-    let status = unsafe { sys::nvrtcCompileProgram(program.0, 2, pointers.as_ptr()) };
+    let program = SourceProgram::create(&c_text(&text.text)?, &c_text(text.name)?)?;
+    let texts = options.iter().map(|option| c_text(option));
+    let texts = texts.collect::<Result<Vec<_>, _>>()?;
+    let pointers: Vec<_> = texts.iter().map(|option| option.as_ptr()).collect();
+    let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+    // SAFETY: the program is live, and there are so many options, each a live text.
+    let status = unsafe { sys::nvrtcCompileProgram(program.0, count, pointers.as_ptr()) };
     if status != nvrtcResult::NVRTC_SUCCESS {
         return Err(GpuError::Compile {
             file: text.name,
@@ -120,8 +124,11 @@ fn compile(text: &Text, compute: (u32, u32), cache: KernelCache<'_>) -> Result<V
         });
     }
     let image = match target {
-        Target::MachineCode(_) => program.machine_code(),
-        Target::Portable(_) => program.portable_code(),
+        Target::MachineCode(_) => {
+            program.read("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+        }
+        // Text that ends in a zero byte.
+        Target::Portable(_) => program.read("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
     }?;
     cache.keep(key, &image);
     Ok(image)
@@ -137,7 +144,7 @@ fn version() -> Result<(i32, i32), GpuError> {
     Ok((major, minor))
 }
 
-fn c_text(text: String) -> Result<CString, GpuError> {
+fn c_text(text: &str) -> Result<CString, GpuError> {
     CString::new(text).map_err(|_| GpuError::Call {
         call: "NVRTC",
         detail: "a source text holds a zero byte".to_owned(),
@@ -165,55 +172,29 @@ impl SourceProgram {
     }
 
     fn log(&self) -> String {
-        let mut size = 0_usize;
-        // SAFETY: the program is live, and `size` is a place for the number.
-        if check("nvrtcGetProgramLogSize", unsafe {
-            sys::nvrtcGetProgramLogSize(self.0, &raw mut size)
-        })
-        .is_err()
-        {
-            return "no log".to_owned();
-        }
-        let mut log = vec![0_u8; size];
-        // SAFETY: the buffer has the size that the log is said to have.
-        let status = unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast::<c_char>()) };
-        match check("nvrtcGetProgramLog", status) {
-            Ok(()) => String::from_utf8_lossy(&log)
+        let (size_of, get) = (sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog);
+        match self.read("nvrtcGetProgramLog", size_of, get) {
+            Ok(log) => String::from_utf8_lossy(&log)
                 .trim_end_matches(['\0', '\n'])
                 .to_owned(),
             Err(error) => error.to_string(),
         }
     }
 
-    fn machine_code(&self) -> Result<Vec<u8>, GpuError> {
+    /// What two functions of the compiler say of the program: how many bytes there are, and which.
+    fn read(
+        &self,
+        call: &'static str,
+        size_of: unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult,
+        get: unsafe fn(nvrtcProgram, *mut c_char) -> nvrtcResult,
+    ) -> Result<Vec<u8>, GpuError> {
         let mut size = 0_usize;
-        // SAFETY: the program is live and compiled, and `size` is a place for the number.
-        check("nvrtcGetCUBINSize", unsafe {
-            sys::nvrtcGetCUBINSize(self.0, &raw mut size)
-        })?;
-        let mut code = vec![0_u8; size];
-        // SAFETY: the buffer has the size that the code is said to have.
-        check("nvrtcGetCUBIN", unsafe {
-            sys::nvrtcGetCUBIN(self.0, code.as_mut_ptr().cast::<c_char>())
-        })?;
-        Ok(code)
-    }
-}
-
-impl SourceProgram {
-    /// Text that ends in a zero byte.
-    fn portable_code(&self) -> Result<Vec<u8>, GpuError> {
-        let mut size = 0_usize;
-        // SAFETY: the program is live and compiled, and `size` is a place for the number.
-        check("nvrtcGetPTXSize", unsafe {
-            sys::nvrtcGetPTXSize(self.0, &raw mut size)
-        })?;
-        let mut code = vec![0_u8; size];
-        // SAFETY: the buffer has the size that the code is said to have.
-        check("nvrtcGetPTX", unsafe {
-            sys::nvrtcGetPTX(self.0, code.as_mut_ptr().cast::<c_char>())
-        })?;
-        Ok(code)
+        // SAFETY: the program is live, and `size` is a place for the number.
+        check(call, unsafe { size_of(self.0, &raw mut size) })?;
+        let mut bytes = vec![0_u8; size];
+        // SAFETY: the buffer has the size that was announced.
+        check(call, unsafe { get(self.0, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
     }
 }
 

@@ -27,7 +27,7 @@ const DIGEST: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device::cuda) struct Key<'a> {
     pub(in crate::device::cuda) source: &'a str,
-    pub(in crate::device::cuda) options: &'a [String],
+    pub(in crate::device::cuda) options: &'a [&'a str],
     /// The compiler's major and minor version.
     pub(in crate::device::cuda) compiler: (i32, i32),
 }

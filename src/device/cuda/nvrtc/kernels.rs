@@ -80,7 +80,7 @@ impl Queue {
             return Ok(());
         }
         let cache = KernelCache::new(self.cache.as_deref());
-        let images = compile_all(&texts, self.gpu.facts().capability.compute, cache)?;
+        let images = compile_all(&texts, self.gpu.facts().capability.compute, &[], cache)?;
         let (of_files, of_generated) = images.split_at(files.len());
         for (file, image) in files.iter().zip(of_files) {
             let module = self.load_module(image)?;
