@@ -254,7 +254,7 @@ fn what_a_wrapper_refuses_of_a_model_is_told_before_anything_runs() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 5))]
 
     /// With strategies of unlike world sizes in one list, every plan is whole micro-batches of all ranks, and exact where any is.
     #[test]

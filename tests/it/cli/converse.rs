@@ -285,7 +285,7 @@ fn member() -> impl Strategy<Value = (String, Value)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 3))]
 
     /// Whatever lines come, each is answered by a search or by what is wrong.
     #[test]

@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::RESNET;
 use super::scripted::{Gate, Outcome, Scripted};
+use super::{RESNET, RESNET_8};
 use crate::wait;
 
 /// Nothing of it is reached within a test, but that a connection may be closed to make room.
@@ -247,12 +247,13 @@ async fn those_who_wait_do_not_lock_others_out() {
 async fn requests_beyond_what_can_be_worked_on_are_refused() {
     let gate = Gate::closed();
     let served = Served::start(Scripted::behind(&gate), PATIENT).await;
+    // Three quarters of the places: as many fits as may be waited for, and as many probes as are read at a time.
+    let fit = |request| post("/v1/fits", "prefer: wait=600\r\n", request);
     let probe = RESNET.replacen('{', r#"{"batch": 1, "#, 1);
     let probe = post("/v1/probes", "", &probe);
-    let mut probing = Vec::new();
-    // Three quarters of the places.
-    for _ in 0..6 {
-        probing.push(served.send(&probe).await);
+    let mut asking = Vec::new();
+    for request in [fit(RESNET), fit(RESNET_8)].iter().chain([&probe; 4]) {
+        asking.push(served.send(request).await);
         gate.arrival().await;
     }
 

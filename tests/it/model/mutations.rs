@@ -280,7 +280,7 @@ fn errors_of_hugging_face_models_repeat_no_long_words() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
 
     #[test]
     fn no_exported_decoder_panics(changes in changes()) {

@@ -102,7 +102,6 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// One byte of a snapshot is another: mostly a number, a size or a state that cannot be.
     #[test]

@@ -50,10 +50,10 @@ impl Source {
         let mut text = sources[0].head();
         for (number, source) in sources.iter().enumerate() {
             assert_eq!(source.is_short, sources[0].is_short, "one type of indices");
-            text += &format!("namespace n{number} {{\n{}}}\n", source.definitions());
+            let _ = writeln!(text, "namespace n{number} {{\n{}}}", source.definitions());
             for name in source.entries {
                 let pointer = format!("extern \"C\" void* const {name}_{number}");
-                text += &format!("{pointer} = (void*)n{number}::{name};\n");
+                let _ = writeln!(text, "{pointer} = (void*)n{number}::{name};");
             }
         }
         text
