@@ -329,6 +329,7 @@ async fn a_fit_that_takes_too_long_is_stopped_and_leaves_its_lane() {
     let body = RESNET.replace("{\"model\"", "{\"timeout_seconds\": 1, \"model\"");
 
     let fit = service.post("/v1/fits", body).await;
+    gate.arrival().await;
     let next = service.post("/v1/fits", RESNET_8).await;
     gate.cancellation().await;
     let fit = service.ended(&fit.id()).await;

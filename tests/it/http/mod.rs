@@ -103,9 +103,11 @@ impl Service {
         }
     }
 
-    /// A fresh service that takes nothing unasked, as if it were dead once another has taken its place.
+    /// A fresh service that takes nothing unasked and misses nothing that was taken from it, as if it were dead once another has taken
+    /// its place.
     async fn to_crash(engine: Scripted) -> Service {
         let limits = Limits {
+            lease: 100 * wait::HANG,
             look_around: 100 * wait::HANG,
             ..Limits::default()
         };
