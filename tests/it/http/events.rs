@@ -160,7 +160,7 @@ async fn failures_and_cancellations_have_results_too() {
 #[tokio::test]
 async fn after_a_restart_a_client_goes_on_where_it_was() {
     let gate = Gate::closed();
-    let first = Service::to_crash(Scripted::behind(&gate)).await;
+    let first = Service::start(Scripted::behind(&gate)).await;
     let fit = first.post("/v1/fits", RESNET).await;
     gate.arrival().await;
     let path = fit.header("location").to_owned();

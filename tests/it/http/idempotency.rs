@@ -70,7 +70,7 @@ async fn another_body_under_the_same_key_is_refused() {
 
 #[tokio::test]
 async fn keys_survive_a_restart() {
-    let first = Service::to_crash(Scripted::that(Outcome::Fails(broken()))).await;
+    let first = Service::start(Scripted::that(Outcome::Fails(broken()))).await;
     let asked = ask(&first, b"k", RESNET).await;
     first.stop().await;
 

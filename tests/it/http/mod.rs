@@ -103,19 +103,9 @@ impl Service {
         }
     }
 
-    /// A fresh service that takes nothing unasked and misses nothing that was taken from it, as if it were dead once another has taken
-    /// its place.
-    async fn to_crash(engine: Scripted) -> Service {
-        let limits = Limits {
-            lease: 100 * wait::HANG,
-            look_around: 100 * wait::HANG,
-            ..Limits::default()
-        };
-        Service::limited(engine, limits).await
-    }
-
-    /// The next service on the same database, while this one is still there: as after a crash.
+    /// The next service on the same database, as after a crash: this one reads and writes nothing any more.
     async fn after_a_crash(&self, engine: Scripted) -> Service {
+        self.jobs.db().close().await;
         Service::on(Arc::clone(&self.directory), engine, self.limits).await
     }
 

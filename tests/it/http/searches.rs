@@ -174,7 +174,7 @@ async fn three_crashes_in_a_row_end_a_search_with_a_statement() {
 
 #[tokio::test]
 async fn searches_survive_a_restart() {
-    let first = Service::to_crash(Scripted::default()).await;
+    let first = Service::start(Scripted::default()).await;
     let search = first
         .search(&json!({"max_batch": 500, "allocator": "expandable_segments:True"}))
         .await;

@@ -68,7 +68,7 @@ async fn what_a_fit_needs_is_not_deleted() {
 #[tokio::test]
 async fn a_fit_by_name_survives_the_end_of_its_server() {
     let gate = Gate::closed();
-    let first = Service::to_crash(Scripted::behind(&gate)).await;
+    let first = Service::start(Scripted::behind(&gate)).await;
     let named = first.upload(graph()).await;
     let fit = first.post("/v1/fits", naming(&named)).await;
     gate.arrival().await;
@@ -87,7 +87,7 @@ async fn a_fit_by_name_survives_the_end_of_its_server() {
 #[tokio::test]
 async fn a_fit_with_its_graph_in_it_survives_too() {
     let gate = Gate::closed();
-    let first = Service::to_crash(Scripted::behind(&gate)).await;
+    let first = Service::start(Scripted::behind(&gate)).await;
     let plain = String::from_utf8(gunzip(&graph())).unwrap();
     let layers = vec![r#"{"type": "relu"}"#; 5000].join(",");
     let layers = format!(

@@ -11,14 +11,15 @@ use super::{PREDICTED, RESNET, Scripted, Service, fits};
 
 #[tokio::test]
 async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
-    let first = Service::to_crash(Scripted::default()).await;
+    let first = Service::start(Scripted::default()).await;
     let fit = first.asked(RESNET).await;
     first
         .tell_outcome(&fit, &fits(PREDICTED + (PREDICTED / 50)))
         .await;
     let known = first.get("/v1/accuracy").await.json();
 
-    let second = first.after_a_crash(Scripted::default()).await;
+    let directory = Arc::clone(&first.directory);
+    let second = Service::on(directory, Scripted::default(), first.limits).await;
 
     assert_eq!(second.get("/v1/accuracy").await.json(), known);
     let anew = second.asked(RESNET).await;
