@@ -258,6 +258,11 @@ class LocalTest(unittest.TestCase):
 
 
 class InterruptsTest(unittest.TestCase):
+    def setUp(self):
+        # It is ignored where these tests run in the background of a shell.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+
     def test_the_first_goes_through_and_then_none(self):
         seen = []
         with self.assertRaises(KeyboardInterrupt):
