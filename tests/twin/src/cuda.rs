@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LAZY, Symbol};
 
-use batchfit_card::alloc::{Address, Full, Reserved, SegmentSource};
 use crate::die;
+use batchfit_card::alloc::{Address, Full, Reserved, SegmentSource};
 use batchfit_step::units::Bytes;
 
 /// `cudaErrorMemoryAllocation`.

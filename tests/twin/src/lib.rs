@@ -21,7 +21,6 @@ use batchfit_step::units::Bytes;
 use cuda::{CudaMalloc, Runtime};
 use log::{Log, OfStream};
 
-
 static TWIN: Mutex<Option<Twin>> = Mutex::new(None);
 
 struct Twin {

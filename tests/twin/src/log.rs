@@ -8,8 +8,8 @@ use std::io::{BufWriter, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batchfit_card::alloc::{Event, Observer};
 use crate::die;
+use batchfit_card::alloc::{Event, Observer};
 
 /// The stream that the request is for whose events come now.
 #[derive(Debug, Clone, Default)]
