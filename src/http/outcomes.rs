@@ -37,7 +37,8 @@ pub(super) struct NewOutcome {
     /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says.
     #[schema(minimum = 1)]
     peak_reserved_bytes: Option<u64>,
-    /// How often the allocator freed its cache and asked again, as `torch.cuda.memory_stats()["num_alloc_retries"]` says.
+    /// How often the allocator freed its cache and asked again after the second step: by so much
+    /// `torch.cuda.memory_stats()["num_alloc_retries"]` grew.
     #[schema(minimum = 0)]
     retries: Option<u64>,
     /// Optimizer steps that were made. A peak counts after three.

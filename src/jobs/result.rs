@@ -22,6 +22,10 @@ pub struct Recommendation {
     pub shortfall: u64,
     /// The largest batch whose steps finish at all.
     pub max_batch: u64,
+    /// The largest batch that runs steadily: after the second step, the allocator never has to free its cache and retry. What is
+    /// recommended is no larger.
+    #[serde(default)]
+    pub max_batch_steady: u64,
     /// The largest batch whose steps never force the allocator to retry.
     pub max_batch_without_retries: u64,
     /// Most bytes allocated in a step of the recommended micro-batch.

@@ -38,7 +38,12 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
             "model alone",
             Bytes(report.model_allocated_bytes).to_string(),
         ),
-        ("retries", report.retries.to_string()),
+        (
+            "retries",
+            report
+                .retries_by_step()
+                .unwrap_or_else(|| report.retries.to_string()),
+        ),
         ("refused allocations", report.ooms.to_string()),
     ];
     if let Some(without) = report.without_overlap {

@@ -1,13 +1,19 @@
 //! The search for both maxima.
 
 use super::bracket::{Bracket, Start};
-use crate::probe::Verdict;
+use crate::probe::Course;
 
 /// No batch above this is proposed, whatever the caller's ceiling.
 pub const MAX_BATCH: u64 = 1 << 24;
 
 /// Most simulated probes. Galloping and bisecting for both goals take less.
 const SIMULATED_PROBES: u64 = 160;
+/// What is looked for by real probes, what decides first.
+const REAL_GOALS: [Goal; 3] = [
+    Goal::FinishSteadily,
+    Goal::Finish,
+    Goal::FinishWithoutRetries,
+];
 /// The first step of a search by simulated probes, or by real ones alone, is the guess divided by this.
 const FIRST_STEPS: u64 = 16;
 
@@ -16,29 +22,45 @@ const FIRST_STEPS: u64 = 16;
 pub enum Goal {
     /// The steps finish.
     Finish,
+    /// The steps finish and after the second the allocator never has to give back its cache.
+    FinishSteadily,
     /// The steps finish and the allocator never has to give back its cache.
     FinishWithoutRetries,
 }
 
 impl Goal {
-    /// Whether a verdict is good enough.
+    /// Whether steps that went so are good enough.
     #[must_use]
-    pub fn is_met_by(self, verdict: Verdict) -> bool {
-        match verdict {
-            Verdict::Fits => true,
-            Verdict::FitsWithRetries => self == Goal::Finish,
-            Verdict::OutOfMemory | Verdict::Failed => false,
-        }
+    pub fn is_met_by(self, course: Course) -> bool {
+        course
+            <= match self {
+                Goal::Finish => Course::WithRetries,
+                Goal::FinishSteadily => Course::Steady,
+                Goal::FinishWithoutRetries => Course::WithoutRetries,
+            }
     }
 }
 
-/// Both maxima as something else found them: a simulation, or an earlier fit.
+/// All maxima as something else found them: a simulation, or an earlier fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Prediction {
     /// See [`Goal::Finish`].
     pub max_batch: u64,
+    /// See [`Goal::FinishSteadily`].
+    pub max_batch_steady: u64,
     /// See [`Goal::FinishWithoutRetries`].
     pub max_batch_without_retries: u64,
+}
+
+impl Prediction {
+    /// One number for all of them.
+    pub const fn all(batch: u64) -> Prediction {
+        Prediction {
+            max_batch: batch,
+            max_batch_steady: batch,
+            max_batch_without_retries: batch,
+        }
+    }
 }
 
 /// What is known about the batch above a maximum.
@@ -75,7 +97,7 @@ pub enum Agreement {
 /// Decides which batch to probe next. Runs nothing, waits for nothing.
 #[derive(Debug, Clone)]
 pub struct Search {
-    pursuits: [Pursuit; 2],
+    pursuits: [Pursuit; 3],
     /// The goals that batches are proposed for; the first that needs another probe decides.
     wanted: Vec<Goal>,
     /// How many more probes are proposed.
@@ -100,20 +122,24 @@ impl Search {
         let pursuits = [
             Pursuit::new(Goal::Finish, Some(fair(guess)), ceiling),
             Pursuit::new(Goal::FinishWithoutRetries, None, ceiling),
+            Pursuit::new(Goal::FinishSteadily, None, ceiling),
         ];
-        Search::of(pursuits, SIMULATED_PROBES)
+        let mut search = Search::of(pursuits, SIMULATED_PROBES);
+        search.wanted.pop();
+        search
+    }
+
+    /// A search by simulated probes for the largest steady batch, which is at most `largest`.
+    pub fn steady(largest: u64) -> Search {
+        Search::simulated(largest, largest).only(Goal::FinishSteadily)
     }
 
     /// A search by at most `budget` real probes that expects `prediction` to be right.
     ///
-    /// The recommendation depends on the maximum without retries, so that comes first: the predicted
+    /// The recommendation depends on the steady maximum, so that comes first: the predicted
     /// batch and the next one. Where they are as predicted nothing more is proposed for it; otherwise the
-    /// real edge is searched from there. Then the same for the maximum with retries.
+    /// real edge is searched from there. Then the same for the other maxima.
     pub fn confirming(prediction: Prediction, ceiling: u64, budget: u64) -> Search {
-        let Prediction {
-            max_batch,
-            max_batch_without_retries: without_retries,
-        } = prediction;
         let near = |guess| {
             Some(Start {
                 guess,
@@ -122,10 +148,17 @@ impl Search {
             })
         };
         let pursuits = [
-            Pursuit::new(Goal::FinishWithoutRetries, near(without_retries), ceiling),
-            Pursuit::new(Goal::Finish, near(max_batch), ceiling),
+            (Goal::FinishSteadily, prediction.max_batch_steady),
+            (Goal::Finish, prediction.max_batch),
+            (
+                Goal::FinishWithoutRetries,
+                prediction.max_batch_without_retries,
+            ),
         ];
-        Search::of(pursuits, budget)
+        Search::of(
+            pursuits.map(|(goal, guess)| Pursuit::new(goal, near(guess), ceiling)),
+            budget,
+        )
     }
 
     /// A search by runs of which nothing is known: twice as much each time from `start`, then the middle.
@@ -137,18 +170,16 @@ impl Search {
             is_trusted: false,
         };
         let pursuit = |goal| Pursuit::new(goal, Some(start), ceiling);
-        let goals = [Goal::FinishWithoutRetries, Goal::Finish];
-        Search::of(goals.map(pursuit), u64::MAX)
+        Search::of(REAL_GOALS.map(pursuit), u64::MAX)
     }
 
     /// A search by at most `budget` real probes alone.
     pub fn probing(guess: u64, ceiling: u64, budget: u64) -> Search {
         let pursuit = |goal| Pursuit::new(goal, Some(fair(guess)), ceiling);
-        let goals = [Goal::FinishWithoutRetries, Goal::Finish];
-        Search::of(goals.map(pursuit), budget)
+        Search::of(REAL_GOALS.map(pursuit), budget)
     }
 
-    fn of(pursuits: [Pursuit; 2], budget: u64) -> Search {
+    fn of(pursuits: [Pursuit; 3], budget: u64) -> Search {
         Search {
             wanted: pursuits.iter().map(|pursuit| pursuit.goal).collect(),
             pursuits,
@@ -157,10 +188,10 @@ impl Search {
         }
     }
 
-    /// The same search for one maximum only; the other is reported as far as it happens to be seen.
+    /// The same search for one maximum only; the others are reported as far as they happen to be seen.
     #[must_use]
     pub fn only(mut self, goal: Goal) -> Search {
-        self.wanted.retain(|wanted| *wanted == goal);
+        self.wanted = vec![goal];
         self
     }
 
@@ -173,16 +204,17 @@ impl Search {
         wanted.find_map(|goal| self.pursuit(*goal).bracket.narrow(self.start(*goal)))
     }
 
-    /// Takes in what a probe of `batch` found; it need not be the batch that was proposed.
+    /// Takes in how a probe of `batch` went; it need not be the batch that was proposed.
     ///
     /// A batch that was already known replaces what was known.
-    pub fn record(&mut self, batch: u64, verdict: Verdict) {
+    pub fn record(&mut self, batch: u64, course: impl Into<Course>) {
+        let course = course.into();
         self.probes += 1;
         self.probes_left = self.probes_left.saturating_sub(1);
         for pursuit in &mut self.pursuits {
             pursuit
                 .bracket
-                .record(batch, pursuit.goal.is_met_by(verdict));
+                .record(batch, pursuit.goal.is_met_by(course));
         }
     }
 
@@ -226,7 +258,7 @@ impl Search {
 
     fn pursuit(&self, goal: Goal) -> &Pursuit {
         let found = self.pursuits.iter().find(|pursuit| pursuit.goal == goal);
-        found.expect("every search pursues both goals")
+        found.expect("every search pursues all goals")
     }
 
     fn start(&self, goal: Goal) -> Start {

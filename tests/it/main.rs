@@ -21,6 +21,7 @@ mod recorder;
 mod replay;
 mod report;
 mod sample;
+mod steady;
 mod suggestions;
 mod truth;
 mod wait;

@@ -1,4 +1,4 @@
-//! Long lists of cases: some of them in `cargo test`, all of them in `.ci/run`.
+//! Long lists of cases: some of them in `cargo test`, all of them in `.ci/full properties`.
 
 /// Every `n`-th of `cases`, or all of them where `BATCHFIT_ALL_CASES` is in the environment.
 pub(crate) fn sample<T>(n: usize, cases: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {

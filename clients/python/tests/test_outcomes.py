@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import logging
 import os
@@ -42,8 +43,10 @@ class Service(http.server.BaseHTTPRequestHandler):
 class a_gpu:
     """A GPU as PyTorch would show it."""
 
-    def __init__(self, retries: int = 0, peak: int = 10 << 30) -> None:
-        stats = iter([{"num_alloc_retries": 1}, {"num_alloc_retries": 1 + retries}])
+    def __init__(self, *retries: int, peak: int = 10 << 30) -> None:
+        """`retries` before the training, after each of its first two steps, and at its end; the last one for all that follow."""
+        counts = itertools.chain(retries, itertools.repeat(retries[-1] if retries else 1))
+        stats = ({"num_alloc_retries": count} for count in counts)
         self.patches = [
             mock.patch.object(torch.cuda, "is_available", return_value=True),
             mock.patch.object(torch.cuda, "init"),
@@ -99,11 +102,19 @@ class OutcomeTest(unittest.TestCase):
             with self.assertRaises(type(error)), a_gpu(), batchfit.outcome("1", 64, url=self.url):
                 raise error
             self.assertEqual(Service.heard[-1][2]["outcome"], ended)
-        with a_gpu(retries=2), batchfit.outcome("1", 64, url=self.url):
-            pass
-        self.assertEqual(Service.heard[-1][2]["outcome"], "fits_with_retries")
+        # The first two steps may retry: what they free stays free. Without counted steps nobody knows which they were.
+        for retries, steps, outcome, told in [
+            ((1, 1, 1, 3), 4, "fits_with_retries", 2),
+            ((1, 4, 5, 5), 4, "fits", 0),
+            ((1, 3), 0, "fits", 2),
+        ]:
+            with a_gpu(*retries), batchfit.outcome("1", 64, url=self.url) as training:
+                for _ in range(steps):
+                    training.step()
+            body = Service.heard[-1][2]
+            self.assertEqual((body["outcome"], body["retries"]), (outcome, told))
         names = {headers["Idempotency-Key"] for _, headers, _ in Service.heard}
-        self.assertEqual(len(names), 4)
+        self.assertEqual(len(names), 6)
 
     def test_what_cannot_be_told_is_logged(self) -> None:
         Service.status = 404

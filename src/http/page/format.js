@@ -61,3 +61,6 @@ export function variantName(training) {
   if (parallel?.strategy && parallel.strategy !== "none") parts.push(parallel.strategy);
   return parts.join(", ");
 }
+
+/** The largest batch that retries in the first two steps at most. Answers of earlier versions tell only of none. */
+export const steady = (best) => Math.max(best.max_batch_steady ?? 0, best.max_batch_without_retries);

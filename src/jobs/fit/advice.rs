@@ -1,6 +1,6 @@
 //! From maxima to what to train with.
 
-use crate::jobs::{AcrossRanks, EngineError, Recommendation};
+use crate::jobs::{AcrossRanks, EngineError, LimitKind, Recommendation};
 use crate::model::Objective;
 use crate::probe::{ProbeReport, Verdict};
 use crate::program::Category;
@@ -16,6 +16,9 @@ use super::why::{Around, LimitSource};
 
 /// How the note begins that is given where both are asked for.
 pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
+
+/// Headroom of more than one so-manieth of the limit is what limits a batch; less is a detail of what else does.
+const MUCH_HEADROOM: u64 = 20;
 
 /// How exactly the missing memory is found.
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
@@ -41,16 +44,13 @@ pub(super) fn recommend(
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
-    let without_retries = maxima
-        .prediction
-        .max_batch_without_retries
-        .max(plan.micro_batch);
+    let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
     notes.extend(bounded(&plan, wish));
     match &chosen.instead_of {
         Some(larger) => notes.push(larger.note(&plan)),
         None => notes.extend(cheaper(&plan, wish, &mut inquiry)?),
     }
-    let next_batch = next_to_record(without_retries, inquiry.simulation(micro_steps))?;
+    let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
     if let StepTime::Unknown(why) = step_time {
@@ -67,22 +67,36 @@ pub(super) fn recommend(
             name: larger.limits(),
             report: None,
         },
-        None => binding(without_retries, maxima.at_ceiling, deciding)?,
+        None => binding(steady, maxima.at_ceiling, deciding)?,
     };
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
-        notes.push(probed.kept.why(&probed.uncertainties, limit));
+        let why = probed.kept.why(&probed.uncertainties, limit);
+        notes.push(if probed.leaves(headroom, limit) {
+            why
+        } else {
+            format!("it reserves more, and runs as well where {why}")
+        });
     }
     let kept = probed.kept.document(&probed.uncertainties, limit);
     if maxima.evidence != maxima.evidence_of_max {
-        notes.push("the largest batch without retries was tried on the GPU; the largest with retries (`max_batch`) is simulated".to_owned());
+        notes.push("the largest batch that runs steadily was tried on the GPU; `max_batch` and `max_batch_without_retries` are simulated".to_owned());
     }
     let report = &probed.report;
+    let mut without_retries = maxima.prediction.max_batch_without_retries;
+    if report.verdict == Verdict::Fits {
+        without_retries = without_retries.max(plan.micro_batch);
+    }
+    notes.extend(
+        report
+            .retries_by_step()
+            .map(|when| format!("the allocator frees its cache {when}")),
+    );
     let around = Around {
         at: report,
         above: binding.report.as_ref(),
-        largest: without_retries,
+        largest: steady,
         at_ceiling: maxima.at_ceiling,
         headroom,
         objective: chosen.instead_of.as_ref(),
@@ -90,6 +104,12 @@ pub(super) fn recommend(
         source,
     };
     let why = around.why();
+    let limited_by = match why.limit.kind {
+        LimitKind::Headroom if headroom.0 > limit.0 / MUCH_HEADROOM => {
+            format!("headroom; {}", why.limit.explanation)
+        }
+        _ => binding.name,
+    };
     let (optimizer_step_ms, speed_from) = match step_time {
         StepTime::Seconds(seconds, from) => (Some(1000.0 * seconds), Some(from)),
         StepTime::Unknown(_) => (None, None),
@@ -105,14 +125,15 @@ pub(super) fn recommend(
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
         shortfall: plan.shortfall,
-        max_batch: maxima.prediction.max_batch.max(without_retries),
+        max_batch: maxima.prediction.max_batch.max(steady),
+        max_batch_steady: steady,
         max_batch_without_retries: without_retries,
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
         headroom: kept,
-        limited_by: binding.name,
+        limited_by,
         why: Some(why),
         evidence: maxima.evidence,
         step_ms: micro_step_ms,
@@ -187,8 +208,8 @@ pub(super) fn next_to_record(
 }
 
 /// What a reader is told of the headroom.
-pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
-    let figure = |uncertainty: &Uncertainty| match uncertainty.bytes() {
+pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    let figure = |uncertainty: &Uncertainty| match uncertainty.bytes(limit) {
         Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),
     };
@@ -202,7 +223,7 @@ pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty]) -> Strin
     )
 }
 
-/// The answer when no batch runs without retries and leaves headroom, not even a batch of one.
+/// The answer when no batch runs steadily and leaves headroom, not even a batch of one.
 fn nothing_fits(
     steps: u64,
     world_size: u64,
@@ -228,7 +249,7 @@ fn nothing_fits(
     let around = Around {
         at: report,
         above: Some(report),
-        largest: maxima.prediction.max_batch_without_retries,
+        largest: maxima.prediction.max_batch_steady,
         at_ceiling: false,
         headroom,
         objective: None,
@@ -241,6 +262,7 @@ fn nothing_fits(
         global_batch: 0,
         shortfall: 0,
         max_batch: maxima.prediction.max_batch,
+        max_batch_steady: maxima.prediction.max_batch_steady,
         max_batch_without_retries: maxima.prediction.max_batch_without_retries,
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
@@ -268,8 +290,8 @@ fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
     const PLENTY: Bytes = Bytes::gib(1 << 20);
     let limit = cache.limit();
     let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
-        let probed = cache.probe_within(limit, 1)?;
-        Ok::<_, EngineError>(probed.leaves(probed.headroom(limit), limit))
+        let headroom = cache.probe_within(limit, 1)?.headroom(limit);
+        cache.is_safe(headroom, limit, 1)
     };
     let needed = Bytes(cache.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
     let (mut low, mut high) = (limit, needed.max(limit + MISSING_GRAIN));
@@ -295,7 +317,7 @@ struct Binding {
 }
 
 fn binding(
-    without_retries: u64,
+    steady: u64,
     at_ceiling: bool,
     cache: &mut ProbeCache<'_>,
 ) -> Result<Binding, EngineError> {
@@ -308,16 +330,16 @@ fn binding(
     }
     if at_ceiling {
         return Ok(unseen(format!(
-            "nothing: batches above {without_retries} are not tried"
+            "nothing: batches above {steady} are not tried"
         )));
     }
     // A real probe above the maximum is not worth its time for a name alone.
-    let above = without_retries + 1;
+    let above = steady + 1;
     let is_cheap = !cache.evidence().is_real();
     let named = if is_cheap || cache.seen(cache.accumulation(), above).is_some() {
         above
     } else {
-        without_retries
+        steady
     };
     let probed = cache.probe_in_full(named)?;
     Ok(Binding {
@@ -341,9 +363,10 @@ fn described(report: &ProbeReport) -> String {
     match (&report.cause, report.verdict) {
         (Some(cause), _) => format!("{mainly}; batch {batch}: {cause}"),
         (None, Verdict::FitsWithRetries) => {
-            let often = match report.retries {
-                1 => "once".to_owned(),
-                retries => format!("{retries} times"),
+            let often = match (report.retries_by_step(), report.retries) {
+                (Some(when), _) => when,
+                (None, 1) => "once".to_owned(),
+                (None, retries) => format!("{retries} times"),
             };
             format!(
                 "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {often}"

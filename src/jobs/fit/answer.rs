@@ -238,15 +238,13 @@ fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<S
 
 /// The simulated probes at the answer, at both maxima and just above them.
 fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<Shown> {
-    let without_retries = recommendation.max_batch_without_retries;
-    let largest = recommendation.max_batch;
-    let shown = [
-        recommendation.micro_batch,
-        without_retries,
-        without_retries + 1,
-        largest,
-        largest + 1,
+    let maxima = [
+        recommendation.max_batch_without_retries,
+        recommendation.max_batch_steady,
+        recommendation.max_batch,
     ];
+    let mut shown = vec![recommendation.micro_batch];
+    shown.extend(maxima.iter().flat_map(|largest| [*largest, largest + 1]));
     let is_shown = |(micro_steps, probed): &(u32, &Probed)| {
         *micro_steps == simulated.accumulation() && shown.contains(&probed.report.batch)
     };

@@ -115,7 +115,7 @@ fn predicted(
     let maxima: Prediction = inquiry.maxima(micro_steps)?.prediction;
     let cache = inquiry.simulation(micro_steps);
     if let (Some(plan), None) = (&mut plan, wish.target_batch) {
-        let largest = largest_of_all(maxima.max_batch_without_retries, plan.micro_batch, cache)?;
+        let largest = largest_of_all(maxima.max_batch_steady, plan.micro_batch, cache)?;
         plan.micro_batch = largest;
         plan.global_batch = largest.saturating_mul(wish.world_size);
     }

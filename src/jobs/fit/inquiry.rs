@@ -95,7 +95,7 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         self.simulated.limit()
     }
 
-    /// Both maxima as far as they are known: confirmed, or else simulated.
+    /// The maxima as far as they are known: confirmed, or else simulated.
     pub(super) fn maxima(&mut self, micro_steps: u32) -> Result<Maxima, EngineError> {
         if let Some(confirmed) = self.real_maxima.get(&micro_steps) {
             return Ok(*confirmed);
@@ -120,14 +120,14 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         known.contains_key(&micro_steps)
     }
 
-    /// Asks the device that decides about both maxima.
+    /// Asks the device that decides about the maxima.
     pub(super) fn settle(&mut self, micro_steps: u32) -> Result<Maxima, EngineError> {
         let guess = self
             .real_maxima
             .values()
             .next()
             .map_or(maxima::FIRST_GUESS, |known| {
-                known.prediction.max_batch_without_retries
+                known.prediction.max_batch_steady
             });
         let simulated = match self.method {
             Method::SimulateFirst => Some(self.maxima(micro_steps)?),
@@ -146,7 +146,7 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         Ok(found)
     }
 
-    /// Whether a plan runs without a retry and leaves headroom, as far as it was asked for: simulated first,
+    /// Whether a plan runs steadily and leaves headroom, as far as it was asked for: simulated first,
     /// because that is cheap.
     pub(super) fn leaves_headroom(&mut self, steps: u64, batch: u64) -> Result<bool, EngineError> {
         if batch > self.simulated.ceiling() {
@@ -161,29 +161,21 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         self.real_leaves_headroom(micro_steps, batch)
     }
 
-    /// The largest batch that runs without a retry and leaves headroom, or 0: an edge, as all maxima are.
+    /// The largest batch that runs steadily and leaves headroom, or 0: an edge, as all maxima are.
     pub(super) fn largest_safe(&mut self, micro_steps: u32) -> Result<u64, EngineError> {
         if let Some(known) = self.safe.get(&micro_steps) {
             return Ok(*known);
         }
-        let without_retries = self
-            .maxima(micro_steps)?
-            .prediction
-            .max_batch_without_retries;
-        let safe = match without_retries {
+        let safe = match self.maxima(micro_steps)?.prediction.max_batch_steady {
             0 => 0,
-            without_retries => self.largest_safe_up_to(without_retries, micro_steps)?,
+            steady => self.largest_safe_up_to(steady, micro_steps)?,
         };
         self.safe.insert(micro_steps, safe);
         Ok(safe)
     }
 
-    fn largest_safe_up_to(
-        &mut self,
-        without_retries: u64,
-        micro_steps: u32,
-    ) -> Result<u64, EngineError> {
-        let (mut highest, mut step) = (without_retries, 1);
+    fn largest_safe_up_to(&mut self, steady: u64, micro_steps: u32) -> Result<u64, EngineError> {
+        let (mut highest, mut step) = (steady, 1);
         loop {
             let candidate = if self.simulation_counts(micro_steps) {
                 self.simulated_safe(highest, micro_steps)?
@@ -214,12 +206,9 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         }
         let lacking = self.samples_lacking(micro_steps, highest)?;
         let guess = highest.saturating_sub(lacking).max(1);
-        let prediction = Prediction {
-            max_batch: guess,
-            max_batch_without_retries: guess,
-        };
-        let goal = Goal::FinishWithoutRetries;
-        let mut search = Search::confirming(prediction, highest, PROBES_FOR_HEADROOM).only(goal);
+        let goal = Goal::FinishSteadily;
+        let mut search =
+            Search::confirming(Prediction::all(guess), highest, PROBES_FOR_HEADROOM).only(goal);
         search.record(highest, Verdict::OutOfMemory);
         while let Some(batch) = search.next_batch() {
             // With the headroom taken off the limit, a batch that needs it would not run.
@@ -244,16 +233,14 @@ impl<'a, 'b> Inquiry<'a, 'b> {
 
     /// Whether the simulation is worth asking: not where real probes have found it wrong.
     fn simulation_counts(&self, micro_steps: u32) -> bool {
-        let without_retries = |maxima: &Maxima| maxima.prediction.max_batch_without_retries;
+        let steady = |maxima: &Maxima| maxima.prediction.max_batch_steady;
         match (&self.real, self.method) {
             (None, _) => true,
             (Some(_), Method::ProbesAlone) => false,
             (Some(_), Method::SimulateFirst) => {
                 let real = self.real_maxima.get(&micro_steps);
                 let simulated = self.simulated_maxima.get(&micro_steps);
-                real.is_none_or(|real| {
-                    simulated.map(without_retries) == Some(without_retries(real))
-                })
+                real.is_none_or(|real| simulated.map(steady) == Some(steady(real)))
             }
         }
     }
@@ -265,19 +252,27 @@ impl<'a, 'b> Inquiry<'a, 'b> {
     ) -> Result<bool, EngineError> {
         let of_real = self.headroom_of_real();
         let limit = self.limit();
-        let probed = self.simulation(micro_steps).probe(batch)?;
-        let headroom = of_real.unwrap_or_else(|| probed.headroom(limit));
-        Ok(probed.leaves(headroom, limit))
+        let cache = self.simulation(micro_steps);
+        let headroom = match of_real {
+            Some(headroom) => headroom,
+            None => cache.probe(batch)?.headroom(limit),
+        };
+        cache.is_safe(headroom, limit, batch)
     }
 
     /// What a real device says of it, where that was asked about this number of micro-steps at all.
     fn real_leaves_headroom(&mut self, micro_steps: u32, batch: u64) -> Result<bool, EngineError> {
         let limit = self.limit();
+        let simulation_counts = self.simulation_counts(micro_steps);
         match &mut self.real {
             Some(real) if self.real_maxima.contains_key(&micro_steps) => {
                 real.accumulate(micro_steps);
                 let probed = real.probe(batch)?;
-                Ok(probed.leaves(probed.headroom(limit), limit))
+                let is_steady = Goal::FinishSteadily.is_met_by(probed.report.course());
+                let retried = probed.report.verdict == Verdict::FitsWithRetries;
+                // What retried fills the limit by nature; what it needs of it, the simulation has said before.
+                Ok((retried && is_steady && simulation_counts)
+                    || probed.leaves(probed.headroom(limit), limit))
             }
             Some(_) | None => Ok(true),
         }

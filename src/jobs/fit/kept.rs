@@ -106,7 +106,7 @@ impl Kept {
     pub(super) fn why(self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
         match self.document(uncertainties, limit).from {
-            HeadroomFrom::Default => advice::kept_free(left, uncertainties),
+            HeadroomFrom::Default => advice::kept_free(left, uncertainties, limit),
             HeadroomFrom::Asked => {
                 format!("{left} of the limit are left free, because the request asks for it")
             }

@@ -1,10 +1,10 @@
-//! The two maxima of one variant on one device.
+//! The maxima of one variant on one device.
 
 use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
 use crate::probe::{Evidence, Verdict};
-use crate::search::{Above, Agreement, Goal, Prediction, Search};
+use crate::search::{Above, Agreement, Goal, MAX_BATCH, Prediction, Search};
 
 use super::probing::prober::ProbeCache;
 
@@ -27,13 +27,13 @@ const STEPS_TO_START: u64 = 25;
 /// second. In what is so long no single block decides, so there are few holes.
 const LONG_PROGRAM: usize = 500_000;
 
-/// Both maxima, and what they rest on.
+/// All maxima, and what they rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Maxima {
     pub(super) prediction: Prediction,
-    /// Of the maximum without retries.
+    /// Of the steady maximum.
     pub(super) evidence: Evidence,
-    /// Of the maximum with retries.
+    /// Of the other maxima.
     pub(super) evidence_of_max: Evidence,
     /// Whether the search ended because no larger batch is ever tried.
     pub(super) at_ceiling: bool,
@@ -69,11 +69,22 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
         .iter()
         .find(at_without_retries)
         .expect("it is one of them");
+    let largest = largest.max(without_retries);
+    let (mut steady, mut at_ceiling) = (without_retries, without_retries_found.at_ceiling);
+    // Recordings do not say what a convolution takes that is refused its workspace.
+    if largest > without_retries && cache.evidence() != Evidence::Recorded {
+        let mut search = Search::steady(largest);
+        drive(&mut search, cache)?;
+        steady = steady.max(search.largest(Goal::FinishSteadily).batch);
+        at_ceiling = steady >= cache.ceiling().min(MAX_BATCH);
+    }
     Ok(Maxima {
         prediction: Prediction {
-            max_batch: largest.max(without_retries),
+            max_batch: largest,
+            max_batch_steady: steady,
             max_batch_without_retries: without_retries,
         },
+        at_ceiling,
         ..*without_retries_found
     })
 }
@@ -93,26 +104,26 @@ fn most_common(found: &[Maxima], maximum: impl Fn(&Maxima) -> u64) -> u64 {
 pub(super) fn confirm(simulated: Maxima, real: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
     let prediction = simulated.prediction;
     let ceiling = real.ceiling();
-    let mut without_retries =
-        Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishWithoutRetries);
-    drive(&mut without_retries, real)?;
-    if without_retries.agreement(Goal::FinishWithoutRetries) == Agreement::Agrees {
+    let mut steady =
+        Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishSteadily);
+    drive(&mut steady, real)?;
+    if steady.agreement(Goal::FinishSteadily) == Agreement::Agrees {
         return Ok(Maxima {
             evidence: Evidence::Probed,
             ..simulated
         });
     }
-    // The simulation was wrong about one maximum, so it is not believed about the other.
-    let found = without_retries.largest(Goal::FinishWithoutRetries).batch;
+    // The simulation was wrong about one maximum, so it is not believed about the others.
+    let found = steady.largest(Goal::FinishSteadily).batch;
+    let shifted = |batch: u64| (batch + found).saturating_sub(prediction.max_batch_steady);
     let shifted = Prediction {
-        max_batch_without_retries: found,
-        max_batch: (prediction.max_batch + found)
-            .saturating_sub(prediction.max_batch_without_retries)
-            .max(found),
+        max_batch: shifted(prediction.max_batch).max(found),
+        max_batch_steady: found,
+        max_batch_without_retries: shifted(prediction.max_batch_without_retries).min(found),
     };
-    let mut both = Search::confirming(shifted, ceiling, CONFIRMATIONS);
-    drive(&mut both, real)?;
-    Ok(maxima(&both, Evidence::Probed))
+    let mut all = Search::confirming(shifted, ceiling, CONFIRMATIONS);
+    drive(&mut all, real)?;
+    Ok(maxima(&all, Evidence::Probed))
 }
 
 /// Finds the maxima by real probes alone, from a guess.
@@ -124,25 +135,24 @@ pub(super) fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<Maxima, Eng
 
 fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<(), EngineError> {
     while let Some(batch) = search.next_batch() {
-        let verdict = cache.probe(batch)?.report.verdict;
-        search.record(batch, verdict);
+        let course = cache.probe(batch)?.report.course();
+        search.record(batch, course);
     }
     Ok(())
 }
 
 fn maxima(search: &Search, evidence: Evidence) -> Maxima {
-    let without_retries = search.largest(Goal::FinishWithoutRetries);
+    let without_retries = search.largest(Goal::FinishWithoutRetries).batch;
+    let steady = search.largest(Goal::FinishSteadily);
     Maxima {
         prediction: Prediction {
-            max_batch: search
-                .largest(Goal::Finish)
-                .batch
-                .max(without_retries.batch),
-            max_batch_without_retries: without_retries.batch,
+            max_batch: search.largest(Goal::Finish).batch.max(steady.batch),
+            max_batch_steady: steady.batch,
+            max_batch_without_retries: without_retries,
         },
         evidence,
         evidence_of_max: evidence,
-        at_ceiling: without_retries.above == Above::Ceiling,
+        at_ceiling: steady.above == Above::Ceiling,
     }
 }
 

@@ -147,7 +147,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
             && entry.variant.optimizer == best.variant.optimizer
             && entry.variant.parallel == best.variant.parallel
             && entry.recomputed.share() > best.recomputed.share()
-            && entry.recommendation.micro_batch > found.max_batch_without_retries
+            && entry.recommendation.micro_batch > found.max_batch_steady
     });
     let most = with_more.max_by_key(|entry| entry.recommendation.micro_batch)?;
     let instead = &most.recommendation;

@@ -15,7 +15,8 @@ pub(super) enum Uncertainty {
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
     Lifetimes,
-    /// The scratch memory of convolutions that were never recorded: so much more may the largest take than its estimate.
+    /// The scratch memory of convolutions that were never recorded: so much more may the largest take than its estimate. One that
+    /// is refused takes another plan, so no more than [`WORKSPACES`] of the limit is left free for it.
     Workspaces(Bytes),
     /// Custom autograd functions whose backward passes were not traced.
     Functions,
@@ -42,6 +43,10 @@ const FAR: f64 = 0.0025;
 /// What part of memory of unsolved size is left free for it. See Note [Extrapolated sizes].
 const EXTRAPOLATED: u64 = 8;
 
+/// The part of the limit that is left free at most for scratch memory that nobody recorded: a tenth. A convolution that is refused its
+/// workspace takes another plan and keeps it, which simulation of a lower limit shows; see Note [Steady batches] in `search`.
+const WORKSPACES: u64 = 10;
+
 impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
     pub(super) fn share(self) -> f64 {
@@ -58,8 +63,8 @@ impl Uncertainty {
         }
     }
 
-    /// What it adds to the headroom beside that share, at the batch that was probed.
-    pub(super) fn bytes(self) -> Bytes {
+    /// What it adds to the headroom below `limit` beside that share, at the batch that was probed.
+    pub(super) fn bytes(self, limit: Bytes) -> Bytes {
         match self {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
@@ -67,9 +72,8 @@ impl Uncertainty {
             | Uncertainty::Far(_)
             | Uncertainty::Beyond(_)
             | Uncertainty::Functions => Bytes::ZERO,
-            Uncertainty::Workspaces(bytes)
-            | Uncertainty::Short(bytes)
-            | Uncertainty::Assumed(bytes) => bytes,
+            Uncertainty::Workspaces(bytes) => bytes.min(Bytes(limit.0 / WORKSPACES)),
+            Uncertainty::Short(bytes) | Uncertainty::Assumed(bytes) => bytes,
             Uncertainty::Extrapolated(bytes) => Bytes(bytes.0 / EXTRAPOLATED),
         }
     }
@@ -139,7 +143,7 @@ pub(super) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         .sum();
     let bytes: Bytes = uncertainties
         .iter()
-        .map(|uncertainty| uncertainty.bytes())
+        .map(|uncertainty| uncertainty.bytes(limit))
         .sum();
     Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64) + bytes
 }
@@ -204,6 +208,9 @@ mod tests {
         );
 
         assert_eq!(with, without + Bytes(70));
+        let [much, more] =
+            [500, 5000].map(|bytes| headroom(&[Uncertainty::Workspaces(Bytes(bytes))], limit));
+        assert_eq!([much, more], [Bytes(100); 2]);
     }
 
     #[test]

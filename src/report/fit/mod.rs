@@ -94,9 +94,9 @@ fn advice(result: &FitResult) -> String {
         let missing = best.missing_bytes.map_or_else(String::new, |missing| {
             format!(": a batch of one needs {} more", Bytes(missing))
         });
-        let what = match (best.max_batch_without_retries, best.max_batch) {
+        let what = match (best.max_batch_steady, best.max_batch) {
             (1.., _) => "Nothing leaves headroom",
-            (0, 1..) => "Nothing fits without retries",
+            (0, 1..) => "Nothing runs without retries in every step",
             (0, 0) => "Nothing fits",
         };
         return format!("{what}{missing}.");
@@ -236,13 +236,24 @@ pub(in crate::report) fn rounded(rate: f64) -> String {
     }
 }
 
-/// Both maxima.
+/// The maxima, each that is larger than the one before.
 fn largest(best: &Recommendation) -> String {
     let (smooth, finishing) = (best.max_batch_without_retries, best.max_batch);
     if finishing == smooth {
         return smooth.to_string();
     }
-    format!("{smooth} without retries of the allocator, {finishing} with them")
+    let mut text = format!("{smooth} without retries of the allocator");
+    if best.max_batch_steady > smooth {
+        let _ = write!(
+            text,
+            ", {} with retries in the first two steps only",
+            best.max_batch_steady
+        );
+    }
+    if finishing > best.max_batch_steady {
+        let _ = write!(text, ", {finishing} with retries in later steps too");
+    }
+    text
 }
 
 fn evidence(result: &FitResult) -> String {

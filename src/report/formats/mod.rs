@@ -120,6 +120,7 @@ mod tests {
             global_batch: 192,
             shortfall: 0,
             max_batch: 14,
+            max_batch_steady: 13,
             max_batch_without_retries: 13,
             peak_allocated_bytes: 9 << 30,
             peak_reserved_bytes: 10 << 30,

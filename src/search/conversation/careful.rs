@@ -171,7 +171,7 @@ fn nearer(low: u64, goal: u64, predicted: &Predicted) -> Option<u64> {
 /// Why nothing larger is tried.
 fn ended(conversation: &Conversation, low: u64, high: Option<u64>, predicted: &Predicted) -> Ended {
     let ceiling = conversation.terms.ceiling();
-    let largest = predicted.maxima.max_batch_without_retries.max(low);
+    let largest = predicted.maxima.max_batch_steady.max(low);
     match high {
         Some(high) => Ended::Refused(high),
         None if largest >= ceiling => conversation.at_ceiling(ceiling),

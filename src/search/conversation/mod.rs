@@ -119,12 +119,12 @@ impl Conversation {
             Some(predicted) => Search::confirming(predicted.maxima, terms.ceiling(), u64::MAX),
             None => Search::doubling(terms.start(), terms.ceiling()),
         };
-        search = search.only(Goal::FinishWithoutRetries);
+        search = search.only(Goal::FinishSteadily);
         let useful = seen.verdicts();
         for (batch, verdict) in useful.filter(|(batch, _)| *batch <= terms.ceiling()) {
             search.record(batch, verdict);
         }
-        let low = search.largest(Goal::FinishWithoutRetries).batch;
+        let low = search.largest(Goal::FinishSteadily).batch;
         let plans = self.plans(low, &seen);
         let next = match self.crashes_in_a_row() {
             Some(batches) => Next::End(Ended::Crashes { batches }),

@@ -83,7 +83,7 @@ pub(super) fn recommended(
             .into_iter()
             .flat_map(|predicted| predicted.notes.clone()),
     );
-    let maxima = [with_retries, largest(Goal::FinishWithoutRetries)];
+    let maxima = [with_retries, largest(Goal::FinishSteadily)];
     let [max_batch, max_batch_without_retries] = match predicted {
         Some(predicted) => further(maxima, predicted, terms, seen),
         None => maxima,

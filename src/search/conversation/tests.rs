@@ -387,6 +387,7 @@ fn the_ceiling_is_said_by_name() {
 fn recordings_say_where_to_record_and_what_to_confirm() {
     let maxima = Prediction {
         max_batch: 105,
+        max_batch_steady: 100,
         max_batch_without_retries: 100,
     };
     let of = |record_next| {

@@ -258,6 +258,7 @@ pub(super) fn result(request: &Request) -> FitResult {
         global_batch: 1024,
         shortfall: 0,
         max_batch: 460,
+        max_batch_steady: 256,
         max_batch_without_retries: 256,
         peak_allocated_bytes: 11 << 30,
         peak_reserved_bytes: (11 << 30) + (1 << 29),

@@ -102,7 +102,7 @@ proptest! {
         maxima in prop_oneof![Just(None), (0..3000_u64, 0..300_u64, prop_oneof![Just(None), (1..300_u64).prop_map(Some)]).prop_map(Some)],
     ) {
         let predicted = maxima.map(|(smooth, more, record_next)| Foreseen::Several(Box::new(Predicted {
-            maxima: Prediction { max_batch: smooth + more, max_batch_without_retries: smooth },
+            maxima: Prediction { max_batch: smooth + more, max_batch_steady: smooth, max_batch_without_retries: smooth },
             plan: (smooth > 0).then_some(Plan { micro_batch: smooth, accumulation_steps: 1, global_batch: smooth, shortfall: 0 }),
             record_next,
             limit: 1 << 60,

@@ -54,9 +54,9 @@ proptest! {
         prop_assert!(probes <= 160);
         for goal in GOALS {
             let largest = search.largest(goal);
-            prop_assert!(largest.batch == 0 || goal.is_met_by(verdict(largest.batch)));
+            prop_assert!(largest.batch == 0 || goal.is_met_by(verdict(largest.batch).into()));
             match largest.above {
-                Above::Refused => prop_assert!(!goal.is_met_by(verdict(largest.batch + 1))),
+                Above::Refused => prop_assert!(!goal.is_met_by(verdict(largest.batch + 1).into())),
                 Above::Ceiling => prop_assert_eq!(largest.batch, ceiling),
                 Above::Unknown => prop_assert!(false, "{goal:?} ends at {largest:?} after {probes} probes"),
             }
@@ -78,7 +78,7 @@ proptest! {
     /// A right prediction is confirmed by two real probes, both of them by four.
     #[test]
     fn a_right_prediction_takes_two_probes((without_retries, hard) in maxima(1 << 20)) {
-        let prediction = Prediction { max_batch: hard, max_batch_without_retries: without_retries };
+        let prediction = Prediction { max_batch: hard, max_batch_steady: without_retries, max_batch_without_retries: without_retries };
         let confirming = || Search::confirming(prediction, 1 << 24, 12);
         let (mut one, mut both) = (confirming().only(Goal::FinishWithoutRetries), confirming());
 
@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn a_wrong_prediction_is_corrected((without_retries, hard) in maxima(5000), (low, high) in maxima(5000)) {
         prop_assume!(without_retries != low && hard != high);
-        let prediction = Prediction { max_batch: high, max_batch_without_retries: low };
+        let prediction = Prediction { max_batch: high, max_batch_steady: low, max_batch_without_retries: low };
         let mut search = Search::confirming(prediction, 1 << 24, 200);
 
         let probes = run(&mut search, monotone(without_retries, hard));

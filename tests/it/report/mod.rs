@@ -23,6 +23,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         global_batch: 1024,
         shortfall: 0,
         max_batch: micro_batch * 2,
+        max_batch_steady: micro_batch + 7,
         max_batch_without_retries: micro_batch + 7,
         peak_allocated_bytes: 20 * GIB,
         peak_reserved_bytes: 22 * GIB,

@@ -39,12 +39,16 @@ class Training:
     def __init__(self) -> None:
         #: Optimizer steps that were made: `step()` counts them.
         self.steps = 0
+        #: Retries of the allocator when the second step ended: what is freed by then stays free.
+        self.retries_at_first: Optional[int] = None
         #: What was told, once it was; None where that was not possible.
         self.told: Optional[dict[str, Any]] = None
 
     def step(self) -> None:
-        """Counts an optimizer step. A peak counts after three."""
+        """Counts an optimizer step. A peak counts after three, and a retry after two."""
         self.steps += 1
+        if self.steps <= 2:
+            self.retries_at_first = _retries()
 
 
 @contextlib.contextmanager
@@ -80,7 +84,8 @@ def outcome(
     finally:
         # Whatever goes wrong here must not hide what happened inside.
         try:
-            told = _seen(batch, ended, retries, training.steps)
+            counted = training.retries_at_first
+            told = _seen(batch, ended, retries if counted is None else counted, training.steps)
             training.told = _to_service(answer, told, name, url, key) if url else _to_database(answer, told, name, database)
         except Exception as trouble:
             logger.warning("what the training came to could not be told: %s", trouble)
@@ -92,17 +97,22 @@ def _start() -> int:
         return 0
     torch.cuda.init()  # type: ignore[no-untyped-call]
     torch.cuda.reset_peak_memory_stats()
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+    return _retries()
+
+
+def _retries() -> int:
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if torch.cuda.is_available() else 0
 
 
 def _seen(batch: int, ended: str, before: int, steps: int) -> dict[str, Any]:
     """The body of `POST /v1/recommendations/{id}/outcomes`."""
     told: dict[str, Any] = {"batch": batch, "outcome": ended, "steps": steps, "environment": environment()}
     if torch.cuda.is_available():
-        retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) - before
+        retries = _retries() - before
         told["retries"] = retries
         told["peak_reserved_bytes"] = torch.cuda.max_memory_reserved() or None
-        if ended == "fits" and retries > 0:
+        # Without counted steps nobody knows whether those were in the first two.
+        if ended == "fits" and retries > 0 and steps > 2:
             told["outcome"] = "fits_with_retries"
     return told
 

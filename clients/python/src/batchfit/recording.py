@@ -33,13 +33,15 @@ class Recording:
     """A few steps at one batch: `with Recording(batch) as recording:`, `recording.step()` at the beginning of each step.
 
     `accumulation` says how many micro-steps each step has. Afterwards `write` makes the file, and `retries`,
-    `peak_reserved_bytes` and `peak_allocated_bytes` say how near to the limit it came.
+    `peak_reserved_bytes` and `peak_allocated_bytes` say how near to the limit it came. `is_steady` says whether the allocator
+    freed its cache and retried in the first two steps alone: what a convolution is refused there it never asks for again.
     """
 
     def __init__(self, batch: int, accumulation: int = 1) -> None:
         self.batch = batch
         self.accumulation = accumulation
         self.retries = 0
+        self.is_steady = True
         self.peak_reserved_bytes = 0
         self.peak_allocated_bytes = 0
         self._device = 0
@@ -47,6 +49,8 @@ class Recording:
         self._start: dict[str, Any] = {}
         self._stats: dict[str, Any] = {}
         self._steps: list[tuple[int, int]] = []
+        # Retries since the process started, at the beginning of each step.
+        self._retries: list[int] = []
         self._entries: Optional[list[Entry]] = None
 
     def __enter__(self) -> Recording:
@@ -71,7 +75,9 @@ class Recording:
 
     def step(self) -> None:
         """A step begins."""
-        self._steps.append(self._counts(torch.cuda.memory_stats()))
+        stats = torch.cuda.memory_stats()
+        self._steps.append(self._counts(stats))
+        self._retries.append(stats["num_alloc_retries"])
 
     def __exit__(
         self,
@@ -84,6 +90,8 @@ class Recording:
                 torch.cuda.synchronize()
                 stats = torch.cuda.memory_stats()
                 self.retries = stats["num_alloc_retries"] - self._stats["num_alloc_retries"]
+                later = self._retries[2:]
+                self.is_steady = not self.retries or bool(later) and stats["num_alloc_retries"] == later[0]
                 self.peak_reserved_bytes = stats["reserved_bytes.all.peak"]
                 self.peak_allocated_bytes = stats["allocated_bytes.all.peak"]
                 self._take(torch.cuda.memory._snapshot(), self._counts(stats))

@@ -281,7 +281,7 @@ class Tuning:
         if outcome == "fits":
             self._fresh()
             outcome = self._guarded(lambda: self._record(recording, batch, accumulation))
-        if outcome == "fits" and recording.retries:
+        if outcome == "fits" and not recording.is_steady:
             outcome = "fits_with_retries"
         # Whatever happened to one rank happened.
         worst, peak = ranks.most([_OUTCOMES.index(outcome), recording.peak_reserved_bytes])

@@ -23,8 +23,8 @@ pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};
 pub use report::is_nothing;
 pub use report::{
-    CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, SpeedFrom, StepMemory,
-    TimelinePoint, Verdict,
+    CategoryBytes, Course, Evidence, FIRST_STEPS, PeakMemory, ProbeReport, RankReport, SpeedFrom,
+    StepMemory, TimelinePoint, Verdict,
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
 pub use soak::{Growth, Shape, Soak, SoakReport};

@@ -21,6 +21,47 @@ pub enum Verdict {
     Failed,
 }
 
+/// How steps went as far as memory is concerned, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Course {
+    /// They finished, and the allocator never had to give back its cache.
+    WithoutRetries,
+    /// They finished, and the allocator gave back its cache in the first two steps alone. A convolution that is refused its
+    /// workspace takes another plan and keeps it, and the second step is the first with optimizer state.
+    Steady,
+    /// They finished, but later steps may make the allocator give back its cache.
+    WithRetries,
+    /// They did not finish.
+    Stopped,
+}
+
+impl From<Verdict> for Course {
+    /// As far as a verdict alone tells.
+    fn from(verdict: Verdict) -> Course {
+        match verdict {
+            Verdict::Fits => Course::WithoutRetries,
+            Verdict::FitsWithRetries => Course::WithRetries,
+            Verdict::OutOfMemory | Verdict::Failed => Course::Stopped,
+        }
+    }
+}
+
+/// Steps that may make the allocator retry where later ones do not: the second is the first with optimizer state.
+pub const FIRST_STEPS: usize = 2;
+
+/// How such steps went that ended with this verdict.
+fn course(verdict: Verdict, steps: &[StepMemory]) -> Course {
+    let never_again = |later: &[StepMemory]| later.iter().all(|step| step.retries == Some(0));
+    match steps.get(FIRST_STEPS..) {
+        Some(later)
+            if verdict == Verdict::FitsWithRetries && !later.is_empty() && never_again(later) =>
+        {
+            Course::Steady
+        }
+        Some(_) | None => Course::from(verdict),
+    }
+}
+
 /// Where numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -100,6 +141,9 @@ pub struct StepMemory {
     pub peak_reserved_bytes: u64,
     /// Bytes still allocated after the step.
     pub allocated_bytes: u64,
+    /// Times that the allocator freed its cache and asked again in this step. Missing in reports of versions that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u64>,
     /// Kernels launched; zero on a simulated device.
     pub launches: u64,
     /// The loss of each micro-step, null where it is not a finite number; empty on a simulated device.
@@ -258,6 +302,36 @@ impl Verdict {
 }
 
 impl ProbeReport {
+    /// How the steps went, all ranks together.
+    pub fn course(&self) -> Course {
+        let ranks = self
+            .ranks
+            .iter()
+            .map(|rank| course(rank.verdict, &rank.steps));
+        ranks.fold(course(self.verdict, &self.steps), Ord::max)
+    }
+
+    /// When the allocator gave back its cache, as in `4 times in step 1 and once in step 2, then never`; nothing where it never
+    /// did, or where the report does not say when.
+    pub fn retries_by_step(&self) -> Option<String> {
+        let times = |retries: u64| match retries {
+            1 => "once".to_owned(),
+            retries => format!("{retries} times"),
+        };
+        let steps = (1..).zip(&self.steps);
+        let parts: Vec<String> = steps
+            .filter_map(|(number, step)| match step.retries? {
+                0 => None,
+                retries => Some(format!("{} in step {number}", times(retries))),
+            })
+            .collect();
+        let never = match self.course() {
+            Course::Steady => ", then never",
+            Course::WithoutRetries | Course::WithRetries | Course::Stopped => "",
+        };
+        (!parts.is_empty()).then(|| format!("{}{never}", parts.join(" and ")))
+    }
+
     /// The report of ranks that ran together, from theirs by rank: one that fails or runs out of memory ends all. Ranks that
     /// gave none were ended for that. Nothing where no rank gave one.
     pub fn of_ranks(reports: Vec<(u32, ProbeReport)>) -> Option<ProbeReport> {
@@ -286,10 +360,10 @@ impl ProbeReport {
             }
         }
         // The first of those that are alike.
-        let worst = reports
-            .into_iter()
-            .rev()
-            .max_by_key(|(_, report)| (report.verdict.severity(), report.peak_reserved_bytes))?;
+        let worst = reports.into_iter().rev().max_by_key(|(_, report)| {
+            let severity = (report.verdict.severity(), report.course());
+            (severity, report.peak_reserved_bytes)
+        })?;
         let (rank, worst) = worst;
         Some(ProbeReport {
             limit_bytes,

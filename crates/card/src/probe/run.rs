@@ -8,7 +8,7 @@ use super::peak::{Phase, Shortage};
 use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
-use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
+use super::report::{Evidence, FIRST_STEPS, ProbeReport, StepMemory, Verdict};
 use super::timeline::{MemoryOverTime, Written};
 use crate::alloc::{BlockId, CachingAllocator, Observer, SegmentSource, Stream};
 use crate::device::{Launch, LaunchError, Launcher};
@@ -17,6 +17,9 @@ use crate::units::Bytes;
 
 /// Steps of a probe: the second one finds optimizer state in place, the third repeats it.
 pub const STEPS: usize = 3;
+
+/// Most steps of a probe that goes on, because its first steps made the allocator retry and no two steps were alike yet.
+const MOST_STEPS: usize = 12;
 
 /// Most micro-steps of a step that a GPU runs. From the second on, when gradients exist, each repeats the one before
 /// allocation by allocation, so more would only take longer.
@@ -290,10 +293,14 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
         self.execute(&program.construction)?;
         self.resources.launcher.finish_step()?;
         *model_allocated = self.resources.allocator.stats().allocated();
-        let mut steps_left = program.steps(self.probe.steps);
-        while let Some(sections) = steps_left.next() {
+        let mut is_quiet = false;
+        for sections in program.steps(MOST_STEPS.max(self.probe.steps)) {
+            if self.step as usize >= self.probe.steps && (is_quiet || !self.may_settle(steps)) {
+                break;
+            }
             self.step += 1;
             let upheavals = self.resources.allocator.stats().upheavals();
+            let retries = self.resources.allocator.stats().num_alloc_retries;
             self.resources.allocator.reset_peaks();
             if let Some(recording) = &mut self.recording {
                 recording.begin_step();
@@ -318,17 +325,32 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
                 peak_allocated_bytes: stats.peak_allocated().0,
                 peak_reserved_bytes: stats.peak_reserved().0,
                 allocated_bytes: stats.allocated().0,
+                retries: Some(stats.num_alloc_retries - retries),
                 launches: done.launches,
                 losses: done.losses.into_iter().map(finite).collect(),
                 elapsed_ms: real.then_some(done.elapsed_ms),
             });
-            let is_quiet = self.resources.allocator.stats().upheavals() == upheavals;
+            is_quiet = self.resources.allocator.stats().upheavals() == upheavals;
             if self.repeats() && is_quiet && self.settles_at_once() {
-                self.repeat_last(steps, steps_left.count());
+                let left = self.probe.steps.saturating_sub(self.step as usize);
+                self.repeat_last(steps, left);
                 break;
             }
         }
+        if let (MOST_STEPS.., false, Some(last)) = (steps.len(), is_quiet, steps.last_mut()) {
+            // It never settled: nobody knows what further steps do.
+            last.retries = None;
+        }
         Ok(())
+    }
+
+    /// Whether the allocator had to retry in the first steps, and not since: more steps tell whether it is for good.
+    fn may_settle(&self, steps: &[StepMemory]) -> bool {
+        let retries = |step: &StepMemory| step.retries.unwrap_or(0);
+        let (first, later) = steps.split_at(FIRST_STEPS.min(steps.len()));
+        self.probe.steps > FIRST_STEPS
+            && first.iter().any(|step| retries(step) > 0)
+            && later.iter().all(|step| retries(step) == 0)
     }
 
     /// Whether all steps that come are like the one that was done last.

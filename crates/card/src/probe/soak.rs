@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::report::{Evidence, Verdict};
+use super::report::{Evidence, FIRST_STEPS, Verdict};
 use super::run::{Cancelled, Detail, Held, Probe, Resources, Run, Stopped};
 use crate::alloc::{Observer, SegmentSource, Stats};
 use crate::program::Program;
@@ -53,7 +53,7 @@ pub struct Growth {
 /// What came of a soak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SoakReport {
-    /// Whether all steps finished, and whether the allocator had to retry.
+    /// Whether all steps finished, and whether the allocator had to retry after the second.
     pub verdict: Verdict,
     /// How many steps finished.
     pub steps: u64,
@@ -67,7 +67,7 @@ pub struct SoakReport {
     pub growth: Vec<Growth>,
     /// Times that the allocator gave its cache back and tried again.
     pub retries: u64,
-    /// The first step with a retry.
+    /// The first step with a retry, of those after the second: what the first two have to free is free for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_retry: Option<u64>,
     /// Why it ended before the last step.
@@ -150,7 +150,7 @@ impl Soak<'_> {
                 }
             }
         }
-        if report.verdict == Verdict::Fits && report.retries > 0 {
+        if report.verdict == Verdict::Fits && report.first_retry.is_some() {
             report.verdict = Verdict::FitsWithRetries;
         }
         resources.allocator.reset();
@@ -190,7 +190,7 @@ impl SoakReport {
         if step <= AT_FIRST {
             self.reserved_at_first_bytes = reserved;
         }
-        if stats.num_alloc_retries > self.retries {
+        if stats.num_alloc_retries > self.retries && step > FIRST_STEPS as u64 {
             self.first_retry = self.first_retry.or(Some(step));
         }
         self.retries = stats.num_alloc_retries;

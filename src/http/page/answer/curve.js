@@ -1,7 +1,7 @@
 // Batches against what PyTorch reserves: the simulated line, what was measured over it, and where retries and out of memory begin.
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { api } from "../client.js";
-import { bytes, words } from "../format.js";
+import { bytes, steady, words } from "../format.js";
 
 /** So many batches more are simulated, so that the line is one. */
 const MORE = 10;
@@ -78,9 +78,9 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** The zones behind the curve: from the first batch with retries, and from the first without room. */
+/** The zones behind the curve: from the first batch that retries in later steps, and from the first without room. */
 function zones(best, last) {
-  const { max_batch_without_retries: plain, max_batch: most } = best;
+  const [plain, most] = [steady(best), best.max_batch];
   const all = [];
   if (most > plain) all.push({ from: plain, to: Math.min(most, last), color: color("--retries"), text: "retries" });
   if (last > most) all.push({ from: Math.max(most, plain), to: last, color: color("--oom"), text: "out of memory" });

@@ -1,6 +1,6 @@
 // An answer: a sentence first, then what to copy, what the memory is for, how batches compare, and what was assumed.
 import { html } from "../preact.js";
-import { bytes, duration, number, shortened, variantName } from "../format.js";
+import { bytes, duration, number, shortened, steady, variantName } from "../format.js";
 import { Copy } from "./copy.js";
 import { Curve } from "./curve.js";
 import { Memory } from "./memory.js";
@@ -20,13 +20,22 @@ export function modelName(request) {
   return shortened(name ?? (model.exported ? "an exported graph" : model.layers ? `a model of ${model.layers.length} layers` : "a model"), 120);
 }
 
+/** The maxima, each that is larger than the one before. */
+function largest(best) {
+  const { max_batch: most, max_batch_without_retries: none } = best;
+  if (most === none) return `${none}`;
+  const first = steady(best) > none ? `, ${steady(best)} with retries in the first two steps only` : "";
+  const later = most > steady(best) ? `, ${most} with retries in later steps too` : "";
+  return `${none} without retries of the allocator${first}${later}`;
+}
+
 /** The answer in a sentence. */
 export function Sentence({ result }) {
   const best = result.recommendation;
   const { micro_batch: batch, accumulation_steps: steps, global_batch: all, shortfall } = best;
   if (batch === 0) {
     const missing = best.missing_bytes ? `: a batch of one needs ${bytes(best.missing_bytes)} more` : "";
-    const what = best.max_batch_without_retries > 0 ? "Nothing leaves headroom" : best.max_batch > 0 ? "Nothing fits without retries" : "Nothing fits";
+    const what = steady(best) > 0 ? "Nothing leaves headroom" : best.max_batch > 0 ? "Nothing runs without retries in every step" : "Nothing fits";
     return html`<p class="sentence">${what}${missing}.</p>`;
   }
   const fewer = shortfall > 0 && html`, ${shortfall} fewer than asked for`;
@@ -44,8 +53,7 @@ function Figures({ result }) {
   const best = result.recommendation;
   const facts = [["with", variantName(result.variants[0].training)]];
   facts.push(["peak reserved", `${bytes(best.peak_reserved_bytes)}; the limit is ${bytes(best.limit_bytes)}`]);
-  const retried = best.max_batch > best.max_batch_without_retries ? ` without retries of the allocator, ${best.max_batch} with them` : "";
-  facts.push(["largest batch", `${best.max_batch_without_retries}${retried}`]);
+  facts.push(["largest batch", largest(best)]);
   if (best.limited_by) facts.push(["limited by", best.limited_by]);
   facts.push(["evidence", EVIDENCE[best.evidence] ?? best.evidence]);
   if (best.step_ms) {

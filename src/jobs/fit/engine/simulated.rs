@@ -102,11 +102,6 @@ impl Simulated {
     pub(in crate::jobs::fit) fn report(&self) -> &ProbeReport {
         &self.probed.report
     }
-
-    /// Whether the batch would be safe.
-    pub(in crate::jobs::fit) fn leaves_headroom(&self) -> bool {
-        self.probed.leaves(self.headroom(), self.limit)
-    }
 }
 
 /// Simulates one batch of a variant on the card that a request names; `None` where that is a real one.
@@ -128,6 +123,25 @@ pub(in crate::jobs::fit) fn simulated_probe(
         limit,
         kept: Sayings::of(request).about(variant),
     }))
+}
+
+/// Whether one batch of a variant would be safe on the card that a request names; `None` where that is a real one.
+pub(in crate::jobs::fit) fn simulated_is_safe(
+    request: &Request,
+    variant: &Variant,
+    batch: u64,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Option<bool>, EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(None);
+    };
+    let (mut simulator, room) = simulation(request, card, cancel)?;
+    let limit = room.limit(&variant.parallel);
+    let mut probe = |limit| simulator.probe(variant, batch, limit, Detail::Verdict);
+    let probed = probe(limit)?;
+    let kept = Sayings::of(request).about(variant);
+    let headroom = kept.bytes(&probed.uncertainties, limit);
+    probed.is_safe(headroom, limit, probe).map(Some)
 }
 
 /// How long an optimizer step of so many samples in each of so many micro-steps takes on the card that a request names.

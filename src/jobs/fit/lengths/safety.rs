@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::at;
 use crate::jobs::EngineError;
-use crate::jobs::fit::engine::simulated_probe;
+use crate::jobs::fit::engine::simulated_is_safe;
 use crate::jobs::fit::inquiry::micro_steps;
 use crate::jobs::fit::plan::Wish;
 use crate::model::{Length, Lengths, Request, Variant};
-use crate::probe::Detail;
 use crate::search::{Plan, closest_plans, exact_plans};
 
 /// So many batches below one that is not safe are tried one by one; below them, so many more down to a batch of one.
@@ -105,9 +104,8 @@ impl<'a> Safety<'a> {
             accumulation: run,
             ..self.training.clone()
         };
-        let simulated = simulated_probe(&question, &variant, batch, Detail::Verdict, self.cancel)?;
+        let leaves = simulated_is_safe(&question, &variant, batch, self.cancel)?;
         self.last = Some((length, question));
-        let leaves = simulated.map(|simulated| simulated.leaves_headroom());
         if let Some(leaves) = leaves {
             self.known.insert((length, run, batch), leaves);
         }

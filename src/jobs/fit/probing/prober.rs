@@ -6,6 +6,7 @@ use crate::compile::Recomputed;
 use crate::jobs::EngineError;
 use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
+use crate::search::Goal;
 use crate::units::Bytes;
 
 use super::observer::Observer;
@@ -31,11 +32,28 @@ impl Probed {
         self.kept.bytes(&self.uncertainties, limit)
     }
 
-    /// Whether it ran without a retry and left `headroom` free.
+    /// Whether it ran steadily and left `headroom` free.
     pub(in crate::jobs::fit) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
         // What ran without a retry runs the same under any limit that it did not pass.
-        self.report.verdict == Verdict::Fits
+        Goal::FinishSteadily.is_met_by(self.report.course())
             && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
+    }
+}
+
+impl Probed {
+    /// Whether it runs steadily, and would where `headroom` less than `limit` can be had, which `within` says where the peak does
+    /// not. See Note [Steady batches] in `search`.
+    pub(in crate::jobs::fit) fn is_safe(
+        &self,
+        headroom: Bytes,
+        limit: Bytes,
+        within: impl FnOnce(Bytes) -> Result<Probed, EngineError>,
+    ) -> Result<bool, EngineError> {
+        let is_steady = |probed: &Probed| Goal::FinishSteadily.is_met_by(probed.report.course());
+        if self.leaves(headroom, limit) || !is_steady(self) || headroom >= limit {
+            return Ok(self.leaves(headroom, limit));
+        }
+        Ok(is_steady(&within(limit.saturating_sub(headroom))?))
     }
 }
 
@@ -285,6 +303,21 @@ impl<'a> ProbeCache<'a> {
             self.seen.insert(key, probed);
         }
         Ok(&self.seen[&key])
+    }
+
+    /// See [`Probed::is_safe`].
+    pub(in crate::jobs::fit) fn is_safe(
+        &mut self,
+        headroom: Bytes,
+        limit: Bytes,
+        batch: u64,
+    ) -> Result<bool, EngineError> {
+        let probed = if limit == self.limit {
+            self.probe(batch)?.clone()
+        } else {
+            self.probe_within(limit, batch)?
+        };
+        probed.is_safe(headroom, limit, |room| self.probe_within(room, batch))
     }
 
     /// A probe under another limit. Not remembered.

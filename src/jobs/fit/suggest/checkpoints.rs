@@ -228,7 +228,9 @@ impl Solver<'_> {
             .simulator
             .probe(&variant, batch, limit, Detail::Verdict)?;
         probed.kept = kept;
-        if probed.leaves(probed.headroom(limit), limit) {
+        let simulator = &mut self.simulator;
+        let within = |room| simulator.probe(&variant, batch, room, Detail::Verdict);
+        if probed.is_safe(probed.headroom(limit), limit, within)? {
             return Ok(0);
         }
         let mut probed = self

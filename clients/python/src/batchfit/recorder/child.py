@@ -272,7 +272,7 @@ def _record(graph: Any, named: Any, training: Any, order: Record, card: tuple[st
             raise
         return {**answer, "outcome": "out_of_memory"}
     answer.update(
-        outcome="fits_with_retries" if recorded.retries else "fits",
+        outcome="fits" if recorded.is_steady else "fits_with_retries",
         path=path,
         retries=recorded.retries,
         peak_allocated_bytes=recorded.peak_allocated_bytes,
@@ -296,6 +296,7 @@ class _Unrecorded:
     def __init__(self, batch: int, accumulation: int) -> None:
         self.header = {"batch": batch, "accumulation": accumulation}
         self.steps = self.retries = self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        self.is_steady = True
 
     def __enter__(self) -> _Unrecorded:
         return self

@@ -1,0 +1,134 @@
+//! Batches at which the allocator retries in the first steps and never again, beside what PyTorch did under the same limits
+//! (`tests/record/first_step_retries.py`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use batchfit::device::sim;
+use batchfit::jobs::{Engine as _, FitEngine, Recommendation};
+use batchfit::model::{Request, RequestDocument};
+use batchfit::probe::{Course, ProbeReport};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::sample::sample;
+
+/// What five steps came to.
+#[derive(Deserialize)]
+struct Row {
+    model: String,
+    pixels: u64,
+    limit_gib: u64,
+    batch: u64,
+    finishes: bool,
+    /// `num_alloc_retries` after each step that ended.
+    retries: Vec<u64>,
+}
+
+impl Row {
+    fn course(&self) -> Course {
+        match self.retries[..] {
+            _ if !self.finishes => Course::Stopped,
+            [_, _, _, _, 0] => Course::WithoutRetries,
+            [_, second, .., last] if second == last => Course::Steady,
+            _ => Course::WithRetries,
+        }
+    }
+
+    fn request(&self) -> Request {
+        let request = json!({
+            "model": {"preset": self.model, "image_size": self.pixels},
+            "training": {"precision": "fp32", "optimizer": "adamw"},
+            "device": "sim:h100-80g",
+            "memory_limit": format!("{}GiB", self.limit_gib),
+        });
+        Request::parse(RequestDocument::from(request), &sim::names()).unwrap()
+    }
+
+    fn probe(&self) -> ProbeReport {
+        engine()
+            .probe(&self.request(), self.batch, &Arc::default())
+            .unwrap()
+    }
+
+    fn fit(&self) -> Recommendation {
+        let answered = engine().fit(&self.request(), &|_| {}, &Arc::default());
+        answered.unwrap().recommendation
+    }
+}
+
+fn engine() -> FitEngine {
+    FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")))
+}
+
+fn rows() -> Vec<Row> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/first_step_retries.json");
+    serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap()
+}
+
+#[test]
+fn retries_are_told_by_the_step_that_they_happen_in() {
+    let (mut table, mut same, mut all) = (String::new(), 0, 0);
+    for row in sample(3, rows()) {
+        let report = row.probe();
+        let simulated: Vec<u64> = report
+            .steps
+            .iter()
+            .map(|step| step.retries.unwrap())
+            .collect();
+        table += &format!(
+            "{} {} in {} GiB, batch {}: {:?} {:?}, simulated {:?} {simulated:?}\n",
+            row.model,
+            row.pixels,
+            row.limit_gib,
+            row.batch,
+            row.course(),
+            row.retries,
+            report.course(),
+        );
+        same += usize::from(report.course() == row.course());
+        all += 1;
+    }
+    println!("{table}{same} of {all}");
+    assert!(same * 100 >= all * 85, "{same} of {all}:\n{table}");
+}
+
+#[test]
+fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
+    let mut cases: BTreeMap<(String, u64), Vec<Row>> = BTreeMap::new();
+    for row in rows() {
+        cases
+            .entry((row.model.clone(), row.pixels))
+            .or_default()
+            .push(row);
+    }
+    let (mut table, mut wrong) = (String::new(), Vec::new());
+    for rows in sample(2, cases.into_values()) {
+        let found = rows[0].fit();
+        let most = |courses: &[Course]| {
+            let batches = rows.iter().filter(|row| courses.contains(&row.course()));
+            batches.map(|row| row.batch).max().unwrap_or(0)
+        };
+        let steady = most(&[Course::WithoutRetries, Course::Steady]);
+        let finishing = most(&[Course::WithoutRetries, Course::Steady, Course::WithRetries]);
+        let line = format!(
+            "{} {} in {} GiB: {} recommended, {} steady, {} without retries, {} with them; recorded {steady} steady, {finishing} finish",
+            rows[0].model,
+            rows[0].pixels,
+            rows[0].limit_gib,
+            found.micro_batch,
+            found.max_batch_steady,
+            found.max_batch_without_retries,
+            found.max_batch
+        );
+        let above = rows.iter().find(|row| row.batch >= found.micro_batch);
+        let runs = above.is_none_or(|row| row.course() < Course::Stopped);
+        if !runs || found.micro_batch * 100 < steady * 80 {
+            wrong.push(line.clone());
+        }
+        table += &format!("{line}\n");
+    }
+    println!("{table}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
