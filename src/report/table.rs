@@ -250,15 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_megabytes_is_laid_out_in_time() {
+    fn a_name_of_many_lines_is_laid_out_in_time() {
         let mut table = cards();
-        let words = "word ".repeat(1 << 18);
-        table.add_row([words, "1 B".to_owned(), "x".repeat(1 << 20)]);
+        let words = "word ".repeat(1 << 15);
+        table.add_row([words, "1 B".to_owned(), "x".repeat(1 << 17)]);
 
         let text = text(&table, &style(80));
 
         assert!(text.len() < 1 << 30);
-        assert!(text.contains(&"x".repeat(1 << 20)));
+        assert!(text.contains(&"x".repeat(1 << 17)));
     }
 
     #[test]

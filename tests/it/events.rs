@@ -15,6 +15,7 @@ use batchfit::replay::{AddressSource, Asked, SegmentReport};
 use serde_json::{Value, json};
 
 use crate::replay::{all, report};
+use crate::sample::sample;
 
 /// Memory right after each event, and what was in use then.
 struct Walked {
@@ -398,7 +399,7 @@ fn the_events_of_a_recording_add_up_to_its_report() {
     let mut names = all("traces");
     names.extend(all("snapshots"));
     let settings = [None, Some("expandable_segments:True")];
-    for name in names {
+    for name in sample(4, names) {
         for allocator in settings {
             let asked = Asked {
                 settings: allocator.map(|text| text.parse().unwrap()),

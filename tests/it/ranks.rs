@@ -254,8 +254,6 @@ fn what_a_wrapper_refuses_of_a_model_is_told_before_anything_runs() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 5))]
-
     /// With strategies of unlike world sizes in one list, every plan is whole micro-batches of all ranks, and exact where any is.
     #[test]
     fn targets_are_shared_by_the_ranks_that_there_are(ranks in 1_u64..=9, share in 1_u64..=400, rest in 0_u64..9) {

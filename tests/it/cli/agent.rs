@@ -40,9 +40,11 @@ impl Running {
     }
 }
 
+/// A command on a machine without a GPU, whatever machine this is: a card of its own would answer in the place of an agent's.
 fn command(place: &Place) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
     command
+        .env("CUDA_VISIBLE_DEVICES", "")
         .current_dir(place.directory.path())
         .env("HOME", place.directory.path())
         .env_remove("BATCHFIT_DATABASE")

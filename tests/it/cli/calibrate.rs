@@ -151,7 +151,10 @@ fn cudnn_that_is_not_there_is_said_before_anything_is_asked() {
     let place = Place::new();
     let broken = place.directory.path().join("broken");
     fs::create_dir(&broken).unwrap();
-    fs::write(broken.join("libcudnn.so.9"), b"no library").unwrap();
+    // By each name that is tried, or the cuDNN of this machine would be found by another.
+    for name in ["libcudnn.so.9", "libcudnn.so"] {
+        fs::write(broken.join(name), b"no library").unwrap();
+    }
     let ask = |value: &str, command: &[&str]| {
         let mut batchfit = place.batchfit();
         let batchfit = batchfit.env("LD_LIBRARY_PATH", &broken).args(command);

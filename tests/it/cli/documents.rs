@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use super::Place;
 use crate::sample::sample;
@@ -118,17 +117,13 @@ fn check(page: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for shown in commands(&text) {
         let place = place();
-        let output = Command::new("sh")
+        let output = place
+            .command("sh")
             .args([
                 "-c",
                 &format!("PATH={}:$PATH; {}", binary.display(), shown.command),
             ])
-            .current_dir(place.directory.path())
-            .env("HOME", place.directory.path())
             .env("COLUMNS", "120")
-            .env_remove("XDG_DATA_HOME")
-            .env_remove("BATCHFIT_DATABASE")
-            .env_remove("BATCHFIT_LOG")
             .output()
             .unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -159,7 +154,7 @@ fn pages_show_what_commands_print() {
     }
     pages.sort();
     let mut wrong = check("README.md");
-    wrong.extend(sample(4, &pages).flat_map(|page| check(page)));
+    wrong.extend(sample(9, &pages).flat_map(|page| check(page)));
 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

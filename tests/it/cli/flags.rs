@@ -39,93 +39,44 @@ fn refused(arguments: &[&str]) -> String {
 
 #[test]
 fn each_flag_has_its_member() {
-    for (arguments, pointer, value) in [
-        (["--num-classes", "10"], "/model/num_classes", json!(10)),
-        (["--in-channels", "1"], "/model/in_channels", json!(1)),
-        (["--image-size", "32"], "/model/image_size", json!(32)),
-        (["--with", "num_classes=7"], "/model/num_classes", json!(7)),
+    // As many at once as go together, since each process takes half a second.
+    for (flags, members) in [
         (
-            ["--parallel", "none"],
-            "/training/parallel/strategy",
-            json!("none"),
+            "--num-classes=10;--in-channels=1;--parallel=none;--precision=bf16;--optimizer=sgd,adam;--optimizer-impl=fused;\
+             --checkpoint=modules:layer1.*+layer2.0;--target=64;--memory-limit=2GiB;--headroom=0.02;\
+             --rank=across_optimizers;--search=auto;--suggest",
+            json!({
+                "/model/num_classes": 10, "/model/in_channels": 1, "/training/parallel/strategy": "none",
+                "/training/precision": "bf16", "/training/optimizer": ["sgd", "adam"], "/training/optimizer_impl": "fused",
+                "/training/checkpointing": {"modules": ["layer1.*", "layer2.0"]}, "/target_batch": 64,
+                "/memory_limit": "2GiB", "/headroom": 0.02, "/compare": "across_optimizers", "/search": "auto",
+                "/suggest": true,
+            }),
         ),
         (
-            ["--precision", "bf16"],
-            "/training/precision",
-            json!("bf16"),
+            "--with=num_classes=7;--precision=fp32, bf16;--checkpoint=none,per_block;--accumulation=4;--world-size=2;\
+             --memory-limit=2GiB;--allocator=expandable_segments:True;--unknown-ops=refuse;--chosen-percent=50",
+            json!({
+                "/model/num_classes": 7, "/training/precision": ["fp32", "bf16"],
+                "/training/checkpointing": ["none", "per_block"], "/training/accumulation": 4, "/world_size": 2,
+                "/allocator": "expandable_segments:True", "/unknown_ops": "refuse", "/chosen_percent": 50,
+            }),
         ),
         (
-            ["--precision", "fp32, bf16"],
-            "/training/precision",
-            json!(["fp32", "bf16"]),
-        ),
-        (["--amp", "fp16"], "/training/precision", json!("amp_fp16")),
-        (
-            ["--amp", "fp16,bf16"],
-            "/training/precision",
-            json!(["amp_fp16", "amp_bf16"]),
+            "--amp=fp16;--mode=inference;--suggest=64",
+            json!({"/training/precision": "amp_fp16", "/training/mode": "inference", "/suggest": 64}),
         ),
         (
-            ["--optimizer", "sgd,adam"],
-            "/training/optimizer",
-            json!(["sgd", "adam"]),
+            "--amp=fp16,bf16;--objective=throughput;--memory-limit=2GiB",
+            json!({"/training/precision": ["amp_fp16", "amp_bf16"], "/objective": "throughput"}),
         ),
-        (
-            ["--optimizer-impl", "fused"],
-            "/training/optimizer_impl",
-            json!("fused"),
-        ),
-        (
-            ["--checkpoint", "none,per_block"],
-            "/training/checkpointing",
-            json!(["none", "per_block"]),
-        ),
-        (
-            ["--checkpoint", "modules:layer1.*+layer2.0"],
-            "/training/checkpointing",
-            json!({"modules": ["layer1.*", "layer2.0"]}),
-        ),
-        (["--accumulation", "4"], "/training/accumulation", json!(4)),
-        (
-            ["--mode", "inference"],
-            "/training/mode",
-            json!("inference"),
-        ),
-        (["--target", "64"], "/target_batch", json!(64)),
-        (["--world-size", "2"], "/world_size", json!(2)),
-        (["--memory-limit", "2GiB"], "/memory_limit", json!("2GiB")),
-        (["--headroom", "0.02"], "/headroom", json!(0.02)),
-        (
-            ["--allocator", "expandable_segments:True"],
-            "/allocator",
-            json!("expandable_segments:True"),
-        ),
-        (
-            ["--rank", "across_optimizers"],
-            "/compare",
-            json!("across_optimizers"),
-        ),
-        (["--search", "auto"], "/search", json!("auto")),
-        (
-            ["--objective", "throughput"],
-            "/objective",
-            json!("throughput"),
-        ),
-        (["--unknown-ops", "refuse"], "/unknown_ops", json!("refuse")),
-        (["--chosen-percent", "50"], "/chosen_percent", json!(50)),
     ] {
-        if arguments[0] == "--image-size" {
-            continue; // Given by `asked` itself.
-        }
+        let asked = asked(&flags.split(';').collect::<Vec<_>>());
 
-        assert_eq!(
-            asked(&arguments).pointer(pointer),
-            Some(&value),
-            "{arguments:?}"
-        );
+        for (pointer, value) in members.as_object().unwrap() {
+            assert_eq!(asked.pointer(pointer), Some(value), "{pointer}");
+        }
     }
-    assert_eq!(asked(&["--suggest"])["suggest"], json!(true));
-    assert_eq!(asked(&["--suggest=64"])["suggest"], json!(64));
     assert_eq!(
         asked(&[])["model"],
         json!({"preset": "resnet18", "image_size": 32})
@@ -143,6 +94,8 @@ fn height_and_width_may_differ() {
             "h200",
             "--image-size",
             "32x64",
+            "--memory-limit",
+            "2GiB",
             "--json",
         ])
         .output()

@@ -50,8 +50,14 @@ impl Place {
 
     /// The command in this place, without the caller's settings.
     fn batchfit(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
+        self.command(env!("CARGO_BIN_EXE_batchfit"))
+    }
+
+    /// Any command in this place, without the caller's settings and on a machine without a GPU, whatever machine this is.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command
+            .env("CUDA_VISIBLE_DEVICES", "")
             .current_dir(self.directory.path())
             .env("HOME", self.directory.path())
             .env_remove("BATCHFIT_DATABASE")

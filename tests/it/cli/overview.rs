@@ -4,23 +4,15 @@ use serde_json::{Value, json};
 
 use super::{Place, document, request, stderr, stdout};
 
-/// A machine without a GPU, whatever machine this is.
-fn without_gpu(place: &Place) -> assert_cmd::Command {
-    let mut command = place.batchfit();
-    command.env("CUDA_VISIBLE_DEVICES", "");
-    command
-}
-
 #[test]
 fn without_a_device_the_common_cards_are_compared() {
     let ask = |arguments: &[&str]| {
         let place = Place::new();
-        let mut command = without_gpu(&place);
-        command
-            .args(["fit", "resnet18", "--image-size", "32", "--target", "4096"])
-            .args(arguments)
-            .output()
-            .unwrap()
+        let mut request = request();
+        for member in ["device", "memory_limit"] {
+            request.as_object_mut().unwrap().remove(member);
+        }
+        place.ask("fit", &request, arguments)
     };
 
     let (text, json, env) = (ask(&[]), ask(&["--json"]), ask(&["--format", "env"]));
@@ -57,7 +49,7 @@ fn without_a_device_the_common_cards_are_compared() {
 fn nothing_fits_only_where_nothing_fits_anywhere() {
     let ask = |limit: &str| {
         let place = Place::new();
-        let mut command = without_gpu(&place);
+        let mut command = place.batchfit();
         let output = command
             .args(["fit", "resnet18", "--memory-limit", limit])
             .output()
@@ -91,7 +83,7 @@ fn a_member_that_is_null_is_absent() {
     let place = Place::new();
     place.write("request.json", &wanted.to_string());
 
-    let mut command = without_gpu(&place);
+    let mut command = place.batchfit();
     let answered = command
         .args(["fit", "request.json", "--json"])
         .output()

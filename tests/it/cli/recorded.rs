@@ -15,6 +15,11 @@ fn gpt2() -> [String; 3] {
     [2, 4, 8].map(|batch| golden(&format!("gpt2-ampbf16-adamw.b{batch}.gz")))
 }
 
+/// Recordings that are read in no time.
+fn cifarnet() -> [String; 3] {
+    [64, 128, 256].map(|batch| golden(&format!("cifarnet-fp32-sgd.b{batch}.gz")))
+}
+
 #[test]
 fn a_fit_takes_recordings_in_the_place_of_a_model() {
     let place = Place::new();
@@ -49,7 +54,7 @@ fn a_fit_takes_recordings_in_the_place_of_a_model() {
 #[test]
 fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
     let place = Place::new();
-    let [first, ..] = gpt2();
+    let [first, ..] = cifarnet();
 
     let fit = place
         .batchfit()
@@ -58,12 +63,12 @@ fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
         .unwrap();
     let probe = place
         .batchfit()
-        .args(["probe", &first, "--on", "h200", "--batch", "2"])
+        .args(["probe", &first, "--on", "h200", "--batch", "64"])
         .output()
         .unwrap();
     let other = place
         .batchfit()
-        .args(["probe", &first, "--on", "h200", "--batch", "3"])
+        .args(["probe", &first, "--on", "h200", "--batch", "65"])
         .output()
         .unwrap();
     let listed = place
@@ -75,21 +80,21 @@ fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
             "--on",
             "h200",
             "--batch",
-            "2",
+            "64",
         ])
         .output()
         .unwrap();
 
     assert_eq!(fit.status.code(), Some(2));
     assert!(
-        stderr(&fit).contains("record at least one other batch, such as 4"),
+        stderr(&fit).contains("record at least one other batch, such as 128"),
         "{}",
         stderr(&fit)
     );
     assert_eq!(probe.status.code(), Some(0), "{}", stderr(&probe));
     assert_eq!(other.status.code(), Some(2));
     assert!(
-        stderr(&other).contains("which is 2, not 3"),
+        stderr(&other).contains("which is 64, not 65"),
         "{}",
         stderr(&other)
     );
@@ -99,19 +104,19 @@ fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
 #[test]
 fn flags_that_do_not_go_together_are_refused() {
     let place = Place::new();
-    let [first, second, _] = gpt2();
+    let [first, second, _] = cifarnet();
     for (arguments, expected) in [
         (
-            &["--recorded", &first, &second, "--batches", "2"][..],
+            &["--recorded", &first, &second, "--batches", "64"][..],
             "1 batches for 2 recordings",
         ),
         (
-            &["--recorded", &first, &second, "--batches", "2,5"],
-            ".b4.gz: the file is of batch 4, not 5",
+            &["--recorded", &first, &second, "--batches", "64,5"],
+            ".b128.gz: the file is of batch 128, not 5",
         ),
         (
             &["--recorded", &first, &first],
-            "two recordings are of batch 2",
+            "two recordings are of batch 64",
         ),
         (
             &["--recorded", &first, "--model", &second],
@@ -151,7 +156,7 @@ fn flags_that_do_not_go_together_are_refused() {
 #[test]
 fn recordings_that_align_are_described_and_others_refused() {
     let place = Place::new();
-    let [first, second, third] = gpt2();
+    let [first, second, third] = cifarnet();
     let check = |arguments: &[&str]| {
         place
             .batchfit()
@@ -163,11 +168,11 @@ fn recordings_that_align_are_described_and_others_refused() {
 
     let aligned = check(&[&first, &second, "--against", &third, "--json"]);
     let text = check(&[&first, &second, &third]);
-    let apart = check(&[&first, &golden("resnet18-fp32-sgd.b8.gz")]);
+    let apart = check(&[&first, &golden("mlp-fp32-adam.b65.gz")]);
 
     assert_eq!(aligned.status.code(), Some(0), "{}", stderr(&aligned));
     let document: serde_json::Value = serde_json::from_slice(&aligned.stdout).unwrap();
-    assert_eq!(document["predictions"][0]["batch"], 8);
+    assert_eq!(document["predictions"][0]["batch"], 256);
     assert!(
         document["predictions"][0]["bytes_at_peak"]
             .as_f64()

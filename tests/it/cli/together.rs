@@ -112,14 +112,13 @@ fn a_target_is_made_by_a_plan_that_is_safe_at_every_length() {
 
 #[test]
 fn variants_are_ranked_by_what_lasts_of_each() {
-    const ASKED: &str =
-        "gpt2 --on h200 --memory-limit 16GiB --seq-len 64-1024:192 --soak=steps=120";
-    let all = ["amp_bf16", "amp_fp16", "fp32"];
+    const ASKED: &str = "gpt2 --on h200 --memory-limit 16GiB --seq-len 64,512,1024 --soak=steps=20";
+    let all = ["amp_bf16", "fp32"];
 
     let result = fit(&format!("{ASKED} --precision {}", all.join(",")));
 
     let variants = result["variants"].as_array().unwrap();
-    assert_eq!(variants.len(), 3);
+    assert_eq!(variants.len(), 2);
     for variant in variants {
         let precision = variant["training"]["precision"].as_str().unwrap();
         let alone = fit(&format!("{ASKED} --precision {precision}"));
@@ -214,8 +213,8 @@ fn where_the_host_is_too_small_that_is_named() {
 
 #[test]
 fn tables_have_a_line_for_all_lengths_with_what_is_recommended() {
-    const ASKED: &str = "gpt2 --on h200 --memory-limit 16GiB --amp bf16 --seq-len 64-1024:192";
-    for (soak, name) in [("", "all"), (" --soak=steps=120", "all, soaked")] {
+    const ASKED: &str = "gpt2 --on h200 --memory-limit 16GiB --amp bf16 --seq-len 64,1024";
+    for (soak, name) in [("", "all"), (" --soak=steps=20", "all, soaked")] {
         let result = fit(&format!("{ASKED}{soak}"));
         let text = stdout(&said(&format!("{ASKED}{soak} --format markdown")));
 
@@ -233,13 +232,9 @@ fn tables_have_a_line_for_all_lengths_with_what_is_recommended() {
 #[test]
 fn the_table_of_all_cards_has_what_lasts() {
     let place = Place::new();
+    let words = "fit gpt2 --memory-limit 6GiB --amp bf16 --seq-len 64,512 --soak=steps=5";
     let mut command = place.batchfit();
-    let words = "fit gpt2 --memory-limit 6GiB --amp bf16 --seq-len 64,512 --soak=steps=60";
-    let answered = command
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .args(words.split(' '))
-        .output()
-        .unwrap();
+    let answered = command.args(words.split(' ')).output().unwrap();
 
     let text = stdout(&answered);
     let lines = text.lines().filter(|line| line.contains(" all, soaked "));

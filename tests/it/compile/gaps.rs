@@ -10,6 +10,7 @@ use batchfit::model::{Precision, Variant, exported};
 
 use super::H200;
 use super::steps::graphs;
+use crate::sample::{is_whole, sample};
 
 /// What may differ from model to model is left out: lengths, and names of tensors.
 fn kind(operation: &str) -> String {
@@ -48,21 +49,27 @@ fn note(found: &mut BTreeMap<String, BTreeSet<String>>, name: &str, graph: &Grap
 #[test]
 fn what_a_gpu_cannot_run_is_known() {
     let mut found = BTreeMap::new();
-    let mut count = 0;
     for folder in ["", "indexing/", "nets/", "in_place/"] {
-        for (name, text) in graphs(folder) {
+        let graphs: BTreeMap<_, _> = graphs(folder).into_iter().collect();
+        for (name, text) in sample(10, graphs) {
             if let Ok(exported) = exported::parse(text.to_string().as_bytes()) {
                 note(&mut found, &name, &exported.graph);
-                count += 1;
             }
         }
     }
-    for name in crate::model::golden_names() {
+    for name in sample(10, crate::model::golden_names()) {
         note(&mut found, &name, &super::graph(&name));
-        count += 1;
     }
-    assert!(count > 150, "only {count} graphs were looked at");
-
+    assert!(!found.is_empty());
+    if !is_whole() {
+        // The snapshot is of all: nothing may be found that is not in it.
+        let known =
+            include_str!("snapshots/it__compile__gaps__what_a_gpu_cannot_run_is_known.snap");
+        for operation in found.keys() {
+            assert!(known.contains(&format!("\n{operation}: ")), "{operation}");
+        }
+        return;
+    }
     let mut list = String::new();
     for (operation, models) in found {
         let example = models.first().map_or("", |name| name);

@@ -204,10 +204,10 @@ async fn one_server_works_on_a_database_and_everybody_else_may_use_it() {
 async fn a_killed_server_loses_no_fit() {
     let directory = TempDir::new().unwrap();
     let database = directory.path().join("batchfit.db");
-    let requests: Vec<String> = (8..16)
+    let requests: Vec<String> = (8..12)
         .map(|limit| {
             format!(
-                r#"{{"model": {{"preset": "resnet50"}}, "device": "sim:h200", "memory_limit": "{limit}GiB"}}"#
+                r#"{{"model": {{"preset": "resnet34"}}, "device": "sim:h200", "memory_limit": "{limit}GiB"}}"#
             )
         })
         .collect();
@@ -218,7 +218,7 @@ async fn a_killed_server_loses_no_fit() {
     }
 
     drop(first);
-    for _ in 0..4 {
+    for _ in 0..2 {
         let server = Server::start(&database);
         // While the first of them run.
         server.post(&requests[0], "wait=0").await;

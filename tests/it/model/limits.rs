@@ -123,10 +123,17 @@ fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused_with_the_limit() {
 
 #[test]
 fn nodes_of_more_operands_than_are_read_are_refused_with_the_limit() {
-    let tensors = vec![json!({ "name": "x" }); 800_001];
-    let row = json!([{ "as_expr": { "expr_str": "Symbol('s0')" } }, { "as_int": 8 }]);
+    let operands = r#"{"name":"x"},"#.repeat(800_000);
+    let node = format!(
+        r#"{{"target":"aten.relu.default","inputs":[{{"name":"other","arg":{{"as_tensors":[{operands}{{"name":"x"}}]}}}}],"outputs":[]}}"#
+    );
+    let text =
+        format!(r#"{{"graph_module":{{"graph":{{"inputs":[],"outputs":[],"nodes":[{node}]}}}}}}"#);
+
+    let error = exported::parse(text.as_bytes()).unwrap_err();
+
     assert_eq!(
-        with_argument(&json!({ "as_tensors": tensors }), &row),
+        error.to_string(),
         "the nodes of the graph have more than 800000 operands and results together; at most that many are read"
     );
 }
@@ -169,7 +176,7 @@ fn a_model_of_many_small_things_is_refused_with_the_limit() {
 #[test]
 fn long_chains_are_compiled_whether_the_loss_needs_them_or_not() {
     for dead in [false, true] {
-        let graph = exported::parse_value(&chain(20_000, dead)).unwrap().graph;
+        let graph = exported::parse_value(&chain(5_000, dead)).unwrap().graph;
         for mode in [Mode::Train, Mode::Inference] {
             let variant = Variant {
                 mode,

@@ -94,7 +94,7 @@ fn described(preset: &Preset) -> Value {
 
 #[test]
 fn presets_have_the_parameters_they_are_listed_with() {
-    for preset in sample(5, presets()) {
+    for preset in sample(11, presets()) {
         let graph = lower(&described(preset));
 
         assert_eq!(
@@ -117,7 +117,7 @@ fn classes_are_told_by_either_name_and_once() {
 
 #[test]
 fn presets_take_every_override_they_list() {
-    for preset in sample(7, presets()) {
+    for preset in sample(20, presets()) {
         let unchanged = lower(&described(preset));
         for change in preset.overrides {
             let mut model = described(preset);
@@ -137,7 +137,7 @@ fn presets_take_every_override_they_list() {
 
 #[test]
 fn presets_take_any_size_or_say_what_does_not_fit() {
-    for preset in sample(8, presets()) {
+    for preset in sample(24, presets()) {
         for change in preset.overrides {
             for size in [1, 7, 100, 1_u64 << 31] {
                 let mut model = described(preset);

@@ -182,7 +182,7 @@ fn errors_of_requests_repeat_no_long_words() {
 #[test]
 fn errors_and_notes_of_graphs_repeat_no_long_words() {
     for name in ["cifarnet", "gpt2-tiny-table", "family-lookup"] {
-        for (place, graph) in sample(5, with_long_words(&golden_json(name))) {
+        for (place, graph) in sample(11, with_long_words(&golden_json(name))) {
             for unknown_ops in [UnknownOps::Refuse, UnknownOps::AssumeElementwise] {
                 match exported::parse_with(graph.to_string().as_bytes(), unknown_ops) {
                     Err(error) => assert_short(&format!("{name}{place}"), &error.to_string()),
@@ -280,8 +280,6 @@ fn errors_of_hugging_face_models_repeat_no_long_words() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
-
     #[test]
     fn no_exported_decoder_panics(changes in changes()) {
         let mut graph = golden_json("gpt2");

@@ -258,13 +258,18 @@ fn cell(case: &str, gib: u64) -> Cell {
 
 #[test]
 fn it_may_start_anywhere() {
-    for (case, gib, starts) in [
-        ("gpt2-ampbf16-adamw", 40, &[1, 9, 26, 27, 28, 200][..]),
-        ("resnet50-ampfp16-sgd", 12, &[1, 100, 235, 260, 300, 4000]),
+    let cases = [
+        (
+            "resnet50-ampfp16-sgd",
+            12,
+            &[4000, 300, 260, 235, 100, 1][..],
+        ),
         ("llama1b-bf16-adamw-fused", 40, &[1, 4, 7, 8, 64]),
-    ] {
+        ("gpt2-ampbf16-adamw", 40, &[27, 200, 28, 26, 9, 1]),
+    ];
+    for (case, gib, starts) in sample(2, cases) {
         let (cell, twin) = (cell(case, gib), Twin::of(case));
-        for start in sample(3, starts) {
+        for start in sample(6, starts) {
             let played = play(&cell, &twin, &json!({"start_batch": start}));
 
             let found = played.found["micro_batch"].as_u64().unwrap();
@@ -328,11 +333,12 @@ fn targets_ranks_and_ceilings_bound_it() {
     let predicted = played.found["predicted"].to_string();
     assert!(predicted.contains("max_batch"), "{predicted}");
     assert!(!predicted.contains("peak"), "{predicted}");
-    found(
-        &json!({"start_batch": 2, "target_batch": 96, "world_size": 4}),
-        [24, 1, 96, 0],
-    );
-    found(&json!({"start_batch": 2, "target_batch": 6}), [6, 1, 6, 0]);
+    for (target, ranks, plan) in sample(2, [(6, 1, [6, 1, 6, 0]), (96, 4, [24, 1, 96, 0])]) {
+        found(
+            &json!({"start_batch": 2, "target_batch": target, "world_size": ranks}),
+            plan,
+        );
+    }
     let played = found(&json!({"start_batch": 2, "max_batch": 12}), [12, 1, 12, 0]);
     let limited_by = played.found["limited_by"].as_str().unwrap();
     assert!(limited_by.starts_with("max_batch"), "{limited_by}");
@@ -341,7 +347,7 @@ fn targets_ranks_and_ceilings_bound_it() {
 
 #[test]
 fn every_case_comes_near_to_what_pytorch_does_and_nothing_runs_out_of_memory() {
-    let cells: Vec<Cell> = sample(4, cells()).collect();
+    let cells: Vec<Cell> = sample(16, cells().into_iter().rev()).collect();
     let waiting = Mutex::new(cells.iter().enumerate());
     let played = Mutex::new(BTreeMap::new());
     thread::scope(|scope| {

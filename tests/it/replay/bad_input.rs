@@ -209,7 +209,7 @@ fn shared_values_are_one_value() {
 
 /// How much an error may say, and how long the words of the recordings are that it is about.
 const LONGEST_ERROR: usize = 2 << 10;
-const WORD: usize = 1 << 20;
+const WORD: usize = 1 << 17;
 
 #[test]
 fn errors_of_recordings_repeat_no_long_words() {

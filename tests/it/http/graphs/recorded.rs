@@ -29,6 +29,11 @@ fn recording(batch: u64) -> Vec<u8> {
     golden(&format!("recorded/gpt2-ampbf16-adamw.b{batch}.gz"))
 }
 
+/// Of a model whose recordings are read in no time.
+fn of_cifarnet(batch: u64) -> Vec<u8> {
+    golden(&format!("recorded/cifarnet-fp32-sgd.b{batch}.gz"))
+}
+
 #[tokio::test]
 async fn a_fit_names_recordings_by_their_digests() {
     let service = Service::simulating().await;
@@ -81,13 +86,13 @@ async fn a_search_is_led_by_recordings() {
     let begun = service
         .post(
             "/v1/searches",
-            json!({"memory_limit": 40_u64 << 30, "start_batch": 2}).to_string(),
+            json!({"memory_limit": 4_u64 << 30, "start_batch": 64}).to_string(),
         )
         .await;
     let path = format!("/v1/searches/{}", begun.id());
     let mut told = begun.json();
-    for batch in [2, 4, 8] {
-        let recorded = service.upload(recording(batch)).await;
+    for batch in [64, 128, 256] {
+        let recorded = service.upload(of_cifarnet(batch)).await;
         let observation = json!({"batch": batch, "outcome": "fits", "recorded": recorded});
         let answer = service
             .post(&format!("{path}/observations"), observation.to_string())
@@ -96,12 +101,12 @@ async fn a_search_is_led_by_recordings() {
         told = answer.json();
     }
     // Half of what the recordings predict.
-    assert_eq!(told["next_batch"], 13, "{told}");
+    assert_eq!(told["next_batch"], 1884, "{told}");
 
     let other = service
-        .upload(golden("recorded/resnet18-fp32-sgd.b16.gz"))
+        .upload(golden("recorded/mlp-fp32-adam.b65.gz"))
         .await;
-    let observation = json!({"batch": 16, "outcome": "fits", "recorded": other});
+    let observation = json!({"batch": 65, "outcome": "fits", "recorded": other});
     let refused = service
         .post(&format!("{path}/observations"), observation.to_string())
         .await;
@@ -118,10 +123,10 @@ async fn a_search_is_led_by_recordings() {
 #[tokio::test]
 async fn a_careful_search_is_answered_once_and_found_again() {
     let service = Service::simulating().await;
-    let terms = json!({"memory_limit": 16_u64 << 30, "start_batch": 2, "avoid_out_of_memory": true, "gpu": "NVIDIA H200"});
+    let terms = json!({"memory_limit": 330_u64 << 20, "start_batch": 64, "avoid_out_of_memory": true, "gpu": "NVIDIA H200"});
     let mut uploaded = Vec::new();
-    for batch in [2, 3, 8] {
-        uploaded.push((batch, service.upload(recording(batch)).await));
+    for batch in [64, 128, 256] {
+        uploaded.push((batch, service.upload(of_cifarnet(batch)).await));
     }
     let begin = async || {
         let begun = service.post("/v1/searches", terms.to_string()).await;
@@ -144,17 +149,17 @@ async fn a_careful_search_is_answered_once_and_found_again() {
         .await;
         proposed.push(told["next_batch"].clone());
     }
-    assert_eq!(json!(proposed), json!([3, 7, 9]));
+    assert_eq!(json!(proposed), json!([89, 240, 320]));
     let done = tell(
         &path,
-        json!({"batch": 9, "outcome": "fits", "peak_reserved_bytes": 17_000_000_000_u64}),
+        json!({"batch": 328, "outcome": "fits", "peak_reserved_bytes": 340_000_000}),
     )
     .await;
     assert_eq!(done["state"], "done", "{done}");
     let best = &done["recommendation"];
     assert_eq!(
         (&best["micro_batch"], &best["evidence"]),
-        (&json!(9), &json!("trained"))
+        (&json!(328), &json!("trained"))
     );
 
     let again = begin().await;
@@ -167,7 +172,7 @@ async fn a_careful_search_is_answered_once_and_found_again() {
 
     assert_eq!(found["state"], "done", "{found}");
     assert_eq!(found["answered_by"], done["id"]);
-    assert_eq!(found["recommendation"]["micro_batch"], 9);
+    assert_eq!(found["recommendation"]["micro_batch"], 328);
     // What was found stays, also when nobody needs the recordings any more.
     for (_, digest) in &uploaded {
         let path = format!("/v1/graphs/{digest}");

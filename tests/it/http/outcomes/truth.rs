@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Service;
+use crate::sample::sample;
 
 /// A machine that reserves so much more than is predicted, in parts of it, at its n-th training.
 type Truth = fn(u32) -> f64;
@@ -30,7 +31,7 @@ impl History {
 }
 
 /// Asks for each training anew, as launchers do, trains on a machine like that, and tells.
-async fn train(card: &str, gpu: &str, truth: Truth, trainings: u32) -> History {
+async fn train([card, gpu]: [&str; 2], truth: Truth, trainings: u32) -> History {
     let directory = Arc::new(TempDir::new().unwrap());
     // A simulated card needs no worker.
     let engine = FitEngine::new(PathBuf::from("batchfit"));
@@ -88,45 +89,40 @@ fn noise(training: u32) -> f64 {
     f64::from(mixed % 3001) / 100_000.0 - 0.01
 }
 
+const H200: [&str; 2] = ["sim:h200", "NVIDIA H200"];
+const RTX4090: [&str; 2] = ["sim:rtx4090", "NVIDIA GeForce RTX 4090"];
+
+/// What a machine does and which it is, the trainings from and up to which memory may run out at most four times, and within which
+/// bounds headroom lies in the end: 3 % more than predicted are 2.91 % of what is reserved.
+type Case = (&'static str, [&'static str; 2], Truth, [usize; 2], [f64; 2]);
+
+#[rustfmt::skip]
+const CASES: [Case; 6] = [
+    ("3 % more, from training 41 on as predicted", H200, |at| if at < 40 { 0.03 } else { 0.0 }, [0, 4], [0.005, 0.005]),
+    ("3 % more than predicted", H200, |_| 0.03, [0, 4], [0.0291, 0.036]),
+    ("between 1 % less and 2 % more", H200, noise, [0, 50], [0.005, 1.0]),
+    ("as predicted, on a card that was not measured", RTX4090, |_| 0.0, [0, 0], [0.005, 0.005]),
+    // What fits says what it needed, so that what drifts is followed before memory runs out.
+    ("as predicted at first, each time 0.03 % more", H200, |at| f64::from(at) * 0.0003, [0, 0], [0.0565, 0.075]),
+    ("as predicted, from training 61 on 3 % more", H200, |at| if at < 60 { 0.0 } else { 0.03 }, [60, 64], [0.0291, 1.0]),
+];
+
 #[tokio::test]
 async fn headroom_follows_a_biased_truth() {
-    const TRAININGS: u32 = 200;
-    let biased = train("sim:h200", "NVIDIA H200", |_| 0.03, TRAININGS).await;
-    let noisy = train("sim:h200", "NVIDIA H200", noise, TRAININGS).await;
-    let exact = train("sim:rtx4090", "NVIDIA GeForce RTX 4090", |_| 0.0, TRAININGS).await;
-    let mended = |training| if training < 40 { 0.03 } else { 0.0 };
-    let mended = train("sim:h200", "NVIDIA H200", mended, TRAININGS).await;
-
-    let drifts = |training| f64::from(training) * 0.0003;
-    let drifts = train("sim:h200", "NVIDIA H200", drifts, TRAININGS).await;
-    let jumps = |training| if training < 60 { 0.0 } else { 0.03 };
-    let jumps = train("sim:h200", "NVIDIA H200", jumps, TRAININGS).await;
-
-    let cases = [
-        ("3 % more than predicted", &biased),
-        ("between 1 % less and 2 % more", &noisy),
-        ("as predicted, on a card that was not measured", &exact),
-        ("3 % more, from training 41 on as predicted", &mended),
-        ("as predicted at first, each time 0.03 % more", &drifts),
-        ("as predicted, from training 61 on 3 % more", &jumps),
-    ];
     let shown = [1, 2, 3, 4, 5, 25, 50, 100, 200];
     println!(
         "| the machine reserves | {} | out of memory |",
         shown.map(|it| it.to_string()).join(" | ")
     );
-    for (name, history) in cases {
+    for (name, machine, truth, [from, to], [least, most]) in sample(6, CASES) {
+        let history = train(machine, truth, 200).await;
+
         let at = shown.map(|training| format!("{:.2} %", history.headroom(training) * 100.0));
         println!("| {name} | {} | {} |", at.join(" | "), history.misses(0));
-    }
-
-    for (name, history) in cases {
-        let least = history.trainings.iter().map(|(headroom, _)| *headroom);
-        let least = least.fold(1.0, f64::min);
-        assert!(least >= 0.005 - 1e-9, "{name}: {least}");
         let mut before = history.headroom(1);
         let mut since = 0;
         for (headroom, _) in &history.trainings {
+            assert!(*headroom >= 0.005 - 1e-9, "{name}: {headroom}");
             if *headroom < before - 1e-9 {
                 assert!(since >= 20, "{name}: sank after {since}");
                 since = 0;
@@ -134,23 +130,12 @@ async fn headroom_follows_a_biased_truth() {
             since += 1;
             before = *headroom;
         }
+        assert_eq!(history.misses(0), history.misses(from), "{name}");
+        assert!(history.misses(from) <= 4, "{name}");
+        assert_eq!(history.misses(to), 0, "{name}");
+        let last = history.headroom(200);
+        assert!(least - 1e-6 < last && last < most + 1e-6, "{name}: {last}");
+        let measured = if machine == H200 { 0.0 } else { 0.015 };
+        assert!(history.headroom(1) >= measured - 1e-6, "{name}");
     }
-    // 3 % more than predicted are 2.91 % of what is reserved.
-    assert!(biased.misses(0) <= 4, "{}", biased.misses(0));
-    assert_eq!(biased.misses(4), 0);
-    assert!(biased.headroom(5) > 0.0291);
-    assert!(biased.headroom(200) > 0.0291 && biased.headroom(200) < 0.036);
-    assert_eq!(exact.misses(0), 0);
-    assert!((exact.headroom(1) - 0.015).abs() < 1e-6);
-    assert!((exact.headroom(200) - 0.005).abs() < 1e-6);
-    assert!(noisy.misses(0) <= 4);
-    assert_eq!(noisy.misses(50), 0);
-    assert!((mended.headroom(200) - 0.005).abs() < 1e-6);
-    assert_eq!(mended.misses(4), 0);
-    // What fits says what it needed, so that what drifts is followed before memory runs out.
-    assert_eq!(drifts.misses(0), 0);
-    assert!(drifts.headroom(200) > 0.0565 && drifts.headroom(200) < 0.075);
-    assert_eq!(jumps.misses(0), jumps.misses(60));
-    assert!(jumps.misses(60) <= 4);
-    assert_eq!(jumps.misses(64), 0);
 }
