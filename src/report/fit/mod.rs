@@ -251,7 +251,12 @@ fn largest(best: &Recommendation) -> String {
         );
     }
     if finishing > best.max_batch_steady {
-        let _ = write!(text, ", {finishing} with retries in later steps too");
+        let when = if best.max_batch_steady > smooth {
+            " in later steps too"
+        } else {
+            ""
+        };
+        let _ = write!(text, ", {finishing} with them{when}");
     }
     text
 }
