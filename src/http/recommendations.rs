@@ -43,7 +43,7 @@ pub(super) struct RecommendationList {
     params(("model" = Option<String>, Query, description = "A preset's name, or a model's as listed", example = "resnet50"),
         ("device" = Option<String>, Query, description = "As resolved", example = "sim:h200"),
         ("precision" = Option<String>, Query, description = "As in a request", pattern = "^(fp32|amp_fp16|amp_bf16|bf16|fp16)$"),
-        ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw|adamw_8bit|paged_adamw_8bit|adamw_8bit_torchao|adafactor|adafactor_transformers)$"),
+        ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw|adamw_8bit|adamw_bnb_8bit|paged_adamw_8bit|adamw_8bit_torchao|adafactor|adafactor_transformers)$"),
         ("checkpointing" = Option<String>, Query, description = "Which modules recompute their activations", pattern = "^(none|per_block|modules)$"),
         ("evidence" = Option<String>, Query, description = "Where the numbers come from", pattern = "^(simulated|recorded|probed|trained)$"),
         ("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),

@@ -23,6 +23,8 @@ pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, MixedPrecision, Mode, Norm, Objective,
     Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
+pub use huggingface::config_fields;
+pub(crate) use huggingface::of_another_library;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{

@@ -95,6 +95,9 @@ pub enum Optimizer {
     /// `bitsandbytes.optim.AdamW8bit`: moments in eight bits.
     #[serde(rename = "adamw_8bit")]
     Adamw8bit,
+    /// The same as transformers' Trainer makes it for `adamw_bnb_8bit`: embeddings keep float32 moments.
+    #[serde(rename = "adamw_bnb_8bit")]
+    AdamwBnb8bit,
     /// `bitsandbytes.optim.PagedAdamW8bit`: the moments of large parameters in memory that the driver moves to the
     /// host and back.
     #[serde(rename = "paged_adamw_8bit")]
@@ -112,12 +115,13 @@ pub enum Optimizer {
 
 impl Optimizer {
     /// All of them.
-    pub const ALL: [Optimizer; 9] = [
+    pub const ALL: [Optimizer; 10] = [
         Optimizer::Sgd,
         Optimizer::SgdMomentum,
         Optimizer::Adam,
         Optimizer::Adamw,
         Optimizer::Adamw8bit,
+        Optimizer::AdamwBnb8bit,
         Optimizer::PagedAdamw8bit,
         Optimizer::Adamw8bitTorchao,
         Optimizer::Adafactor,
@@ -132,6 +136,7 @@ impl Optimizer {
             Optimizer::Adam => "adam",
             Optimizer::Adamw => "adamw",
             Optimizer::Adamw8bit => "adamw_8bit",
+            Optimizer::AdamwBnb8bit => "adamw_bnb_8bit",
             Optimizer::PagedAdamw8bit => "paged_adamw_8bit",
             Optimizer::Adamw8bitTorchao => "adamw_8bit_torchao",
             Optimizer::Adafactor => "adafactor",
@@ -149,6 +154,7 @@ impl Optimizer {
             ],
             Optimizer::Adafactor => &[OptimizerImpl::ForLoop, OptimizerImpl::Foreach],
             Optimizer::Adamw8bit
+            | Optimizer::AdamwBnb8bit
             | Optimizer::PagedAdamw8bit
             | Optimizer::Adamw8bitTorchao
             | Optimizer::AdafactorTransformers => &[OptimizerImpl::ForLoop],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::bounded::Text;
-use crate::model::{Invalid, RequestDocument, exported};
+use crate::model::{Invalid, RequestDocument, exported, of_another_library};
 use crate::recorded;
 
 /// What a file can be.
@@ -93,6 +93,10 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
     if has(&OF_CONFIGS) && !has(&OF_REQUESTS[..1]) {
         let text = String::from_utf8_lossy(text).into_owned();
         return Ok(Contents::Config(Arc::from(text)));
+    }
+    let is_member = |name: &str| members.iter().any(|member| member == name);
+    if let Some(problem) = of_another_library(is_member).filter(|_| !has(&OF_REQUESTS[..1])) {
+        return Err(Invalid::at("", problem));
     }
     let alike = |member: &String| {
         let nearest = Invalid::unknown("", "member", member, OF_REQUESTS);

@@ -1,12 +1,126 @@
 //! Attention as transformers calls it.
 
+use super::Task;
+use super::tasks::stem;
 use crate::model::tracing::functional::{self, Attention};
 use crate::model::tracing::{
-    Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
+    Attending, Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
 };
 use crate::shape::{DType, Extent, numel};
 
-/// `sdpa_attention_forward`.
+/// How a family attends, apart from how it calls `scaled_dot_product_attention`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The type in which `eager_attention_forward` makes probabilities, where it names one.
+    pub(super) softmax: Option<DType>,
+    /// Whether tokens attend to those before them alone; `None` where there are no texts, which could be padded.
+    pub(super) causal: Option<bool>,
+}
+
+/// Families by what their classes' names begin with, and how their `eager_attention_forward` and masks are written.
+const WRITTEN: &[(&str, Option<DType>, Option<bool>)] = &[
+    (
+        "Llama Mistral Mixtral Qwen2 Qwen2Moe Qwen3 Qwen3Moe Gemma Gemma3 Phi Phi3 Olmo Olmo2 Granite SmolLM3 DeepseekV2 \
+         DeepseekV3 GPTNeoX OPT",
+        Some(DType::Float32),
+        Some(true),
+    ),
+    ("GPT2", None, Some(true)),
+    (
+        "Bert Roberta XLMRoberta Camembert DistilBert Albert Electra",
+        None,
+        Some(false),
+    ),
+    ("ViT DeiT Swin CLIP", Some(DType::Float32), None),
+    ("Dinov2", None, None),
+];
+
+/// How attention is written for a class, where it is known.
+pub(super) fn written(class: &str) -> Option<Written> {
+    let stem = stem(class);
+    let is_known = |stems: &str| stems.split(' ').any(|known| known == stem);
+    let mut known = WRITTEN.iter().filter(|(stems, ..)| is_known(stems));
+    let (_, softmax, causal) = *known.next()?;
+    Some(Written { softmax, causal })
+}
+
+/// Runs `forward` on texts, which are padded if the request says so.
+pub(super) fn padded<T>(task: &Task<'_>, ids: &Tensor, forward: impl FnOnce() -> T) -> T {
+    if !task.sizes.padded {
+        return forward();
+    }
+    let tracer = ids.tracer();
+    let shape = [ids.size(0), Extent::fixed(ids.length(1))];
+    let attention_mask = tracer.input("attention_mask", &shape, DType::Int64);
+    let is_causal = task.written.and_then(|written| written.causal);
+    let before = tracer.attending();
+    tracer.attend(if is_causal == Some(true) {
+        Attending {
+            padding: Some(attention_mask),
+            ..before.clone()
+        }
+    } else {
+        // `create_bidirectional_mask`.
+        Attending {
+            mask: Some(of_padding(&attention_mask, false)),
+            ..before.clone()
+        }
+    });
+    let made = forward();
+    tracer.attend(before);
+    made
+}
+
+/// `create_causal_mask` where nothing is kept: a mask where texts are padded or attention is eager.
+pub(super) fn create_causal_mask(position_ids: &Tensor, batch: Extent) -> Option<Tensor> {
+    let tracer = position_ids.tracer();
+    let attending = tracer.attending();
+    if let Some(attention_mask) = attending.padding {
+        return causal_mask_of(&attention_mask);
+    }
+    look_for_packed_sequences(position_ids, batch);
+    let is_eager = attending.eager.is_some();
+    let mask = is_eager.then(|| causal_mask(&tracer, batch, position_ids.length(1)))?;
+    Some(biases(mask, tracer.dtype()))
+}
+
+/// The same of an `attention_mask`, which masks nothing unless texts are padded.
+pub(super) fn causal_mask_of(attention_mask: &Tensor) -> Option<Tensor> {
+    let tracer = attention_mask.tracer();
+    let attending = tracer.attending();
+    if attending.eager.is_some() {
+        return Some(causal_biases(attention_mask, tracer.dtype()));
+    }
+    if attending.padding.is_some() {
+        return Some(of_padding(attention_mask, true));
+    }
+    look_for_padding(attention_mask);
+    None
+}
+
+/// `eager_attention_forward`, with as many heads of keys and values as of queries.
+pub(super) fn eager(
+    query: &Tensor,
+    (key, value): (Tensor, Tensor),
+    settings: &Attention<'_>,
+    softmax: Option<DType>,
+) -> Tensor {
+    let mut weights = query.matmul((&key).transpose(2, 3));
+    weights = (&weights).mul_number(settings.scale.unwrap_or(1.0));
+    if let Some(mask) = settings.mask {
+        weights = (&weights).add(mask);
+    }
+    weights = (&weights).softmax(-1, softmax);
+    if softmax.is_some() {
+        weights = (&weights).to_dtype_of(query.dtype());
+    }
+    weights = functional::dropout(&weights, settings.dropout);
+    let mut output = (&weights).matmul(&value);
+    output = (&output).transpose(1, 2).contiguous();
+    output.and_drop((weights, key, value))
+}
+
+/// `sdpa_attention_forward`, or what stands in its place.
 pub(super) fn sdpa(
     query: &Tensor,
     key: &Tensor,
@@ -14,6 +128,11 @@ pub(super) fn sdpa(
     settings: Attention<'_>,
 ) -> Tensor {
     let (mut key, mut value) = (key.clone(), value.clone());
+    let attending = query.tracer().attending();
+    let settings = settings.or_masked(attending.mask.as_ref());
+    if let Some(softmax) = attending.eager {
+        return eager(query, (key, value), &settings, softmax);
+    }
     only_prompt(query, [&mut key, &mut value], &settings);
     let mut output = functional::attention(query, &key, &value, settings);
     output = (&output).transpose(1, 2).contiguous();
@@ -81,17 +200,31 @@ pub(super) fn causal_mask(tracer: &Tracer, batch: Extent, seq_len: u64) -> Tenso
 
 /// `create_causal_mask` of eager attention: what is added to scores of this dtype.
 pub(super) fn causal_biases(attention_mask: &Tensor, dtype: DType) -> Tensor {
+    biases(of_padding(attention_mask, true), dtype)
+}
+
+/// Truth values of queries and keys, of which padding is none; attention is to all tokens, or to those before.
+fn of_padding(attention_mask: &Tensor, is_causal: bool) -> Tensor {
     let tracer = attention_mask.tracer();
     let padding_mask = attention_mask.to(DType::Bool);
-    let indices = Indices::new(&tracer, attention_mask.size(0), attention_mask.length(1));
+    let indices = Indices::new(&tracer, padding_mask.size(0), padding_mask.length(1));
     let (query, key) = (&indices.query, &indices.key);
     let mut mask = query.new_ones(&[], DType::Bool);
-    mask = (&mask).and(key.at_most(query));
+    let seen = if is_causal {
+        key.at_most(query)
+    } else {
+        // `q_idx >= 0`, of the same shape and type.
+        query.not_equal_to_number(-1_i64)
+    };
+    mask = (&mask).and(seen);
     mask = (&mask).and((&padding_mask).index(&[Some(&indices.sample), Some(key)]));
-    mask = indices.expanded(mask);
-    let zero = tracer.constant(&[], dtype);
-    mask = mask.choose_or_number(zero, smallest(dtype));
-    mask.and_drop(padding_mask)
+    indices.expanded(mask).and_drop(padding_mask)
+}
+
+/// What is added to scores of this dtype for truth values: `eager_mask`.
+fn biases(mask: Tensor, dtype: DType) -> Tensor {
+    let zero = mask.tracer().constant(&[], dtype);
+    mask.choose_or_number(zero, smallest(dtype))
 }
 
 /// What masks are functions of.

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::graph::Graph;
     use crate::model::Invalid;
-    use crate::model::huggingface::{lower, parse};
+    use crate::model::huggingface::{Run, lower, parse};
     use crate::shape::DType;
     use serde_json::json;
 
@@ -175,10 +175,10 @@ mod tests {
             }
         }
         loop {
-            let asked = match parse(&description, "/model").and_then(|m| lower(&m, DType::Float32))
+            let asked = match parse(&description, "/model").and_then(|m| lower(&m, Run::default()))
             {
                 Err(invalid) if invalid.problem.contains("does not say") => invalid.pointer,
-                built => return built,
+                built => return built.map(|(graph, _)| graph),
             };
             description[asked.trim_start_matches("/model/")] = json!(LENGTH);
         }

@@ -11,7 +11,9 @@ mod heads;
 pub(crate) mod hub;
 mod masked;
 mod rotary;
+mod said;
 mod seq2seq;
+mod tasks;
 mod text;
 mod training;
 mod vision;
@@ -21,15 +23,19 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::invalid::Invalid;
 use super::request::{Generation, Length, LengthOf};
-use super::tracing::{Tensor, Tracer};
+use super::tracing::{Attending, Tensor, Tracer};
 use crate::bounded::shorten;
 use crate::graph::{Graph, GraphError, ParameterKind};
 use crate::shape::DType;
+use attention::Written;
 use config::Config;
+use said::Saying;
+pub use said::config_fields;
+pub(crate) use said::of_another_library;
 use training::Training;
 
 /// The fields of such a model in a request.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 11] = [
     "hf",
     "seq_len",
     "target_len",
@@ -38,6 +44,9 @@ const FIELDS: [&str; 8] = [
     "param_dtype",
     "lora",
     "frozen",
+    "padded",
+    "task",
+    "num_labels",
 ];
 
 /// Longest sample read, in tokens or samples of sound.
@@ -52,7 +61,20 @@ pub(crate) struct HuggingFaceModel {
     config: Value,
     sizes: Sizes,
     training: Training,
+    saying: Saying,
+    /// The model's id on the hub, where it is described by that.
+    id: Option<&'static str>,
     pointer: String,
+}
+
+/// How a model is run, as far as its reading depends on it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Run {
+    /// What the precision stores parameters in; `None` for autocast, which takes them as they are loaded.
+    pub(crate) stored: Option<DType>,
+    pub(crate) trains: bool,
+    /// Whether modules are checkpointed in all variants.
+    pub(crate) is_checkpointed: bool,
 }
 
 /// Lengths that a config does not fix.
@@ -66,6 +88,8 @@ struct Sizes {
     loss_chunks: Option<u64>,
     /// Height and width of images.
     image_size: Option<[u64; 2]>,
+    /// Whether texts are padded to the longest of their batch, so that attention has a mask.
+    padded: bool,
     /// What is generated, where the graph is one of generation.
     generation: Option<Generation>,
 }
@@ -109,6 +133,9 @@ struct Task<'a> {
     class: &'a str,
     sizes: Sizes,
     training: &'a Training,
+    /// How attention is written without `scaled_dot_product_attention`, for those for which that is known.
+    written: Option<Written>,
+    is_eager: bool,
     dtype: DType,
     /// Where the description is in the request.
     pointer: &'a str,
@@ -145,13 +172,17 @@ const FAMILIES: &[(&[&str], Build)] = &[
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> {
     let fields = Fields::of(value, pointer, "a Hugging Face model", &FIELDS)?;
     let config = fields.get("hf").ok_or_else(|| fields.missing("hf"))?;
+    let config = tasks::chosen(&fields, config, pointer)?;
     let model = HuggingFaceModel {
-        config: config.clone(),
+        saying: Saying::read(&config, &format!("{pointer}/hf"))?,
+        id: None,
+        config,
         sizes: Sizes {
             seq_len: fields.whole("seq_len", 1, LONGEST)?,
             target_len: fields.whole("target_len", 1, LONGEST)?,
             loss_chunks: fields.whole("loss_chunks", 1, MOST_CHUNKS)?,
             image_size: fields.pair("image_size", 1)?,
+            padded: fields.flag("padded")?.unwrap_or(false),
             generation: None,
         },
         training: Training::parse(&fields)?,
@@ -175,7 +206,7 @@ fn is_language_model(class: &str) -> bool {
 
 /// Reads `{"preset": ID, "seq_len": N}` at `pointer`, where the id is that of `model`.
 pub(crate) fn parse_hub(
-    model: &hub::HubModel,
+    model: &'static hub::HubModel,
     value: &Value,
     pointer: &str,
 ) -> Result<HuggingFaceModel, Invalid> {
@@ -193,7 +224,11 @@ pub(crate) fn parse_hub(
             }
         }
     }
-    parse(&Value::Object(description), pointer)
+    let parsed = parse(&Value::Object(description), pointer)?;
+    Ok(HuggingFaceModel {
+        id: Some(&model.id),
+        ..parsed
+    })
 }
 
 /// The class that a config names, and what builds it.
@@ -202,9 +237,10 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
     let fields = Fields::any(&model.config, &at, "a Hugging Face config")?;
     let classes = fields.texts("architectures")?.unwrap_or_default();
     let class = classes.first().ok_or_else(|| {
+        let other = of_another_library(|member| fields.get(member).is_some());
         Invalid::at(
             fields.at("architectures"),
-            "the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]",
+            other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
         )
     })?;
     let family = FAMILIES.iter().find(|(classes, _)| classes.contains(class));
@@ -221,15 +257,23 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
     Ok((class, *build))
 }
 
-/// The forward pass with its loss; parameters are of `stored`, unless the description names their dtype.
-pub(crate) fn lower(model: &HuggingFaceModel, stored: DType) -> Result<Graph, Invalid> {
+/// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that
+/// of the precision, else that of the config.
+pub(crate) fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
     let (class, build) = builder(model)?;
+    let (saying, stated) = (model.saying, model.training.dtype);
+    saying.check(model, run)?;
+    let written = attention::written(class);
+    model.attends(class, written)?;
+    let loaded = stated.or(run.stored).or(saying.dtype);
     let graph = build(&Task {
         config: Config::of(&model.config, &format!("{}/hf", model.pointer))?,
         class,
         sizes: model.sizes,
         training: &model.training,
-        dtype: model.training.dtype.unwrap_or(stored),
+        written,
+        is_eager: saying.is_eager,
+        dtype: loaded.unwrap_or(DType::Float32),
         pointer: &model.pointer,
     })?;
     if !graph
@@ -239,7 +283,32 @@ pub(crate) fn lower(model: &HuggingFaceModel, stored: DType) -> Result<Graph, In
     {
         return Err(model.training.nothing_trained(&graph, &model.pointer));
     }
-    Ok(graph)
+    let mut notes = model.training.unadapted(&graph, &model.pointer)?;
+    notes.extend(saying.note(stated, run));
+    if run.trains && model.sizes.generation.is_none() {
+        notes.extend(tasks::note(model, class));
+    }
+    Ok((graph, notes))
+}
+
+impl HuggingFaceModel {
+    /// Refuses attention that is not built.
+    fn attends(&self, class: &str, written: Option<Written>) -> Result<(), Invalid> {
+        let generates = self.sizes.generation.is_some();
+        let has_padding = written.is_some_and(|written| written.causal.is_some());
+        let (member, what) = if self.saying.is_eager && (written.is_none() || generates) {
+            ("hf", "eager attention")
+        } else if self.sizes.padded && (!has_padding || generates) {
+            ("padded", "attention with padding")
+        } else {
+            return Ok(());
+        };
+        let problem = format!(
+            "{what} is not built for {class}{}; `batchfit export`, of batchfit's Python client, writes the graph of such a model",
+            if generates { " that generates" } else { "" }
+        );
+        Err(Invalid::at(format!("{}/{member}", self.pointer), problem))
+    }
 }
 
 impl Task<'_> {
@@ -258,6 +327,11 @@ impl Task<'_> {
         let class = self.class;
         let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
         tracer.train(self.training.trained(&self.config));
+        let eager = self.written.filter(|_| self.is_eager);
+        tracer.attend(Attending {
+            eager: eager.map(|written| written.softmax),
+            ..Attending::default()
+        });
         tracer
     }
 

@@ -3,6 +3,7 @@
 //! Python's `.to(device)` of a tensor that is there already returns the same tensor, and is left out.
 
 use super::Task;
+use super::attention::padded;
 use super::config::Config;
 use super::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::graph::Graph;
@@ -34,7 +35,7 @@ pub(super) fn next_token(
 ) -> Result<Graph, Invalid> {
     // One tensor, as training scripts do it: the model shifts its labels itself.
     let ids = ids(&tracer, "labels", seq_len);
-    let outputs = forward(&ids);
+    let outputs = padded(task, &ids, || forward(&ids));
     let loss = if let Some(chunks) = task.sizes.loss_chunks {
         let loss = chunked_loss(|hidden| lm_head.forward(hidden), &outputs, &ids, chunks);
         loss.and_drop(outputs)
@@ -56,7 +57,7 @@ pub(super) fn masked_token(
 ) -> Result<Graph, Invalid> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
-    let (outputs, prediction_scores) = scores(&given);
+    let (outputs, prediction_scores) = padded(task, &given, || scores(&given));
     let loss = cross_entropy(
         (&prediction_scores).view(&[Size::REST, vocabulary.into()]),
         labels.view(&[Size::REST]),
@@ -75,7 +76,7 @@ pub(super) fn classes(
 ) -> Result<Graph, Invalid> {
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
-    let Classified { logits, held } = logits(&ids);
+    let Classified { logits, held } = padded(task, &ids, || logits(&ids));
     let loss = labels.loss(&logits, &given);
     drop((held, logits));
     task.finish(tracer, &loss)
@@ -97,7 +98,7 @@ pub(super) fn classes_of_last_token(
     let padding = the_padding(&task.config, padding)?;
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
-    let outputs = forward(&ids);
+    let outputs = padded(task, &ids, || forward(&ids));
     let logits = score.forward(&outputs);
     let non_pad_mask = (&ids).not_equal_to_number(padding).to(DType::Int32);
     let token_indices = tracer.arange_of(seq_len, DType::Int32);
@@ -133,7 +134,7 @@ pub(super) fn token_classes(
 ) -> Result<Graph, Invalid> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
-    let outputs = forward(&given);
+    let outputs = padded(task, &given, || forward(&given));
     let sequence_output = match dropout {
         Some(dropout) => dropout.forward(&outputs),
         None => outputs.clone(),
@@ -158,7 +159,7 @@ pub(super) fn answer(
     let given = ids(&tracer, "input_ids", seq_len);
     let start_positions = positions(&tracer, "start_positions");
     let end_positions = positions(&tracer, "end_positions");
-    let Answered { output, held } = forward(&given);
+    let Answered { output, held } = padded(task, &given, || forward(&given));
     let logits = qa_outputs.forward(&output);
     let mut split = (&logits).split(1, -1);
     let mut end_logits = split.swap_remove(1);

@@ -1,5 +1,7 @@
 //! What of a model is trained, and in which dtype its parameters are.
 
+use std::collections::BTreeSet;
+
 use super::config::Config;
 use super::is_language_model;
 use crate::graph::Graph;
@@ -120,6 +122,45 @@ impl Training {
         }
     }
 
+    /// Names that adapt nothing, which PEFT passes over, as sentences; what they name and cannot be adapted is an error, as it is
+    /// of PEFT.
+    pub(super) fn unadapted(&self, graph: &Graph, pointer: &str) -> Result<Vec<String>, Invalid> {
+        let targets = self.lora.as_ref().and_then(|lora| lora.targets.as_ref());
+        let Some(Targets::Names(names)) = targets else {
+            return Ok(Vec::new());
+        };
+        let mut modules = BTreeSet::new();
+        let parameters = graph
+            .parameters
+            .iter()
+            .map(|parameter| parameter.path.as_str());
+        for path in parameters {
+            modules.extend(path.match_indices('.').map(|(end, _)| own(&path[..end])));
+        }
+        modules.extend(graph.modules.iter().map(|module| own(&module.path)));
+        let mut notes = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let mut named = modules
+                .iter()
+                .filter(|path| Targets::names(name, path))
+                .peekable();
+            if named.peek().is_none() {
+                notes.push(format!(
+                    "no module is called {name}, which PEFT passes over"
+                ));
+            }
+            if let Some(path) = named.find(|path| !modules.contains(&*format!("{path}.base_layer")))
+            {
+                let at = format!("{pointer}/lora/target_modules/{index}");
+                let problem = format!(
+                    "{name} names {path}, which is neither a linear layer nor an embedding, and PEFT adapts no other"
+                );
+                return Err(Invalid::at(at, problem));
+            }
+        }
+        Ok(notes)
+    }
+
     /// A problem with a model of which nothing is trained.
     pub(super) fn nothing_trained(&self, graph: &Graph, pointer: &str) -> Invalid {
         let paths = graph
@@ -132,7 +173,7 @@ impl Training {
             return Invalid::at(
                 format!("{pointer}/lora/target_modules"),
                 format!(
-                    "no linear layer of the model has one of these names; its parameters are {example}, and so on"
+                    "no linear layer and no embedding of the model has one of these names; its parameters are {example}, and so on"
                 ),
             );
         }
@@ -142,6 +183,11 @@ impl Training {
              inference",
         )
     }
+}
+
+/// A module's path in the model that PEFT adapts.
+fn own(path: &str) -> &str {
+    path.strip_prefix("base_model.model.").unwrap_or(path)
 }
 
 fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {

@@ -16,11 +16,10 @@ mod transformers;
 use serde_json::Value;
 
 use super::fields::Fields;
-use super::huggingface::{self, HuggingFaceModel, hub};
+use super::huggingface::{self, HuggingFaceModel, Run, hub};
 use super::invalid::Invalid;
 use super::request::{Generation, Length, LengthOf};
 use crate::graph::Graph;
-use crate::shape::DType;
 use entry::{Entry, Sizes};
 
 /// A model known by name.
@@ -202,11 +201,12 @@ impl PresetModel {
     }
 }
 
-/// The forward pass of a preset, with the loss; `stored` is the dtype of parameters where it decides on casts.
-pub(crate) fn lower(model: &PresetModel, stored: DType) -> Result<Graph, Invalid> {
+/// The forward pass of a preset, with the loss, and sentences for the answer.
+pub(crate) fn lower(model: &PresetModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
     match &model.0 {
         Kind::Torchvision(model) => (model.entry.build)(&model.sizes)
+            .map(|graph| (graph, Vec::new()))
             .map_err(|error| Invalid::at(&model.pointer, error.to_string())),
-        Kind::HuggingFace(model) => huggingface::lower(model, stored),
+        Kind::HuggingFace(model) => huggingface::lower(model, run),
     }
 }

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use super::{Request, SearchMode, dtype};
 use crate::graph::Graph;
 use crate::model::exported::{Assumptions, UnknownOps};
+use crate::model::huggingface::Run;
 use crate::model::invalid::Invalid;
 use crate::recorded::Steps;
 use crate::shape::DType;
-use batchfit_step::Variant;
+use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 
 /// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
 /// and whoever answers it.
@@ -94,7 +95,13 @@ impl Request {
                     && self.search == SearchMode::Auto
                     && self.unknown_ops == UnknownOps::Refuse),
         };
-        let lowered = self.model.lower(assumptions, self.stored());
+        let mut variants = self.variants.iter();
+        let run = Run {
+            stored: self.stored(),
+            trains: variants.clone().any(|variant| variant.mode == Mode::Train),
+            is_checkpointed: variants.all(|variant| variant.checkpointing != Checkpointing::None),
+        };
+        let lowered = self.model.lower(assumptions, run);
         let mut lowered = lowered.map_err(|invalid| match &self.lengths {
             // The model's length is the longest of them.
             Some(lengths) if invalid.pointer == format!("/model/{}", lengths.of.name()) => {
@@ -108,19 +115,32 @@ impl Request {
         if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
             let notes = dtype::compare(graph, &self.variants)?;
             lowered.notes.extend(notes);
+            let is_own = |variant: &Variant| variant.optimizer == Optimizer::Adamw8bit;
+            if self.variants.iter().any(is_own) {
+                let note = "adamw_8bit is bitsandbytes' AdamW8bit; transformers' Trainer makes it with float32 moments of \
+                            embeddings: adamw_bnb_8bit asks about that";
+                lowered.notes.push(note.to_owned());
+            }
         }
         Ok(lowered)
     }
 
-    /// What parameters are stored in, where all variants agree; else float32, in which the others are traced as well.
-    pub(super) fn stored(&self) -> DType {
-        let stored = |variant: &Variant| variant.precision.stored(DType::Float32);
+    /// What the precision stores parameters in, where all variants agree, else float32, in which the others are traced as well;
+    /// `None` for autocast alone, which takes them as they are loaded.
+    pub(super) fn stored(&self) -> Option<DType> {
+        let stored = |variant: &Variant| {
+            let precision = variant.precision;
+            precision
+                .autocast()
+                .is_none()
+                .then(|| precision.parameters())
+        };
         let mut all = self.variants.iter().map(stored);
-        let first = all.next().unwrap_or(DType::Float32);
+        let first = all.next().flatten();
         if all.all(|dtype| dtype == first) {
             first
         } else {
-            DType::Float32
+            Some(DType::Float32)
         }
     }
 }

@@ -247,7 +247,8 @@ pub(super) enum ModelSchema {
         loss_chunks: Option<u64>,
         /// Height and width of images, where they are not the config's: one number, or `[height, width]`.
         image_size: Option<Value>,
-        /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in.
+        /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in, and under autocast the type of
+        /// the config, as `from_pretrained` of transformers 5 does.
         #[schema(pattern = "^(fp32|bf16|fp16)$")]
         param_dtype: Option<String>,
         /// Low-rank adapters of PEFT, for causal language models: `r`, `lora_alpha`, `lora_dropout`, `use_rslora`, and
@@ -257,6 +258,16 @@ pub(super) enum ModelSchema {
         /// Parameters, or modules with all that is in them, that are not trained: `*` stands for anything but a dot,
         /// `**` for anything.
         frozen: Option<Vec<String>>,
+        /// Whether texts are padded to the longest of their batch, so that attention has a mask.
+        padded: Option<bool>,
+        /// Which head a model of text has, of those that its family has; by default the class's own.
+        #[schema(
+            pattern = "^(causal_lm|masked_lm|sequence_classification|token_classification|question_answering)$"
+        )]
+        task: Option<String>,
+        /// How many classes a classifier tells apart, where it is not the config's.
+        #[schema(minimum = 1)]
+        num_labels: Option<u64>,
     },
     /// Recordings of PyTorch's allocator at several batches, in the place of a model; they decide precision, optimizer and
     /// checkpointing.
@@ -292,7 +303,7 @@ pub(super) struct TrainingSchema {
     #[schema(value_type = Option<Value>, example = "amp_bf16")]
     precision: Option<Value>,
     /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,
-    /// `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.
+    /// `adamw_bnb_8bit` as transformers' Trainer makes it, `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.
     #[schema(value_type = Option<Value>, example = "adamw")]
     optimizer: Option<Value>,
     /// `foreach` (default), `fused` or `for_loop`, for those optimizers that have it; `adafactor` is `for_loop` unless told otherwise.

@@ -17,6 +17,18 @@ pub(crate) struct Attention<'a> {
     pub(crate) grouped: bool,
 }
 
+impl<'a> Attention<'a> {
+    /// The same with this mask, where it has none of its own.
+    pub(crate) fn or_masked(self, mask: Option<&'a Tensor>) -> Attention<'a> {
+        let mask = self.mask.or(mask);
+        Attention {
+            mask,
+            causal: self.causal && mask.is_none(),
+            ..self
+        }
+    }
+}
+
 impl Tracer {
     /// `torch.cat(tensors, dim)` of a list that is gone afterwards
     pub(crate) fn cat<const N: usize>(&self, tensors: [Tensor; N], dim: i64) -> Tensor {

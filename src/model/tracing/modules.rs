@@ -38,11 +38,14 @@ impl Linear {
 
     /// One whose weight is another module's.
     pub(crate) fn tied(path: String, weight: &Tensor, bias: Option<Tensor>) -> Linear {
+        let tracer = weight.tracer();
+        let [outputs, inputs] = [0, 1].map(|dim| weight.length(dim));
+        let own = Adapter::path_of_layer(&tracer, &path);
         Linear {
-            place: Place::new(path, "torch.nn.modules.linear.Linear"),
+            adapter: Adapter::of_layer(&tracer, &path, [inputs, outputs]),
+            place: Place::new(own, "torch.nn.modules.linear.Linear"),
             weight: weight.clone(),
             bias,
-            adapter: None,
         }
     }
 
@@ -63,13 +66,16 @@ pub(crate) struct Embedding {
     place: Place,
     pub(crate) weight: Tensor,
     padding: Option<u64>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Embedding {
-    pub(crate) fn new(tracer: &Tracer, path: String, [rows, width]: [u64; 2]) -> Embedding {
+    pub(crate) fn new(tracer: &Tracer, path: String, sizes: [u64; 2]) -> Embedding {
+        let own = Adapter::path_of_embedding(tracer, &path);
         Embedding {
-            weight: tracer.parameter(&format!("{path}.weight"), &[rows, width]),
-            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            weight: tracer.parameter(&format!("{own}.weight"), &sizes),
+            adapter: Adapter::of_embedding(tracer, &path, sizes),
+            place: Place::new(own, "torch.nn.modules.sparse.Embedding"),
             padding: None,
         }
     }
@@ -80,6 +86,7 @@ impl Embedding {
             weight: weight.clone(),
             place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            adapter: None,
         }
     }
 
@@ -99,8 +106,11 @@ impl Embedding {
     }
 
     pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
-        let tracer = indices.tensor().tracer();
-        let made = tracer.within(&self.place, || self.look_up(indices.tensor()));
+        let how = (self.padding, None);
+        let made = Adapter::embed(self.adapter.as_deref(), indices.tensor(), how, |indices| {
+            let tracer = indices.tracer();
+            tracer.within(&self.place, || self.look_up(indices))
+        });
         made.and_drop(indices)
     }
 
@@ -128,6 +138,7 @@ impl Embedding {
             weight: tracer.frozen_parameter(&format!("{path}.weight"), &[rows, width]),
             place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            adapter: None,
         }
     }
 

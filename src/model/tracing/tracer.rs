@@ -42,9 +42,21 @@ struct State {
     /// The dtype of parameters: `torch.get_default_dtype()` while the model is made.
     dtype: DType,
     trained: Trained,
+    attending: Attending,
     error: Option<GraphError>,
     /// Whether the loss exists: what is let go of now was alive with it.
     is_over: bool,
+}
+
+/// How all attention runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attending {
+    /// Whether it is written out, and in which type probabilities are then made, if one is named.
+    pub(crate) eager: Option<Option<DType>>,
+    /// `attention_mask` of texts that are padded, where causal masks are to be made of it.
+    pub(crate) padding: Option<Tensor>,
+    /// The mask that all layers are given.
+    pub(crate) mask: Option<Tensor>,
 }
 
 /// A name of a tensor.
@@ -102,6 +114,7 @@ impl Tracer {
             constants: 0,
             dtype,
             trained: Trained::default(),
+            attending: Attending::default(),
             error: None,
             is_over: false,
         })))
@@ -128,6 +141,17 @@ impl Tracer {
             state.calls = vec![inner];
         }
         state.trained = trained;
+    }
+
+    /// Says how all attention runs from now on.
+    pub(crate) fn attend(&self, how: Attending) {
+        let before = std::mem::replace(&mut self.0.borrow_mut().attending, how);
+        drop(before);
+    }
+
+    /// How all attention runs.
+    pub(crate) fn attending(&self) -> Attending {
+        self.0.borrow().attending.clone()
     }
 
     /// Looks at what is trained.

@@ -58,6 +58,9 @@ const MODEL_FIELDS: &[&str] = &[
     "lora",
     "frozen",
     "image_size",
+    "padded",
+    "task",
+    "num_labels",
     "num_classes",
     "in_channels",
 ];

@@ -156,7 +156,11 @@ fn values_of_others_are_answered_with_ours() {
         ("optimizer", json!("adamw_torch"), Some("adamw")),
         ("optimizer", json!("torch.optim.SGD"), Some("sgd")),
         ("optimizer", json!("nesterov"), Some("sgd_momentum")),
-        ("optimizer", json!("adamw_bnb_8bit"), Some("adamw_8bit")),
+        (
+            "optimizer",
+            json!("bnb_optim_adamw8bit"),
+            Some("adamw_8bit"),
+        ),
         (
             "optimizer",
             json!("adamw_torch_8bit"),

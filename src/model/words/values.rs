@@ -108,7 +108,6 @@ const OPTIMIZERS: Words = &[
     ),
     (
         &[
-            "adamw_bnb_8bit",
             "adamw8bit",
             "adam_w8bit",
             "bnb_optim_adam_w8bit",

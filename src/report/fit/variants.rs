@@ -47,6 +47,9 @@ fn states(optimizer: Optimizer) -> String {
         Optimizer::Adamw8bit | Optimizer::Adamw8bitTorchao => {
             "keeps two more values of eight bits for each parameter"
         }
+        Optimizer::AdamwBnb8bit => {
+            "keeps two more values for each parameter, of eight bits but for embeddings"
+        }
         Optimizer::PagedAdamw8bit => {
             "keeps two more values of eight bits for each parameter, those of large ones where the driver puts them"
         }

@@ -63,11 +63,11 @@ fn optim(variant: &Variant) -> Option<Vec<&'static str>> {
         (Optimizer::SgdMomentum, OptimizerImpl::Foreach) => {
             Some(vec![SGD, "optim_args=\"momentum=0.9\""])
         }
-        (Optimizer::Adamw8bit, _) => Some(vec!["optim=\"adamw_bnb_8bit\""]),
+        (Optimizer::AdamwBnb8bit, _) => Some(vec!["optim=\"adamw_bnb_8bit\""]),
         (Optimizer::PagedAdamw8bit, _) => Some(vec!["optim=\"paged_adamw_8bit\""]),
         (Optimizer::Adamw8bitTorchao, _) => Some(vec!["optim=\"adamw_torch_8bit\""]),
         (Optimizer::AdafactorTransformers, _) => Some(vec!["optim=\"adafactor\""]),
-        (Optimizer::Adam | Optimizer::Adafactor, _)
+        (Optimizer::Adam | Optimizer::Adamw8bit | Optimizer::Adafactor, _)
         | (_, OptimizerImpl::Fused | OptimizerImpl::ForLoop) => None,
     }
 }

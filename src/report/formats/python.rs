@@ -45,7 +45,7 @@ pub(super) fn optimizer(variant: &Variant, model: &str) -> String {
         Optimizer::SgdMomentum => ("torch.optim.SGD", MOMENTUM),
         Optimizer::Adam => ("torch.optim.Adam", ""),
         Optimizer::Adamw => ("torch.optim.AdamW", ""),
-        Optimizer::Adamw8bit => ("bitsandbytes.optim.AdamW8bit", ""),
+        Optimizer::Adamw8bit | Optimizer::AdamwBnb8bit => ("bitsandbytes.optim.AdamW8bit", ""),
         Optimizer::PagedAdamw8bit => ("bitsandbytes.optim.PagedAdamW8bit", ""),
         Optimizer::Adamw8bitTorchao => ("torchao.optim.AdamW8bit", ""),
         Optimizer::Adafactor => ("torch.optim.Adafactor", ""),

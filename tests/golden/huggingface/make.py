@@ -3,7 +3,7 @@
     PYTHONPATH=clients/python/src python tests/golden/huggingface/make.py [NAME ...]
 
 NAME.json is a model of a request: {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "param_dtype": "bf16",
-"lora": ..., "frozen": [...]}. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
+"lora": ..., "frozen": [...], "padded": true}. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
 transformers 5.17), without what the test does not read.
 """
 
@@ -23,7 +23,7 @@ def export(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config, graph = Path(folder) / "config.json", Path(folder) / "graph.json"
         config.write_text(json.dumps(model["hf"]))
-        if "lora" in model or "frozen" in model:
+        if {"lora", "frozen", "padded"} & set(model):
             adapted(model, Path(folder), graph)
             return written(name, graph)
         command = [sys.executable, "-m", "batchfit", "export", "--hf", str(config), "-o", str(graph)]
@@ -59,10 +59,13 @@ def build():
 
 
 def adapted(model: dict[str, object], folder: Path, graph: Path) -> None:
-    """Exports a language model that PEFT has adapted, or a part of which is frozen."""
+    """Exports a language model that PEFT has adapted, a part of which is frozen, or whose texts are padded."""
     (folder / "model.json").write_text(json.dumps(model))
     (folder / "adapted.py").write_text(BUILD.format(path=str(folder / "model.json")))
-    batch = [f"input_ids=i64[B,{model['seq_len']}]", "labels=input_ids"]
+    tokens = f"i64[B,{model['seq_len']}]"
+    batch = [f"input_ids={tokens}", "labels=input_ids"]
+    if model.get("padded"):
+        batch.append(f"attention_mask={tokens}")
     command = [sys.executable, "-m", "batchfit", "export", "adapted:build", "--batch", *batch]
     environment = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
     subprocess.run([*command, "--loss", "model", "-o", str(graph)], check=True, env=environment)

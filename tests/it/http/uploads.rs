@@ -61,7 +61,7 @@ async fn small_objects_by_the_million_are_refused_with_the_limit() {
         ),
         (
             format!(r#"{{"model": {{"preset": [{objects}{{}}]}}}}"#),
-            "more than 1024 KiB",
+            "more than 16 MiB",
         ),
         (
             format!(

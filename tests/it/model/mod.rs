@@ -10,6 +10,7 @@ mod limits;
 mod lowering;
 mod mutations;
 mod presets;
+mod said;
 
 use std::io::Read;
 use std::path::PathBuf;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::optimizer::Trained;
 use super::parallel::{Model, Reducer, Sharded, Wrapper, partition};
 use crate::eager::{Eager, History, Leaf, Tensor, Watcher};
-use crate::graph::{Graph, Parameter, ParameterKind, ValueId, positions};
+use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId, positions};
+use crate::ops::Op;
 use crate::program::{Category, Initial, Kernel};
 use crate::shape::{DType, Extent, MemoryFormat, Type};
 use batchfit_step::{Mode, Parallel, Variant};
@@ -65,11 +66,13 @@ pub(super) fn construct(eager: &mut Eager, graph: &Arc<Graph>, variant: &Variant
             flatten(eager, group, dtype, &mut tensors);
         }
     }
+    let embeddings = embeddings(graph);
     let trained: Vec<Trained> = leaves
         .into_iter()
         .map(|(index, leaf)| {
             let tensor = &tensors[&graph.parameters[index].value];
-            Trained::new(leaf, Rc::clone(tensor))
+            let embeds = embeddings.contains(&graph.parameters[index].value);
+            Trained::new(leaf, Rc::clone(tensor), embeds)
         })
         .collect();
     let reducer = wrapped(eager, graph, variant, &tensors).map(Rc::new);
@@ -93,6 +96,13 @@ pub(super) fn construct(eager: &mut Eager, graph: &Arc<Graph>, variant: &Variant
         mine,
         partition,
     }
+}
+
+/// The weights of embeddings.
+fn embeddings(graph: &Graph) -> BTreeSet<ValueId> {
+    let are = |node: &&Node| matches!(node.op, Op::Embedding(_));
+    let weights = graph.nodes.iter().filter(are);
+    weights.map(|node| node.inputs[0]).collect()
 }
 
 /// The wrapper that a variant asks for.

@@ -13,8 +13,8 @@ use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::{self, Attention as Settings};
 use crate::model::tracing::{
-    Activation, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor,
-    Tensors, Tracer, Views as _,
+    Activation, Adapter, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _,
+    Size, Tensor, Tensors, Tracer, Views as _,
 };
 use crate::shape::DType;
 
@@ -141,29 +141,30 @@ struct FalconLinear {
     place: Place,
     weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl FalconLinear {
     fn new(tracer: &Tracer, path: String, [inputs, outputs]: [u64; 2], bias: bool) -> FalconLinear {
-        let weight = tracer.parameter(&format!("{path}.weight"), &[outputs, inputs]);
-        let bias = bias.then(|| tracer.parameter(&format!("{path}.bias"), &[outputs]));
+        let own = Adapter::path_of_layer(tracer, &path);
         FalconLinear {
-            place: place(path, "Linear"),
-            weight,
-            bias,
+            weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
+            bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
+            adapter: Adapter::of_layer(tracer, &path, [inputs, outputs]),
+            place: place(own, "Linear"),
         }
     }
 
     fn forward(&self, input: impl Tensors) -> Tensor {
-        let tracer = input.tensor().tracer();
-        let made = tracer.within(&self.place, || {
-            let hidden_states = input.tensor().matmul((&self.weight).transposed());
-            match &self.bias {
-                Some(bias) => hidden_states.add(bias),
-                None => hidden_states,
-            }
-        });
-        made.and_drop(input)
+        Adapter::forward(self.adapter.as_deref(), input, |input| {
+            input.tracer().within(&self.place, || {
+                let hidden_states = input.matmul((&self.weight).transposed());
+                match &self.bias {
+                    Some(bias) => hidden_states.add(bias),
+                    None => hidden_states,
+                }
+            })
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::attention::{look_for_padding, sdpa};
+use crate::model::huggingface::attention::{causal_mask_of, sdpa};
 use crate::model::huggingface::config::Config;
 use crate::model::huggingface::generation::{Past, Traits, generated, positions};
 use crate::model::huggingface::heads::Labels;
@@ -64,9 +64,6 @@ enum Norms {
 
 impl Shape {
     fn read(config: &Config<'_>) -> Result<Shape, Invalid> {
-        if config.number("layerdrop", 0.0)? > 0.0 {
-            return Err(config.not_built("layerdrop"));
-        }
         let width = config.size("hidden_size", 768)?;
         let heads = config.size("num_attention_heads", 12)?;
         let norms = match (
@@ -339,10 +336,11 @@ impl Decoder {
                 };
                 (position_ids, mask, made)
             } else {
-                let attention_mask = tracer.ones(&[batch, seq_len], DType::Float32);
+                let ones = || tracer.ones(&[batch, seq_len], DType::Float32);
+                let attention_mask = tracer.attending().padding.unwrap_or_else(ones);
                 let position_ids = positions_of(&attention_mask);
-                look_for_padding(&attention_mask);
-                (position_ids, None, Some(attention_mask))
+                let mask = causal_mask_of(&attention_mask);
+                (position_ids, mask, Some(attention_mask))
             };
             let pos_embeds = tracer.within(&self.embed_positions, || {
                 let shifted = (&position_ids).add_number(OFFSET.cast_signed());

@@ -1,7 +1,7 @@
 //! Masks where keys and values are kept: `masking_utils.py`, for `sdpa`.
 
 use super::cache::{Cache, Span};
-use crate::model::huggingface::attention::{all_true, look_for_packed_sequences};
+use crate::model::huggingface::attention::{all_true, create_causal_mask};
 use crate::model::tracing::{Pointwise as _, Size, Tensor, Tracer, Views as _};
 use crate::shape::{DType, Extent};
 
@@ -78,8 +78,7 @@ pub(in crate::model::huggingface) fn masked(
     if let Some(past) = past {
         return past.mask(ids.size(0), ids.length(1), None);
     }
-    look_for_packed_sequences(position_ids, ids.size(0));
-    None
+    create_causal_mask(position_ids, ids.size(0))
 }
 
 /// The same from a number for each token.

@@ -47,9 +47,6 @@ struct Shape {
 
 impl Shape {
     fn read(config: &Config<'_>) -> Result<Shape, Invalid> {
-        if config.number("chunk_size_feed_forward", 0.0)? > 0.0 {
-            return Err(config.not_built("chunk_size_feed_forward"));
-        }
         let dim = config.spelling(&["dim", "hidden_size"]);
         let n_heads = config.spelling(&["n_heads", "num_attention_heads"]);
         let n_layers = config.spelling(&["n_layers", "num_hidden_layers"]);

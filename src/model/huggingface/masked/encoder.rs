@@ -68,9 +68,6 @@ impl Shape {
                 return Err(config.not_built(name));
             }
         }
-        if config.number("chunk_size_feed_forward", 0.0)? > 0.0 {
-            return Err(config.not_built("chunk_size_feed_forward"));
-        }
         let width = config.size("hidden_size", defaults.width)?;
         let heads = config.size("num_attention_heads", defaults.heads)?;
         Ok(Shape {

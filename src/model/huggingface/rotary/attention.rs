@@ -4,7 +4,7 @@ use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, Rotations, apart, apply_rotary};
-use crate::model::huggingface::attention::only_prompt;
+use crate::model::huggingface::attention::{eager, only_prompt};
 use crate::model::tracing::functional::{self, Attention as Settings};
 use crate::model::tracing::{
     Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
@@ -222,15 +222,21 @@ pub(super) fn sdpa(
 ) -> Tensor {
     let mut key = key.clone();
     let mut value = value.clone();
+    let attending = query.tracer().attending();
+    let settings = settings.or_masked(attending.mask.as_ref());
     let mut grouped = false;
     if heads > kv_heads {
         let width = key.length(-1);
-        if settings.mask.is_none() && width == value.length(-1) && width <= WIDEST_SHARED {
+        let is_one_call = attending.eager.is_none() && settings.mask.is_none();
+        if is_one_call && width == value.length(-1) && width <= WIDEST_SHARED {
             grouped = true;
         } else {
             key = repeat(&key, heads / kv_heads);
             value = repeat(&value, heads / kv_heads);
         }
+    }
+    if let Some(softmax) = attending.eager {
+        return eager(query, (key, value), &settings, softmax);
     }
     let settings = Settings {
         grouped,

@@ -64,11 +64,6 @@ impl Mixture {
                 format!("{chosen_name} is {chosen}, but {count_name} is {count}"),
             ));
         }
-        for option in ["output_router_logits"] {
-            if config.flag(option, false)? {
-                return Err(config.not_built(option));
-            }
-        }
         Ok(self)
     }
 }

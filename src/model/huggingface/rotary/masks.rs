@@ -1,22 +1,21 @@
 //! Masks, as `transformers/masking_utils.py` makes them for `sdpa` where nothing is cached or padded.
 
+use crate::model::huggingface::attention::create_causal_mask;
 use crate::model::tracing::{Pointwise as _, Size, Tensor, Views as _};
 use crate::shape::{DType, Extent};
 
-/// `create_causal_mask`: attention masks by itself what comes after.
-pub(super) fn causal(position_ids: &Tensor, batch: Extent) {
-    let expanded = position_ids.expand(&[batch.into(), Size::REST]);
-    expanded.tracer().look_for_packed_sequences(&expanded);
-}
-
 /// `create_sliding_window_causal_mask`: a mask where there are tokens beyond the window.
 pub(super) fn sliding(position_ids: &Tensor, batch: Extent, window: u64) -> Option<Tensor> {
-    causal(position_ids, batch);
+    let causal = create_causal_mask(position_ids, batch);
     let seq_len = position_ids.length(1);
     if seq_len < window {
-        return None;
+        return causal;
     }
     let tracer = position_ids.tracer();
+    if causal.is_some() {
+        let problem = "windows of attention are not built with padding or eager attention; ask for fewer tokens";
+        tracer.fail("attention", problem);
+    }
     let batch_arange = tracer.arange_of(batch, DType::Int64);
     let head_arange = tracer.arange(1);
     let q_arange = tracer.arange(seq_len).add_number(0);

@@ -8,13 +8,14 @@ use super::norm::Norm;
 use super::rotation::{Rotary, Rotations};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
+use crate::model::huggingface::attention::{create_causal_mask, padded};
 use crate::model::huggingface::generation::{Past, Traits, generated, positions};
 use crate::model::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::model::invalid::Invalid;
 use crate::model::request::Generation;
 use crate::model::tracing::functional;
 use crate::model::tracing::{
-    Dropout, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _,
+    Adapter, Dropout, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _,
 };
 use crate::shape::{DType, Extent};
 
@@ -42,7 +43,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         let labels = Labels::of(&task.config, 2)?;
         classify(task, &tracer, &config, &shape, labels)?
     } else {
-        continue_text(&tracer, &config, &shape, task.sizes.loss_chunks)
+        continue_text(task, &tracer, &config, &shape)
     };
     tracer
         .finish(&loss.loss)
@@ -103,17 +104,13 @@ fn generate(
 }
 
 /// `LlamaForCausalLM`.
-fn continue_text(
-    tracer: &Tracer,
-    config: &Decoder,
-    shape: &[Extent],
-    chunks: Option<u64>,
-) -> Output {
+fn continue_text(task: &Task<'_>, tracer: &Tracer, config: &Decoder, shape: &[Extent]) -> Output {
+    let chunks = task.sizes.loss_chunks;
     let model = Model::new(tracer, config);
     let lm_head = lm_head(tracer, config, &model);
     let ids = tracer.input("labels", shape, DType::Int64);
 
-    let outputs = model.forward(tracer, &ids, None);
+    let outputs = padded(task, &ids, || model.forward(tracer, &ids, None));
     let head = |hidden_states: Tensor| logits(&lm_head, config, hidden_states);
     if let Some(chunks) = chunks {
         let head = |hidden: &Tensor| head(hidden.clone());
@@ -153,7 +150,7 @@ fn classify(
     let ids = tracer.input("input_ids", shape, DType::Int64);
     let labels = classes.input(tracer);
 
-    let hidden_states = model.forward(tracer, &ids, None);
+    let hidden_states = padded(task, &ids, || model.forward(tracer, &ids, None));
     let logits = score.forward(&hidden_states);
     let padding = i64::try_from(padding).unwrap_or(i64::MAX);
     let non_pad_mask = (&ids).not_equal_to_number(padding).to(DType::Int32);
@@ -184,12 +181,16 @@ struct Words {
     padding: Option<u64>,
     /// `embed_scale` of `GemmaTextScaledWordEmbedding`.
     scale: Option<Tensor>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Words {
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Words {
         let sizes = [config.vocabulary, config.width];
+        let adapted = &path;
+        let path = Adapter::path_of_embedding(tracer, adapted);
         let weight = tracer.parameter(&format!("{path}.weight"), &sizes);
+        let adapter = Adapter::of_embedding(tracer, adapted, sizes);
         let (class, scale) = if config.embedding == Scaled::Buffer {
             let path = format!("{path}.embed_scale");
             let scale = tracer.buffer(&path, &[], tracer.dtype());
@@ -202,17 +203,20 @@ impl Words {
             weight,
             padding: config.padding,
             scale,
+            adapter,
         }
     }
 
     fn forward(&self, ids: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.within(&self.place, || {
-            let words = functional::embedding(ids, &self.weight, self.padding);
-            match &self.scale {
-                Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
-                None => words,
-            }
+        let how = (self.padding, self.scale.as_ref());
+        Adapter::embed(self.adapter.as_deref(), ids, how, |ids| {
+            ids.tracer().within(&self.place, || {
+                let words = functional::embedding(ids, &self.weight, self.padding);
+                match &self.scale {
+                    Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
+                    None => words,
+                }
+            })
         })
     }
 }
@@ -284,7 +288,7 @@ impl Model {
             let position_ids = positions(past, tracer, ids.length(1));
             let [full, near] = match past {
                 Some(past) => self.masks_with(past, ids),
-                None => [None, self.mask(&position_ids, ids.size(0))],
+                None => self.masks(&position_ids, ids.size(0)),
             };
             if let Some(dropout) = &self.embed_dropout {
                 inputs_embeds = dropout.forward(&inputs_embeds);
@@ -312,22 +316,20 @@ impl Model {
         })
     }
 
-    /// The mask of layers that attend to near tokens only.
-    fn mask(&self, position_ids: &Tensor, batch: Extent) -> Option<Tensor> {
+    /// Masks of layers without and with a window.
+    fn masks(&self, position_ids: &Tensor, batch: Extent) -> [Option<Tensor>; 2] {
         match &self.windows {
-            Windows::None => {
-                masks::causal(position_ids, batch);
-                None
-            }
-            Windows::All(window) => masks::sliding(position_ids, batch, *window),
+            Windows::None => [create_causal_mask(position_ids, batch), None],
+            Windows::All(window) => [None, masks::sliding(position_ids, batch, *window)],
             Windows::Some {
                 window,
                 layers,
                 always,
             } => {
-                masks::causal(position_ids, batch);
+                let full = create_causal_mask(position_ids, batch);
                 let window = window.filter(|_| *always || layers.contains(&true));
-                window.and_then(|window| masks::sliding(position_ids, batch, window))
+                let near = window.and_then(|window| masks::sliding(position_ids, batch, window));
+                [full, near]
             }
         }
     }

@@ -1,8 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::graph::ParameterKind;
-use crate::model::huggingface::{lower, parse};
-use crate::shape::DType;
+use crate::model::huggingface::{Run, lower, parse};
 
 /// A small model of a class, with other values in its config.
 fn model(class: &str, seq_len: u64, changes: &Value) -> Value {
@@ -27,7 +26,8 @@ fn model(class: &str, seq_len: u64, changes: &Value) -> Value {
 /// Where a model is refused and why, or how many weights it trains.
 fn built(class: &str, seq_len: u64, changes: &Value) -> Result<u64, String> {
     let value = model(class, seq_len, changes);
-    let graph = parse(&value, "/model").and_then(|model| lower(&model, DType::Float32));
+    let graph = parse(&value, "/model")
+        .and_then(|model| lower(&model, Run::default()).map(|(graph, _)| graph));
     let graph = graph.map_err(|invalid| format!("{}: {}", invalid.pointer, invalid.problem))?;
     let trained = graph.parameters.iter();
     let trained = trained.filter(|parameter| parameter.kind == ParameterKind::Trained);

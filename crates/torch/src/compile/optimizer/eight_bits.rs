@@ -8,6 +8,7 @@ use super::Trained;
 use crate::eager::{Eager, Tensor, TensorBody};
 use crate::program::{Category, Host, Kernel};
 use crate::shape::{DType, Extent};
+use batchfit_step::Optimizer;
 
 /// Tensors of fewer elements keep whole moments: `min_8bit_size` of `Optimizer2State` (bitsandbytes/optim/optimizer.py), and
 /// `_new_buffer` of torchao/optim/adam.py, which follows it.
@@ -20,7 +21,7 @@ const BLOCK: u64 = 256;
 const MAP: u64 = 256;
 
 /// From so many elements on, `get_state_buffer` of bitsandbytes takes managed memory, which is not the allocator's.
-pub(super) const PAGED_FROM: u64 = 100_000;
+const PAGED_FROM: u64 = 100_000;
 
 /// The two maps that all of bitsandbytes' states share.
 const MAPS: [&str; 2] = [
@@ -31,19 +32,22 @@ const MAPS: [&str; 2] = [
 /// What a GPU would run.
 const UPDATE: Kernel = Kernel::MemoryOnly("an AdamW step with moments of eight bits");
 
-/// `AdamW8bit.step` of bitsandbytes; `paged` is from how many elements on moments are elsewhere.
+/// `AdamW8bit.step` of bitsandbytes. The Trainer has embeddings' moments in 32 bits: `register_module_override` in
+/// `create_optimizer` (transformers/trainer.py).
 pub(super) fn bitsandbytes(
     eager: &mut Eager,
     parameters: &mut [Trained],
     mine: &[usize],
-    paged: Option<u64>,
+    optimizer: Optimizer,
 ) {
+    let paged = (optimizer == Optimizer::PagedAdamw8bit).then_some(PAGED_FROM);
+    let overridden = optimizer == Optimizer::AdamwBnb8bit;
     for index in mine {
         let parameter = &mut parameters[*index];
         if parameter.state.is_empty() {
             let elements = parameter.tensor.numel().at(1);
             eager.set_category(Category::OptimizerState);
-            if elements < LEAST {
+            if elements < LEAST || (overridden && parameter.embeds) {
                 for name in ["state1", "state2"] {
                     moment(eager, parameter, name, DType::Float32);
                 }

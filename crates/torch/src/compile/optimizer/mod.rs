@@ -21,14 +21,17 @@ use batchfit_step::{Optimizer, OptimizerImpl};
 pub(super) struct Trained {
     pub(super) leaf: Rc<Leaf>,
     pub(super) tensor: Tensor,
+    /// Whether it is the weight of an embedding.
+    embeds: bool,
     state: Vec<Tensor>,
 }
 
 impl Trained {
-    pub(super) fn new(leaf: Rc<Leaf>, tensor: Tensor) -> Trained {
+    pub(super) fn new(leaf: Rc<Leaf>, tensor: Tensor, embeds: bool) -> Trained {
         Trained {
             leaf,
             tensor,
+            embeds,
             state: Vec::new(),
         }
     }
@@ -51,6 +54,7 @@ pub(super) fn whole_moments(optimizer: Optimizer) -> u64 {
         // Those of eight bits run on GPUs alone; of Adafactor's, vectors are left, which are small beside matrices.
         Optimizer::Sgd
         | Optimizer::Adamw8bit
+        | Optimizer::AdamwBnb8bit
         | Optimizer::PagedAdamw8bit
         | Optimizer::Adamw8bitTorchao
         | Optimizer::Adafactor
@@ -71,13 +75,8 @@ pub(super) fn step(
     let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
     let grad_enabled = std::mem::replace(&mut eager.grad_enabled, false);
     let ended = match optimizer {
-        Optimizer::Adamw8bit => {
-            eight_bits::bitsandbytes(eager, parameters, &mine, None);
-            Ok(())
-        }
-        Optimizer::PagedAdamw8bit => {
-            let paged = Some(eight_bits::PAGED_FROM);
-            eight_bits::bitsandbytes(eager, parameters, &mine, paged);
+        Optimizer::Adamw8bit | Optimizer::AdamwBnb8bit | Optimizer::PagedAdamw8bit => {
+            eight_bits::bitsandbytes(eager, parameters, &mine, optimizer);
             Ok(())
         }
         Optimizer::Adamw8bitTorchao => {

@@ -95,11 +95,6 @@ const LLAMA: Usual = Usual {
 /// Reads the config of a model of one of [`CLASSES`].
 pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
     let config = &task.config;
-    for option in ["output_hidden_states", "output_attentions"] {
-        if config.flag(option, false)? {
-            return Err(config.not_built(option));
-        }
-    }
     if !config.flag("is_causal", true)? {
         return Err(config.not_built("is_causal"));
     }

@@ -190,7 +190,7 @@ impl Model<'_> {
         if let Some([of_full, of_shard]) = &leaves {
             full.history = Some(History::Leaf(Rc::clone(of_full))).into();
             let mine = shard.alias(shape.clone(), contiguous_strides(&shape));
-            let trained = Trained::new(Rc::clone(of_shard), Rc::new(mine));
+            let trained = Trained::new(Rc::clone(of_shard), Rc::new(mine), false);
             self.trained.insert(index, trained);
         }
         let full = Rc::new(full);
