@@ -19,6 +19,7 @@ import torch
 import torch.export._trace
 import torch.fx.experimental.proxy_tensor as tracing
 
+from .checkpoints import Checkpoints, noting_checkpoints
 from .dtypes import Conversions, noting_dtypes
 from .errors import ExportError
 from .failures import is_user_code, place, user_frame
@@ -40,6 +41,8 @@ class EagerOnly:
     without_autocast: list[tuple[int, int]] = field(default_factory=list)
     # Whose dtype conversions ask for.
     conversions: Conversions = field(default_factory=Conversions)
+    # What the code checkpoints.
+    checkpoints: Checkpoints = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -59,6 +62,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
         found.conversions = stack.enter_context(noting_dtypes(lifetimes))
+        found.checkpoints = stack.enter_context(noting_checkpoints(lifetimes))
         stack.enter_context(gpu_rules())
         _patch_transformers(stack, lifetimes, values, found)
         yield found
