@@ -14,7 +14,8 @@ The side table is one more member at the top, which PyTorch's own loader does no
 
 Operators are numbered from 0 in the order in which they run: nodes of the graph, with the nodes of a nested graph in
 the place of the node that has it. Values are numbered from 0 likewise: the tensors in the outputs of each operator.
-A value that is in no release lives until the loss exists.
+A value that is in no release lives until the loss exists. A call of `torch.utils.checkpoint.checkpoint` is one more entry in the
+`nn_module_stack` of what it runs, of the class `torch.utils.checkpoint.checkpoint` or, reentrant, `...CheckpointFunction`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ def document(
     found = FunctionCalls(lifetimes)
     found.take(program.graph_module, graph_module["graph"])
     text["batchfit"] = _side_table(program.graph_module, graph_module["graph"], lifetimes, eager_only)
-    _mark_checkpoints(program.graph_module, graph_module["graph"], eager_only.checkpoints)
+    checkpoints = eager_only.checkpoints
+    if functions.asks_for_gradients:
+        # Of these inputs the graph does not say that they require one, without which a reentrant checkpoint trains nothing.
+        checkpoints = [(before, last, False) for before, last, _ in checkpoints]
+    _mark_checkpoints(program.graph_module, graph_module["graph"], checkpoints)
     if functions.calls:
         numbering = _numbering(program.graph_module, graph_module["graph"])
         text["batchfit"]["version"] = VERSION_WITH_FUNCTIONS

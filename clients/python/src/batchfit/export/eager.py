@@ -262,6 +262,12 @@ def _patch_transformers(
                 stack.enter_context(replaced(masks, name, _masking(getattr(masks, name), values)))
 
 
+    caches = _imported("transformers.cache_utils")
+    for name in ("DynamicLayer", "DynamicSlidingWindowLayer"):
+        layer = getattr(caches, name, None)
+        if layer is not None and "update" in vars(layer):
+            stack.enter_context(replaced(layer, "update", _caching(layer.update, lifetimes, found)))
+
     tools = _imported("transformers.pytorch_utils")
     if tools is not None and hasattr(tools, "is_torchdynamo_compiling"):
         # Caches take no symbolic sizes as keys. Without them each call computes; a step that fills a cache does as well.
@@ -281,6 +287,21 @@ def _patch_transformers(
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _caching(update: Callable[..., Any], lifetimes: Lifetimes, found: EagerOnly) -> Callable[..., Any]:
+    """A cache begins with empty tensors of the keys' dtype, and joining values to one gives that, where they have a narrower one."""
+
+    def cached(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.is_initialized or tracing.get_proxy_mode() is None:
+            return update(self, keys, values, *args, **kwargs)
+        converted = values.to(keys.dtype)
+        number = lifetimes.number(converted)
+        if number is not None:
+            found.conversions.found.append((number, lifetimes.number(keys) or 0))
+        return update(self, keys, converted, *args, **kwargs)
+
+    return cached
 
 
 def _masked_spans(shape: Any, *_: Any, **__: Any) -> torch.Tensor:
