@@ -1,15 +1,18 @@
 """What is in an exported document, and how requests that cannot be met are refused."""
 
 import contextlib
+import functools
 import gzip
 import io
 import json
 import os
+import re
 import tempfile
 import unittest
 from pathlib import Path
 
 import torch
+import torch.utils.checkpoint
 
 import batchfit
 from batchfit.export.__main__ import main
@@ -41,6 +44,20 @@ class Tied(torch.nn.Module):
 
     def forward(self, ids):
         return self.head(self.embed(ids)).flatten(0, 1)
+
+
+class Checkpoints(torch.nn.Module):
+    """Has `run` run its parts."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run, self.parts = run, torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x):
+        x = x.sin()
+        for part in self.parts:
+            x = self.run(lambda x, part=part: part(x.exp()), x)
+        return x.cos()
 
 
 class GivesNoLoss(torch.nn.Module):
@@ -100,6 +117,44 @@ class TestExport(unittest.TestCase):
 
         self.assertEqual({t["dtype"] for t in tensors(exported).values()}, {13})
         self.assertEqual(model.weight.dtype, torch.float32)
+
+    def test_what_the_code_checkpoints_is_among_the_modules_of_what_it_runs(self):
+        for reentrant, name in ((False, "checkpoint"), (True, "CheckpointFunction")):
+            run = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
+            exported = batchfit.export(Checkpoints(run), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+            nodes = exported.document["graph_module"]["graph"]["nodes"]
+            stacks = [(n["target"].split(".")[-2], n["metadata"]["nn_module_stack"]) for n in nodes]
+            marked = [(target, stack.count("torch.utils.checkpoint." + name)) for target, stack in stacks]
+            self.assertEqual(marked[:6], [("sin", 0), ("exp", 1), ("linear", 1), ("exp", 1), ("linear", 1), ("cos", 0)])
+            calls = [re.findall(r"checkpoint\d+", stack)[:1] for _, stack in stacks[1:5]]
+            self.assertEqual(calls, [["checkpoint0"], ["checkpoint0"], ["checkpoint1"], ["checkpoint1"]])
+            self.assertEqual(exported.document["batchfit"].get("functions"), None)
+
+    def test_what_autograd_keeps_otherwise_is_refused(self):
+        def selective(function, *args):
+            contexts = functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, [])
+            return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, context_fn=contexts)
+
+        def on_host(function, *args):
+            with torch.autograd.graph.save_on_cpu():
+                return function(*args)
+
+        for run, said in ((selective, "checkpoints selectively"), (on_host, "save_on_cpu")):
+            with self.assertRaises(batchfit.ExportError) as raised:
+                batchfit.export(Checkpoints(run), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+            self.assertIn(said, str(raised.exception))
+
+    def test_what_is_done_to_each_tensor_of_a_list_is_traced_one_by_one(self):
+        class Lists(torch.nn.Module):
+            def forward(self, x):
+                first, second = torch._foreach_mul([x, x + 1], [2.0, 3.0])
+                torch._foreach_add_([first], [second], alpha=0.5)
+                return first
+
+        exported = batchfit.export(Lists(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+        self.assertEqual(targets(exported)[:4], ["add.Tensor", "mul.Tensor", "mul.Tensor", "add_.Tensor"])
 
     def test_random_numbers_on_the_host_skip_no_layer_and_are_left_out(self):
         class LayerDrop(torch.nn.Module):

@@ -17,7 +17,7 @@ import torch
 import torch.fx.experimental.proxy_tensor as tracing
 
 from .replacing import replaced
-from .written_out import WRITTEN_OUT
+from .written_out import written_out
 
 _COMPOSITE = "CompositeImplicitAutograd"
 
@@ -78,10 +78,10 @@ def splitting_up() -> Iterator[None]:
     call = tracing.proxy_call
 
     def call_parts(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> object:
-        written_out = WRITTEN_OUT.get(func)
-        if written_out is not None:
+        instead = written_out(func)
+        if instead is not None:
             with mode:
-                return written_out(*args, **kwargs)
+                return instead(*args, **kwargs)
         if _is_split_up(func, args, kwargs):
             with mode:
                 result = func.decompose(*args, **kwargs)

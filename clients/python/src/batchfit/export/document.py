@@ -14,12 +14,14 @@ The side table is one more member at the top, which PyTorch's own loader does no
 
 Operators are numbered from 0 in the order in which they run: nodes of the graph, with the nodes of a nested graph in
 the place of the node that has it. Values are numbered from 0 likewise: the tensors in the outputs of each operator.
-A value that is in no release lives until the loss exists.
+A value that is in no release lives until the loss exists. A call of `torch.utils.checkpoint.checkpoint` is one more entry in the
+`nn_module_stack` of what it runs, of the class `torch.utils.checkpoint.checkpoint` or, reentrant, `...CheckpointFunction`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +29,7 @@ import torch
 import torch.fx
 from torch._export.serde.serialize import serialize
 
+from .checkpoints import Checkpoints
 from .eager import EagerOnly
 from .function_calls import FunctionCalls
 from .functions import Functions
@@ -38,6 +41,9 @@ VERSION, VERSION_WITH_FUNCTIONS = 1, 2
 
 # Node metadata that batchfit reads. The rest is stack traces: large, and full of paths of the exporting machine.
 _METADATA = ("nn_module_stack",)
+# What PyTorch writes for nodes that no module ran, and the classes of calls of `checkpoint` among modules, by whether they are reentrant.
+_OUTSIDE_OF_MODULES = "_empty_nn_module_stack"
+_CHECKPOINTS = {False: "torch.utils.checkpoint.checkpoint", True: "torch.utils.checkpoint.CheckpointFunction"}
 
 
 def document(
@@ -65,11 +71,16 @@ def document(
     found = FunctionCalls(lifetimes)
     found.take(program.graph_module, graph_module["graph"])
     text["batchfit"] = _side_table(program.graph_module, graph_module["graph"], lifetimes, eager_only)
+    checkpoints = eager_only.checkpoints
+    if functions.asks_for_gradients:
+        # Of these inputs the graph does not say that they require one, without which a reentrant checkpoint trains nothing.
+        checkpoints = [(before, last, False) for before, last, _ in checkpoints]
+    _mark_checkpoints(program.graph_module, graph_module["graph"], checkpoints)
     if functions.calls:
         numbering = _numbering(program.graph_module, graph_module["graph"])
         text["batchfit"]["version"] = VERSION_WITH_FUNCTIONS
         entries = [found.entry(index, call, numbering) for index, call in enumerate(functions.calls)]
-        # One that runs nothing, as `torch.utils.checkpoint` has to hold its inputs, takes nothing.
+        # One that runs nothing takes nothing.
         text["batchfit"]["functions"] = [entry for entry in entries if entry["operators"][0] <= entry["operators"][1]]
     return text
 
@@ -144,6 +155,26 @@ def _operators(
             yield node, module
         for name, inner in nested:
             yield from _operators(inner, getattr(module, name))
+
+
+def _mark_checkpoints(module: torch.fx.GraphModule, graph: dict[str, Any], checkpoints: Checkpoints) -> None:
+    """Puts a call of `torch.utils.checkpoint.checkpoint` into the stack of modules of what it runs, below what all of that has
+    in common."""
+    if not checkpoints:
+        return
+    nodes = [node for node, _ in _operators(graph, module)]
+    numbering = _numbering(module, graph)
+    for number, (before, last, reentrant) in enumerate(checkpoints):
+        inside = [nodes[index]["metadata"] for index in dict.fromkeys(numbering.operators_between(before, last))]
+        inside = [metadata for metadata in inside if _OUTSIDE_OF_MODULES not in metadata.get("nn_module_stack", _OUTSIDE_OF_MODULES)]
+        stacks = [metadata["nn_module_stack"].split(";") for metadata in inside]
+        common = len(os.path.commonprefix(stacks))
+        if common == 0:
+            continue
+        caller = stacks[0][common - 1].split(",")[1] or "model"
+        for metadata, stack in zip(inside, stacks):
+            stack.insert(common, f"checkpoint{number},{caller}.checkpoint{number},{_CHECKPOINTS[reentrant]}")
+            metadata["nn_module_stack"] = ";".join(stack)
 
 
 def _numbering(module: torch.fx.GraphModule, graph: dict[str, Any]) -> Numbering:

@@ -19,6 +19,7 @@ import torch
 import torch.export._trace
 import torch.fx.experimental.proxy_tensor as tracing
 
+from .checkpoints import Checkpoints, noting_checkpoints
 from .dtypes import Conversions, noting_dtypes
 from .errors import ExportError
 from .failures import is_user_code, place, user_frame
@@ -40,6 +41,8 @@ class EagerOnly:
     without_autocast: list[tuple[int, int]] = field(default_factory=list)
     # Whose dtype conversions ask for.
     conversions: Conversions = field(default_factory=Conversions)
+    # What the code checkpoints.
+    checkpoints: Checkpoints = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -59,6 +62,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
         found.conversions = stack.enter_context(noting_dtypes(lifetimes))
+        found.checkpoints = stack.enter_context(noting_checkpoints(lifetimes))
         stack.enter_context(gpu_rules())
         _patch_transformers(stack, lifetimes, values, found)
         yield found
@@ -258,6 +262,12 @@ def _patch_transformers(
                 stack.enter_context(replaced(masks, name, _masking(getattr(masks, name), values)))
 
 
+    caches = _imported("transformers.cache_utils")
+    for name in ("DynamicLayer", "DynamicSlidingWindowLayer"):
+        layer = getattr(caches, name, None)
+        if layer is not None and "update" in vars(layer):
+            stack.enter_context(replaced(layer, "update", _caching(layer.update, lifetimes, found)))
+
     tools = _imported("transformers.pytorch_utils")
     if tools is not None and hasattr(tools, "is_torchdynamo_compiling"):
         # Caches take no symbolic sizes as keys. Without them each call computes; a step that fills a cache does as well.
@@ -277,6 +287,21 @@ def _patch_transformers(
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _caching(update: Callable[..., Any], lifetimes: Lifetimes, found: EagerOnly) -> Callable[..., Any]:
+    """A cache begins with empty tensors of the keys' dtype, and joining values to one gives that, where they have a narrower one."""
+
+    def cached(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.is_initialized or tracing.get_proxy_mode() is None:
+            return update(self, keys, values, *args, **kwargs)
+        converted = values.to(keys.dtype)
+        number = lifetimes.number(converted)
+        if number is not None:
+            found.conversions.found.append((number, lifetimes.number(keys) or 0))
+        return update(self, keys, converted, *args, **kwargs)
+
+    return cached
 
 
 def _masked_spans(shape: Any, *_: Any, **__: Any) -> torch.Tensor:

@@ -111,6 +111,8 @@ class Functions:
     # `forward` and `setup_context` of classes, as they were before `following` put others in their place.
     originals: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     inside: bool = False
+    # Whether the code asks for the gradient of a value that no trained parameter is behind.
+    asks_for_gradients: bool = False
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: object) -> None:
         """Notes whether what an operator has made requires a gradient."""
@@ -121,6 +123,11 @@ class Functions:
 
     def requires_grad(self, tensor: object) -> bool:
         return isinstance(tensor, torch.Tensor) and tensor in self._requiring()
+
+    def ask(self, tensor: torch.Tensor) -> None:
+        """`tensor.requires_grad_()` of a value: as `enable_input_require_grads` of transformers has it of what embeddings make."""
+        self.asks_for_gradients |= not self.requires_grad(tensor)
+        self._require(tensor)
 
     def _requiring(self) -> WeakIdKeyDictionary:
         if self._requires_grad is None:
@@ -269,6 +276,17 @@ def following(functions: Functions) -> Iterator[None]:
         functions.follow(func, args, kwargs, result)
         return result
 
+    ask: Any = torch.Tensor.requires_grad_
+
+    def requires_grad_(self: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        # Were it to require one while it is traced, autograd would keep the Python objects of what follows.
+        if _mode() is None or isinstance(self, torch.nn.Parameter):
+            result: torch.Tensor = ask(self, requires_grad)
+            return result
+        if requires_grad:
+            functions.ask(self)
+        return self
+
     def forward(cls: Any) -> Any:
         return staticmethod(lambda *args: functions.forward(cls, args))
 
@@ -283,9 +301,12 @@ def following(functions: Functions) -> Iterator[None]:
         setattr(cls, name, forward(cls) if name == "forward" else _setup(functions, cls))
     replaceable.proxy_call = call_and_follow
     owner.apply = classmethod(apply)
+    tensor: Any = torch.Tensor
+    tensor.requires_grad_ = requires_grad_
     try:
         yield
     finally:
+        del tensor.requires_grad_
         replaceable.proxy_call = call
         for cls, name, before in replaced:
             if before is None:

@@ -58,6 +58,12 @@ class Numbering:
         at = bisect.bisect_right(self._made_by, (number, self.operators))
         return self._made_by[at - 1][1] if at else -1
 
+    def operators_between(self, before: int, last: int) -> list[int]:
+        """The operators that made the values after `before` up to `last`."""
+        begin = bisect.bisect_right(self._made_by, (before, self.operators))
+        end = bisect.bisect_right(self._made_by, (last, self.operators))
+        return [operator for _, operator in self._made_by[begin:end]]
+
     def releases(self, releases: Iterable[Release]) -> list[list[int]]:
         """`[operator, values that go after it, ...]`."""
         found: list[list[int]] = []

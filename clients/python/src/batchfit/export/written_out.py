@@ -175,6 +175,34 @@ def _windows() -> dict[Any, Callable[..., Any]]:
     }
 
 
+def _of_each(func: Any) -> Callable[..., Any]:
+    """`_foreach_*`, which does the same to each tensor of its lists; what it makes it makes in their order."""
+    name = func.overloadpacket.__name__.removeprefix("_foreach_")
+    one = getattr(Tensor, name)
+
+    def each(self: Any, *args: Any, **kwargs: Any) -> Any:
+        count = len(self) if isinstance(self, (list, tuple)) else len(args[0])
+
+        def part(value: Any, index: int) -> Any:
+            return value[index] if isinstance(value, (list, tuple)) and len(value) == count else value
+
+        named = {key: value for key, value in kwargs.items() if value is not None}
+        made = [
+            one(part(self, index), *(part(arg, index) for arg in args), **{key: part(value, index) for key, value in named.items()})
+            for index in range(count)
+        ]
+        return None if name.endswith("_") else made
+
+    return each
+
+
+def written_out(func: Any) -> Optional[Callable[..., Any]]:
+    """What stands for an operator, if something does."""
+    if func.namespace == "aten" and func.overloadpacket.__name__.startswith("_foreach_"):
+        return _of_each(func)
+    return WRITTEN_OUT.get(func)
+
+
 WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.quantile.default: _of_tensor(False),
     aten.quantile.scalar: _of_number(False),
