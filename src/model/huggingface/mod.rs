@@ -55,6 +55,13 @@ pub(crate) struct HuggingFaceModel {
     pointer: String,
 }
 
+impl HuggingFaceModel {
+    /// Whether PEFT has adapted it.
+    pub(crate) fn is_adapted(&self) -> bool {
+        self.training.is_adapted()
+    }
+}
+
 /// Lengths that a config does not fix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sizes {
@@ -110,6 +117,9 @@ struct Task<'a> {
     sizes: Sizes,
     training: &'a Training,
     dtype: DType,
+    /// What adapters are stored in: float32 under autocast, as PEFT makes them (`autocast_adapter_dtype`), and with all of the
+    /// model where the precision stores it in half.
+    adapters: DType,
     /// Where the description is in the request.
     pointer: &'a str,
 }
@@ -230,8 +240,10 @@ pub(crate) fn lower(model: &HuggingFaceModel, stored: DType) -> Result<Graph, In
         sizes: model.sizes,
         training: &model.training,
         dtype: model.training.dtype.unwrap_or(stored),
+        adapters: stored,
         pointer: &model.pointer,
     })?;
+    model.training.check_frozen(&graph, &model.pointer)?;
     if !graph
         .parameters
         .iter()
@@ -257,7 +269,7 @@ impl Task<'_> {
     fn tracer(&self, module: &str) -> Tracer {
         let class = self.class;
         let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
-        tracer.train(self.training.trained(&self.config));
+        tracer.train(self.training.trained(&self.config, self.adapters));
         tracer
     }
 

@@ -7,11 +7,14 @@ use super::place::Place;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
 use crate::graph::ParameterKind;
-use crate::model::Glob;
+use crate::model::Globs;
+use crate::shape::DType;
 
 /// Low-rank adapters, as PEFT's `LoraConfig` describes them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lora {
+    /// What they are stored in.
+    pub(crate) dtype: DType,
     pub(crate) r: u64,
     pub(crate) alpha: f64,
     pub(crate) dropout: f64,
@@ -33,7 +36,7 @@ pub(crate) enum Targets {
 pub(crate) struct Trained {
     pub(crate) lora: Option<Lora>,
     /// Parameters, or modules with all that is in them, that are not.
-    pub(crate) frozen: Vec<Glob>,
+    pub(crate) frozen: Globs,
 }
 
 /// The path of the output layer of all language models here, `model.get_output_embeddings()`.
@@ -45,10 +48,7 @@ pub(super) const ADAPTED_MODEL: &str = "base_model.model";
 impl Trained {
     /// What a parameter of the model is; `path` is the model's own.
     pub(super) fn kind(&self, path: &str) -> ParameterKind {
-        let ends = path.match_indices('.').map(|(end, _)| end);
-        let prefixes = ends.map(|end| &path[..end]).chain([path]);
-        let is_frozen = |path: &str| self.frozen.iter().any(|glob| glob.matches(path));
-        if self.lora.is_some() || prefixes.into_iter().any(is_frozen) {
+        if self.lora.is_some() || prefixes(path).any(|path| self.frozen.matches(path)) {
             ParameterKind::Frozen
         } else {
             ParameterKind::Trained
@@ -67,6 +67,12 @@ impl Trained {
         };
         is_target.then_some(lora)
     }
+}
+
+/// What a parameter is, and all modules that it is in.
+pub(crate) fn prefixes(path: &str) -> impl Iterator<Item = &str> + Clone {
+    let ends = path.match_indices('.').map(|(end, _)| end);
+    ends.map(|end| &path[..end]).chain([path])
 }
 
 /// The adapter of a linear layer: `peft.tuners.lora.layer.Linear`.
@@ -98,7 +104,7 @@ impl Adapter {
         let lora = tracer.trained(|trained| trained.adapters(path).cloned())?;
         let linear = |name: &str, shape: &[u64]| {
             let path = format!("{path}.{name}.default");
-            let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape);
+            let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape, lora.dtype);
             (Place::new(path, "torch.nn.modules.linear.Linear"), weight)
         };
         let dropout = (lora.dropout > 0.0)
