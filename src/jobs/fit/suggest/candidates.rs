@@ -254,12 +254,15 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
     for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
         let shards = json!({ "strategy": "fsdp2", "world_size": gpus, "cpu_offload": true });
-        let (gpus, messages) = match gpus {
-            1 => ("one GPU".to_owned(), ""),
-            gpus => (format!("{gpus} GPUs"), "messages, and "),
+        let (gpus, others) = match gpus {
+            1 => ("one GPU".to_owned(), String::new()),
+            gpus => (
+                format!("{gpus} GPUs"),
+                format!("{gpus} GPUs, messages, and "),
+            ),
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
-        let cost = format!("{gpus}, {messages}a step on the host");
+        let cost = format!("{others}a step on the host");
         add(SuggestionKind::Offload, change, shards, &cost, 70);
     }
     all
