@@ -20,18 +20,18 @@ mod words;
 pub const PYTORCH: &str = "2.11";
 
 pub use batchfit_step::{
-    Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, MixedPrecision, Mode, Norm, Objective,
-    Optimizer, OptimizerImpl, Parallel, Precision, Variant,
+    Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,
+    Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
 pub use huggingface::config_fields;
 pub(crate) use huggingface::of_another_library;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    Counted, Course, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths, Lowered,
-    ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling, SearchMode,
-    Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack, parse_memory_limit,
-    strategy,
+    Counted, Course, DEEPSPEED, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths,
+    Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling,
+    SearchMode, Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack,
+    parse_memory_limit, strategy,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;

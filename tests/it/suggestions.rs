@@ -295,3 +295,32 @@ fn a_wish_is_a_truth_value_or_a_micro_batch() {
         assert_eq!(refused.pointer, "/suggest");
     }
 }
+
+#[test]
+fn a_job_of_several_gpus_is_told_of_shards_more_gpus_and_the_memory_of_the_host() {
+    for (strategy, ranks) in [("none", 1), ("ddp", 2), ("fsdp2", 2)] {
+        let mut request = json!({
+            "model": text_model(), "device": "sim:a100-40g", "memory_limit": "122MiB", "suggest": true,
+        });
+        if ranks > 1 {
+            let parallel = json!({ "strategy": strategy, "world_size": ranks });
+            request["training"] = json!({ "parallel": parallel, "optimizer_impl": "fused" });
+        }
+        let answer = fit(&request).unwrap();
+
+        assert_eq!(answer.recommendation.micro_batch, 0);
+        compare(&request, &answer);
+        let reaches = |change: &str| {
+            let mut all = answer.suggestions.iter();
+            all.find(|one| one.change == change).map(|one| one.reaches)
+        };
+        let offloaded = ["one GPU", "2 GPUs"][usize::from(ranks > 1)];
+        let offloaded = format!("FSDP2 on {offloaded} with cpu_offload");
+        let more = format!("FSDP2 on {} GPUs", 8 * ranks);
+        assert_eq!(
+            [reaches(&offloaded), reaches(&more)],
+            [Some(true); 2],
+            "{strategy}"
+        );
+    }
+}

@@ -1,5 +1,7 @@
 //! Patterns of module paths.
 
+use std::borrow::Cow;
+
 /// A pattern of paths: `*` stands for any characters but dots, `**` for any at all, and `?` for one that is no dot.
 ///
 /// All ways to match are followed at once, one bit for each place in the glob, so that the time is linear in the path.
@@ -66,6 +68,61 @@ impl Glob {
     }
 }
 
+/// Patterns of a model's modules or parameters, whatever wraps it: each matches paths with the names that wrappers add, and without.
+#[derive(Debug, Clone, Default)]
+pub struct Globs(Vec<(String, [Glob; 2])>);
+
+impl Globs {
+    /// What [`Glob::new`] does not read is left out.
+    pub fn new<T: AsRef<str>>(texts: &[T]) -> Globs {
+        let read = |text: &T| {
+            let text = text.as_ref();
+            let both = [Glob::new(text)?, Glob::new(&unwrapped(text))?];
+            Some((text.to_owned(), both))
+        };
+        Globs(texts.iter().filter_map(read).collect())
+    }
+
+    /// Whether one of them matches the whole path.
+    pub fn matches(&self, path: &str) -> bool {
+        self.0.iter().any(|(_, globs)| is_match(globs, path))
+    }
+
+    /// The first of them that matches none of these paths.
+    pub fn unmatched<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
+        let is_idle =
+            |(_, globs): &&(String, [Glob; 2])| !paths.clone().any(|path| is_match(globs, path));
+        self.0.iter().find(is_idle).map(|(text, _)| text.as_str())
+    }
+}
+
+fn is_match([as_written, bare]: &[Glob; 2], path: &str) -> bool {
+    as_written.matches(path) || bare.matches(&unwrapped(path))
+}
+
+/// What stands before the names of a model that is wrapped as a whole: `DistributedDataParallel`, PEFT's `PeftModel`.
+const AROUND: [&str; 2] = ["module.", "base_model.model."];
+
+/// What stands for a module that is wrapped, at any place: `torch.compile`, `checkpoint_wrapper`, `FullyShardedDataParallel`.
+const INSIDE: [&str; 3] = [
+    "_orig_mod",
+    "_checkpoint_wrapped_module",
+    "_fsdp_wrapped_module",
+];
+
+/// A path as the model itself has it, without the names that wrappers add.
+pub fn unwrapped(path: &str) -> Cow<'_, str> {
+    let mut path = Cow::Borrowed(path);
+    if path.split('.').any(|name| INSIDE.contains(&name)) {
+        let own = path.split('.').filter(|name| !INSIDE.contains(name));
+        path = Cow::Owned(own.collect::<Vec<_>>().join("."));
+    }
+    while let Some(around) = AROUND.iter().find(|around| path.starts_with(*around)) {
+        path = Cow::Owned(path[around.len()..].to_owned());
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +138,30 @@ mod tests {
         assert!(!matches("transformer.h.*", "transformer.h.11.mlp"));
         assert!(matches("transformer.**", "transformer.h.11.mlp"));
         assert!(!matches("layer?", "layer10"));
+    }
+
+    #[test]
+    fn globs_match_with_the_names_of_wrappers_and_without() {
+        let wrapped = [
+            "model.layers.3",
+            "base_model.model.model.layers.3",
+            "module.model.layers.3",
+            "module.base_model.model.model.layers.3",
+            "_orig_mod.module.model.layers.3",
+            "model.layers.3._orig_mod",
+            "model.layers.3._checkpoint_wrapped_module",
+        ];
+        for path in wrapped {
+            for glob in wrapped.map(|path| path.replace('3', "*")) {
+                assert!(Globs::new(&[&glob]).matches(path), "{glob} {path}");
+            }
+            assert!(!Globs::new(&["layers.*"]).matches(path), "{path}");
+        }
+        // A module that is called so itself.
+        assert!(Globs::new(&["module.*"]).matches("module.conv"));
+        let some = Globs::new(&["model.layers.*", "model.blocks.*"]);
+        assert_eq!(some.unmatched(wrapped.into_iter()), Some("model.blocks.*"));
+        assert_eq!(unwrapped("encoder.module.0"), "encoder.module.0");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub mod shape;
 pub mod units;
 mod variant;
 
-pub use glob::Glob;
+pub use glob::{Glob, Globs, unwrapped};
 pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use variant::{
     Checkpointing, Compare, Mode, Norm, Objective, Optimizer, OptimizerImpl, Precision, Variant,

@@ -106,6 +106,9 @@ pub(in crate::cli) struct Training {
     /// How GPUs train together: none, ddp (default), zero1 or fsdp2.
     #[arg(long, value_name = "HOW,..", value_parser = suggest(&["none", "ddp", "zero1", "fsdp2"]), hide_possible_values = true)]
     pub(in crate::cli) parallel: Option<String>,
+    /// DDP: whether parameters may get no gradient. An answer names it where it matters; help has no line left.
+    #[arg(long, value_name = "BOOL", value_parser = suggest(&["true", "false"]), hide = true)]
+    pub(in crate::cli) find_unused_parameters: Option<String>,
     /// FSDP2: modules that are sharded each for itself, GLOB+..
     #[arg(long, value_name = "GLOB+..")]
     pub(in crate::cli) units: Option<String>,

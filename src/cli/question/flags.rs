@@ -225,7 +225,7 @@ fn on(
     Ok(count)
 }
 
-/// What only `fully_shard` has.
+/// What only DDP and `fully_shard` have.
 fn sharded(
     question: &Question,
     put: &mut impl FnMut(&str, &[&str], Option<Value>),
@@ -234,6 +234,8 @@ fn sharded(
     let mut put = |flag: &str, member: &str, value: Option<Value>| {
         put(flag, &["training", "parallel", member], value);
     };
+    let unused = training.find_unused_parameters.as_deref().map(truth);
+    put("--find-unused-parameters", "find_unused_parameters", unused);
     let globs = training.units.as_deref().map(|globs| globs.split('+'));
     let globs = globs.map(|globs| globs.map(Value::from).collect());
     put("--units", "units", globs.map(Value::Array));

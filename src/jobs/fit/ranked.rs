@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::compile::Recomputed;
 use crate::jobs::{Recommendation, VariantResult};
-use crate::model::{Checkpointing, Compare, Mode, Optimizer, Precision, Variant};
+use crate::model::{Checkpointing, Compare, Ddp, Mode, Optimizer, Parallel, Precision, Variant};
 use crate::probe::SpeedFrom;
 use crate::search::{Standing, rank, unbeaten};
 
@@ -139,13 +139,28 @@ fn cost(variant: &Variant, recomputed: Recomputed) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// Whether two are the same but for what transformers' Trainer has of DDP with checkpointing and without.
+fn are_alike(one: &Parallel, other: &Parallel) -> bool {
+    match (one, other) {
+        (Parallel::Ddp(one), Parallel::Ddp(other)) => {
+            let find_unused_parameters = one.find_unused_parameters;
+            let other = other.clone();
+            *one == Ddp {
+                find_unused_parameters,
+                ..other
+            }
+        }
+        _ => one == other,
+    }
+}
+
 /// What recomputing more would gain over the best variant, which is the same otherwise: batches that do not fit without.
 fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     let found = &best.recommendation;
     let with_more = entries.iter().filter(|entry| {
         entry.variant.precision == best.variant.precision
             && entry.variant.optimizer == best.variant.optimizer
-            && entry.variant.parallel == best.variant.parallel
+            && are_alike(&entry.variant.parallel, &best.variant.parallel)
             && entry.recomputed.share() > best.recomputed.share()
             && entry.recommendation.micro_batch > found.max_batch_steady
     });

@@ -1,7 +1,8 @@
 //! What readers are told besides figures.
 
 use crate::device::sim::{Card, PROCESS_OVERHEAD, RANK_OVERHEAD};
-use crate::model::{Parallel, Request, Workload};
+use crate::graph::{Graph, Node};
+use crate::model::{DEEPSPEED, Parallel, Request, Workload};
 use crate::units::Bytes;
 use crate::worker::Ready;
 
@@ -37,7 +38,7 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<St
     if !request.names_strategy {
         notes.push(format!(
             "{ranks} ranks train under DistributedDataParallel with PyTorch's own settings, since the request does not say how; \
-             `training.parallel` does, with a `strategy` such as \"zero1\""
+             `training.parallel` does, with a `strategy` such as \"fsdp2\""
         ));
     }
     let strategies = request.variants.iter().map(|variant| &variant.parallel);
@@ -57,6 +58,15 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<St
             "only jobs of {RECORDED_RANKS} ranks were recorded: for {ranks} the same rules are taken to hold, unchecked"
         ));
     }
+    if request.trainer_wraps {
+        notes.push(
+            "DDP is as transformers' Trainer makes it, with find_unused_parameters unless the model checkpoints itself: a loop of \
+             your own around DistributedDataParallel(model) replaces its buckets in the second step, and may need as much more there \
+             as all gradients take; `find_unused_parameters` false in `training.parallel` (`--find-unused-parameters false`) asks \
+             about that"
+                .to_owned(),
+        );
+    }
     if strategies.iter().any(|one| one.replaces_buckets()) {
         notes.push(
             "the first gradient buckets are taken to overlap with those that replace them in the second step, which depends on timing: \
@@ -64,7 +74,38 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<St
                 .to_owned(),
         );
     }
+    let is_zero = |one: &&Parallel| matches!(one, Parallel::Zero1(_));
+    if strategies.iter().any(is_zero) {
+        notes.push(format!(
+            "zero1 is PyTorch's ZeroRedundancyOptimizer around DDP, and not DeepSpeed's ZeRO-1, which is not modelled: {DEEPSPEED}"
+        ));
+    }
+    if let Workload::Graph(graph) = workload
+        && let Some(node) = pairs(graph)
+    {
+        notes.push(format!(
+            "the loss pairs samples of a batch with each other ({}): each rank is taken to pair its own alone. One that gathers the \
+             outputs of all {ranks} ranks, as contrastive losses do, pairs them with {ranks} times as many and needs more: put the \
+             gathering into the module or the loss that is exported, as torch.cat([outputs] * {ranks})",
+            node.op.name()
+        ));
+    }
     notes
+}
+
+/// The operation that pairs samples of the batch with each other: the batch is two of its result's dimensions, and one of its
+/// operands'.
+fn pairs(graph: &Graph) -> Option<&Node> {
+    let of_batch = |id| {
+        let lengths = graph.value(id).shape.iter();
+        lengths.filter(|one| one.as_fixed().is_none()).count()
+    };
+    graph.nodes.iter().find(|node| {
+        let operands = || node.inputs.iter().map(|id| of_batch(*id));
+        node.outputs.iter().any(|id| of_batch(*id) > 1)
+            && operands().filter(|dimensions| *dimensions == 1).count() > 1
+            && operands().all(|dimensions| dimensions < 2)
+    })
 }
 
 /// What a reader is told who named machines of a cloud: which cards were taken, and how many ranks where not all are used once.

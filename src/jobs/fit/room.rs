@@ -18,6 +18,8 @@ pub(super) struct Room {
 /// What a process holds outside its allocator, by how it trains with others.
 pub(super) fn outside(parallel: &Parallel) -> Bytes {
     match parallel {
+        // One rank has nobody to talk to.
+        one if one.world_size() == 1 => PROCESS_OVERHEAD,
         Parallel::None => PROCESS_OVERHEAD,
         Parallel::Ddp(_) | Parallel::Zero1(_) => RANK_OVERHEAD,
         Parallel::Fsdp2(_) => SHARDED_OVERHEAD,
@@ -101,8 +103,14 @@ mod tests {
 
     #[test]
     fn each_strategy_pays_for_its_own_messages_and_one_gpu_for_none() {
-        let ddp = Parallel::Ddp(Ddp::default());
-        let sharded = Parallel::Fsdp2(FullyShard::default());
+        let ddp = Parallel::Ddp(Ddp {
+            world_size: 2,
+            ..Ddp::default()
+        });
+        let sharded = Parallel::Fsdp2(FullyShard {
+            world_size: 2,
+            ..FullyShard::default()
+        });
         let left = |parallel: &Parallel| AVAILABLE.saturating_sub(room(None).limit(parallel));
 
         assert_eq!(left(&Parallel::None), Bytes::ZERO);

@@ -77,6 +77,13 @@ pub(crate) struct Run {
     pub(crate) is_checkpointed: bool,
 }
 
+impl HuggingFaceModel {
+    /// Whether PEFT has adapted it.
+    pub(crate) fn is_adapted(&self) -> bool {
+        self.training.is_adapted()
+    }
+}
+
 /// Lengths that a config does not fix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sizes {
@@ -137,6 +144,9 @@ struct Task<'a> {
     written: Option<Written>,
     is_eager: bool,
     dtype: DType,
+    /// What adapters are stored in: float32 under autocast, as PEFT makes them (`autocast_adapter_dtype`), and with all of the
+    /// model where the precision stores it in half.
+    adapters: DType,
     /// Where the description is in the request.
     pointer: &'a str,
 }
@@ -274,8 +284,10 @@ pub(crate) fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<St
         written,
         is_eager: saying.is_eager,
         dtype: loaded.unwrap_or(DType::Float32),
+        adapters: run.stored.unwrap_or(DType::Float32),
         pointer: &model.pointer,
     })?;
+    model.training.check_frozen(&graph, &model.pointer)?;
     if !graph
         .parameters
         .iter()
@@ -326,7 +338,7 @@ impl Task<'_> {
     fn tracer(&self, module: &str) -> Tracer {
         let class = self.class;
         let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
-        tracer.train(self.training.trained(&self.config));
+        tracer.train(self.training.trained(&self.config, self.adapters));
         let eager = self.written.filter(|_| self.is_eager);
         tracer.attend(Attending {
             eager: eager.map(|written| written.softmax),

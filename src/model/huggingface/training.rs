@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use super::config::Config;
 use super::is_language_model;
+use crate::compile::in_short;
 use crate::graph::Graph;
-use crate::model::Glob;
+use crate::model::Globs;
 use crate::model::fields::Fields;
 use crate::model::invalid::Invalid;
-use crate::model::tracing::{Lora, Targets, Trained};
+use crate::model::tracing::{Lora, Targets, Trained, prefixes};
 use crate::shape::DType;
 
 /// Most patterns and names of modules read, and the longest of them.
@@ -86,6 +87,10 @@ impl Training {
         })
     }
 
+    pub(super) fn is_adapted(&self) -> bool {
+        self.lora.is_some()
+    }
+
     /// Refuses adapters for a class for which they are not built.
     pub(super) fn check(&self, class: &str, at: &str) -> Result<(), Invalid> {
         if self.lora.is_none() || is_language_model(class) {
@@ -100,9 +105,10 @@ impl Training {
         ))
     }
 
-    /// The same for the model of a config.
-    pub(super) fn trained(&self, config: &Config<'_>) -> Trained {
+    /// The same for the model of a config, with adapters stored in this type.
+    pub(super) fn trained(&self, config: &Config<'_>, adapters: DType) -> Trained {
         let lora = self.lora.as_ref().map(|lora| Lora {
+            dtype: adapters,
             r: lora.r,
             alpha: lora.alpha,
             dropout: lora.dropout,
@@ -114,11 +120,7 @@ impl Training {
         });
         Trained {
             lora,
-            frozen: self
-                .frozen
-                .iter()
-                .filter_map(|glob| Glob::new(glob))
-                .collect(),
+            frozen: Globs::new(&self.frozen),
         }
     }
 
@@ -159,6 +161,18 @@ impl Training {
             }
         }
         Ok(notes)
+    }
+
+    /// Refuses a pattern of what is frozen that nothing of the model matches.
+    pub(super) fn check_frozen(&self, graph: &Graph, pointer: &str) -> Result<(), Invalid> {
+        let globs = Globs::new(&self.frozen);
+        let paths = graph.parameters.iter().map(|one| one.path.as_str());
+        let Some(idle) = globs.unmatched(paths.clone().flat_map(prefixes)) else {
+            return Ok(());
+        };
+        let there = in_short(paths.flat_map(prefixes));
+        let problem = format!("no module or parameter matches {idle:?}; there are {there}");
+        Err(Invalid::at(format!("{pointer}/frozen"), problem))
     }
 
     /// A problem with a model of which nothing is trained.

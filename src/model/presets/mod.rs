@@ -162,6 +162,14 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
 }
 
 impl PresetModel {
+    /// The model of transformers that it is, if it is one.
+    pub(crate) fn of_transformers(&self) -> Option<&HuggingFaceModel> {
+        match &self.0 {
+            Kind::HuggingFace(model) => Some(model),
+            Kind::Torchvision(_) => None,
+        }
+    }
+
     /// The same with samples of this length; `None` where it has no such length.
     pub(crate) fn at(&self, of: LengthOf, length: Length) -> Option<PresetModel> {
         match (&self.0, of) {

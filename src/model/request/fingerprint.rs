@@ -61,6 +61,7 @@ impl Request {
             world_size,
             // What they come to is in the variants.
             names_strategy: _,
+            trainer_wraps,
             allocator,
             search,
             compare,
@@ -100,6 +101,7 @@ impl Request {
             (strategy, share, replaces, of)
         }));
         fingerprint.add(target_batch);
+        fingerprint.add(trainer_wraps);
         fingerprint.add(world_size);
         fingerprint.add(allocator);
         fingerprint.add(search);

@@ -27,6 +27,7 @@ pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use lowered::{Lowered, Workload};
 pub use memory_limit::parse_memory_limit;
+pub use parallel::DEEPSPEED;
 pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
 pub use soak::{Course, Validation};
@@ -153,6 +154,8 @@ pub struct Request {
     pub world_size: u64,
     /// Whether the request says how they train together.
     pub names_strategy: bool,
+    /// Whether DDP is as transformers' Trainer makes it, since the model is of that library and the request does not say.
+    pub trainer_wraps: bool,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
     pub allocator: String,
     /// How to search.
@@ -304,6 +307,10 @@ impl Request {
                 model.generating(&generation)?
             }
         };
+        let trainer_wraps = match model.is_adapted() {
+            Some(is_adapted) => parallel::as_trainer_wraps(&mut variants, fields, is_adapted),
+            None => false,
+        };
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
                 "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
@@ -338,6 +345,7 @@ impl Request {
             target_batch,
             world_size,
             names_strategy: names_strategy(fields),
+            trainer_wraps,
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?

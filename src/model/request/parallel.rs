@@ -7,7 +7,7 @@ use super::training::{choices, globs};
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
 use crate::shape::DType;
-use batchfit_step::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
+use batchfit_step::{Checkpointing, CommHook, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
 
 /// The fields of `training.parallel`.
 pub(in crate::model) const FIELDS: &[&str] = &[
@@ -65,27 +65,25 @@ const STRATEGIES: [(&str, Strategy); 4] = [
     ("fsdp2", Strategy::Fsdp2),
 ];
 
-/// Ways of training on several GPUs that are not modelled: what they are called, and the nearest that is.
+/// What DeepSpeed's engine holds for each parameter, as recorded of version 0.19.8 and as its configuration says: weights and
+/// gradients in bf16, and a share of float32 weights and Adam's moments.
+pub const DEEPSPEED: &str = "for bf16 weights it holds 16 bytes a parameter (2 of weights, 2 of gradients, and 12 of float32 weights and \
+    moments, which its ranks share), and its buckets besides";
+
+/// What it is called beside that, and FairScale's ZeRO-2.
+const ZERO: [&str; 6] = ["zero2", "zero_2", "zero3", "zero_3", "sdp", "sharded_ddp"];
+
+/// Ways of training on several GPUs that are not modelled: what they are called, and what to do.
 const OTHERS: &[(&[&str], &str, &str)] = &[
-    (
-        &["zero2", "deepspeed_zero2", "zero_2", "sdp", "sharded_ddp"],
-        "ZeRO-2 (DeepSpeed's, or FairScale's), which also shards gradients,",
-        "zero1",
-    ),
-    (
-        &["zero3", "zero_3", "deepspeed", "deepspeed_zero3"],
-        "DeepSpeed's ZeRO-3",
-        "fsdp2",
-    ),
     (
         &["fsdp", "fsdp1"],
         "FullyShardedDataParallel (FSDP1), which PyTorch replaces by fully_shard,",
-        "fsdp2",
+        "the nearest that is: \"fsdp2\", of which it took up to 3 % more where it was recorded",
     ),
     (
         &["hsdp", "hybrid", "hybrid_shard"],
         "HSDP (sharding within a host, replicas across hosts)",
-        "fsdp2",
+        "ask for \"fsdp2\" on the GPUs of one host",
     ),
     (
         &[
@@ -99,12 +97,12 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
             "ep",
         ],
         "splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism)",
-        "ddp",
+        "\"fsdp2\" shards parameters, gradients and the optimizer's state instead",
     ),
     (
         &["dp", "data_parallel", "dataparallel"],
-        "torch.nn.DataParallel, which PyTorch advises against",
-        "ddp",
+        "torch.nn.DataParallel, which PyTorch advises against,",
+        "ask for \"ddp\", and train with DistributedDataParallel",
     ),
 ];
 
@@ -157,18 +155,44 @@ pub(super) fn read(
     Ok((parallels, world_size))
 }
 
-fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
-    let named = value.as_str().map(str::to_lowercase);
-    let normal = named.map(|word| word.replace(['-', ' '], "_"));
-    let other = normal.and_then(|word| {
-        let is_it = |(words, _, _): &&(&[&str], &str, &str)| words.contains(&&*word);
-        OTHERS.iter().find(is_it)
-    });
-    if let Some((_, what, nearest)) = other {
-        let problem = format!("{what} is not modelled; the nearest that is: {nearest:?}");
-        return Err(Invalid::at(pointer, problem).with_value(value));
+/// What transformers' Trainer has of DDP where nobody says otherwise: `find_unused_parameters`, unless the model checkpoints
+/// itself; one that PEFT adapted, which is no `PreTrainedModel`, in any case (`Trainer._build_accelerator_args` in
+/// `trainer.py` of transformers 5.17). Whether there is such a variant.
+pub(super) fn as_trainer_wraps(
+    variants: &mut [Variant],
+    request: &Fields<'_>,
+    is_adapted: bool,
+) -> bool {
+    let training = request.get("training");
+    let said = training.and_then(|it| it.pointer("/parallel/find_unused_parameters"));
+    if said.is_some_and(|said| !said.is_null()) {
+        return false;
     }
-    choice(value, pointer, "strategy", &STRATEGIES)
+    let mut wraps = false;
+    for variant in variants {
+        if let Parallel::Ddp(ddp) = &mut variant.parallel {
+            ddp.find_unused_parameters =
+                is_adapted || variant.checkpointing != Checkpointing::PerBlock;
+            wraps = true;
+        }
+    }
+    wraps
+}
+
+fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
+    let named = value.as_str().unwrap_or_default().to_lowercase();
+    let word = named.replace(['-', ' '], "_");
+    let other = OTHERS.iter().find(|(words, ..)| words.contains(&&*word));
+    let problem = if word.starts_with("deepspeed") || ZERO.contains(&&*word) {
+        format!(
+            "DeepSpeed's ZeRO is not modelled: {DEEPSPEED}; PyTorch's own way to shard is: ask for \"fsdp2\", and train with fully_shard"
+        )
+    } else if let Some((_, what, instead)) = other {
+        format!("{what} is not modelled; {instead}")
+    } else {
+        return choice(value, pointer, "strategy", &STRATEGIES);
+    };
+    Err(Invalid::at(pointer, problem).with_value(value))
 }
 
 /// How many train together: said once, or twice alike.
@@ -191,7 +215,14 @@ fn world_size(
         }
         (Some(ranks), _) | (None, Some(ranks)) => Ok(ranks),
         (None, None) if alone => Ok(ranks_of_machines.unwrap_or(1)),
-        (None, None) => ranks_of_machines.ok_or_else(|| fields.missing("world_size")),
+        // Shards in the host's memory are worth it on one GPU too.
+        (None, None) if ranks_of_machines.is_none() && fields.flag("cpu_offload")? == Some(true) => {
+            Ok(1)
+        }
+        (None, None) => ranks_of_machines.ok_or_else(|| {
+            let problem = "how many GPUs train together is missing; give it, as in \"world_size\": 2 (`--world-size 2`)";
+            Invalid::at(fields.at("world_size"), problem)
+        }),
     }
 }
 
@@ -225,7 +256,7 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
                 .map(|(name, _)| format!("{name:?}"))
                 .collect();
             let problem = format!(
-                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?}, or leave it out",
+                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out",
                 asked.join(", ")
             );
             Err(Invalid::at(fields.at(field), problem))

@@ -340,7 +340,8 @@ pub(super) struct ParallelSchema {
     gradient_as_bucket_view: Option<bool>,
     /// Whether the graph is promised to be the same in every step; false by default.
     static_graph: Option<bool>,
-    /// Whether parameters may get no gradient; false by default.
+    /// Whether parameters may get no gradient; by default as transformers' Trainer has it for models of that library under `ddp`
+    /// (true, unless they checkpoint themselves), and false for others.
     find_unused_parameters: Option<bool>,
     /// Whether buffers are sent before each forward pass; true by default.
     broadcast_buffers: Option<bool>,

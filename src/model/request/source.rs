@@ -251,6 +251,20 @@ impl ModelSource {
         Ok((ModelSource::File(text.into(), MODEL, seq_len), digest))
     }
 
+    /// Whether PEFT has adapted it, where it is a model of transformers that batchfit builds.
+    pub(super) fn is_adapted(&self) -> Option<bool> {
+        match self {
+            ModelSource::HuggingFace(model) => Some(model.is_adapted()),
+            ModelSource::Preset(preset) => {
+                preset.of_transformers().map(HuggingFaceModel::is_adapted)
+            }
+            ModelSource::Layers(_)
+            | ModelSource::Inline(..)
+            | ModelSource::File(..)
+            | ModelSource::Recorded(_) => None,
+        }
+    }
+
     /// The JSON text of an exported graph, wherever it is from.
     pub(super) fn exported(&self) -> Option<&[u8]> {
         match self {

@@ -464,23 +464,23 @@ fn what_several_gpus_cannot_do_is_told() {
         ),
         (
             json!({ "strategy": "ZeRO-2" }),
-            "at /training/parallel/strategy: ZeRO-2 (DeepSpeed's, or FairScale's), which also shards gradients, is not modelled; the nearest that is: \"zero1\"",
+            "at /training/parallel/strategy: DeepSpeed's ZeRO is not modelled: for bf16 weights it holds 16 bytes a parameter",
         ),
         (
             json!({ "strategy": "deepspeed" }),
-            "at /training/parallel/strategy: DeepSpeed's ZeRO-3 is not modelled; the nearest that is: \"fsdp2\"",
+            "at /training/parallel/strategy: DeepSpeed's ZeRO is not modelled: for bf16 weights it holds 16 bytes a parameter",
         ),
         (
             json!({ "strategy": ["none", "hsdp"] }),
-            "at /training/parallel/strategy/1: HSDP (sharding within a host, replicas across hosts) is not modelled; the nearest that is: \"fsdp2\"",
+            "at /training/parallel/strategy/1: HSDP (sharding within a host, replicas across hosts) is not modelled; ask for \"fsdp2\" on the GPUs of one host",
         ),
         (
             json!({ "strategy": ["none", "fsdp2"], "comm_hook": "fp16" }),
-            "at /training/parallel/comm_hook: comm_hook is DDP's, and the strategy is \"none\", \"fsdp2\"; write \"strategy\": \"ddp\", or leave it out",
+            "at /training/parallel/comm_hook: comm_hook is DDP's, and the strategy is \"none\", \"fsdp2\"; write \"strategy\": \"ddp\" (`--parallel ddp`), or leave it out",
         ),
         (
             json!({ "strategy": "ddp", "cpu_offload": true }),
-            "at /training/parallel/cpu_offload: cpu_offload is FSDP2's, and the strategy is \"ddp\"; write \"strategy\": \"fsdp2\", or leave it out",
+            "at /training/parallel/cpu_offload: cpu_offload is FSDP2's, and the strategy is \"ddp\"; write \"strategy\": \"fsdp2\" (`--parallel fsdp2`), or leave it out",
         ),
         (
             json!({ "strategy": "fsdp2", "reshard_after_forward": 2 }),
@@ -508,7 +508,7 @@ fn what_several_gpus_cannot_do_is_told() {
         ),
         (
             json!({ "strategy": ["ddp", "Tensor-Parallel"] }),
-            "at /training/parallel/strategy/1: splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism) is not modelled; the nearest that is: \"ddp\"",
+            "at /training/parallel/strategy/1: splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism) is not modelled; \"fsdp2\" shards",
         ),
         (
             json!({ "strategy": "dpd" }),

@@ -9,11 +9,14 @@ use super::reductions::Reductions as _;
 use super::tracer::{Tensor, Tracer};
 use super::views::Views as _;
 use crate::graph::ParameterKind;
-use crate::model::Glob;
+use crate::model::Globs;
+use crate::shape::DType;
 
 /// Low-rank adapters, as PEFT's `LoraConfig` describes them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lora {
+    /// What they are stored in.
+    pub(crate) dtype: DType,
     pub(crate) r: u64,
     pub(crate) alpha: f64,
     pub(crate) dropout: f64,
@@ -43,7 +46,7 @@ pub(crate) enum Targets {
 pub(crate) struct Trained {
     pub(crate) lora: Option<Lora>,
     /// Parameters, or modules with all that is in them, that are not.
-    pub(crate) frozen: Vec<Glob>,
+    pub(crate) frozen: Globs,
 }
 
 impl Targets {
@@ -63,10 +66,7 @@ pub(super) const ADAPTED_MODEL: &str = "base_model.model";
 impl Trained {
     /// What a parameter of the model is; `path` is the model's own.
     pub(super) fn kind(&self, path: &str) -> ParameterKind {
-        let ends = path.match_indices('.').map(|(end, _)| end);
-        let prefixes = ends.map(|end| &path[..end]).chain([path]);
-        let is_frozen = |path: &str| self.frozen.iter().any(|glob| glob.matches(path));
-        if self.lora.is_some() || prefixes.into_iter().any(is_frozen) {
+        if self.lora.is_some() || prefixes(path).any(|path| self.frozen.matches(path)) {
             ParameterKind::Frozen
         } else {
             ParameterKind::Trained
@@ -88,6 +88,12 @@ impl Trained {
         };
         is_target.then_some(lora)
     }
+}
+
+/// What a parameter is, and all modules that it is in.
+pub(crate) fn prefixes(path: &str) -> impl Iterator<Item = &str> + Clone {
+    let ends = path.match_indices('.').map(|(end, _)| end);
+    ends.map(|end| &path[..end]).chain([path])
 }
 
 /// The adapter of a linear layer or an embedding: `Linear` or `Embedding` of `peft.tuners.lora.layer`.
@@ -120,7 +126,7 @@ impl Adapter {
         let scaling = lora.scaling();
         let linear = |name: &str, shape: &[u64]| {
             let path = format!("{path}.{name}.default");
-            let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape);
+            let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape, lora.dtype);
             (Place::new(path, "torch.nn.modules.linear.Linear"), weight)
         };
         let dropout = (lora.dropout > 0.0)

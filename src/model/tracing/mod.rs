@@ -18,7 +18,7 @@ mod reductions;
 mod tracer;
 mod views;
 
-pub(crate) use adapters::{Adapter, Lora, Targets, Trained};
+pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
 pub(crate) use modules::{Activation, BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
 pub(crate) use operands::Tensors;

@@ -20,6 +20,7 @@ use crate::model::exported::{fill_inputs, prediction};
 use crate::model::nn::in_order_of_exports;
 use crate::ops::{self, Cast, Op};
 use crate::shape::{DType, Extent, Type, is_oversize};
+use batchfit_step::unwrapped;
 
 /// Traces one model. Clones trace the same one.
 #[derive(Debug, Clone)]
@@ -171,9 +172,8 @@ impl Tracer {
     }
 
     /// Registers a parameter of an adapter.
-    pub(super) fn adapter_parameter(&self, path: &str, shape: &[u64]) -> Tensor {
-        // PEFT makes adapters of parameters in half precision in float32 (`autocast_adapter_dtype`).
-        self.held(path, shape, DType::Float32, ParameterKind::Trained)
+    pub(super) fn adapter_parameter(&self, path: &str, shape: &[u64], dtype: DType) -> Tensor {
+        self.held(path, shape, dtype, ParameterKind::Trained)
     }
 
     /// Registers a buffer.
@@ -189,7 +189,7 @@ impl Tracer {
             state.constants += 1;
             match state.module() {
                 root if root.is_empty() => name,
-                module => format!("{module}.{name}"),
+                module => unwrapped(&format!("{module}.{name}")).into_owned(),
             }
         };
         self.buffer(&path, shape, dtype)
@@ -246,13 +246,12 @@ impl Tracer {
     pub(crate) fn within<T>(&self, place: &Place, forward: impl FnOnce() -> T) -> T {
         {
             let mut state = self.0.borrow_mut();
-            let earlier = state.earlier.entry(place.path.clone()).or_insert(0);
+            let path = state.in_wrapper(&place.path);
+            let earlier = state.earlier.entry(path.clone()).or_insert(0);
             let before = *earlier;
             *earlier += 1;
             let parent = *state.calls.last().expect("the root is always being called");
-            let call = state
-                .builder
-                .call(&place.path, &place.class, parent, before);
+            let call = state.builder.call(&path, &place.class, parent, before);
             state.calls.push(call);
         }
         let result = forward();

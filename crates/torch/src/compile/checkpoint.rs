@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::graph::{CHECKPOINTED, Graph, ModuleId};
-use batchfit_step::{Checkpointing, Glob};
+use batchfit_step::{Checkpointing, Globs};
 
 /// The node ranges that run under a checkpoint, by their first node.
 ///
@@ -16,11 +16,8 @@ pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range
         Checkpointing::None => vec![false; graph.modules.len()],
         Checkpointing::PerBlock => repeated_blocks(graph),
         Checkpointing::Modules(globs) => {
-            let globs: Vec<Glob> = globs.iter().filter_map(|glob| Glob::new(glob)).collect();
-            outermost(graph, |id| {
-                let path = &graph.module(id).path;
-                globs.iter().any(|glob| glob.matches(path))
-            })
+            let globs = Globs::new(globs);
+            outermost(graph, |id| globs.matches(&graph.module(id).path))
         }
     };
     // Beside what is asked for, what the model's code checkpoints itself.

@@ -17,13 +17,13 @@ mod parallel;
 mod step;
 mod unseen;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::eager::{Eager, Stop};
-use crate::graph::{Graph, Module, Parameter, ParameterKind, ValueId};
-use batchfit_step::{Checkpointing, Mode, Parallel, Variant};
+use crate::graph::{Graph, Parameter, ParameterKind, ValueId};
+use batchfit_step::{Checkpointing, Globs, Mode, Parallel, Variant};
 pub use parallel::{RankClass, rank_classes};
 
 use crate::program::{Capability, Program};
@@ -39,22 +39,20 @@ pub enum CompileError {
     )]
     NoRepeatedBlocks,
     /// A glob was given and nothing matches.
-    #[error("no module matches {globs}; paths look like {example}")]
+    #[error("no module matches {glob}; there are {paths}")]
     NoSuchModules {
         /// What was asked for.
-        globs: String,
-        /// A path that exists.
-        example: String,
+        glob: String,
+        /// The paths that exist, as globs.
+        paths: String,
     },
-    /// Globs of units were given and nothing matches.
-    #[error(
-        "no module matches {globs}, which should name the units of fully_shard; paths look like {example}"
-    )]
+    /// A glob of units was given and nothing matches.
+    #[error("no module matches {glob}, which should name units of fully_shard; there are {paths}")]
     NoSuchUnits {
         /// What was asked for.
-        globs: String,
-        /// A path that exists.
-        example: String,
+        glob: String,
+        /// The paths that exist, as globs.
+        paths: String,
     },
     /// `fully_shard` refuses a parameter without dimensions.
     #[error(
@@ -272,26 +270,48 @@ pub fn recomputed(graph: &Graph, variant: &Variant) -> Recomputed {
 
 /// Whether what a variant asks to checkpoint is there.
 pub fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
-    let nothing = variant.mode == Mode::Train
-        && variant.checkpointing != Checkpointing::None
-        && checkpoint::regions(graph, &variant.checkpointing).is_empty();
+    if variant.mode != Mode::Train {
+        return Ok(());
+    }
     match &variant.checkpointing {
-        Checkpointing::Modules(globs) if nothing => Err(CompileError::NoSuchModules {
-            globs: globs.join(", "),
-            example: example_path(graph),
-        }),
-        _ if nothing => Err(CompileError::NoRepeatedBlocks),
-        _ => Ok(()),
+        Checkpointing::Modules(globs) => {
+            let called: BTreeSet<&str> = graph.modules.iter().map(|it| it.path.as_str()).collect();
+            let globs = Globs::new(globs);
+            match globs.unmatched(called.iter().copied()) {
+                None => Ok(()),
+                Some(glob) => Err(CompileError::NoSuchModules {
+                    glob: glob.to_owned(),
+                    paths: in_short(called.into_iter()),
+                }),
+            }
+        }
+        per_block => {
+            let nothing = *per_block == Checkpointing::PerBlock
+                && checkpoint::regions(graph, per_block).is_empty();
+            let refused = nothing.then_some(CompileError::NoRepeatedBlocks);
+            refused.map_or(Ok(()), Err)
+        }
     }
 }
 
-/// The path of a module far inside.
-fn example_path(graph: &Graph) -> String {
-    let depth = |module: &&Module| module.path.matches('.').count();
-    let deepest = graph.modules.iter().max_by_key(depth);
-    deepest
-        .map(|module| module.path.clone())
-        .unwrap_or_default()
+/// Paths as globs, with a star for each number: those least deep, and how many more there are.
+pub fn in_short<'a>(paths: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 12;
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let starred = |path: &str| {
+        let names = path.split('.');
+        let names = names.map(|name| if is_number(name) { "*" } else { name });
+        names.collect::<Vec<_>>().join(".")
+    };
+    let globs: BTreeSet<(usize, String)> = paths
+        .filter(|path| !path.is_empty())
+        .map(|path| (path.matches('.').count(), starred(path)))
+        .collect();
+    let shown: Vec<&str> = globs.iter().take(SHOWN).map(|(_, glob)| &**glob).collect();
+    match globs.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 /// Whether a model can be wrapped as a variant asks.
@@ -306,10 +326,11 @@ pub fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), CompileErr
         Parallel::Fsdp2(options) => options,
     };
     let globs = options.units.as_deref().unwrap_or_default();
-    if !globs.is_empty() && parallel::unit_paths(graph, options).is_empty() {
+    let modules = parallel::modules(graph);
+    if let Some(glob) = Globs::new(globs).unmatched(modules.iter().copied()) {
         return Err(CompileError::NoSuchUnits {
-            globs: globs.join(", "),
-            example: example_path(graph),
+            glob: glob.to_owned(),
+            paths: in_short(modules.into_iter()),
         });
     }
     let is_number = |parameter: &&Parameter| {

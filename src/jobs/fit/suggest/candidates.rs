@@ -30,7 +30,7 @@ const CHUNKING: u32 = 25;
 /// Chunks of a loss that are suggested: torchtune's default, and four times as many.
 const CHUNKS: [u64; 2] = [8, 32];
 
-/// GPUs that are suggested.
+/// How many times as many GPUs are suggested.
 const GPUS: [u64; 3] = [2, 4, 8];
 
 /// Every change but those of checkpointing.
@@ -214,12 +214,16 @@ fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, Engi
     Ok(shorter.map(candidate).collect())
 }
 
-/// More GPUs with the optimizer's state, or all, in shards; and shards in the host's memory.
+/// Shards on as many GPUs or more, with the optimizer's state or all in them; and shards in the host's memory.
 fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     // A soak is of one process.
-    if !matches!(aim.variant.parallel, Parallel::None) || aim.request.soak.is_some() {
+    if aim.request.soak.is_some() {
         return Vec::new();
     }
+    let parallel = &aim.variant.parallel;
+    let (ranks, is_alone) = (parallel.world_size(), parallel.is_none());
+    let is_sharded = matches!(parallel, Parallel::Fsdp2(_));
+    let is_offloaded = matches!(parallel, Parallel::Fsdp2(sharded) if sharded.cpu_offload);
     let mut all = Vec::new();
     let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
         all.push(Candidate {
@@ -230,24 +234,36 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
             price,
         });
     };
-    for (place, gpus) in (0..).zip(GPUS) {
-        let (zero, sharded) = (
-            json!({ "strategy": "zero1", "world_size": gpus }),
-            json!({ "strategy": "fsdp2", "world_size": gpus }),
-        );
-        let change = format!("ZeRO-1 on {gpus} GPUs");
+    if !is_alone && !is_sharded {
+        let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
+        let change = format!("FSDP2 on the {ranks} GPUs");
+        add(SuggestionKind::Gpus, change, sharded, "messages", 59);
+    }
+    for (place, times) in (0..).zip(GPUS) {
+        let gpus = ranks.saturating_mul(times);
         let cost = format!("{gpus} GPUs, and messages");
-        add(SuggestionKind::Gpus, change, zero, &cost, 60 + 2 * place);
+        if is_alone {
+            let zero = json!({ "strategy": "zero1", "world_size": gpus });
+            let change = format!("ZeRO-1 on {gpus} GPUs");
+            add(SuggestionKind::Gpus, change, zero, &cost, 60 + 2 * place);
+        }
+        let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
         let change = format!("FSDP2 on {gpus} GPUs");
         add(SuggestionKind::Gpus, change, sharded, &cost, 61 + 2 * place);
     }
-    let offloaded = json!({ "strategy": "fsdp2", "world_size": 2, "cpu_offload": true });
-    add(
-        SuggestionKind::Offload,
-        "FSDP2 on 2 GPUs with cpu_offload".to_owned(),
-        offloaded,
-        "2 GPUs, messages, and a step on the host",
-        70,
-    );
+    let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
+    for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
+        let shards = json!({ "strategy": "fsdp2", "world_size": gpus, "cpu_offload": true });
+        let (gpus, others) = match gpus {
+            1 => ("one GPU".to_owned(), String::new()),
+            gpus => (
+                format!("{gpus} GPUs"),
+                format!("{gpus} GPUs, messages, and "),
+            ),
+        };
+        let change = format!("FSDP2 on {gpus} with cpu_offload");
+        let cost = format!("{others}a step on the host");
+        add(SuggestionKind::Offload, change, shards, &cost, 70);
+    }
     all
 }

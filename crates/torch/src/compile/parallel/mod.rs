@@ -11,7 +11,7 @@ use std::rc::Rc;
 use crate::eager::{Eager, Leaf};
 
 pub(super) use ddp::{Model, Reducer, send_from};
-pub(super) use fully_shard::{Sharded, unit_paths};
+pub(super) use fully_shard::{Sharded, modules};
 pub use ranks::{RankClass, rank_classes};
 pub(super) use zero::partition;
 

@@ -128,8 +128,8 @@ pub(super) const CARDS: &[Card] = &[
     Card {
         name: "h100-80g",
         product: "NVIDIA H100 80GB HBM3",
-        total_memory: Bytes::mib(81_089),
-        source: "PyTorch 2.7's device properties as published (81,089 MiB)",
+        total_memory: Bytes::mib(81_079),
+        source: "PyTorch 2.11's device properties as recorded (81,079 MiB)",
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(3350.0, 67.0, 494.7, 989.4, 989.4),

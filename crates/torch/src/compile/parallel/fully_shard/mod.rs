@@ -17,7 +17,7 @@ use batchfit_step::FullyShard;
 
 use group::{Group, Phase};
 
-pub(in crate::compile) use units::{UnitCall, unit_paths};
+pub(in crate::compile) use units::{UnitCall, modules};
 
 /// The stream on which shards are copied and gathered, and the one on which gradients are reduced (`all_gather_copy_in_stream` and
 /// `reduce_scatter_stream` of `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`).

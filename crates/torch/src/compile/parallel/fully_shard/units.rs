@@ -1,12 +1,13 @@
 //! Which parameters are gathered together, and which operations need them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::compile::checkpoint::repeated_blocks;
 use crate::compile::construction::construction_order;
 use crate::graph::{Graph, ModuleId, ParameterKind};
-use batchfit_step::{FullyShard, Glob};
+use batchfit_step::{FullyShard, Globs, unwrapped};
 
 /// A module that `fully_shard` is called on, with what it manages: what no inner unit does.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(in crate::compile) struct UnitCall {
 }
 
 /// The paths of the modules that are units, without the model itself.
-pub(in crate::compile) fn unit_paths(graph: &Graph, options: &FullyShard) -> Vec<String> {
+pub(super) fn unit_paths(graph: &Graph, options: &FullyShard) -> Vec<String> {
     let mut paths: Vec<String> = match &options.units {
         None => {
             let modules = graph.modules.iter().zip(repeated_blocks(graph));
@@ -35,20 +36,21 @@ pub(in crate::compile) fn unit_paths(graph: &Graph, options: &FullyShard) -> Vec
             blocks.map(|(module, _)| module.path.clone()).collect()
         }
         Some(globs) => {
-            let globs: Vec<Glob> = globs.iter().filter_map(|glob| Glob::new(glob)).collect();
-            let is_unit = |path: &&str| globs.iter().any(|glob| glob.matches(path));
-            let paths = modules(graph).into_iter().filter(is_unit);
+            let globs = Globs::new(globs);
+            let paths = modules(graph).into_iter();
+            let paths = paths.filter(|path| globs.matches(path));
             paths.map(str::to_owned).collect()
         }
     };
-    paths.sort_unstable();
-    paths.dedup();
+    // A module and what wraps it are one unit.
+    paths.sort_unstable_by_key(|path| (unwrapped(path).into_owned(), path.len()));
+    paths.dedup_by(|later, kept| unwrapped(later) == unwrapped(kept));
     paths
 }
 
 /// The paths of modules that can be units: those that are called, and those of parameters that no operation reads. What holds
 /// modules that are called without being called itself is a list of them.
-fn modules(graph: &Graph) -> BTreeSet<&str> {
+pub(in crate::compile) fn modules(graph: &Graph) -> BTreeSet<&str> {
     let called = graph.modules.iter().map(|module| module.path.as_str());
     let called: BTreeSet<&str> = called.filter(|path| !path.is_empty()).collect();
     let around = |path| std::iter::successors(parent(path), |path| parent(path));
@@ -67,16 +69,18 @@ fn parent(path: &str) -> Option<&str> {
 /// Units in the order in which `fully_shard` is called on them: inner ones first, the model last.
 pub(super) fn units(graph: &Graph, paths: &[String]) -> Vec<Unit> {
     let mut units: BTreeMap<&str, Unit> = BTreeMap::new();
+    let paths: Vec<_> = paths.iter().map(|path| (path, unwrapped(path))).collect();
     // The last of a unit's parameters in registration order, those of inner units too.
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for index in construction_order(&graph.parameters) {
         let parameter = &graph.parameters[index];
-        let around = |path: &&String| {
-            let inside = parameter.path.strip_prefix(path.as_str());
+        let own = unwrapped(&parameter.path);
+        let around = |(_, bare): &&(&String, Cow<'_, str>)| {
+            let inside = own.strip_prefix(bare.as_ref());
             inside.is_some_and(|rest| rest.starts_with('.'))
         };
         let mut innermost = "";
-        for path in paths.iter().filter(around) {
+        for (path, _) in paths.iter().filter(around) {
             let at = last.entry(path).or_default();
             *at = index.max(*at);
             if path.len() > innermost.len() {

@@ -1,5 +1,7 @@
 //! Answers for several ranks: which of them differ, what each sends, what each has of a card.
 
+mod adapted;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -272,4 +274,50 @@ proptest! {
             prop_assert_eq!(plan.shortfall, target % world);
         }
     }
+}
+
+#[test]
+fn a_loss_that_pairs_samples_is_said_to_pair_those_of_a_rank_alone() {
+    let pairing = include_str!("../../golden/parallel/pairs.json");
+    let pairing = json!({ "exported": serde_json::from_str::<Value>(pairing).unwrap() });
+    let is_said = |model: &Value, strategy: &str| {
+        let mut document = asked(
+            &json!({ "strategy": strategy, "world_size": 8 }),
+            Some("1GiB"),
+        );
+        document["model"] = model.clone();
+        let notes = fit(document).recommendation.notes;
+        notes.iter().any(|note| {
+            note.starts_with("the loss pairs samples of a batch with each other (matmul")
+        })
+    };
+    for strategy in ["ddp", "zero1", "fsdp2"] {
+        assert!(is_said(&pairing, strategy), "{strategy}");
+        assert!(!is_said(&layers(), strategy), "{strategy}");
+    }
+    assert!(!is_said(&pairing, "none"));
+}
+
+#[test]
+fn zero1_is_said_not_to_be_deepspeeds_and_one_gpu_can_offload() {
+    let notes = |parallel: Value| {
+        let found = fit(asked(&parallel, Some("2GiB")));
+        found.recommendation.notes.join("\n")
+    };
+    let zero1 = notes(json!({ "strategy": "zero1", "world_size": 2 }));
+    assert!(zero1.contains("not DeepSpeed's ZeRO-1"), "{zero1}");
+    assert!(zero1.contains("16 bytes a parameter"), "{zero1}");
+
+    let one = json!({ "strategy": "fsdp2", "cpu_offload": true });
+    let offloaded = fit(asked(&one, None)).recommendation;
+    let alone = fit(asked(&json!({ "strategy": "none" }), None)).recommendation;
+    assert_eq!(offloaded.limit_bytes, alone.limit_bytes);
+    assert!(offloaded.host_bytes > 3 * GRADIENTS);
+    let document = asked(&json!({ "strategy": "fsdp2" }), None);
+    let document = RequestDocument::from(document);
+    let refused = Request::parse(document, &sim::names()).unwrap_err();
+    assert!(
+        refused.to_string().contains("`--world-size 2`"),
+        "{refused}"
+    );
 }
