@@ -1,38 +1,64 @@
 //! For Lightning 2: its `Trainer`, and what goes into the module and the data beside it.
 
-use super::Answer;
-use super::python::{call, checkpointed, comment, headline, optimizer};
-use crate::model::{Precision, Variant};
+use std::fmt::Write as _;
 
-/// The `Trainer`, and the batch of the data, as Python.
-pub fn lightning(answer: &Answer) -> String {
+use super::Answer;
+use super::python::{
+    beyond, call, class_of, clip, ddp_arguments, headline, import_of, optimizer, prepared,
+};
+use crate::model::{Parallel, Precision, Variant};
+
+/// What `DDPStrategy` passes on to DDP.
+pub(super) const DDP: [&str; 5] = [
+    "find_unused_parameters",
+    "broadcast_buffers",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "bucket_cap_mb",
+];
+
+/// The `Trainer`, and the batch of the data, as Python. `model` is the module inside of the reader's `LightningModule`.
+pub fn lightning(answer: &Answer) -> Result<String, String> {
+    beyond(answer, "lightning", &DDP)?;
     let (best, variant) = (answer.best(), answer.variant());
-    let mut text = headline(answer);
-    if answer.is_training() {
-        text += &comment(&format!(
-            "configure_optimizers returns {}",
+    let mut text = headline(answer) + &prepared(answer, false, false)?;
+    let trains = answer.is_training() && !variant.recorded;
+    if trains {
+        text += &import_of(class_of(&variant).0);
+        let _ = writeln!(
+            text,
+            "\ndef configure_optimizers(self):  # a method of your LightningModule\n    return {}\n",
             optimizer(&variant, "self")
-        ));
-        let blocks = "torch.utils.checkpoint.checkpoint(..., use_reentrant=False) around every block of the model";
-        text.extend(checkpointed(&variant, blocks));
+        );
     }
     let mut arguments = vec![
         "accelerator=\"gpu\"".to_owned(),
         format!("devices={}", answer.world_size),
-        format!("precision=\"{}\"", precision(&variant)),
     ];
+    if let Parallel::Ddp(ddp) = &variant.parallel {
+        text += "from lightning.pytorch.strategies import DDPStrategy\n";
+        arguments.push(format!(
+            "strategy=DDPStrategy({})",
+            ddp_arguments(ddp).join(", ")
+        ));
+    }
+    if !variant.recorded {
+        arguments.push(format!("precision=\"{}\"", precision(&variant)));
+    }
     if answer.is_training() {
         arguments.push(format!(
             "accumulate_grad_batches={}",
             best.accumulation_steps
         ));
     }
+    if let Some(norm) = clip(&variant).filter(|_| trains) {
+        arguments.push(format!("gradient_clip_val={norm:?}"));
+    }
     text += "from lightning import Trainer\n\n";
     text += &call("trainer = Trainer", &arguments);
-    text + &format!(
-        "data = DataModule(batch_size={})  # your LightningDataModule, or DataLoader\n",
-        best.micro_batch
-    )
+    let loader = "loader = torch.utils.data.DataLoader";
+    let _ = writeln!(text, "{loader}(dataset, batch_size={})", best.micro_batch);
+    Ok(text)
 }
 
 /// Lightning's name for a precision.

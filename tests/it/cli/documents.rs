@@ -186,3 +186,56 @@ fn commands_are_found_with_what_they_print() {
     assert!(is_as_shown("resnet18\nresnet34\n", "resnet18\n...\n"));
     assert!(!is_as_shown("resnet34\n", "resnet18\n...\n"));
 }
+
+/// Nobody here owns the name on a registry: whoever registered it would decide what is installed.
+#[test]
+fn nothing_advises_to_install_a_package_of_another() {
+    const INSTALL: [&str; 5] = [
+        "pip install",
+        "pipx install",
+        "uv add",
+        "cargo install",
+        "pip3 install",
+    ];
+    let mut pending: Vec<_> = [
+        "src",
+        "crates",
+        "docs",
+        "clients",
+        "deploy",
+        "README.md",
+        "CONTRIBUTING.md",
+        "openapi.yaml",
+        "Dockerfile",
+    ]
+    .map(|name| Path::new(ROOT).join(name))
+    .into();
+    let mut wrong = Vec::new();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        let advised = |line: &&str| {
+            let rest = INSTALL.iter().find_map(|it| Some(line.split_once(it)?.1));
+            let rest = rest.and_then(|rest| rest.split(['`', '#']).next());
+            let words = rest
+                .into_iter()
+                .flat_map(|rest| rest.split([' ', '\'', '"', '`', ';', '(']));
+            words
+                .into_iter()
+                .any(|word| word.starts_with("batchfit") && !word.contains('/'))
+        };
+        wrong.extend(
+            text.lines()
+                .filter(advised)
+                .map(|line| format!("{}: {line}", path.display())),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -476,3 +476,166 @@ fn unlike_cards_are_added_up() {
     assert_eq!(document["result"]["environment"]["device"], "sim:t4");
     assert!(refused(&["--on", "2xh100-80g+"]).contains("lacks the name of a card"));
 }
+
+/// Words of a command line, of which those between quotes are one.
+fn words(text: &str) -> Vec<String> {
+    let parts = text.split('\'').enumerate();
+    let words = parts.flat_map(|(index, part)| match index % 2 {
+        0 => part.split_whitespace().map(str::to_owned).collect(),
+        _ => vec![part.to_owned()],
+    });
+    words.collect()
+}
+
+#[test]
+fn flags_of_other_tools_lead_to_what_works_here() {
+    let place = Place::new();
+    let run = |arguments: &[String]| place.batchfit().args(arguments).output().unwrap();
+    for flag in [
+        "--bf16",
+        "--fp16",
+        "--gradient-checkpointing",
+        "--gradient_checkpointing",
+        "--batch-size=64",
+        "--max-length",
+        "--qlora",
+        "--lora",
+        "--load-in-4bit",
+        "--deepspeed",
+        "--fsdp",
+        "--gpu",
+        "--vram",
+        "--optim",
+        "--max-grad-norm",
+        "--num-gpus",
+        "--dtype",
+        "--gradient-accumulation-steps",
+        "--per-device-train-batch-size",
+        "--max-seq-length",
+    ] {
+        let said = refused(&[flag]);
+        let hints: Vec<&str> = said.split('`').skip(1).step_by(2).collect();
+        assert!(
+            said.contains("there is no --") && !hints.is_empty(),
+            "{said}"
+        );
+        for hint in hints
+            .into_iter()
+            .filter(|hint| hint.starts_with("--") || hint.starts_with("batchfit "))
+        {
+            let mut asked = words(hint);
+            if asked[0] == "batchfit" {
+                asked.remove(0);
+            } else {
+                let seq_len = ["fit", "gpt2"].into_iter().chain(
+                    (!hint.contains("--seq-len"))
+                        .then_some(["--seq-len", "64"])
+                        .into_iter()
+                        .flatten(),
+                );
+                let card = (!hint.contains("--on")).then_some(["--on", "rtx4090"]);
+                let question = seq_len.chain(card.into_iter().flatten()).map(str::to_owned);
+                asked = question.chain(asked).collect();
+            }
+            let answered = run(&asked);
+            assert_eq!(
+                answered.status.code(),
+                Some(0),
+                "{flag}: {hint}: {}",
+                stderr(&answered)
+            );
+        }
+    }
+    assert!(refused(&["--batch", "64"]).contains("`batchfit probe resnet18 --on t4 --batch 64`"));
+    assert!(refused(&["--loss", "dpo"]).contains("DPO"));
+    let said = run(&["resnet50".to_owned()]);
+    assert!(
+        stderr(&said).contains("write `batchfit fit resnet50`"),
+        "{}",
+        stderr(&said)
+    );
+}
+
+#[test]
+fn a_small_limit_is_one_of_gib_and_one_above_the_card_is_refused() {
+    let on = |limit: &str| {
+        let arguments = [
+            "fit",
+            "resnet18",
+            "--on",
+            "rtx4090",
+            "--json",
+            "--memory-limit",
+            limit,
+        ];
+        Place::new().batchfit().args(arguments).output().unwrap()
+    };
+    for (limit, bytes) in [
+        ("8", 8_u64 << 30),
+        ("1.5", 3 << 29),
+        ("67108864", 64 << 20),
+        ("256MiB", 256 << 20),
+    ] {
+        let answered = on(limit);
+        let said = document(&answered)["result"]["recommendation"]["limit_bytes"].clone();
+        assert_eq!(said, json!(bytes), "{limit}");
+        assert_eq!(
+            stderr(&answered).contains("is taken to be"),
+            bytes >= 1 << 30,
+            "{limit}"
+        );
+    }
+    for (limit, expected) in [
+        ("24576", "did you mean \"24576MiB\"?"),
+        ("8388608", "did you mean \"8388608KiB\"?"),
+        (
+            "24GiB",
+            "--memory-limit: 24.00 GiB is more than the card has",
+        ),
+        ("80", "more than the card has"),
+    ] {
+        let refused = on(limit);
+        assert_eq!(refused.status.code(), Some(2), "{limit}");
+        assert!(stderr(&refused).contains(expected), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn a_prime_target_is_told_in_the_headline() {
+    let on = ["fit", "resnet50", "--on", "rtx4090", "--target", "1009"];
+    let answered = Place::new()
+        .batchfit()
+        .args(on)
+        .env("COLUMNS", "400")
+        .output()
+        .unwrap();
+    let said = stdout(&answered);
+    assert!(said.contains("1008 samples per optimizer step, 1 fewer than asked for. Exactly 1009 takes 1009 steps of 1, "), "{said}");
+    assert!(
+        said.contains("or a last micro-batch of 1 after these") && said.contains("samples / 1009"),
+        "{said}"
+    );
+    assert!(said.contains("The next total above is 1010"), "{said}");
+}
+
+#[test]
+fn what_a_card_lacks_is_said() {
+    let notes = |card: &str, precision: &str| {
+        let on = [
+            "fit",
+            "resnet18",
+            "--on",
+            card,
+            "--precision",
+            precision,
+            "--json",
+        ];
+        let answered = Place::new().batchfit().args(on).output().unwrap();
+        document(&answered)["result"]["recommendation"]["notes"].to_string()
+    };
+    assert!(notes("t4", "amp_bf16").contains("no bfloat16 (compute capability 7.5"));
+    assert!(!notes("t4", "amp_fp16").contains("no bfloat16"));
+    assert!(!notes("a100-40g", "amp_bf16").contains("no bfloat16"));
+    assert!(notes("v100-16g", "fp32").contains("takes the wheel for CUDA 12.6"));
+    assert!(!notes("t4", "fp32").contains("CUDA 12.6"));
+}
