@@ -4,98 +4,8 @@
 use crate::bounded::shorten;
 use crate::model::invalid::Invalid;
 
-/// What is called a card or a place with cards and is not simulated, each word in small letters and without spaces and dashes, and
-/// what to do instead. A word that ends in `*` is the beginning of one.
-const ABSENT: [(&[&str], &str); 6] = [
-    (
-        &["colab"],
-        "Colab lends a T4, an L4 or an A100 of 40 GB, as `nvidia-smi` says there; name it",
-    ),
-    (
-        &["kaggle"],
-        "Kaggle lends two T4s or a P100, as `nvidia-smi` says there; for the T4s name 2xt4",
-    ),
-    (
-        &[
-            "mac",
-            "mps",
-            "apple*",
-            "amd*",
-            "radeon*",
-            "instinct*",
-            "mi25",
-            "mi50",
-            "mi60",
-            "mi100",
-            "mi210",
-            "mi250*",
-            "mi3*",
-            "rx*",
-            "7900*",
-            "tpu*",
-            "gaudi*",
-            "hpu",
-            "xpu",
-            "arc*",
-        ],
-        "only NVIDIA's cards under CUDA are simulated",
-    ),
-    // Of compute capability below 7.5, which PyTorch 2.11's wheels for CUDA 13 have no kernels for.
-    (
-        &[
-            "k40", "k80", "m40", "m60", "p4", "p40", "p100*", "titanx*", "titanv", "gtx9*",
-            "gtx10*", "1050*", "1060*", "1070*", "1080*",
-        ],
-        "it is not in the catalogue, and PyTorch 2.11's wheels for CUDA 13 do not run on it; v100-16g under a memory limit, that of the \
-         card less 1 GiB, is the nearest",
-    ),
-    (
-        &[
-            "gtx16*",
-            "1650*",
-            "1660*",
-            "rtx2050",
-            "rtx2060*",
-            "2060*",
-            "rtx2070*",
-            "2070*",
-            "rtx2080",
-            "rtx2080super",
-            "2080",
-            "2080super",
-            "quadrort*",
-        ],
-        "it is not in the catalogue: take t4, of its generation, under a memory limit, that of the card less 1 GiB",
-    ),
-    (
-        &[
-            "a2",
-            "a16",
-            "a800*",
-            "h800*",
-            "l20",
-            "l2",
-            "rtx3050*",
-            "3050*",
-            "rtx4050*",
-            "4050*",
-            "rtx4070ti",
-            "4070ti",
-            "rtx4090d",
-            "4090d",
-            "rtx5060",
-            "5060",
-            "rtxa2000",
-            "a2000",
-            "rtxa4500",
-            "a4500",
-            "rtxa5500",
-            "a5500",
-        ],
-        "it is not in the catalogue: take one of its generation with at least as much memory, which `batchfit cards` lists, under a memory \
-         limit, that of the card less 1 GiB",
-    ),
-];
+/// What is called a card and is not simulated, and what to do instead.
+const ABSENT: &str = include_str!("cards.txt");
 
 /// A name without what people write differently: case, dashes, spaces.
 fn plain(name: &str) -> String {
@@ -111,17 +21,14 @@ pub(crate) fn absent(pointer: &str, name: &str) -> Option<Invalid> {
         .strip_suffix("gb")
         .or_else(|| plain.strip_suffix("gib"));
     let is_size = size.is_some_and(|size| size.parse::<u64>().is_ok());
-    let is = |word: &&str| match word.strip_suffix('*') {
+    let is = |word: &str| match word.strip_suffix('*') {
         Some(beginning) => plain.starts_with(beginning),
-        None => plain == *word,
+        None => plain == word,
     };
-    let found = ABSENT
-        .iter()
-        .find(|(words, _)| words.iter().any(|word| is(word)));
+    let mut rows = ABSENT.lines().filter_map(|line| line.split_once(" | "));
+    let found = rows.find(|(words, _)| words.split(' ').any(is));
     let advice = match found {
-        _ if is_size => {
-            "a size is no card: memory alone does not say what kernels take; name the card, and a memory limit with it"
-        }
+        _ if is_size => "a size is no card: name one, and a memory limit with it",
         found => found?.1,
     };
     Some(Invalid {

@@ -1,23 +1,15 @@
 //! Answers for other programs: a shell, the trainers that people use, an issue or a wiki.
 
-mod accelerate;
 mod env;
-mod hf;
 mod lengths;
-mod lightning;
 mod markdown;
 mod overview;
-mod plain;
-mod python;
+mod snippets;
 
-use accelerate::accelerate;
 use env::env;
 pub use env::no_env;
-use hf::hf;
-use lightning::lightning;
 pub use markdown::markdown;
 pub use overview::overview;
-use plain::python;
 
 use super::fit::fit;
 use super::style::Style;
@@ -75,19 +67,19 @@ impl Form {
     /// The answer in this form, as the command line writes it into a file; a sentence on what to do where there is none: nothing fits, and
     /// the form is of those that a program runs, or it has no words for what the answer depends on.
     pub fn write(self, answer: &Answer) -> Result<String, String> {
-        let snippet = match self {
+        let trainer = match self {
             Form::Text => return Ok(fit(answer.model, answer.result, &Style::default())),
             Form::Markdown => return Ok(markdown(&[*answer])),
             Form::Env => return Ok(env(answer)),
-            Form::Hf => hf,
-            Form::Lightning => lightning,
-            Form::Accelerate => accelerate,
-            Form::Python => python,
+            Form::Hf => snippets::HF,
+            Form::Lightning => snippets::LIGHTNING,
+            Form::Accelerate => snippets::ACCELERATE,
+            Form::Python => snippets::PYTHON,
         };
         if answer.best().micro_batch == 0 {
             return Err(NOTHING_FITS.to_owned());
         }
-        snippet(answer)
+        snippets::written(trainer, answer)
     }
 }
 
