@@ -212,7 +212,7 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
         Invalid::at(
             fields.at("architectures"),
             format!(
-                "batchfit does not know the class {:?}; batchfit's Python client exports it, to be given with --model: {}",
+                "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
                 shorten(class),
                 exported(class)
             ),
@@ -236,9 +236,9 @@ fn exported(class: &str) -> &'static str {
         "ForQuestionAnswering",
     ];
     if ENDINGS.iter().any(|ending| class.ends_with(ending)) {
-        return "`batchfit export --hf config.json -o model.json.gz`";
+        return "by `batchfit export --hf config.json -o model.json.gz`";
     }
-    "a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch \"input_ids=i64[B,512]\" \
+    "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch \"input_ids=i64[B,512]\" \
      \"labels=i64[B,512]\" --loss model -o model.json.gz`"
 }
 

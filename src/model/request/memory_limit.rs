@@ -36,7 +36,7 @@ const LEAST_BARE: u64 = 64 << 20;
 const MUST_BE: &str = "memory_limit must be a number of bytes from 1 to 2^60, a size such as \"12GiB\" or a fraction \
      such as \"0.8\"";
 
-/// Reads what an allocator may reserve, or a host has: a size as [`parse_size`] does, but no number of bytes so small that
+/// Reads what an allocator may reserve: a size as [`parse_size`] does, but no number of bytes so small that
 /// it is one of GiB, MiB or KiB.
 pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
     let read = parse_size(value, pointer)?;
@@ -98,7 +98,7 @@ pub(super) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), In
 pub(super) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, Invalid> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
-    match parse_memory_limit(value, pointer) {
+    match parse_size(value, pointer) {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes),
         Ok(MemoryLimit::Fraction(_)) => Err(wrong(pointer, value, &must_be)),
         Err(invalid) => Err(Invalid {

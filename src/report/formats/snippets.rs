@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Answer;
-use crate::model::{Checkpointing, Ddp, Optimizer, OptimizerImpl, Parallel, Precision, Variant};
+use crate::model::{Checkpointing, Ddp, OptimizerImpl, Parallel, Precision, Variant};
 use crate::model::{CommHook, is_of_transformers, preset};
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -306,10 +306,8 @@ fn size(answer: &Answer, name: &str) -> Option<String> {
             .find_map(|it| it.default)
     };
     match longest {
-        Some(text) => Some(
-            text.parse::<u64>()
-                .map_or_else(|_| format!("{text:?}"), |_| text),
-        ),
+        Some(text) if text.parse::<u64>().is_ok() => Some(text),
+        Some(text) => Some(format!("{text:?}")),
         None if model[name].is_null() => own().map(|it| it.to_string()),
         None => Some(literal(&model[name])),
     }
@@ -335,80 +333,46 @@ fn pattern<S: AsRef<str>>(globs: &[S], after: &str) -> String {
     Value::from(format!("({}){after}", all.join("|"))).to_string()
 }
 
-/// An optimizer's class and arguments in Python, and how the Trainer of Hugging Face calls it, where it does.
+/// An optimizer's class and arguments in Python, and how the Trainer of Hugging Face calls it, where it does: its `adamw_bnb_8bit` keeps the moments of
+/// embeddings in 32 bits, the answer in 8.
 fn optimizer(variant: &Variant) -> (&'static str, String, Option<&'static str>) {
+    let rows = include_str!("snippets/optimizers.txt").lines();
+    let mut rows = rows.map(|line| line.split(" | ").collect::<Vec<_>>());
+    let row = rows.find(|row| row[0] == variant.optimizer.name());
+    let row = row.unwrap_or_default();
+    let column = |index: usize| row.get(index).copied().filter(|text| *text != "-");
     let is_usual = variant.optimizer_impl == variant.optimizer.implementations()[0];
-    let (class, own, usual, fused) = match variant.optimizer {
-        Optimizer::Sgd => ("torch.optim.SGD", "", Some("optim=\"sgd\""), None),
-        Optimizer::SgdMomentum => {
-            let optim = "optim=\"sgd\",\n    optim_args=\"momentum=0.9\"";
-            ("torch.optim.SGD", ", momentum=0.9", Some(optim), None)
-        }
-        Optimizer::Adam => ("torch.optim.Adam", "", None, None),
-        Optimizer::Adamw => (
-            "torch.optim.AdamW",
-            "",
-            Some("optim=\"adamw_torch\""),
-            Some("optim=\"adamw_torch_fused\""),
-        ),
-        // Its `adamw_bnb_8bit` keeps the moments of embeddings in 32 bits, the answer in 8.
-        Optimizer::Adamw8bit => ("bitsandbytes.optim.AdamW8bit", "", None, None),
-        Optimizer::PagedAdamw8bit => ("bitsandbytes.optim.PagedAdamW8bit", "", None, None),
-        Optimizer::Adamw8bitTorchao => (
-            "torchao.optim.AdamW8bit",
-            "",
-            Some("optim=\"adamw_torch_8bit\""),
-            None,
-        ),
-        Optimizer::Adafactor => ("torch.optim.Adafactor", "", None, None),
-        Optimizer::AdafactorTransformers => {
-            let own = ", scale_parameter=False, relative_step=False";
-            (
-                "transformers.optimization.Adafactor",
-                own,
-                Some("optim=\"adafactor\""),
-                None,
-            )
-        }
-    };
     let (implementation, optim) = match variant.optimizer_impl {
-        _ if is_usual => ("", usual),
+        _ if is_usual => ("", column(3)),
         OptimizerImpl::Foreach => (", foreach=True", None),
-        OptimizerImpl::Fused => (", fused=True", fused),
+        OptimizerImpl::Fused => (", fused=True", column(4)),
         OptimizerImpl::ForLoop => (", foreach=False", None),
     };
-    (
-        class,
-        format!("lr=LEARNING_RATE{own}{implementation}"),
-        optim,
-    )
+    let own = column(2).unwrap_or_default();
+    let arguments = format!("lr=LEARNING_RATE{own}{implementation}");
+    (column(1).unwrap_or_default(), arguments, optim)
 }
 
 /// What DDP is told besides its defaults.
 fn ddp_arguments(ddp: &Ddp) -> Vec<(&'static str, String)> {
-    let truth = |is: bool| literal(&Value::from(is));
-    let bucket = ddp.bucket_cap_mb.map(|mib| mib.to_string());
+    let truth = |is: bool, value: bool| is.then(|| literal(&Value::from(value)));
     let all = [
         (
-            true,
             "find_unused_parameters",
-            truth(ddp.find_unused_parameters),
+            truth(true, ddp.find_unused_parameters),
         ),
-        (!ddp.broadcast_buffers, "broadcast_buffers", truth(false)),
+        ("broadcast_buffers", truth(!ddp.broadcast_buffers, false)),
         (
-            ddp.gradient_as_bucket_view,
             "gradient_as_bucket_view",
-            truth(true),
+            truth(ddp.gradient_as_bucket_view, true),
         ),
-        (ddp.static_graph, "static_graph", truth(true)),
+        ("static_graph", truth(ddp.static_graph, true)),
         (
-            bucket.is_some(),
             "bucket_cap_mb",
-            bucket.unwrap_or_default(),
+            ddp.bucket_cap_mb.map(|mib| mib.to_string()),
         ),
     ];
-    let given = all.into_iter().filter(|(is, ..)| *is);
-    given.map(|(_, name, value)| (name, value)).collect()
+    kept(all.into()).into_iter().collect()
 }
 
 /// Refuses what a trainer has no words for: all beyond DDP with arguments that it knows.

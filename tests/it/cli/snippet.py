@@ -18,7 +18,8 @@ THEIRS = {"model", "dataset", "loss_of"}
 
 def parameters(dotted):
     module, _, name = dotted.rpartition(".")
-    return sorted(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+    taken = inspect.signature(getattr(importlib.import_module(module), name)).parameters.values()
+    return sorted("kwargs" if one.kind is one.VAR_KEYWORD else one.name for one in taken)
 
 
 def dotted(node, imported):

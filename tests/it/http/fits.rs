@@ -77,7 +77,7 @@ async fn an_equal_question_in_other_words_has_its_own_document() {
     let service = Service::start(engine.clone()).await;
     let layers = |comma: &str, classes: u64| {
         format!(
-            r#"{{"model": {{"layers": [{{"type": "linear", "out_features": {classes}{comma}}}], "input": {{"shape": [8]}}, "loss": "mse"}},
+            r#"{{"model": {{"layers": [{{"type": "linear", "out_features": {classes}{comma}}}], "input": {{"shape": [8]}}, "loss": "cross_entropy"}},
                 "device": "sim:h200", "memory_limit": {}}}"#,
             if comma.is_empty() {
                 "\"8GiB\""
