@@ -50,6 +50,7 @@ use trouble::Trouble;
 use crate::device::sim;
 use crate::http;
 use crate::ops;
+use crate::report;
 
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +116,11 @@ pub fn run(before_serving: fn()) -> ExitCode {
         return exit(trouble, false);
     }
     let settings = arguments.settings;
+    let for_shell = match &arguments.command {
+        Command::Fit(fit) => fit.output.format() == Format::Env,
+        Command::Search(search) => search.format() == SearchFormat::Env,
+        _ => false,
+    };
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (
             arguments.output.format() == Format::Json,
@@ -161,7 +167,12 @@ pub fn run(before_serving: fn()) -> ExitCode {
     };
     match outcome {
         Ok(outcome) => outcome.into(),
-        Err(trouble) => exit(trouble, json),
+        Err(trouble) => {
+            if for_shell {
+                fail_shell();
+            }
+            exit(trouble, json)
+        }
     }
 }
 
@@ -174,8 +185,22 @@ fn exit(trouble: Trouble, json: bool) -> ExitCode {
     code
 }
 
+/// Leaves a shell that evaluates stdout something that fails; the exit code says so to all others.
+fn fail_shell() {
+    // What is wrong is about to be said.
+    let _ = output::text(&report::no_env());
+}
+
 /// Prints help, which is an answer, or what is wrong with the flags.
 fn said_by_flags(said: &clap::Error) -> ExitCode {
+    let flags: Vec<String> = std::env::args_os()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let asks_for_env = |pair: &[String]| pair[0] == "--format" && pair[1] == "env";
+    let is_env = flags.windows(2).any(asks_for_env) || flags.iter().any(|it| it == "--format=env");
+    if said.use_stderr() && is_env {
+        fail_shell();
+    }
     match said.print() {
         Err(error) if !said.use_stderr() => exit(Trouble::writing(error), false),
         Ok(()) | Err(_) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),

@@ -25,7 +25,7 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 /// Queue a fit.
 ///
 /// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
-/// The same question gives the same fit, unless it failed, was cancelled, or depends on what is free on a GPU.
+/// The same request gives the same fit, and an equal question in other words the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
 #[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
     params(("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),

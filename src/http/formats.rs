@@ -4,6 +4,7 @@ use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize as _;
+use serde_json::Value;
 
 use super::App;
 use super::problem::{Code, Problem};
@@ -15,13 +16,14 @@ use crate::store::FitAnswer;
 /// Get the answer of a fit as text.
 ///
 /// What `batchfit fit --format` writes: `text` for people, `markdown` for an issue or a wiki, `env` for a shell to evaluate,
-/// and `hf`, `lightning` and `accelerate` as the Python that these trainers take. Where nothing fits there is `text` and `markdown` alone.
+/// `hf`, `lightning` and `accelerate` as the Python that these trainers take, and `python` as a loop in plain PyTorch. Where nothing fits there
+/// is no Python, and `env` is a line that fails. A trainer that has no words for what the answer depends on is refused.
 #[utoipa::path(get, path = "/v1/fits/{id}/formats/{format}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id"),
-        ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|lightning|accelerate)$")),
+        ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|lightning|accelerate|python)$")),
     responses(
         (status = 200, body = String, content_type = "text/plain", description = "The text"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, or nothing fits",
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, nothing fits, or the format cannot say it",
             example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "fit \"1mk3v7q0h5c2d8xw\" is running, and has no answer"})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn get_fit_format(
@@ -54,19 +56,14 @@ fn written(id: &str, form: Form, answer: &FitAnswer) -> Result<String, Problem> 
         );
         Problem::new(Code::Internal, "the stored answer cannot be read")
     })?;
-    let asked = answer
-        .world_size
-        .and_then(|ranks| u64::try_from(ranks).ok());
+    let request: Value = serde_json::from_str(answer.request.as_str()).unwrap_or_default();
+    let asked = request["world_size"].as_u64();
     let text = form.write(&Answer {
         model: &answer.model,
         length: None,
         world_size: result.ranks(asked.unwrap_or(1)),
         result: &result,
+        request: &request,
     });
-    text.ok_or_else(|| {
-        Problem::new(
-            Code::NotFound,
-            "nothing fits, so there is nothing to train with; the format `text` says how much is missing",
-        )
-    })
+    text.map_err(|problem| Problem::new(Code::NotFound, problem))
 }

@@ -170,7 +170,7 @@ impl Parameters {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
-        match crate::model::parse_memory_limit(&Value::from(text.as_str()), "") {
+        match crate::model::parse_size(&Value::from(text.as_str()), "") {
             Ok(MemoryLimit::Bytes(bytes)) => Ok(Some(bytes.0.to_string())),
             Ok(MemoryLimit::Fraction(_)) | Err(_) => {
                 let detail = format!("`{name}` is a number of bytes, or a size such as 12GiB");

@@ -9,7 +9,7 @@ use super::lanes::lane_of_fit;
 use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
-    Checkpointing, DeviceChoice, Mode, Priority, RULES, Request, RequestDocument, strategy,
+    Checkpointing, DeviceChoice, Digest, Mode, Priority, RULES, Request, RequestDocument, strategy,
 };
 use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
@@ -105,7 +105,10 @@ pub async fn record(
         request,
         document.request.clone(),
         (
-            request.fingerprint_with((lowered, &digest), card.as_deref()),
+            asked_by(
+                &request.fingerprint_with((lowered, &digest), card.as_deref()),
+                &request.shown().0,
+            ),
             short_digest(&digest),
         ),
         None,
@@ -257,6 +260,20 @@ pub fn model_name(request: &Request) -> String {
 /// The request document as stored and shown. Not on the threads that serve connections: it may be megabytes.
 pub(super) fn request_json(request: &Request) -> JsonText {
     JsonText::from(request.shown().0.text())
+}
+
+/// What makes two requests the same fit: the question, and the document that asks it as far as it says more than when. An equal question in other
+/// words, or by another name, has a document of its own, with the same answer.
+pub(super) fn asked_by(question: &str, shown: &RequestDocument) -> String {
+    let mut members = shown.members().clone();
+    if let Some(members) = members.as_object_mut() {
+        members.retain(|name, _| !matches!(name.as_str(), "priority" | "timeout_seconds"));
+    }
+    let model = shown.model().unwrap_or_default();
+    let model = serde_json::from_str::<Value>(model)
+        .map_or_else(|_| model.to_owned(), |model| model.to_string());
+    let digest = Digest::of(format!("{members}{model}").as_bytes());
+    format!("{question}-{}", short_digest(digest.digits()))
 }
 
 /// A document of ours as a JSON value.

@@ -13,7 +13,7 @@ use crate::search::conversation::Foreseen;
 
 /// What is said where steps are to be recorded and there is nobody who could.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
-     interpreter that has PyTorch and `pip install batchfit`, on a machine with a GPU";
+     interpreter that has PyTorch and batchfit's package, on a machine with a GPU";
 
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {

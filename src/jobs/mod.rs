@@ -52,8 +52,8 @@ pub use probes::Trial;
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use readiness::Unready;
 pub use result::{
-    AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit, LimitKind,
-    ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
+    AcrossRanks, Environment, Exactly, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit,
+    LimitKind, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

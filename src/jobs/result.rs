@@ -62,6 +62,10 @@ pub struct Recommendation {
     #[serde(default, skip_serializing_if = "is_nothing")]
     #[schema(required = false)]
     pub host_bytes: u64,
+    /// How the target itself is made, where that takes so much longer that fewer samples are recommended; missing where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub exactly: Option<Exactly>,
     /// The batch to record next, for an answer that is nearer to what was recorded; null where it is near enough, or
     /// nothing was recorded.
     #[serde(default)]
@@ -74,6 +78,23 @@ pub struct Recommendation {
     pub notes: Vec<String>,
 }
 
+/// Ways to make a target that the recommended micro-batch does not divide.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Exactly {
+    /// The largest micro-batch that fits and divides the target.
+    pub micro_batch: u64,
+    /// How many of it make the target.
+    pub accumulation_steps: u64,
+    /// How many times as long a sample takes with these, where that is known.
+    pub times_slower: Option<f64>,
+    /// What a last, smaller micro-batch after the recommended ones would have, on each GPU, to make the target.
+    pub last_micro_batch: u64,
+    /// The micro-batch of the nearest total above the target that takes few steps, and how many.
+    pub above_micro_batch: u64,
+    /// How many of it make that total.
+    pub above_steps: u64,
+}
+
 impl Recommendation {
     /// Recommends nothing.
     pub(super) fn nothing(&mut self) {
@@ -82,6 +103,7 @@ impl Recommendation {
         self.global_batch = 0;
         self.shortfall = 0;
         self.headroom_bytes = 0;
+        self.exactly = None;
         self.without_speed();
     }
 

@@ -26,13 +26,14 @@ pub use batchfit_step::{
 pub use huggingface::config_fields;
 pub(crate) use huggingface::of_another_library;
 pub use invalid::Invalid;
+pub(crate) use presets::is_of_transformers;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     Counted, Course, DEEPSPEED, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths,
     Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling,
     SearchMode, Suggest, Taught, TaughtBy, Validation, Workload, is_host_name, pack,
-    parse_memory_limit, strategy,
+    parse_memory_limit, parse_size, strategy,
 };
-pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
+pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, absent, unknown_card, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};

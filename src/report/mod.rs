@@ -30,7 +30,7 @@ pub use answers::{answer, answers, near};
 pub use cards::{card, cards, machines};
 pub use device::devices;
 pub use fit::fit;
-pub use formats::{Answer, Form, accelerate, env, hf, lightning, markdown, overview};
+pub use formats::{Answer, Form, NOTHING_FITS, markdown, no_env, overview};
 pub use gaps::gaps;
 pub use outcomes::{accuracy, outcome, outcomes};
 pub use preset::presets;

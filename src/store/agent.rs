@@ -250,7 +250,7 @@ impl Db {
             self.pool.on(),
             r#"UPDATE fit SET state = 'running', started_at = ?2, attempts = attempts + 1, holder = ?3, lease_until = ?4
                 WHERE id = ?1 AND state = 'queued'
-               RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
             id,
             now,
@@ -269,7 +269,7 @@ impl Db {
         let claimed = ask!(
             fetch_optional Claimed,
             self.pool.on(),
-            r#"SELECT id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+            r#"SELECT id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                       text AS "request: JsonText"
                  FROM fit JOIN request ON digest = request_digest WHERE id = ?1 AND attempts = ?2 AND holder = ?3"#,
             attempt.id,

@@ -97,8 +97,8 @@ pub struct FitAnswer {
     pub state: FitState,
     /// The model, as a person calls it.
     pub model: String,
-    /// Over how many GPUs to train, where the request says so.
-    pub world_size: Option<i64>,
+    /// The request document.
+    pub request: JsonText,
     /// The answer, exactly when it is done.
     pub result: Option<Json<Value>>,
 }
@@ -135,6 +135,11 @@ pub struct FitFilter {
     pub limit: i64,
 }
 
+/// The part of a fingerprint that says what is asked: a digest in hexadecimal digits. What follows is the document that asks it.
+pub(super) fn question_of(fingerprint: &str) -> &str {
+    fingerprint.split('-').next().unwrap_or(fingerprint)
+}
+
 /// Where a fit stands, and how often it was begun.
 #[derive(sqlx::FromRow)]
 struct Stand {
@@ -147,6 +152,8 @@ struct Stand {
 pub struct Claimed {
     /// The fit.
     pub id: String,
+    /// What is asked, and by which document.
+    pub fingerprint: String,
     /// What it must not run beside.
     pub lane: String,
     /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
@@ -192,13 +199,11 @@ impl Db {
         .map_err(asking("read a fit"))
     }
 
-    /// The fit's answer, without its question.
+    /// The fit's answer, with its question.
     pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
-        ask!(fetch_optional FitAnswer, self.pool.on(), [r#"SELECT state AS "state: FitState", model, text ->> '$.world_size' AS "world_size: i64",
+        ask!(fetch_optional FitAnswer, self.pool.on(), r#"SELECT state AS "state: FitState", model, text AS "request: JsonText",
                       result AS "result: Json<Value>"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#, r#"SELECT state AS "state: FitState", model, CAST(text ->> 'world_size' AS BIGINT) AS "world_size: i64",
-                      result AS "result: Json<Value>"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#],
+                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
             id)
         .map_err(asking("read an answer"))
     }
@@ -210,10 +215,14 @@ impl Db {
         .map_err(asking("read the state of a fit"))
     }
 
-    /// The newest fit that has answered the question of this fingerprint.
+    /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked.
     pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = ?1 AND state = 'done' ORDER BY id DESC LIMIT 1",
-            fingerprint)
+        let question = question_of(fingerprint);
+        let beyond = format!("{question}~");
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= ?1 AND fingerprint < ?2 AND state = 'done'
+              ORDER BY id DESC LIMIT 1",
+            question,
+            beyond)
         .map_err(asking("look for an answer"))
     }
 
@@ -275,7 +284,7 @@ impl Db {
                                AND (?6 IS NULL OR waiting.device LIKE 'sim:%' OR ?6 LIKE '%,' || waiting.lane || ',%')
                              ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#, r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                              WHERE waiting.state = 'queued'
@@ -286,7 +295,7 @@ impl Db {
                              ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1
                                FOR UPDATE SKIP LOCKED)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#],
             now,
             parallel.0,

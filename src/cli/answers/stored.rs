@@ -23,7 +23,12 @@ pub(in crate::cli) fn stored(
     let is_json = match format {
         Format::Text => false,
         Format::Json => true,
-        Format::Env | Format::Hf | Format::Lightning | Format::Accelerate | Format::Markdown => {
+        Format::Env
+        | Format::Hf
+        | Format::Lightning
+        | Format::Accelerate
+        | Format::Python
+        | Format::Markdown => {
             let problem = format!("{} is for an answer that is computed", format.flag());
             return Err(Trouble::flag("--stored", problem));
         }

@@ -159,7 +159,7 @@ fn at_most_500(text: &str) -> Result<usize, String> {
 
 /// A number of bytes, or a size with a unit.
 fn size(text: &str) -> Result<u64, String> {
-    match crate::model::parse_memory_limit(&Value::from(text), "") {
+    match crate::model::parse_size(&Value::from(text), "") {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
         Ok(MemoryLimit::Fraction(_)) | Err(_) => {
             Err("it is a number of bytes, or a size such as 13.9GiB".to_owned())

@@ -37,7 +37,7 @@ pub(super) const FIT: &str = "\
 Examples:
   batchfit fit resnet50 --on rtx4090 --amp fp16 --target 1024
   batchfit fit ./config.json --on a100-80g --seq-len 512,1024 --checkpoint none,per_block
-  eval $(batchfit fit resnet50 --on a100 --target 1024 --format env)
+  eval \"$(batchfit fit resnet50 --on a100 --target 1024 --format env)\" || exit
 
 Without --on and without a GPU: a table over the common cards. Flags override a request.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 device trouble; 1 stdout cannot be written.";
@@ -72,7 +72,8 @@ Examples:
   batchfit export --hf ./config.json --seq-len 1024 -o model.json.gz
 
 It runs `python -m batchfit.export` with these arguments. Where batchfit's Python package is installed,
-`batchfit export --help` lists all of them; `pip install 'batchfit[torch]'` installs it with PyTorch.
+`batchfit export --help` lists all of them; in a clone of the repository,
+`pip install './clients/python[torch]'` installs it with PyTorch.
 Exit codes: 0 written; 2 bad input, or Python, the package or PyTorch is missing.";
 
 /// Commands that pass all flags on, `--help` as well.

@@ -5,6 +5,7 @@ mod answers;
 mod calibrate;
 mod gpu;
 mod help;
+mod hints;
 mod internal;
 mod question;
 mod recorder;
@@ -90,7 +91,13 @@ impl Arguments {
     pub(in crate::cli) fn read() -> Result<Arguments, clap::Error> {
         let is_brief = std::env::args_os().any(|argument| argument == "-h");
         let mut command = help::with_help(commands(), is_brief);
-        let mut matches = command.clone().try_get_matches()?;
+        let typed: Vec<String> = std::env::args_os()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect();
+        let mut matches = command
+            .clone()
+            .try_get_matches()
+            .map_err(|error| hints::hinted(error, &typed))?;
         let file = of_service(&matches).and_then(|(_, service)| {
             service
                 .try_get_one::<PathBuf>("config")
@@ -283,6 +290,8 @@ pub(in crate::cli) enum Format {
     Lightning,
     /// Hugging Face's accelerate.
     Accelerate,
+    /// A loop in plain PyTorch.
+    Python,
     /// A table for an issue or a wiki.
     Markdown,
 }
@@ -647,7 +656,7 @@ const LONGEST_EXPIRY_S: u64 = 100 * 366 * 86_400;
 
 /// A size such as `4GiB`, in bytes.
 fn bytes(text: &str) -> Result<u64, String> {
-    match crate::model::parse_memory_limit(&Value::from(text), "") {
+    match crate::model::parse_size(&Value::from(text), "") {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
         Ok(MemoryLimit::Fraction(_)) | Err(_) => {
             Err("expected bytes, or a size such as 4GiB".to_owned())

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::answers;
 use super::arguments::{Fit, Format};
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
 fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), Trouble> {
     let holds_one = match format {
         Format::Text | Format::Json | Format::Markdown => false,
-        Format::Env | Format::Hf | Format::Lightning | Format::Accelerate => true,
+        Format::Env | Format::Hf | Format::Lightning | Format::Accelerate | Format::Python => true,
     };
     if holds_one && count > 1 {
         let problem = format!("{} holds one answer; {instead}", format.flag());
@@ -177,34 +177,44 @@ fn print(
     no_gpu: Option<&str>,
     style: &Style,
 ) -> Result<(), Trouble> {
-    let names: Vec<String> = answered
-        .iter()
-        .map(|answered| jobs::model_name(&answered.one.request))
-        .collect();
+    let named = |answered: &Answered| {
+        let asked = serde_json::from_str(answered.document.request.as_str()).unwrap_or_default();
+        (jobs::model_name(&answered.one.request), asked)
+    };
+    let names: Vec<(String, Value)> = answered.iter().map(named).collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)
-        .map(|(answered, model)| {
+        .map(|(answered, (model, request))| {
             let Answered { one, result, .. } = answered;
             Answer {
                 model,
                 length: None,
                 world_size: result.ranks(one.request.world_size),
                 result,
+                request,
             }
         })
         .collect();
     let snippet = |form: Form| {
-        let text = match answers.as_slice() {
-            [answer] => form.write(answer),
-            _ => None,
+        let [answer] = answers.as_slice() else {
+            return Ok(());
         };
-        if let Some(text) = text {
-            return output::text(&text);
+        let nothing_fits = answer.result.recommendation.micro_batch == 0;
+        match form.write(answer) {
+            Ok(text) => {
+                if nothing_fits {
+                    output::error(report::NOTHING_FITS);
+                }
+                output::text(&text)
+            }
+            // There is nothing to train with.
+            Err(problem) if nothing_fits => {
+                output::error(&problem);
+                Ok(())
+            }
+            Err(problem) => Err(Trouble::flag("--format", problem)),
         }
-        // Nothing to train with, and nothing for a shell to evaluate.
-        output::error("nothing fits; --format text says how much is missing");
-        Ok(())
     };
     match (format, answers.as_slice(), answered) {
         (Format::Text, [only], _) => output::text(&report::fit(only.model, only.result, style)),
@@ -220,6 +230,7 @@ fn print(
         (Format::Hf, ..) => snippet(Form::Hf),
         (Format::Lightning, ..) => snippet(Form::Lightning),
         (Format::Accelerate, ..) => snippet(Form::Accelerate),
+        (Format::Python, ..) => snippet(Form::Python),
     }
 }
 

@@ -86,8 +86,7 @@ fn without_package(tried: &[PathBuf]) -> String {
         }
     };
     format!(
-        "{what}; `pip install 'batchfit[torch]'` installs it with PyTorch (in a clone of the repository: `pip install \
-         './clients/python[torch]'`), and --python or BATCHFIT_PYTHON names the interpreter that has it"
+        "{what}; in a clone of the repository, `pip install './clients/python[torch]'` installs it with PyTorch, and --python or BATCHFIT_PYTHON names the interpreter that has it"
     )
 }
 

@@ -2,7 +2,7 @@
 
 use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
-use crate::model::{Invalid, unknown_machine};
+use crate::model::{Invalid, absent, unknown_card, unknown_machine};
 
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
@@ -23,18 +23,32 @@ const ALIKE: u64 = 100;
 
 /// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
 pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
-    let (count, name) = counted(text.trim())?;
+    let text = text.trim();
+    let whole = named(text, None);
+    match counted(text)? {
+        // A name with a number in front or behind may be that of a card: `7900xtx`.
+        Some((_, name)) if plain(name).is_empty() => Err(nameless(text)),
+        Some((count, name)) if whole.is_err() => match named(name, Some(count)) {
+            Err(problem) if text.starts_with(char::is_numeric) && absent("", text).is_none() => {
+                Err(problem)
+            }
+            named => named.or(whole),
+        },
+        _ => whole,
+    }
+}
+
+fn named(name: &str, count: Option<u64>) -> Result<On, Invalid> {
     let wanted = plain(name);
     if wanted.is_empty() {
-        let problem = format!("{text:?} lacks the name of a card, such as h100 or 8xh100");
-        return Err(Invalid::at("", problem));
+        return Err(nameless(name));
     }
     if ["auto", "cpu", "gpu", "cuda"]
         .iter()
         .any(|word| wanted.trim_end_matches(|c: char| c.is_ascii_digit()) == *word)
     {
         let problem = format!(
-            "{text:?} is no card; --on simulates one, such as h100, and --device auto or --device cuda:0 take a GPU of \
+            "{name:?} is no card; --on simulates one, such as h100, and --device auto or --device cuda:0 take a GPU of \
              this machine"
         );
         return Err(Invalid::at("", problem));
@@ -82,6 +96,11 @@ pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
     }
 }
 
+fn nameless(text: &str) -> Invalid {
+    let problem = format!("{text:?} lacks the name of a card, such as h100 or 8xh100");
+    Invalid::at("", problem)
+}
+
 /// The cards of so many of a cloud's machines, one where the name says no number.
 fn machines(name: &str, count: Option<u64>) -> Option<On> {
     let machine = Instance::find(name)?;
@@ -103,22 +122,34 @@ fn unknown(name: &str) -> Invalid {
         );
         return Invalid::at("", problem);
     }
-    unknown_machine("", name)
-        .unwrap_or_else(|| Invalid::unknown("", "card", name, CARDS.iter().map(|card| card.name)))
+    let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
+    let card = unknown_card("", "card", name, &names);
+    let machine = absent("", name)
+        .is_none()
+        .then(|| unknown_machine("", name));
+    machine.flatten().unwrap_or(card)
 }
 
-/// The number before `x`, and the rest.
-fn counted(text: &str) -> Result<(Option<u64>, &str), Invalid> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, rest) = text.split_at(digits);
-    let rest = rest.trim_start().strip_prefix(['x', 'X', '×']);
-    let (false, Some(name)) = (number.is_empty(), rest) else {
-        return Ok((None, text));
-    };
+/// The number before `x` or a space, or behind `x`, and the rest.
+fn counted(text: &str) -> Result<Option<(u64, &str)>, Invalid> {
+    const TIMES: [char; 4] = ['x', 'X', '×', ' '];
+    let is_digit = |c: char| c.is_ascii_digit();
+    let before = text.trim_start_matches(is_digit);
+    let after = text.trim_end_matches(is_digit);
+    let (number, name) =
+        if let (true, Some(name)) = (before.len() < text.len(), before.strip_prefix(TIMES)) {
+            (&text[..text.len() - before.len()], name)
+        } else if let (true, Some(name)) = (
+            after.len() < text.len(),
+            after.strip_suffix(['x', 'X', '×']),
+        ) {
+            (&text[after.len()..], name)
+        } else {
+            return Ok(None);
+        };
+    let name = name.trim_start().trim_start_matches(['x', 'X', '×']);
     if let Ok(count @ 1..) = number.parse() {
-        return Ok((Some(count), name.trim()));
+        return Ok(Some((count, name.trim())));
     }
     let problem = format!("{number} is no number of GPUs; at least one is needed, as in 8xh100");
     Err(Invalid::at("", problem))
@@ -254,6 +285,9 @@ mod tests {
         assert_eq!(found("8xH100"), ("h100-80g", Some(8)));
         assert_eq!(found("2 x rtx-4090"), ("rtx4090", Some(2)));
         assert_eq!(found("4×t4"), ("t4", Some(4)));
+        for text in ["8 h100", "h100x8", "H100 x8"] {
+            assert_eq!(found(text), ("h100-80g", Some(8)), "{text}");
+        }
     }
 
     #[test]
@@ -265,7 +299,7 @@ mod tests {
             ("0xH100", "0 is no number of GPUs"),
             ("99999999999999999999xh100", "is no number of GPUs"),
             ("h2000", "did you mean \"h200\"?"),
-            ("rtx4091", "did you mean \"rtx4090\"?"),
+            ("rxt4090", "did you mean \"rtx4090\"?"),
             ("cuda:0", "--device cuda:0"),
             ("auto", "--device auto"),
             ("ä100", "unknown card"),

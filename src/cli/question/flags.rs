@@ -112,17 +112,23 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["target_batch"],
         number(memory.target.as_deref()),
     );
+    let limit = memory.memory_limit.as_deref();
     put(
         "--memory-limit",
         &["memory_limit"],
-        text(&memory.memory_limit),
+        limit.map(|text| Value::from(size("--memory-limit", text))),
     );
     put(
         "--headroom",
         &["headroom"],
         memory.headroom.as_deref().map(decimal),
     );
-    put("--host-memory", &["host_memory"], text(&memory.host_memory));
+    let host = memory.host_memory.as_deref();
+    put(
+        "--host-memory",
+        &["host_memory"],
+        host.map(|text| Value::from(size("--host-memory", text))),
+    );
     put("--allocator", &["allocator"], text(&memory.allocator));
     put("--search", &["search"], text(&search.search));
     put("--rank", &["compare"], text(&search.rank));
@@ -465,6 +471,20 @@ fn decimal(text: &str) -> Value {
         Ok(number) if number.is_finite() => Value::from(number),
         // JSON has no such number: it stays the text that it is refused for.
         Ok(_) | Err(_) => Value::from(text),
+    }
+}
+
+/// An amount of memory. A plain number below 1,024 is one of GiB, and whoever wrote it is told so.
+pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
+    let number: Result<f64, _> = text.trim().parse();
+    let is_fraction = |number: f64| number <= 1.0 && text.contains('.');
+    match number {
+        Ok(number) if (1.0..1024.0).contains(&number) && !is_fraction(number) => {
+            let gib = format!("{number}GiB");
+            output::note(&format!("{flag} {} is taken to be {gib}", text.trim()));
+            gib
+        }
+        Ok(_) | Err(_) => text.to_owned(),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
 use document::Files;
 use flags::Given;
-pub(super) use flags::{course, members};
+pub(super) use flags::{course, members, size};
 use what::Source;
 
 /// Flags whose absence an error can be about.

@@ -87,8 +87,9 @@ fn unknown(what: &Path, name: &str) -> Trouble {
             |cache| cache.display().to_string(),
         );
         format!(
-            "the model is no preset and not in the local Hugging Face cache ({cache}); batchfit downloads nothing: \
-             fetch {} and give that file instead",
+            "the model is no preset and not in the local Hugging Face cache ({cache}); batchfit downloads nothing. A model of \
+             transformers has a config: fetch {} and give that file instead. One of diffusers, timm or another library goes through \
+             `batchfit export MODULE:BUILD`, with a function of yours that builds it",
             hub::address(name)
         )
     } else {

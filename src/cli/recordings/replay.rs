@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::alloc::Settings;
 use crate::cli::arguments::Replay;
-use crate::cli::question::files::read_bytes;
+use crate::cli::question::{files::read_bytes, size};
 use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, output, style};
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
@@ -18,7 +18,8 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
             .memory_limit
             .as_ref()
             .map(|limit| {
-                crate::model::parse_memory_limit(&Value::String(limit.clone()), "--memory-limit")
+                let limit = size("--memory-limit", limit);
+                crate::model::parse_memory_limit(&Value::String(limit), "--memory-limit")
             })
             .transpose()
             .map_err(Trouble::Invalid)?,

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::arguments::{Search, SearchFormat};
+use super::question::size;
 use super::trouble::Trouble;
 use super::{Outcome, output, style};
 use crate::jobs::SearchDocument;
@@ -56,7 +57,7 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, Trouble> {
 /// What is looked for, with the flag that is wrong where one is.
 fn terms(arguments: &Search) -> Result<Terms, Trouble> {
     let document = json!({
-        "memory_limit": arguments.memory_limit,
+        "memory_limit": arguments.memory_limit.as_deref().map(|text| size("--memory-limit", text)),
         "target_batch": arguments.target,
         "world_size": arguments.world_size,
         "start_batch": arguments.start,
@@ -168,11 +169,12 @@ fn print(
         SearchFormat::Env if outcome == Outcome::Answered => {
             output::text(&report::search_env(document))?;
         }
-        // Nothing for a shell to evaluate.
-        SearchFormat::Env if outcome == Outcome::NothingFits => {
-            output::error(&format!("nothing fits: {why}"));
+        SearchFormat::Env => {
+            output::text(&report::no_env())?;
+            if outcome == Outcome::NothingFits {
+                output::error(&format!("nothing fits: {why}"));
+            }
         }
-        SearchFormat::Env => {}
     }
     Ok(outcome)
 }

@@ -8,7 +8,7 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 
 use super::inquiry::{Inquiry, micro_steps};
-use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
+use super::plan::{Wish, bounded, choose, without_a_plan};
 use super::probing::prober::{ProbeCache, StepTime};
 use super::replanned::TIME_UNKNOWN;
 use super::uncertainty::Uncertainty;
@@ -46,10 +46,7 @@ pub(super) fn recommend(
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
     notes.extend(bounded(&plan, wish));
-    match &chosen.instead_of {
-        Some(larger) => notes.push(larger.note(&plan)),
-        None => notes.extend(cheaper(&plan, wish, &mut inquiry)?),
-    }
+    notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
     let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
@@ -125,6 +122,7 @@ pub(super) fn recommend(
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
         shortfall: plan.shortfall,
+        exactly: chosen.exactly,
         max_batch: maxima.prediction.max_batch.max(steady),
         max_batch_steady: steady,
         max_batch_without_retries: without_retries,
@@ -261,6 +259,7 @@ fn nothing_fits(
         accumulation_steps: 0,
         global_batch: 0,
         shortfall: 0,
+        exactly: None,
         max_batch: maxima.prediction.max_batch,
         max_batch_steady: maxima.prediction.max_batch_steady,
         max_batch_without_retries: maxima.prediction.max_batch_without_retries,

@@ -47,6 +47,16 @@ pub(super) enum Resolved {
     Cuda(String, Gpu),
 }
 
+impl Resolved {
+    /// All of its memory.
+    pub(super) fn total(&self) -> Bytes {
+        match self {
+            Resolved::Simulated(card) => card.total_memory,
+            Resolved::Cuda(_, gpu) => Bytes(gpu.total_bytes),
+        }
+    }
+}
+
 /// The device that a request means.
 pub(super) fn resolve(
     choice: &DeviceChoice,

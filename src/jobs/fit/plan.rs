@@ -1,6 +1,6 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
-use crate::jobs::EngineError;
+use crate::jobs::{EngineError, Exactly};
 use crate::model::{Mode, Objective, Variant};
 use crate::search::{Knee, Plan, closest_plans, exact_plans, knee, short_plans, smallest_enough};
 
@@ -26,7 +26,17 @@ pub(super) struct Chosen {
     pub(super) plan: Plan,
     /// What was passed over for it.
     pub(super) instead_of: Option<Larger>,
+    /// How the target is made, where the plan makes less.
+    pub(super) exactly: Option<Exactly>,
 }
+
+/// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where nobody knows how
+/// long steps take, how many times as many steps.
+const MUCH_SLOWER: f64 = 1.25;
+const MANY_MORE_STEPS: u64 = 4;
+
+/// What of a target may be missing for that, at most: one sample in so many.
+const HARDLY_FEWER: u64 = 16;
 
 /// A plan with a larger micro-batch that is hardly faster.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,10 +122,10 @@ pub(super) fn choose(
             Objective::LargestBatch => None,
             Objective::Throughput => smaller(&plan, wish, inquiry)?,
         };
-        let chosen = chosen.unwrap_or(Chosen {
-            plan,
-            instead_of: None,
-        });
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None => faster(plan, wish, inquiry)?,
+        };
         let needed = micro_steps(chosen.plan.accumulation_steps);
         if inquiry.is_settled(needed) {
             return Ok(Some(chosen));
@@ -152,6 +162,7 @@ fn smaller(
                 return Ok(Some(Chosen {
                     plan,
                     instead_of: Some(instead_of(found)),
+                    exactly: None,
                 }));
             }
         }
@@ -173,6 +184,7 @@ fn smaller(
             return Ok(Some(Chosen {
                 plan: other,
                 instead_of: Some(instead_of(found)),
+                exactly: None,
             }));
         }
     }
@@ -259,33 +271,54 @@ pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
     })
 }
 
-/// What to tell whoever gets many small micro-batches because no larger one divides the target: one nearby that
-/// takes fewer steps.
-pub(super) fn cheaper(
-    plan: &Plan,
-    wish: Wish,
-    inquiry: &mut Inquiry<'_, '_>,
-) -> Result<Option<String>, EngineError> {
+/// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
+fn faster(plan: Plan, wish: Wish, inquiry: &mut Inquiry<'_, '_>) -> Result<Chosen, EngineError> {
+    let as_it_is = Chosen {
+        plan,
+        instead_of: None,
+        exactly: None,
+    };
     let is_long = micro_steps(plan.accumulation_steps) == MOST_MICRO_STEPS;
     let (Some(target), true) = (wish.target_batch, is_long) else {
-        return Ok(None);
+        return Ok(as_it_is);
     };
     let safe = inquiry.largest_safe(MOST_MICRO_STEPS)?;
     if plan.micro_batch >= safe.div_ceil(2) {
-        return Ok(None);
+        return Ok(as_it_is);
     }
-    let others = short_plans(target, wish.world_size, safe).into_iter();
-    let mut fewer = others.filter(|other| other.accumulation_steps < plan.accumulation_steps);
-    Ok(fewer.next().map(|other| {
-        format!(
-            "no larger micro-batch that fits divides the target; with {} samples instead of {} it would be {} steps of \
-             {} instead of {} of {}",
-            other.global_batch,
-            plan.global_batch,
-            other.accumulation_steps,
-            other.micro_batch,
-            plan.accumulation_steps,
-            plan.micro_batch,
-        )
-    }))
+    for other in short_plans(target, wish.world_size, safe) {
+        let missing = plan.global_batch.saturating_sub(other.global_batch);
+        let is_near = missing <= target / HARDLY_FEWER;
+        if !is_near || !leaves_headroom(&other, inquiry)? {
+            continue;
+        }
+        let slow = inquiry.speed(plan.accumulation_steps, plan.micro_batch)?;
+        let fast = inquiry.speed(other.accumulation_steps, other.micro_batch)?;
+        let times_slower = fast.zip(slow).map(|(fast, slow)| fast / slow);
+        let is_worth_it = times_slower.map_or(
+            plan.accumulation_steps >= MANY_MORE_STEPS * other.accumulation_steps,
+            |times| times >= MUCH_SLOWER,
+        );
+        if !is_worth_it || missing == 0 {
+            return Ok(as_it_is);
+        }
+        let per_rank = target / wish.world_size;
+        let fewest = per_rank.div_ceil(safe);
+        let totals = (fewest..=2 * fewest).map(|steps| (per_rank.div_ceil(steps), steps));
+        let above = totals.min_by_key(|(micro, steps)| (micro * steps, *steps));
+        let (above_micro_batch, above_steps) = above.unwrap_or_default();
+        return Ok(Chosen {
+            plan: other,
+            instead_of: None,
+            exactly: Some(Exactly {
+                micro_batch: plan.micro_batch,
+                accumulation_steps: plan.accumulation_steps,
+                times_slower,
+                last_micro_batch: per_rank - other.micro_batch * other.accumulation_steps,
+                above_micro_batch,
+                above_steps,
+            }),
+        });
+    }
+    Ok(as_it_is)
 }

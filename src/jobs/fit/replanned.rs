@@ -30,6 +30,7 @@ pub(super) fn replanned(
     best.accumulation_steps = plan.accumulation_steps;
     best.global_batch = plan.global_batch;
     best.shortfall = plan.shortfall;
+    best.exactly = None;
     best.peak_allocated_bytes = peaks.peak_allocated_bytes;
     best.peak_reserved_bytes = peaks.peak_reserved_bytes;
     best.headroom_bytes = best.limit_bytes.saturating_sub(peaks.peak_reserved_bytes);

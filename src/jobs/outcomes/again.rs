@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::{followed, question_about, taught};
 use crate::bounded::{CancelOnDrop, unless};
+use crate::jobs::document::model_name;
 use crate::jobs::validate::validate;
 use crate::jobs::{Asking, Engine, EngineError, FitDocument, JobError, Jobs, runner};
 use crate::model::{Invalid, Request, RequestDocument};
@@ -30,9 +31,19 @@ pub struct NearDocument {
     pub recommendation: StoredRecommendation,
 }
 
+impl NearDocument {
+    /// The same model by the name that it is asked about.
+    fn called(mut self, understood: &Understood) -> NearDocument {
+        self.recommendation.model.clone_from(&understood.name);
+        self
+    }
+}
+
 /// A question as far as it is understood without its device.
 struct Understood {
     asked: Asked,
+    /// What whoever asks calls the model.
+    name: String,
     /// What it would be answered under; none where its device is not here.
     fingerprint: Option<String>,
 }
@@ -58,7 +69,11 @@ fn understand(
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     let with = (lowered, digest.as_str());
     let fingerprint = is_here.then(|| request.fingerprint_with(with, card.as_deref()));
-    Ok(Understood { asked, fingerprint })
+    Ok(Understood {
+        asked,
+        name: model_name(&request),
+        fingerprint,
+    })
 }
 
 /// The stored answer to what is asked, or the nearest one.
@@ -67,14 +82,15 @@ async fn look(db: &Db, understood: &Understood) -> Result<Option<NearDocument>, 
         && let Some(fit) = db.finished_fit(fingerprint).await?
         && let Some(exact) = answer_of(db, &fit).await?
     {
-        return Ok(Some(exact));
+        return Ok(Some(exact.called(understood)));
     }
     let nearest = db.nearest(&understood.asked).await?;
-    Ok(nearest.map(|nearest| NearDocument {
+    let near = nearest.map(|nearest| NearDocument {
         exact: false,
         differs: nearest.differs.into_iter().map(str::to_owned).collect(),
         recommendation: nearest.recommendation,
-    }))
+    });
+    Ok(near.map(|near| near.called(understood)))
 }
 
 async fn answer_of(db: &Db, fit: &str) -> Result<Option<NearDocument>, StoreError> {

@@ -8,7 +8,7 @@ use super::{Asking, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::agents::Place;
-use crate::jobs::document::{chance, new_fit, terms};
+use crate::jobs::document::{asked_by, chance, new_fit, terms};
 use crate::jobs::lanes::{LARGE_LANE, lane_of_fit};
 use crate::jobs::outcomes::{short_digest, taught};
 use crate::jobs::uploads::unknown;
@@ -18,7 +18,8 @@ use crate::model::{DeviceChoice, ModelAside, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
 
 impl Jobs {
-    /// Queues a fit, or finds the one that asks the same.
+    /// Queues a fit, or finds the one that asks the same in the same words. One that asks the same in others gets the other's answer
+    /// when it is its turn.
     ///
     /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
     /// one whose limit other processes lowered.
@@ -180,9 +181,9 @@ impl Jobs {
                 lane: agents.unwrap_or_else(|| lane_of_fit(&request, card.as_deref())),
                 for_agents,
                 is_simulated: card.is_none(),
+                fingerprint: asked_by(&fingerprint, &shown),
                 shown: JsonText::from(shown.text()),
                 aside,
-                fingerprint,
                 model_digest: short_digest(&digest),
                 request,
             })
@@ -224,7 +225,7 @@ fn beside(aside: ModelAside, now: Time) -> NewUpload {
 }
 
 /// Whether the answer is for all of the memory that its request allows.
-fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
+pub(in crate::jobs) fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
     let had = fit.result.as_ref().and_then(|result| {
         let recommendation = result.get("recommendation")?;
         recommendation.get("limit_bytes")?.as_u64()

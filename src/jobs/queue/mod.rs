@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub(in crate::jobs) use enqueue::Checked;
+pub(in crate::jobs) use enqueue::{Checked, had_its_limit};
 pub use error::JobError;
 pub(in crate::jobs) use shared::{Running, Shared};
 

@@ -258,13 +258,34 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
         Invalid::at(
             fields.at("architectures"),
             format!(
-                "batchfit does not know the class {:?}; `batchfit export --hf config.json -o model.json.gz`, of \
-                 batchfit's Python client, writes the graph of any class of transformers, to be given with --model",
-                shorten(class)
+                "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
+                shorten(class),
+                exported(class)
             ),
         )
     })?;
     Ok((class, *build))
+}
+
+/// How a class that is not built is exported.
+fn exported(class: &str) -> &'static str {
+    /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
+    const ENDINGS: [&str; 9] = [
+        "ForCausalLM",
+        "LMHeadModel",
+        "ForMaskedLM",
+        "ForTokenClassification",
+        "ForSequenceClassification",
+        "ForImageClassification",
+        "ForAudioClassification",
+        "ForSemanticSegmentation",
+        "ForQuestionAnswering",
+    ];
+    if ENDINGS.iter().any(|ending| class.ends_with(ending)) {
+        return "by `batchfit export --hf config.json -o model.json.gz`";
+    }
+    "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch \"input_ids=i64[B,512]\" \
+     \"labels=i64[B,512]\" --loss model -o model.json.gz`"
 }
 
 /// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that

@@ -94,6 +94,11 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
     own.find(|preset| preset.name == name).or_else(of_hub)
 }
 
+/// Whether a preset is a model of transformers.
+pub(crate) fn is_of_transformers(name: &str) -> bool {
+    hub::find(name).is_some()
+}
+
 /// A preset with its overrides.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PresetModel(Kind);

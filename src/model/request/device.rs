@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::cards;
 use crate::bounded::shorten;
 use crate::device::sim::{Card, Instance, LOCAL};
 use crate::model::fields::{Fields, wrong};
@@ -74,7 +75,7 @@ impl DeviceChoice {
         }
         match cuda_index(text) {
             Some(index) => Ok(DeviceChoice::Cuda(index)),
-            None => Err(Invalid {
+            None => Err(cards::absent(pointer, text).unwrap_or_else(|| Invalid {
                 pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
                 problem: format!(
@@ -83,7 +84,7 @@ impl DeviceChoice {
                     shorten(text)
                 ),
                 nearest: meant(text, known_sims),
-            }),
+            })),
         }
     }
 }
@@ -172,6 +173,9 @@ pub(super) fn read(
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
 fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+    if let Some(absent) = cards::absent(pointer, name) {
+        return absent;
+    }
     if let Some(invalid) = unknown_machine(pointer, name) {
         return Invalid {
             value: Some(format!("{:?}", shorten(text))),
@@ -180,12 +184,7 @@ fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> I
         };
     }
     let family = family(name, known_sims);
-    let mut invalid = Invalid::unknown(
-        pointer,
-        "simulated device",
-        name,
-        known_sims.iter().copied(),
-    );
+    let mut invalid = cards::unknown(pointer, "simulated device", name, known_sims);
     if let [_, _, ..] = family.as_slice() {
         let members: Vec<String> = family.iter().map(|name| format!("sim:{name}")).collect();
         invalid.problem = format!(
@@ -233,10 +232,7 @@ fn family<'k>(written: &str, known_sims: &[&'k str]) -> Vec<&'k str> {
     if written.is_empty() || first_part.is_empty() {
         return Vec::new();
     }
-    let begin_so = among(&|name| name.starts_with(&written));
-    if !begin_so.is_empty() {
-        return begin_so;
-    }
+    // `rtx4070ti` is no rtx4070tisuper.
     among(&|name| name.split('-').next() == Some(first_part))
 }
 
@@ -247,21 +243,9 @@ fn meant(text: &str, known_sims: &[&str]) -> Option<String> {
     if let [first, ..] = family(text, known_sims).as_slice() {
         return Some(format!("sim:{first}"));
     }
-    let sims: Vec<String> = known_sims
-        .iter()
-        .map(|name| format!("sim:{name}"))
-        .collect();
-    let known = ["auto", "cuda:0"]
-        .into_iter()
-        .chain(sims.iter().map(String::as_str));
-    nearest(text, known)
-        .or_else(|| {
-            let bare = nearest(text, known_sims.iter().copied())?;
-            sims.iter()
-                .map(String::as_str)
-                .find(|sim| sim.ends_with(bare))
-        })
-        .map(str::to_owned)
+    let known = ["auto", "cuda:0"];
+    let card = || cards::misspelt(text, known_sims).map(|card| format!("sim:{card}"));
+    nearest(text, known).map(str::to_owned).or_else(card)
 }
 
 impl fmt::Display for DeviceChoice {
@@ -309,8 +293,6 @@ mod tests {
 
         assert_eq!(nearest("sim:h100"), "sim:h100-80g");
         assert_eq!(nearest("sim:h200-141g"), "sim:h200");
-        assert_eq!(nearest("sim:l40"), "sim:l40s");
-        assert_eq!(nearest("sim:h20"), "sim:h200");
         assert_eq!(nearest("sim:l44"), "sim:l4");
         assert_eq!(nearest("a100"), "sim:a100-80g");
     }
@@ -367,9 +349,10 @@ mod tests {
 
     #[test]
     fn a_name_like_no_other_is_answered_with_those_there_are() {
-        assert!(
-            refused("sim:")
-                .ends_with("known are h200, h100-80g, a100-80g, a100-40g, l40s, l4, a10")
-        );
+        assert!(refused("sim:").ends_with("`batchfit cards` lists those that there are"));
+        // Another card is not offered, nor is a machine of a cloud.
+        for text in ["sim:mi300x", "mi300x", "sim:a2", "7900xtx", "sim:24GB"] {
+            assert!(!refused(text).contains("did you mean"), "{}", refused(text));
+        }
     }
 }

@@ -29,12 +29,38 @@ const LEAST_FRACTION: f64 = 0.0001;
 /// Numbers with a point below this and above 1 are no bytes and no fractions: whoever writes 12.5 means GiB.
 const GIB_WITHOUT_UNIT: f64 = 1024.0;
 
+/// Least number without a unit that is a limit, in bytes: PyTorch takes 20 MiB at once, and no training has less than a few of these.
+const LEAST_BARE: u64 = 64 << 20;
+
 /// What a limit must be, as the beginning of an error.
 const MUST_BE: &str = "memory_limit must be a number of bytes from 1 to 2^60, a size such as \"12GiB\" or a fraction \
      such as \"0.8\"";
 
-/// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
+/// Reads what an allocator may reserve: a size as [`parse_size`] does, but no number of bytes so small that
+/// it is one of GiB, MiB or KiB.
 pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
+    let read = parse_size(value, pointer)?;
+    let bare = match value {
+        Value::String(text) => text.trim().parse().ok(),
+        other => other.as_f64(),
+    };
+    let (Some(_), MemoryLimit::Bytes(Bytes(bytes @ ..LEAST_BARE))) = (bare, read) else {
+        return Ok(read);
+    };
+    let unit = match bytes {
+        ..0x400 => "GiB",
+        0x400..0x10_0000 => "MiB",
+        _ => "KiB",
+    };
+    let problem = format!("{bytes} without a unit is {bytes} bytes, less than any training takes");
+    Err(Invalid {
+        nearest: Some(format!("{bytes}{unit}")),
+        ..Invalid::at(pointer, problem).with_value(value)
+    })
+}
+
+/// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
+pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
     let read = match value {
         Value::String(text) => read(text.trim()),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -55,11 +81,24 @@ pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, I
     })
 }
 
+/// Refuses a limit above what the card has in all: it would not be the limit.
+pub(super) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), Invalid> {
+    match limit {
+        Some(MemoryLimit::Bytes(asked)) if asked > total => Err(Invalid::at(
+            "/memory_limit",
+            format!(
+                "{asked} is more than the card has, {total}; without a limit all of it is used, and a card with more takes more"
+            ),
+        )),
+        Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None => Ok(()),
+    }
+}
+
 /// Reads a number of bytes, or a size such as `"256GiB"`.
 pub(super) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, Invalid> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
-    match parse_memory_limit(value, pointer) {
+    match parse_size(value, pointer) {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes),
         Ok(MemoryLimit::Fraction(_)) => Err(wrong(pointer, value, &must_be)),
         Err(invalid) => Err(Invalid {
@@ -154,8 +193,10 @@ mod tests {
         assert_eq!(parse("12GiB"), bytes(12 << 30));
         assert_eq!(parse("12 GB"), bytes(12_000_000_000));
         assert_eq!(parse("1.5gib"), bytes(3 << 29));
-        assert_eq!(parse("4096"), bytes(4096));
-        assert_eq!(parse(1024.0), bytes(1024));
+        assert_eq!(parse("67108864"), bytes(64 << 20));
+        assert_eq!(parse(67_108_864.0), bytes(64 << 20));
+        assert_eq!(parse("20MiB"), bytes(20 << 20));
+        assert_eq!(parse_size(&Value::from("4096"), ""), bytes(4096));
         assert_eq!(parse("0.8"), Ok(MemoryLimit::Fraction(0.8)));
         assert_eq!(parse("1.0"), Ok(MemoryLimit::Fraction(1.0)));
         assert_eq!(parse(0.5), Ok(MemoryLimit::Fraction(0.5)));
@@ -188,6 +229,9 @@ mod tests {
         assert_eq!(parse(1.5e9), parse(1_500_000_000));
         for (wrong, nearest) in [
             (Value::from(12.5), Some("12.5GiB")),
+            (Value::from(8), Some("8GiB")),
+            (Value::from("24576"), Some("24576MiB")),
+            (Value::from(8_388_608), Some("8388608KiB")),
             (Value::from("12.5"), Some("12.5GiB")),
             (Value::from(2.0), Some("2GiB")),
             (Value::from("12G"), Some("12GiB")),
@@ -205,7 +249,12 @@ mod tests {
         ] {
             let refused = parse(wrong.clone()).unwrap_err();
             assert_eq!(refused.nearest.as_deref(), nearest, "{wrong}");
-            assert!(refused.problem.starts_with(MUST_BE), "{}", refused.problem);
+            let is_small = refused.problem.contains("without a unit is");
+            assert!(
+                is_small || refused.problem.starts_with(MUST_BE),
+                "{}",
+                refused.problem
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The request: one document for a fit over HTTP, on the command line, and in the database.
 
+mod cards;
 mod changed;
 mod device;
 mod document;
@@ -18,6 +19,7 @@ mod soak;
 mod source;
 mod training;
 
+pub(crate) use cards::{absent, unknown as unknown_card};
 pub(crate) use device::unknown_machine;
 pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
@@ -26,7 +28,7 @@ pub use generation::{Generation, KeptIn, Sampling};
 pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use lowered::{Lowered, Workload};
-pub use memory_limit::parse_memory_limit;
+pub use memory_limit::{parse_memory_limit, parse_size};
 pub use parallel::DEEPSPEED;
 pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
@@ -299,6 +301,14 @@ impl Request {
         let ranks = device::ranks(fields, &machines);
         let (mut variants, world_size) = training::variants(fields, ranks)?;
         let (device, cards) = device::read(fields, world_size, known_sims)?;
+        let memory_limit = limit
+            .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
+            .transpose()?;
+        if let DeviceChoice::Sim(name) = &device
+            && let Some(card) = crate::device::sim::Card::find(name)
+        {
+            memory_limit::of_card(memory_limit, card.total_memory)?;
+        }
         let model = match Generation::of_request(fields)? {
             None => model,
             Some(generation) => {
@@ -334,9 +344,7 @@ impl Request {
             device,
             cards,
             machines,
-            memory_limit: limit
-                .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
-                .transpose()?,
+            memory_limit,
             headroom: headroom::asked(fields)?,
             host_memory: (fields.get("host_memory"))
                 .map(|size| memory_limit::bytes(size, &fields.at("host_memory"), "host_memory"))
@@ -397,6 +405,11 @@ impl Request {
             taught.clear();
         }
         Request { taught, ..self }
+    }
+
+    /// Refuses a limit above the memory of the card that its device turned out to be.
+    pub fn fits_on(&self, total: Bytes) -> Result<(), Invalid> {
+        memory_limit::of_card(self.memory_limit, total)
     }
 
     /// What outcomes of earlier answers teach.

@@ -11,7 +11,9 @@ use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::wrap::paragraph;
-use crate::jobs::{AcrossRanks, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why};
+use crate::jobs::{
+    AcrossRanks, Exactly, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why,
+};
 use crate::model::Mode;
 use crate::probe::{Evidence, SpeedFrom};
 use crate::units::Bytes;
@@ -103,15 +105,52 @@ fn advice(result: &FitResult) -> String {
     }
     let is_training = |variant: &VariantResult| variant.training.mode == Mode::Train;
     if result.variants.first().is_none_or(is_training) {
-        in_steps(
+        let advice = in_steps(
             best.micro_batch,
             best.accumulation_steps,
             best.global_batch,
             best.shortfall,
-        )
+        );
+        advice
+            + &best
+                .exactly
+                .map_or_else(String::new, |exactly| exact(best, &exactly))
     } else {
         in_passes(best)
     }
+}
+
+/// How the target itself is made.
+fn exact(best: &Recommendation, exactly: &Exactly) -> String {
+    let Exactly {
+        micro_batch,
+        accumulation_steps,
+        times_slower,
+        last_micro_batch,
+        above_micro_batch,
+        above_steps,
+    } = *exactly;
+    let target = best.global_batch + best.shortfall;
+    let (micro, steps) = (best.micro_batch, best.accumulation_steps);
+    let ranks = best.global_batch / (micro * steps).max(1);
+    let slower =
+        times_slower.map_or_else(String::new, |times| format!(", {times:.1} times slower"));
+    let above = above_micro_batch * above_steps * ranks;
+    let on_each = if ranks > 1 { " on each GPU" } else { "" };
+    let fewer = best.shortfall - last_micro_batch * ranks;
+    let last = match last_micro_batch {
+        0 => String::new(),
+        last => format!(
+            ", or a last micro-batch of {last}{on_each} after these {steps}, where each loss is scaled by its samples / {} (a plain mean \
+             would count the last ones more)",
+            target - fewer
+        ),
+    };
+    format!(
+        " Exactly {} takes {accumulation_steps} steps of {micro_batch}{slower}{last}. The next total above is {above}: {above_steps} steps of \
+         {above_micro_batch}.",
+        target - fewer
+    )
 }
 
 /// What to run without training, in a sentence.

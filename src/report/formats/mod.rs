@@ -1,18 +1,13 @@
 //! Answers for other programs: a shell, the trainers that people use, an issue or a wiki.
 
-mod accelerate;
 mod env;
-mod hf;
 mod lengths;
-mod lightning;
 mod markdown;
 mod overview;
-mod python;
+mod snippets;
 
-pub use accelerate::accelerate;
-pub use env::env;
-pub use hf::hf;
-pub use lightning::lightning;
+use env::env;
+pub use env::no_env;
 pub use markdown::markdown;
 pub use overview::overview;
 
@@ -20,6 +15,10 @@ use super::fit::fit;
 use super::style::Style;
 use crate::jobs::{FitResult, Recommendation};
 use crate::model::{Mode, Variant};
+
+/// What is said in the place of a snippet where nothing fits.
+pub const NOTHING_FITS: &str =
+    "nothing fits, so there is nothing to train with; the format `text` says how much is missing";
 
 /// What an answer is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,17 +35,20 @@ pub enum Form {
     Lightning,
     /// Hugging Face's accelerate.
     Accelerate,
+    /// Plain PyTorch.
+    Python,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Form; 6] = [
+    pub const ALL: [Form; 7] = [
         Form::Text,
         Form::Markdown,
         Form::Env,
         Form::Hf,
         Form::Lightning,
         Form::Accelerate,
+        Form::Python,
     ];
 
     /// Its name, as `--format` of the command line has it.
@@ -58,21 +60,26 @@ impl Form {
             Form::Hf => "hf",
             Form::Lightning => "lightning",
             Form::Accelerate => "accelerate",
+            Form::Python => "python",
         }
     }
 
-    /// The answer in this form, as the command line writes it into a file. `None` where nothing fits and the form is of those
-    /// that a program runs: there is nothing to train with.
-    pub fn write(self, answer: &Answer) -> Option<String> {
-        let snippet = match self {
-            Form::Text => return Some(fit(answer.model, answer.result, &Style::default())),
-            Form::Markdown => return Some(markdown(&[*answer])),
-            Form::Env => env,
-            Form::Hf => hf,
-            Form::Lightning => lightning,
-            Form::Accelerate => accelerate,
+    /// The answer in this form, as the command line writes it into a file; a sentence on what to do where there is none: nothing fits, and
+    /// the form is of those that a program runs, or it has no words for what the answer depends on.
+    pub fn write(self, answer: &Answer) -> Result<String, String> {
+        let trainer = match self {
+            Form::Text => return Ok(fit(answer.model, answer.result, &Style::default())),
+            Form::Markdown => return Ok(markdown(&[*answer])),
+            Form::Env => return Ok(env(answer)),
+            Form::Hf => snippets::HF,
+            Form::Lightning => snippets::LIGHTNING,
+            Form::Accelerate => snippets::ACCELERATE,
+            Form::Python => snippets::PYTHON,
         };
-        (answer.best().micro_batch > 0).then(|| snippet(answer))
+        if answer.best().micro_batch == 0 {
+            return Err(NOTHING_FITS.to_owned());
+        }
+        snippets::written(trainer, answer)
     }
 }
 
@@ -87,6 +94,8 @@ pub struct Answer<'a> {
     pub world_size: u64,
     /// The answer.
     pub result: &'a FitResult,
+    /// The request, as it is stored and shown.
+    pub request: &'a serde_json::Value,
 }
 
 impl Answer<'_> {
@@ -109,7 +118,7 @@ impl Answer<'_> {
 mod tests {
     use super::*;
     use crate::jobs::{Environment, Headroom, VariantResult};
-    use crate::model::{Checkpointing, Optimizer, OptimizerImpl, Precision};
+    use crate::model::{Checkpointing, Precision};
     use crate::probe::Evidence;
 
     /// Twelve samples at a time, in eight steps, on two GPUs.
@@ -136,6 +145,7 @@ mod tests {
             speed_from: None,
             missing_bytes: None,
             host_bytes: 0,
+            exactly: None,
             next_batch: None,
             parallel: None,
             notes: Vec::new(),
@@ -169,133 +179,11 @@ mod tests {
         }
     }
 
-    fn written(write: fn(&Answer) -> String, variant: Variant) -> String {
-        let result = result(variant);
-        write(&Answer {
-            model: "gpt2",
-            length: None,
-            world_size: 2,
-            result: &result,
-        })
-    }
-
     fn mixed() -> Variant {
         Variant {
             precision: Precision::AmpFp16,
             checkpointing: Checkpointing::PerBlock,
             ..Variant::default()
-        }
-    }
-
-    #[test]
-    fn a_shell_gets_five_lines() {
-        assert_eq!(
-            written(env, mixed()),
-            "export BATCHFIT_MICRO_BATCH=12\nexport BATCHFIT_ACCUMULATION_STEPS=8\nexport BATCHFIT_GLOBAL_BATCH=192\n\
-             export BATCHFIT_WORLD_SIZE=2\nexport BATCHFIT_PEAK_RESERVED_BYTES=10737418240\n"
-        );
-    }
-
-    #[test]
-    fn trainers_get_what_they_call_it() {
-        insta::assert_snapshot!("hf", written(hf, mixed()));
-        insta::assert_snapshot!("lightning", written(lightning, mixed()));
-        insta::assert_snapshot!("accelerate", written(accelerate, mixed()));
-    }
-
-    #[test]
-    fn every_variant_is_told_or_said_to_be_beyond_a_trainer() {
-        let expected: [(Precision, Optimizer, OptimizerImpl, [&str; 3]); 5] = [
-            (
-                Precision::Fp32,
-                Optimizer::Sgd,
-                OptimizerImpl::Foreach,
-                [
-                    "optim=\"sgd\",\n",
-                    "precision=\"32-true\"",
-                    "mixed_precision=\"no\"",
-                ],
-            ),
-            (
-                Precision::AmpBf16,
-                Optimizer::SgdMomentum,
-                OptimizerImpl::Foreach,
-                [
-                    "bf16=True,\n    optim=\"sgd\",\n    optim_args=\"momentum=0.9\"",
-                    "precision=\"bf16-mixed\"",
-                    "momentum=0.9",
-                ],
-            ),
-            (
-                Precision::Bf16,
-                Optimizer::Adamw,
-                OptimizerImpl::Fused,
-                [
-                    "optim=\"adamw_torch_fused\"",
-                    "precision=\"bf16-true\"",
-                    "fused=True",
-                ],
-            ),
-            (
-                Precision::Fp16,
-                Optimizer::Adam,
-                OptimizerImpl::ForLoop,
-                [
-                    "optimizers=(torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, foreach=False), None)",
-                    "precision=\"16-true\"",
-                    "dtype=torch.float16",
-                ],
-            ),
-            (
-                Precision::Bf16,
-                Optimizer::Adamw,
-                OptimizerImpl::Foreach,
-                [
-                    "dtype=torch.bfloat16",
-                    "torch.optim.AdamW(self.parameters(), lr=LEARNING_RATE)",
-                    "dtype=torch.bfloat16",
-                ],
-            ),
-        ];
-        for (precision, optimizer, optimizer_impl, expected) in expected {
-            let variant = Variant {
-                precision,
-                optimizer,
-                optimizer_impl,
-                ..Variant::default()
-            };
-            for (write, expected) in [hf, lightning, accelerate].into_iter().zip(expected) {
-                let text = written(write, variant.clone());
-                assert!(
-                    text.contains(expected),
-                    "{variant}: {expected} is not in\n{text}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn inference_has_no_optimizer() {
-        let variant = Variant {
-            mode: Mode::Inference,
-            ..Variant::default()
-        };
-        for write in [hf, lightning, accelerate] {
-            let text = written(write, variant.clone());
-            assert!(text.contains("12") && !text.contains("optim"), "{text}");
-        }
-    }
-
-    #[test]
-    fn checkpointed_modules_are_named_and_cannot_end_a_comment() {
-        let variant = Variant {
-            checkpointing: Checkpointing::Modules(vec!["layer1.*\nimport os".to_owned()]),
-            ..Variant::default()
-        };
-        for write in [hf, lightning, accelerate] {
-            let text = written(write, variant.clone());
-            assert!(text.contains("layer1.* import os"), "{text}");
-            assert!(!text.contains("\nimport os"), "{text}");
         }
     }
 
@@ -307,6 +195,7 @@ mod tests {
             length: Some("512"),
             world_size: 1,
             result: &result,
+            request: &serde_json::Value::Null,
         };
 
         insta::assert_snapshot!("markdown", markdown(&[answer]));

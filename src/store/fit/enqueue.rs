@@ -1,5 +1,6 @@
 //! How fits come into the queue.
 
+use super::question_of;
 use super::terms::{FitTerms, IdempotencyKey, keep_key};
 use crate::model::Digest;
 use crate::store::engine::{Connection, ask};
@@ -12,7 +13,7 @@ use crate::store::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, askin
 pub struct NewFit {
     /// Its name.
     pub id: String,
-    /// What makes two requests the same question.
+    /// What makes two requests the same fit: the question, and the document that asks it.
     pub fingerprint: String,
     /// The version that answers it.
     pub batchfit_version: String,
@@ -124,6 +125,8 @@ async fn enqueue_on(
     space: UploadSpace,
 ) -> Result<Option<Enqueued>, StoreError> {
     let request = request_digest(&new.request);
+    let question = question_of(&new.fingerprint);
+    let beyond = format!("{question}~");
     let priority = new.terms.priority.name();
     let timeout_seconds = new.terms.timeout_seconds.map(i64::from);
     let mut transaction = connection
@@ -133,7 +136,7 @@ async fn enqueue_on(
     let added = ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught)
          SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
-                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart),
+                EXISTS (SELECT 1 FROM fit WHERE fingerprint >= ?15 AND fingerprint < ?16 AND state = 'failed' AND apart),
                 ?11, ?12, ?13, ?14
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
                             AND (state IN ('queued', 'running')
@@ -153,7 +156,9 @@ async fn enqueue_on(
         priority,
         timeout_seconds,
         new.model_digest,
-        new.taught,)
+        new.taught,
+        question,
+        beyond,)
     .map_err(asking("queue a fit"))?;
     if added == 0 {
         return Ok(None);

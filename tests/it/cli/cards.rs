@@ -59,7 +59,9 @@ fn a_machine_that_is_unknown_is_answered_with_the_nearest() {
             "of its kind there are p5.4xlarge, p5.48xlarge",
         ),
         ("gpu_8x_h100", "did you mean \"gpu_8x_h100_sxm5\"?"),
-        ("rtx4091", "did you mean \"rtx4090\"?"),
+        ("rxt4090", "did you mean \"rtx4090\"?"),
+        // Another card, with another amount of memory, is not offered.
+        ("rtx4091", "`batchfit cards` lists those that there are"),
     ] {
         let output = cards(&[name]);
         assert_eq!(output.status.code(), Some(2));

@@ -181,3 +181,40 @@ fn commands_are_found_with_what_they_print() {
     assert!(is_as_shown("resnet18\nresnet34\n", "resnet18\n...\n"));
     assert!(!is_as_shown("resnet34\n", "resnet18\n...\n"));
 }
+
+/// Nobody here owns the name on a registry: whoever registered it would decide what is installed.
+#[test]
+fn nothing_advises_to_install_a_package_of_another() {
+    const INSTALL: [&str; 4] = ["pip install", "pipx install", "uv add", "cargo install"];
+    let places = [
+        "src",
+        "crates",
+        "docs",
+        "clients",
+        "deploy",
+        "README.md",
+        "CONTRIBUTING.md",
+        "openapi.yaml",
+    ];
+    let mut pending: Vec<_> = places.map(|name| Path::new(ROOT).join(name)).into();
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+            continue;
+        }
+        let contents = fs::read(&path).unwrap();
+        for line in String::from_utf8_lossy(&contents).lines() {
+            let rest = INSTALL.iter().find_map(|it| Some(line.split_once(it)?.1));
+            let rest = rest.and_then(|rest| rest.split(['`', '#']).next());
+            let mut words = rest
+                .into_iter()
+                .flat_map(|rest| rest.split([' ', '\'', '"', ';', '(']));
+            let is_ours = words.any(|word| word.starts_with("batchfit") && !word.contains('/'));
+            assert!(!is_ours, "{}: {line}", path.display());
+        }
+    }
+}

@@ -169,7 +169,10 @@ fn without_the_package_the_extra_is_named() {
         assert_eq!(stdout(output), "");
         let said = stderr(output);
         assert!(said.contains(problem), "{said}");
-        assert!(said.contains("pip install 'batchfit[torch]'"), "{said}");
+        assert!(
+            said.contains("pip install './clients/python[torch]'"),
+            "{said}"
+        );
     }
     assert_eq!(nowhere.status.code(), Some(2));
     assert!(stderr(&nowhere).contains("--python: could not run /no/such/python"));
@@ -195,7 +198,7 @@ fn help_is_an_answer_without_python_too() {
         for part in [
             "Usage: batchfit export",
             "--python <PYTHON>",
-            "pip install 'batchfit[torch]'",
+            "pip install './clients/python[torch]'",
         ] {
             assert!(help.contains(part), "{part} in {help}");
         }

@@ -309,7 +309,7 @@ fn flags_that_contradict_each_other_are_refused() {
             "'--on <CARD>' cannot be used with '--device",
         ),
         (
-            ["--json", "--format", "env", "--verbose"],
+            ["--json", "--format", "hf", "--verbose"],
             "'--json' cannot be used with '--format",
         ),
         (

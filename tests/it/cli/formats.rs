@@ -40,14 +40,17 @@ fn a_shell_gets_five_assignments_of_the_answer() {
 }
 
 #[test]
-fn where_there_is_no_answer_a_shell_gets_nothing_to_evaluate() {
-    for (arguments, code) in [
-        (vec!["--format", "env", "--memory-limit", "1MiB"], 3),
-        (vec!["--format", "hf", "--memory-limit", "1MiB"], 3),
-        (vec!["--format", "env", "--target", "x"], 2),
-        (vec!["--format", "env", "--device", "cuda:4095"], 4),
-        (vec!["--format", "env", "--seq-len", "1,2"], 2),
-        (vec!["--format", "nothing"], 2),
+fn where_there_is_no_answer_a_shell_goes_no_further() {
+    let fails = "unset BATCHFIT_MICRO_BATCH BATCHFIT_ACCUMULATION_STEPS BATCHFIT_GLOBAL_BATCH BATCHFIT_WORLD_SIZE \
+                 BATCHFIT_PEAK_RESERVED_BYTES; false\n";
+    for (arguments, code, said) in [
+        (vec!["--format", "env", "--memory-limit", "1MiB"], 3, fails),
+        (vec!["--format", "hf", "--memory-limit", "1MiB"], 3, ""),
+        (vec!["--format", "env", "--target", "x"], 2, fails),
+        (vec!["--format", "env", "--device", "cuda:4095"], 4, fails),
+        (vec!["--format", "env", "--seq-len", "1,2"], 2, fails),
+        (vec!["--format=env", "--nothing"], 2, fails),
+        (vec!["--format", "nothing"], 2, ""),
     ] {
         let answered = fit(&arguments);
 
@@ -57,45 +60,22 @@ fn where_there_is_no_answer_a_shell_gets_nothing_to_evaluate() {
             "{arguments:?}: {}",
             stderr(&answered)
         );
-        assert_eq!(stdout(&answered), "", "{arguments:?}");
+        assert_eq!(stdout(&answered), said, "{arguments:?}");
         assert!(stderr(&answered).starts_with("error: "), "{arguments:?}");
     }
-}
-
-#[test]
-fn trainers_get_the_numbers_by_their_own_names() {
-    let target = ["--target", "1048576", "--optimizer", "adamw"];
-    let json = document(&fit(&[&target[..], &["--json"]].concat()));
-    let best = &json["result"]["recommendation"];
-    let (micro, steps) = (&best["micro_batch"], &best["accumulation_steps"]);
-    for (format, expected) in [
-        (
-            "hf",
-            [
-                format!("per_device_train_batch_size={micro},"),
-                format!("gradient_accumulation_steps={steps},"),
-            ],
-        ),
-        (
-            "lightning",
-            [
-                format!("DataModule(batch_size={micro})"),
-                format!("accumulate_grad_batches={steps},"),
-            ],
-        ),
-        (
-            "accelerate",
-            [
-                format!("DataLoader(dataset, batch_size={micro})"),
-                format!("gradient_accumulation_steps={steps},"),
-            ],
-        ),
-    ] {
-        let text = stdout(&fit(&[&target[..], &["--format", format]].concat()));
-
-        for part in expected {
-            assert!(text.contains(&part), "{part} is not in\n{text}");
-        }
+    for quoted in ["$(cat)", "\"$(cat)\""] {
+        let script =
+            format!("BATCHFIT_MICRO_BATCH=8; set -e; eval {quoted}; echo $BATCHFIT_MICRO_BATCH");
+        let mut shell = assert_cmd::Command::new("sh");
+        let ended = shell
+            .args(["-c", &script])
+            .write_stdin(fails)
+            .output()
+            .unwrap();
+        assert_eq!(
+            (ended.status.code(), stdout(&ended).as_str()),
+            (Some(1), "")
+        );
     }
 }
 

@@ -20,6 +20,7 @@ mod probe;
 mod recorded;
 mod recorder;
 mod replay;
+mod says;
 mod search;
 mod service;
 mod shell;

@@ -64,7 +64,7 @@ fn each_command_has_a_page() {
     );
     let fit = fs::read_to_string(place.directory.path().join("batchfit-fit.1")).unwrap();
     assert!(
-        fit.contains("seq\\-len") && fit.contains("eval $(batchfit fit"),
+        fit.contains("seq\\-len") && fit.contains("$(batchfit fit resnet50"),
         "{fit}"
     );
 }

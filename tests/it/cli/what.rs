@@ -18,7 +18,7 @@ fn ask(place: &Place, arguments: &[&str]) -> Output {
 /// Whether a config was read: whoever reads it refuses its class, or says who does.
 fn is_config_read(output: &Output) -> bool {
     let said = stderr(output);
-    output.status.code() == Some(2) && said.contains("batchfit export --hf")
+    output.status.code() == Some(2) && said.contains("does not know the class")
 }
 
 #[test]

@@ -70,6 +70,47 @@ async fn the_same_question_is_the_same_fit() {
     assert_eq!(engine.fits.load(Ordering::Relaxed), 1);
 }
 
+/// An equal question by another document, of somebody else: the work is shared, and each has their own words.
+#[tokio::test]
+async fn an_equal_question_in_other_words_has_its_own_document() {
+    let engine = Scripted::default();
+    let service = Service::start(engine.clone()).await;
+    let layers = |comma: &str, classes: u64| {
+        format!(
+            r#"{{"model": {{"layers": [{{"type": "linear", "out_features": {classes}{comma}}}], "input": {{"shape": [8]}}, "loss": "cross_entropy"}},
+                "device": "sim:h200", "memory_limit": {}}}"#,
+            if comma.is_empty() {
+                "\"8GiB\""
+            } else {
+                "8589934592"
+            }
+        )
+    };
+
+    let first = service.post_and_wait("/v1/fits", layers("", 4)).await;
+    let other = service
+        .post_and_wait("/v1/fits", layers(r#", "bias": true"#, 4))
+        .await;
+    let again = service
+        .post_and_wait("/v1/fits", layers(r#",   "bias":true"#, 4))
+        .await;
+
+    assert_eq!(engine.fits.load(Ordering::Relaxed), 1);
+    assert_ne!(first.id(), other.id());
+    assert_eq!(other.id(), again.id());
+    assert_eq!(first.json()["result"], other.json()["result"]);
+    let kept = service.get(other.header("location")).await.json();
+    assert_eq!(kept["request"]["memory_limit"], 8_589_934_592_u64);
+    assert_eq!(kept["request"]["model"]["layers"][0]["bias"], true);
+    let items = service.get("/v1/fits").await.json()["items"].clone();
+    assert_ne!(items[0]["model"], items[1]["model"]);
+    let nearest = service
+        .post("/v1/recommendations/nearest", layers("", 4))
+        .await
+        .json();
+    assert_eq!(nearest["recommendation"]["model"], items[1]["model"]);
+}
+
 #[tokio::test]
 async fn a_question_that_failed_is_asked_anew() {
     let broken = EngineError::DeviceFailed {

@@ -274,6 +274,7 @@ pub(super) fn result(request: &Request) -> FitResult {
         speed_from: Some(SpeedFrom::Calibrated),
         missing_bytes: None,
         host_bytes: 0,
+        exactly: None,
         next_batch: None,
         parallel: None,
         notes: Vec::new(),

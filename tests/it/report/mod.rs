@@ -41,6 +41,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         speed_from: None,
         missing_bytes: None,
         host_bytes: 0,
+        exactly: None,
         next_batch: None,
         parallel: None,
         notes: vec![

@@ -37,7 +37,7 @@ __all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "out
 
 
 # The extras that bring what may be missing.
-_EXTRAS = {"torch": "torch", "transformers": "huggingface", "lightning": "lightning", "accelerate": "accelerate"}
+_PACKAGES = ("torch", "transformers", "lightning", "accelerate")
 
 
 def __getattr__(name: str) -> object:
@@ -54,10 +54,9 @@ def _imported(name: str, module: str) -> object:
     try:
         return importlib.import_module(module, __name__)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
-        if extra is None:
+        if error.name not in _PACKAGES:
             raise
-        advice = f"batchfit.{name} needs {error.name}, which is not installed; install it by `pip install 'batchfit[{extra}]'`"
+        advice = f"batchfit.{name} needs {error.name}, which is not installed; install it by `pip install {error.name}`"
         raise ModuleNotFoundError(advice, name=error.name) from error
 
 

@@ -69,7 +69,7 @@ def __getattr__(name: str) -> Any:
                 return _finder(package)
             except ImportError:
                 continue
-        raise ImportError("batchfit.lightning needs Lightning: pip install 'batchfit[lightning]'")
+        raise ImportError("batchfit.lightning needs Lightning: pip install lightning")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

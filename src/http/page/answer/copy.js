@@ -6,6 +6,7 @@ const FORMATS = [
   ["hf", "Hugging Face"],
   ["lightning", "Lightning"],
   ["accelerate", "Accelerate"],
+  ["python", "PyTorch"],
   ["env", "Shell"],
 ];
 

@@ -44,7 +44,7 @@ use super::remarks::{began_anew, data_parallelism, others, ran_together, setting
 use super::room::Room;
 use super::suggest;
 use placed::placed;
-use simulated::{simulated, strategies};
+use simulated::{of_generation, simulated, strategies};
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
 ///
@@ -172,6 +172,9 @@ impl FitEngine {
                 return Err(absent);
             }
         };
+        request
+            .fits_on(device.total())
+            .map_err(EngineError::Invalid)?;
         match device {
             Resolved::Simulated(card) => {
                 notes.extend(data_parallelism(request, workload));
@@ -186,6 +189,7 @@ impl FitEngine {
                     Some(gpu) => gpu.device().to_owned(),
                     None => format!("cuda:{}", ready.gpu.ordinal),
                 };
+                notes.extend(of_generation(ready.gpu.compute, request));
                 let available = Bytes(ready.available_bytes);
                 let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
@@ -365,7 +369,11 @@ impl Engine for FitEngine {
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
         let inventory = || self.listed.within(LISTED, || self.inventory());
         let placed = placed(request, inventory)?;
-        Ok(match resolve(&placed.request.device, inventory)? {
+        let resolved = resolve(&placed.request.device, inventory)?;
+        request
+            .fits_on(resolved.total())
+            .map_err(EngineError::Invalid)?;
+        Ok(match resolved {
             Resolved::Simulated(_) => None,
             Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
         })

@@ -8,7 +8,7 @@ use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{Card, CardMemory, Workspaces};
 use crate::jobs::validate::settings_in_force;
 use crate::jobs::{EngineError, Environment, Headroom};
-use crate::model::{DeviceChoice, Parallel, Request, SearchMode, Variant, Workload};
+use crate::model::{DeviceChoice, Parallel, Precision, Request, SearchMode, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
 
@@ -42,6 +42,7 @@ pub(super) fn simulated<'a>(
     cancel: &Arc<AtomicBool>,
 ) -> Setting<'a> {
     let device = format!("sim:{}", card.name);
+    notes.extend(of_generation(card.capability.compute, request));
     notes.extend(card.notes());
     notes.extend(machines(request));
     notes.extend(uneven(request, card));
@@ -220,6 +221,32 @@ pub(in crate::jobs::fit) fn asked(
         Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
         None => settings.limit(memory.total),
     }
+}
+
+/// What a reader should know of a card's compute capability.
+pub(super) fn of_generation(compute: (u32, u32), request: &Request) -> Vec<String> {
+    /// The first that computes in bfloat16 (NVIDIA's CUDA C++ Programming Guide, "Arithmetic Instructions").
+    const WITH_BF16: (u32, u32) = (8, 0);
+    /// The first that PyTorch 2.11's wheels for CUDA 12.8 and 13.0 have kernels for (RELEASE.md, "CUDA Support Matrix").
+    const IN_WHEELS: (u32, u32) = (7, 5);
+    let (major, minor) = compute;
+    let is_bf16 =
+        |variant: &Variant| matches!(variant.precision, Precision::AmpBf16 | Precision::Bf16);
+    let mut notes = Vec::new();
+    if compute < WITH_BF16 && request.variants.iter().any(is_bf16) {
+        notes.push(format!(
+            "this card has no bfloat16 (compute capability {major}.{minor}; it takes 8.0): PyTorch runs it, products no faster than in \
+             float32 and convolutions without cuDNN, so that steps may take longer and other scratch memory than is said; `amp_fp16` (--amp \
+             fp16) is what this card is fast in"
+        ));
+    }
+    if compute < IN_WHEELS {
+        notes.push(format!(
+            "PyTorch 2.11's wheels for CUDA 12.8 and 13.0 have no kernels for compute capability {major}.{minor}: this card takes the wheel \
+             for CUDA 12.6"
+        ));
+    }
+    notes
 }
 
 /// How the variants of a request train with others.

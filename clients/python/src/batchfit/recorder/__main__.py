@@ -18,7 +18,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        print(f"batchfit: recording needs PyTorch: {error}; pip install 'batchfit[torch]'", file=sys.stderr)
+        print(f"batchfit: recording needs PyTorch: {error}; pip install torch", file=sys.stderr)
         return 2
     from .child import Child
     from .modules import Named
