@@ -158,7 +158,8 @@ impl Adapter {
         let lora = tracer.trained(|trained| trained.of_embedding(path).cloned())?;
         let place = Place::new(path.to_owned(), "peft.tuners.lora.layer.Embedding");
         let matrix = |name: &str, shape: &[u64]| {
-            let weight = tracer.adapter_parameter(&format!("{path}.{name}.default"), shape);
+            let weight =
+                tracer.adapter_parameter(&format!("{path}.{name}.default"), shape, lora.dtype);
             (place.clone(), weight)
         };
         Some(Box::new(Adapter {
