@@ -99,6 +99,30 @@ class TestHuggingFace(unittest.TestCase):
         self.assertIn("matmul.default", inside)
         self.assertEqual(inside[-1], "mul.Tensor")
 
+    def built(self, **more):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = {key: value for key, value in LLAMA.items() if key not in ("architectures", "model_type")}
+        return LlamaForCausalLM(LlamaConfig(**sizes, **more))
+
+    def test_layers_that_the_model_checkpoints_are_marked_and_keep_nothing_longer(self):
+        batch = parse_batch(["input_ids=i64[B,16]", "labels=i64[B,16]"])
+        plain, checkpointed = self.built(use_cache=False), self.built()
+        checkpointed.gradient_checkpointing_enable()
+        plain, checkpointed = (export_built(lambda model=model: model, batch, "model").document for model in (plain, checkpointed))
+
+        nodes = checkpointed["graph_module"]["graph"]["nodes"]
+        marked = ["torch.utils.checkpoint.checkpoint" in node["metadata"].get("nn_module_stack", "") for node in nodes]
+        inside = [".layers.0" in node["metadata"].get("nn_module_stack", "") and bool(node["outputs"]) for node in nodes]
+        self.assertEqual(marked, inside)
+        self.assertEqual(checkpointed["batchfit"]["releases"], plain["batchfit"]["releases"])
+
+    def test_values_in_a_cache_get_the_dtype_of_the_keys(self):
+        batch = parse_batch(["input_ids=i64[B,16]", "labels=i64[B,16]"])
+        cached, plain = (export_built(lambda use=use: self.built(use_cache=use), batch, "model").document for use in (True, False))
+
+        self.assertEqual(len(cached["batchfit"]["dtypes_of"]), len(plain["batchfit"]["dtypes_of"]) + 1)
+
     def test_images_are_as_large_as_the_config_says(self):
         document = export(VIT)
 

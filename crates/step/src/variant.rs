@@ -11,7 +11,7 @@ use crate::shape::DType;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// Everything in float32.
+    /// No autocast: everything in float32, or in the types that a graph of several types was exported in.
     #[default]
     Fp32,
     /// `torch.autocast(dtype=float16)` and a `GradScaler`; parameters in float32, or in the half precision
@@ -36,13 +36,14 @@ impl Precision {
         Precision::Fp16,
     ];
 
-    /// What something that is `exported` in a graph is stored in. Autocast runs over parameters of any type,
-    /// so half precision stays what it is under it.
-    pub const fn stored(self, exported: DType) -> DType {
-        match self.autocast() {
-            _ if !exported.is_float() => exported,
-            Some(_) if exported.is_half() => exported,
-            Some(_) | None => self.parameters(),
+    /// What something that is `exported` in a graph is stored in: half precision converts the whole model, and every other
+    /// precision leaves each type as it is.
+    pub fn stored(self, exported: DType) -> DType {
+        let wanted = self.parameters();
+        if wanted == DType::Float32 || !exported.is_float() {
+            exported
+        } else {
+            wanted
         }
     }
 

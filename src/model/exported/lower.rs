@@ -71,7 +71,7 @@ pub(super) fn lower<'a>(
         problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, notes } = signature::declare(
+    let Declared { tensors, mut notes } = signature::declare(
         &document.graph_module,
         &scope.types,
         &mut walk,
@@ -128,6 +128,14 @@ pub(super) fn lower<'a>(
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     graph.max_batch = max_batch;
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;
+    let modules = graph.modules.iter();
+    match modules.filter(|module| module.is_checkpoint()).count() {
+        0 => {}
+        calls => notes.push(format!(
+            "the model's own code checkpoints {calls} {} (torch.utils.checkpoint), and so does this answer",
+            if calls == 1 { "part" } else { "parts" }
+        )),
+    }
     Ok(Exported {
         graph,
         notes,

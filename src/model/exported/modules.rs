@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::signature::spec_path;
 use crate::aten::schema::{Arg, GraphText, Signature};
-use crate::graph::{Builder, ModuleId};
+use crate::graph::{Builder, CHECKPOINTED, ModuleId, REENTRANT};
 
 /// What tracing writes for nodes that no module ran.
 const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
@@ -58,7 +58,11 @@ impl<'a> Modules<'a> {
         let depth = usize::from(wrapped);
         let root_class = stacks
             .iter()
-            .find_map(|stack| entries(stack).nth(depth))
+            .find_map(|stack| {
+                entries(stack)
+                    .filter(|entry| !entry.is_checkpoint())
+                    .nth(depth)
+            })
             .map_or("Model", |entry| entry.class);
         Modules {
             root_class,
@@ -89,9 +93,15 @@ impl<'a> Modules<'a> {
         let mut call = Call {
             id: Builder::ROOT,
             path: String::new(),
-            in_wrapper: self.wrapped && entries(stack).nth(1).is_none(),
+            in_wrapper: self.wrapped && entries(stack).skip(1).all(|entry| entry.is_checkpoint()),
         };
-        for entry in entries(stack).skip(1 + usize::from(self.wrapped)) {
+        // The model itself is the root, also where the loss's code calls it under a checkpoint.
+        let mut roots = 1 + usize::from(self.wrapped);
+        for entry in entries(stack) {
+            if roots > 0 && !entry.is_checkpoint() {
+                roots -= 1;
+                continue;
+            }
             let path = self.strip(entry.path);
             if path.len() > LONGEST_PATH {
                 return Err(format!(
@@ -120,6 +130,11 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// Whether it is no module, but a call of `torch.utils.checkpoint.checkpoint`, which batchfit's exporter puts there.
+    fn is_checkpoint(&self) -> bool {
+        [CHECKPOINTED, REENTRANT].contains(&self.class)
+    }
+
     /// Tracing marks the second call of a module with `@1`, the third with `@2`, …
     fn earlier_calls(&self) -> u32 {
         let count = self.key.rsplit_once('@').map(|(_, count)| count);

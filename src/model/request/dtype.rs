@@ -1,5 +1,7 @@
 //! Whether an exported graph can run in the precisions asked for.
 
+use std::collections::BTreeSet;
+
 use crate::graph::{Graph, ParameterKind};
 use crate::model::invalid::Invalid;
 use crate::ops::{Cast, Op};
@@ -12,19 +14,19 @@ use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 /// A graph is exported in the dtype that its parameters will have: casts in the model's code, such as
 /// `.to(input_dtype)`, are frozen into it.
 pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>, Invalid> {
-    let mut dtypes = graph
+    let dtypes: BTreeSet<DType> = graph
         .parameters
         .iter()
         .filter(|parameter| parameter.kind != ParameterKind::Buffer)
         .map(|parameter| graph.value(parameter.value).dtype)
-        .filter(|dtype| dtype.is_float());
-    let Some(exported) = dtypes.next() else {
-        return Ok(Vec::new());
+        .filter(|dtype| dtype.is_float())
+        .collect();
+    let exported = match Vec::from_iter(dtypes)[..] {
+        [] => return Ok(Vec::new()),
+        [exported] => exported,
+        // Parameters of several types are the model's own doing.
+        ref several => return Ok(of_several(several, variants)),
     };
-    if dtypes.any(|dtype| dtype != exported) {
-        // Parameters of several dtypes are the model's own doing; nothing can be said about them.
-        return Ok(Vec::new());
-    }
     let mut notes = Vec::new();
     for variant in variants {
         let precision = variant.precision;
@@ -33,7 +35,11 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
             Parallel::Fsdp2(options) => options.mixed_precision.param_dtype,
             Parallel::None | Parallel::Ddp(_) | Parallel::Zero1(_) => None,
         };
-        let wanted = gathered.unwrap_or_else(|| precision.stored(exported));
+        let unless_gathered = match precision.autocast() {
+            Some(_) => precision.stored(exported),
+            None => precision.parameters(),
+        };
+        let wanted = gathered.unwrap_or(unless_gathered);
         let name = precision.name();
         if wanted == exported {
             if let Some(why) = cannot_unscale(exported, variant) {
@@ -45,11 +51,14 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
             continue;
         }
         if exported != DType::Float32 {
+            let mut own = Precision::ALL.iter().rev();
+            let own = own.find(|own| own.parameters() == exported);
+            let ask = own.map_or(String::new(), |own| format!("ask for {}, or ", own.name()));
             return Err(Invalid::at(
                 "/training/precision",
                 format!(
                     "{name} needs {wanted} parameters, but the graph was exported with {exported} ones; \
-                     export it in {wanted}"
+                     {ask}export it in {wanted}"
                 ),
             ));
         }
@@ -62,6 +71,31 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
         }
     }
     Ok(notes)
+}
+
+/// What becomes of a model whose parameters have several types, where that may surprise.
+fn of_several(dtypes: &[DType], variants: &[Variant]) -> Vec<String> {
+    let names: Vec<String> = dtypes.iter().map(DType::to_string).collect();
+    let names = names.join(" and ");
+    let mut notes: Vec<String> = variants
+        .iter()
+        .filter_map(|variant| {
+            let (name, wanted) = (variant.precision.name(), variant.precision.parameters());
+            match (variant.precision.autocast(), wanted) {
+                (Some(_), _) => None,
+                (None, DType::Float32) => Some(format!(
+                    "the graph's parameters are {names}, as exported: {name} is training without autocast, and \
+                     converts none of them"
+                )),
+                (None, _) => Some(format!(
+                    "the graph's parameters are {names}, and {name} makes all of them {wanted}; ask for fp32 to \
+                     train them in the types that they were exported in"
+                )),
+            }
+        })
+        .collect();
+    notes.dedup();
+    notes
 }
 
 /// Why `GradScaler.step` raises an error on gradients of this type, as PyTorch 2.11 was seen to.

@@ -110,6 +110,29 @@ fn steps_whose_loss_comes_in_chunks_allocate_and_free_what_pytorch_does() {
     compare("chunks/", 48);
 }
 
+#[test]
+fn steps_of_models_that_checkpoint_convert_and_switch_off_themselves_allocate_and_free_what_pytorch_does()
+ {
+    compare("own/", 20);
+}
+
+#[test]
+fn parameters_of_several_types_stay_what_they_are_unless_half_precision_is_asked_for() {
+    let graph = graphs("own/")["in-half"].to_string();
+    let notes = |precision: &str| {
+        let document = RequestDocument::from(json!({ "training": { "precision": precision } }));
+        let request = Request::parse_with_model(document, graph.as_bytes(), &["h200"]).unwrap();
+        request.lower().unwrap().notes.join("")
+    };
+
+    assert_eq!(
+        notes("fp32"),
+        "the graph's parameters are float32 and bfloat16, as exported: fp32 is training without autocast, and converts none of them"
+    );
+    assert!(notes("bf16").contains("bf16 makes all of them bfloat16"));
+    assert_eq!(notes("amp_bf16"), "");
+}
+
 /// A graph as it was exported, or the model of a request that builds it.
 fn read(document: &Value, precision: &str) -> Result<Graph, String> {
     if document.get("hf").is_none() {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use batchfit::graph::{Content, Graph, Lifetimes, ParameterKind, ValueId};
+use batchfit::graph::{CHECKPOINTED, Content, Graph, Lifetimes, ParameterKind, ValueId};
 use batchfit::model::exported;
 use batchfit::shape::DType;
 use serde_json::{Value, json};
@@ -292,6 +292,31 @@ fn the_prediction_is_what_the_model_made_before_the_loss_reshaped_it() {
 
     assert_eq!(graph.value(graph.prediction).name, "linear");
     assert_eq!(graph.modules[0].class, "demo.Model");
+}
+
+#[test]
+fn a_loss_that_its_code_checkpoints_stays_outside_of_the_model_and_is_said_so() {
+    let sketch = Sketch::new()
+        .parameter("p_table", "model.table.weight", &[16, 8])
+        .batch("y", LONG, &[-1, 4]);
+    let mut sketch = language_model(sketch, "p_table", "p_table");
+    for node in &mut sketch.nodes[2..] {
+        let stack = format!("{WRAPPER};checkpoint0,model.checkpoint0,{CHECKPOINTED}");
+        node["metadata"]["nn_module_stack"] = json!(stack);
+    }
+
+    let exported = sketch.read();
+
+    let graph = &exported.graph;
+    assert_eq!(graph.value(graph.prediction).name, "linear");
+    assert_eq!(graph.modules[0].class, "demo.Model");
+    assert_eq!(graph.module(graph.nodes[3].module).class, CHECKPOINTED);
+    assert_eq!(
+        exported.notes,
+        [
+            "the model's own code checkpoints 1 part (torch.utils.checkpoint), and so does this answer"
+        ]
+    );
 }
 
 #[test]

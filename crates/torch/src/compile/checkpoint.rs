@@ -4,8 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::rc::Rc;
 
-use crate::graph::{CHECKPOINTED, Graph, ModuleId};
+use super::forward::{Environment, Forward};
+use crate::eager::{
+    Draft, Eager, Elements, History, INPUTS, Leaf, Saved, Stop, Tensor, TensorBody, backward_of,
+};
+use crate::graph::{CHECKPOINTED, Graph, ModuleId, REENTRANT, ValueId};
+use crate::shape::DType;
 use batchfit_step::{Checkpointing, Globs};
 
 /// The node ranges that run under a checkpoint, by their first node.
@@ -22,7 +28,7 @@ pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range
     };
     // Beside what is asked for, what the model's code checkpoints itself.
     let chosen = outermost(graph, |id| {
-        asked[id.0 as usize] || graph.module(id).class == CHECKPOINTED
+        asked[id.0 as usize] || graph.module(id).is_checkpoint()
     });
     // A region is what follows each other inside of one block.
     let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -37,6 +43,116 @@ pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range
         open = block;
     }
     ranges
+}
+
+/// Whether a region runs as `use_reentrant=True` has it.
+pub(super) fn is_reentrant(graph: &Graph, region: &Range<usize>) -> bool {
+    let mut callers = graph.callers(graph.nodes[region.start].module);
+    callers.any(|id| graph.module(id).class == REENTRANT)
+}
+
+/// A call of `torch.utils.checkpoint.CheckpointFunction`: what its backward pass runs again.
+struct Reentrant {
+    forward: Rc<Forward>,
+    nodes: Range<usize>,
+    /// How many of the scopes that begin with the first node are open.
+    opened: usize,
+    /// What it reads, and whether that gets a gradient.
+    inputs: Vec<(ValueId, bool)>,
+    outputs: Vec<ValueId>,
+    autocast: Option<DType>,
+}
+
+impl Forward {
+    /// Runs nodes without gradients, and keeps what they read until their backward pass.
+    pub(super) fn checkpoint_function(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        (nodes, opened): (Range<usize>, usize),
+    ) -> Result<(), Stop> {
+        let inputs = self.read_from_outside(&nodes, environment);
+        let operands: Vec<_> = inputs.iter().map(|(_, tensor)| Some(tensor)).collect();
+        let mut draft = Draft::new(eager, &operands);
+        for (_, tensor) in &inputs {
+            draft.save(eager, "input", tensor)?;
+        }
+        let before = std::mem::replace(&mut eager.grad_enabled, false);
+        let ended = self.run_inside(eager, environment, nodes.clone(), opened);
+        eager.grad_enabled = before;
+        ended?;
+        let made = self.graph.nodes[nodes.clone()].iter();
+        let made = made.flat_map(|node| &node.outputs).filter_map(|id| {
+            let tensor = environment.get(id).filter(|tensor| tensor.dtype.is_float());
+            Some((
+                *id,
+                tensor?.alias(tensor?.shape.clone(), tensor?.strides.clone()),
+            ))
+        });
+        let (outputs, bodies): (Vec<ValueId>, Vec<TensorBody>) = made.unzip();
+        let wants = |(id, tensor): &(ValueId, Tensor)| (*id, tensor.requires_grad());
+        let call = Reentrant {
+            forward: Rc::clone(self),
+            nodes,
+            opened,
+            inputs: inputs.iter().map(wants).collect(),
+            outputs: outputs.clone(),
+            autocast: eager.autocast,
+        };
+        let results = draft.finish_many(eager, bodies, move |eager, gradients, saved| {
+            call.backward(eager, gradients, saved)
+        });
+        environment.extend(outputs.into_iter().zip(results));
+        Ok(())
+    }
+}
+
+impl Reentrant {
+    /// Runs all of the nodes again, and a backward pass of their own from what they make.
+    fn backward(
+        self,
+        eager: &mut Eager,
+        gradients: &[Option<Tensor>],
+        saved: &Saved,
+    ) -> Vec<Option<Tensor>> {
+        let mut environment = Environment::default();
+        let mut leaves = Vec::new();
+        for (place, ((id, wants), tensor)) in self.inputs.iter().zip(saved.iter()).enumerate() {
+            let mut input = TensorBody::from(Elements::clone(tensor));
+            let leaf = wants.then(|| {
+                Rc::new(Leaf {
+                    index: INPUTS + place,
+                    path: eager.label(),
+                    strides: tensor.strides.clone(),
+                    grad: None.into(),
+                })
+            });
+            input.history = leaf.clone().map(History::Leaf).into();
+            environment.insert(*id, Rc::new(input));
+            leaves.push(leaf);
+        }
+        let outside = (eager.grad_enabled, eager.autocast, eager.casts.take());
+        (eager.grad_enabled, eager.autocast) = (true, self.autocast);
+        let ended = self
+            .forward
+            .run_inside(eager, &mut environment, self.nodes, self.opened);
+        eager.casts.clear();
+        (eager.grad_enabled, eager.autocast, eager.casts) = outside;
+        let roots = self
+            .outputs
+            .iter()
+            .zip(gradients)
+            .filter_map(|(id, gradient)| {
+                Some((Tensor::clone(environment.get(id)?), gradient.clone()?))
+            });
+        // Cancelled, both tell nothing: the engine notices too before it goes on.
+        if ended.is_ok() {
+            let _ = backward_of(eager, roots.collect());
+        }
+        drop(environment);
+        let gradient = |leaf: Option<Rc<Leaf>>| leaf.and_then(|leaf| leaf.grad.take());
+        leaves.into_iter().map(gradient).collect()
+    }
 }
 
 /// For each module: whether it passes the test and is inside of none that does.

@@ -40,7 +40,7 @@ pub(super) fn construct(eager: &mut Eager, graph: &Arc<Graph>, variant: &Variant
         let path: Arc<str> = Arc::from(parameter.path.as_str());
         eager.set_label(&path);
         let value = graph.value(parameter.value);
-        let dtype = variant.precision.stored(value.dtype);
+        let dtype = super::stored(variant, value.dtype);
         let format = if parameter.channels_last {
             MemoryFormat::ChannelsLast
         } else {
@@ -162,7 +162,7 @@ impl Buffers {
         for node in &graph.nodes {
             let of = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
             let types = || node.inputs.iter().map(of).collect::<Vec<Type>>();
-            let stored = |dtype| variant.precision.stored(dtype);
+            let stored = |dtype| super::stored(variant, dtype);
             let Some((first, elements)) = node.op.flattened(&types, &stored) else {
                 continue;
             };

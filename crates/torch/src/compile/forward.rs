@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::casts::{is_without_autocast, returns};
-use super::checkpoint::regions;
+use super::checkpoint::{is_reentrant, regions};
 use super::functions::{Functions, Keeping};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
@@ -70,6 +70,8 @@ struct Scope {
 enum Around {
     /// `torch.utils.checkpoint`. Hugging Face's is outside of a module's hooks.
     Checkpoint,
+    /// The same with `use_reentrant=True`.
+    Reentrant,
     /// The hooks of a sharded unit.
     Unit(usize),
 }
@@ -104,7 +106,10 @@ fn checkpoints(graph: &Graph, variant: &Variant) -> BTreeMap<usize, Vec<Scope>> 
     let all = 0..graph.nodes.len();
     let regions = regions(graph, &variant.checkpointing).into_iter();
     let scope = |region: Range<usize>| {
-        let around = Around::Checkpoint;
+        let around = match is_reentrant(graph, &region) {
+            true => Around::Reentrant,
+            false => Around::Checkpoint,
+        };
         let end = region.end;
         (region.start, vec![Scope { end, around }])
     };
@@ -275,7 +280,7 @@ impl Forward {
     }
 
     /// The same inside of so many of the scopes that begin with the first of them.
-    fn run_inside(
+    pub(super) fn run_inside(
         self: &Rc<Self>,
         eager: &mut Eager,
         environment: &mut Environment,
@@ -293,6 +298,7 @@ impl Forward {
                 next = scope.end;
                 match scope.around {
                     Around::Checkpoint => self.checkpoint(eager, environment, inside)?,
+                    Around::Reentrant => self.checkpoint_function(eager, environment, inside)?,
                     Around::Unit(unit) => self.call_unit(eager, environment, inside, unit)?,
                 }
             } else if let Some(index) = self.function(&(next..nodes.end)) {
@@ -412,7 +418,7 @@ impl Forward {
     }
 
     /// Values that a region reads and does not make, parameters apart.
-    fn read_from_outside(
+    pub(super) fn read_from_outside(
         &self,
         region: &Range<usize>,
         environment: &Environment,

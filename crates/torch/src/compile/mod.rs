@@ -172,6 +172,20 @@ pub fn compile_memory_of_unless(
     )
 }
 
+/// What something that is `exported` in a graph is stored in. A graph in the type that `fully_shard` gathers parameters in says
+/// nothing of what shards are.
+fn stored(variant: &Variant, exported: DType) -> DType {
+    let gathered = match &variant.parallel {
+        Parallel::Fsdp2(options) => options.mixed_precision.param_dtype,
+        Parallel::None | Parallel::Ddp(_) | Parallel::Zero1(_) => None,
+    };
+    if gathered == Some(exported) && variant.precision.autocast().is_none() {
+        variant.precision.parameters()
+    } else {
+        variant.precision.stored(exported)
+    }
+}
+
 /// Whether a program says what its operations compute, or only what they allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Launches {
@@ -346,7 +360,7 @@ pub fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), CompileErr
     };
     let stored = |parameter: &Parameter| {
         let dtype = graph.value(parameter.value).dtype;
-        (parameter.value, variant.precision.stored(dtype))
+        (parameter.value, stored(variant, dtype))
     };
     let buffers = graph.parameters.iter();
     let buffers = buffers.filter(|parameter| parameter.kind == ParameterKind::Buffer);

@@ -312,7 +312,7 @@ impl Training {
         let make = |eager: &mut Eager, input: &Input| {
             let value = graph.value(input.value);
             eager.set_label(&Arc::from(value.name.as_str()));
-            let dtype = self.variant.precision.stored(value.dtype);
+            let dtype = super::stored(&self.variant, value.dtype);
             let tensor = eager.empty(&value.shape, dtype);
             let kernel = match input.content {
                 Content::Normal => Kernel::RandomNormal,

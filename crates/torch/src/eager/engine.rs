@@ -93,17 +93,40 @@ impl Heap {
     }
 }
 
+/// Leaves from this number on are no parameters, but what a reentrant checkpoint reads.
+pub const INPUTS: usize = 1 << 40;
+
 /// Runs the backward pass from `root`, whose gradient is `seed`.
 pub fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result<(), Stop> {
-    let Some(History::Made(start, _)) = &eager.history_of(root) else {
-        return Ok(());
-    };
-    let mut waiting = dependencies(start);
+    backward_of(eager, vec![(Tensor::clone(root), seed)])
+}
+
+/// The same from several roots, each with its gradient.
+pub fn backward_of(eager: &mut Eager, roots: Vec<(Tensor, Tensor)>) -> Result<(), Stop> {
     let mut gradients: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
-    let start = Ready::GradFn(Rc::clone(start));
-    gradients.insert(start.key(), vec![Some(seed)]);
+    let mut starts: Vec<Rc<GradFn>> = Vec::new();
+    for (root, seed) in roots {
+        match eager.history_of(&root) {
+            Some(History::Made(start, index)) => {
+                let width = start.outputs;
+                let buffer = gradients.entry(start.sequence);
+                let buffer = buffer.or_insert_with(|| vec![None; width]);
+                add_up(eager, &mut buffer[index], seed);
+                if !starts.iter().any(|other| Rc::ptr_eq(other, &start)) {
+                    starts.push(start);
+                }
+            }
+            Some(History::Leaf(leaf)) => accumulate(eager, &leaf, seed),
+            None => {}
+        }
+    }
+    let mut waiting = dependencies(&starts);
     let mut heap = Heap::default();
-    heap.push(start);
+    for start in starts {
+        if !waiting.contains_key(&start.sequence) {
+            heap.push(Ready::GradFn(start));
+        }
+    }
     while let Some(ready) = heap.pop() {
         eager.go_on()?;
         let incoming = gradients.remove(&ready.key()).unwrap_or_default();
@@ -149,16 +172,18 @@ pub fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result<(), St
 }
 
 /// How many gradients each operation waits for.
-fn dependencies(start: &Rc<GradFn>) -> HashMap<u64, usize> {
+fn dependencies(starts: &[Rc<GradFn>]) -> HashMap<u64, usize> {
     let mut waiting = HashMap::new();
-    let mut stack = vec![Rc::clone(start)];
+    let mut stack = starts.to_vec();
     while let Some(node) = stack.pop() {
         for edge in node.edges.borrow().iter() {
             let Some(to) = &edge.to else { continue };
             let (next, _) = Ready::of(to);
             let count = waiting.entry(next.key()).or_insert(0);
             *count += 1;
-            if let (1, Ready::GradFn(next)) = (*count, next) {
+            if let (1, Ready::GradFn(next)) = (*count, next)
+                && !starts.iter().any(|start| Rc::ptr_eq(start, &next))
+            {
                 stack.push(next);
             }
         }
@@ -296,6 +321,8 @@ fn keep(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
         drop(gradient);
         Rc::new(copy)
     };
-    eager.relabel(&mine, Category::Gradients, &leaf.path);
+    if leaf.index < INPUTS {
+        eager.relabel(&mine, Category::Gradients, &leaf.path);
+    }
     *leaf.grad.borrow_mut() = Some(mine);
 }

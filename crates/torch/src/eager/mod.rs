@@ -15,7 +15,7 @@ mod writing;
 
 pub use autograd::{Draft, Saved, Slot};
 pub use checkpoint::{Frame, Region};
-pub use engine::backward;
+pub use engine::{INPUTS, backward, backward_of};
 pub use process::{Eager, Stop, Thread, Watcher};
 pub use recorder::Storage;
 pub use tensor::{Elements, History, Leaf, Tensor, TensorBody};

@@ -38,6 +38,9 @@ pub struct Value {
 /// The class of a call that the model's own code passes to `torch.utils.checkpoint.checkpoint`.
 pub const CHECKPOINTED: &str = "torch.utils.checkpoint.checkpoint";
 
+/// The same with `use_reentrant=True`, which is PyTorch's default.
+pub const REENTRANT: &str = "torch.utils.checkpoint.CheckpointFunction";
+
 /// A module call site: what `nn_module_stack` of an exported graph names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Module {
@@ -138,6 +141,13 @@ pub struct Graph {
     /// The largest batch that the graph holds for, where it was exported with one: for a larger one the model's code
     /// takes another path.
     pub max_batch: Option<u64>,
+}
+
+impl Module {
+    /// Whether it is no module, but a call that the model's own code checkpoints.
+    pub fn is_checkpoint(&self) -> bool {
+        [CHECKPOINTED, REENTRANT].contains(&self.class.as_str())
+    }
 }
 
 impl Graph {

@@ -57,7 +57,7 @@ fn trained(graph: &Graph, variant: &Variant) -> Vec<Trained> {
             Trained {
                 rows: value.shape.first().map_or(1, |rows| rows.at(1)),
                 elements: numel(&value.shape).at(1),
-                bytes_each: variant.precision.stored(value.dtype).size(),
+                bytes_each: crate::compile::stored(variant, value.dtype).size(),
             }
         })
         .collect()

@@ -122,6 +122,9 @@ fn read_part(args: &Arguments<'_>) -> Result<Read, String> {
     Ok((part(args, &args.shape(input))?.into(), vec![input]))
 }
 
+/// A batch that is larger than what is added to lengths which depend on it.
+const MANY: u64 = 1 << 20;
+
 /// Most parts that a tensor may be taken apart into.
 const MOST_PARTS: u64 = 1 << 16;
 
@@ -224,7 +227,16 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         // Whole parts, as many as fit, and the rest.
         let whole = match (from[dim].as_fixed(), size.as_fixed()) {
             (Some(length), Some(size)) => length.checked_div(size),
-            _ => from[dim].checked_div(size).and_then(Extent::as_fixed),
+            _ => from[dim]
+                .checked_div(size)
+                .and_then(Extent::as_fixed)
+                // Of a length that the size does not divide, the last part is shorter: as many as for most batches.
+                .or_else(|| {
+                    from[dim]
+                        .at(MANY)
+                        .checked_sub(1)?
+                        .checked_div(size.at(MANY))
+                }),
         };
         let whole = whole.filter(|n| *n <= MOST_PARTS).ok_or_else(problem)?;
         let rest = from[dim].checked_sub(size * Extent::fixed(whole));

@@ -130,7 +130,7 @@ impl Model<'_> {
 
     fn stored(&self, index: usize) -> DType {
         let value = self.graph.value(self.graph.parameters[index].value);
-        self.variant.precision.stored(value.dtype)
+        crate::compile::stored(self.variant, value.dtype)
     }
 
     /// This rank's rows of a parameter, and what all of it will be gathered to.
