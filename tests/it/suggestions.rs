@@ -308,19 +308,14 @@ fn a_job_of_several_gpus_is_told_of_shards_more_gpus_and_the_memory_of_the_host(
         }
         let answer = fit(&request).unwrap();
 
-        assert_eq!(answer.recommendation.micro_batch, 0);
         compare(&request, &answer);
-        let reaches = |change: &str| {
+        let fits = |change: &str| {
             let mut all = answer.suggestions.iter();
-            all.find(|one| one.change == change).map(|one| one.reaches)
+            all.any(|one| one.change == change && one.micro_batch > 0)
         };
         let offloaded = ["one GPU", "2 GPUs"][usize::from(ranks > 1)];
         let offloaded = format!("FSDP2 on {offloaded} with cpu_offload");
         let more = format!("FSDP2 on {} GPUs", 8 * ranks);
-        assert_eq!(
-            [reaches(&offloaded), reaches(&more)],
-            [Some(true); 2],
-            "{strategy}"
-        );
+        assert!(fits(&offloaded) && fits(&more), "{strategy}");
     }
 }
