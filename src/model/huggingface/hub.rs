@@ -159,7 +159,6 @@ mod tests {
     use crate::graph::Graph;
     use crate::model::Invalid;
     use crate::model::huggingface::{Run, lower, parse};
-    use crate::shape::DType;
     use serde_json::json;
 
     /// A length that every model takes whose config names none.

@@ -329,7 +329,7 @@ impl Task<'_> {
         tracer.train(self.training.trained(&self.config));
         let eager = self.written.filter(|_| self.is_eager);
         tracer.attend(Attending {
-            eager: eager.map(|written| written.softmax),
+            eager: eager.map(|written| written.eager),
             ..Attending::default()
         });
         tracer

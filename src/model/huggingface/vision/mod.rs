@@ -130,12 +130,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::evenly_up_to;
-    use crate::model::huggingface::{lower, parse};
-    use crate::shape::DType;
+    use crate::model::huggingface::{Run, lower, parse};
 
     /// What is wrong with a model, and where.
     fn problem(model: &Value) -> String {
-        let built = parse(model, "/model").and_then(|model| lower(&model, DType::Float32));
+        let built = parse(model, "/model").and_then(|model| lower(&model, Run::default()));
         let invalid = built.expect_err("something is wrong with it");
         format!("{}: {}", invalid.pointer, invalid.problem)
     }
