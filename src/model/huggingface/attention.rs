@@ -4,35 +4,49 @@ use super::Task;
 use super::tasks::stem;
 use crate::model::tracing::functional::{self, Attention};
 use crate::model::tracing::{
-    Attending, Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
+    Attending, Eager, Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer,
+    Views as _,
 };
 use crate::shape::{DType, Extent, numel};
 
 /// How a family attends, apart from how it calls `scaled_dot_product_attention`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The type in which `eager_attention_forward` makes probabilities, where it names one.
-    pub(super) softmax: Option<DType>,
+    pub(super) eager: Eager,
     /// Whether tokens attend to those before them alone; `None` where there are no texts, which could be padded.
     pub(super) causal: Option<bool>,
 }
 
+/// Probabilities in float32, in the type of the queries after that, or as they come.
+const IN_FLOAT32: Eager = Eager {
+    softmax: Some(DType::Float32),
+    casts: true,
+};
+const CAST: Eager = Eager {
+    softmax: None,
+    ..IN_FLOAT32
+};
+const AS_IT_IS: Eager = Eager {
+    casts: false,
+    ..CAST
+};
+
 /// Families by what their classes' names begin with, and how their `eager_attention_forward` and masks are written.
-const WRITTEN: &[(&str, Option<DType>, Option<bool>)] = &[
+const WRITTEN: &[(&str, Eager, Option<bool>)] = &[
     (
         "Llama Mistral Mixtral Qwen2 Qwen2Moe Qwen3 Qwen3Moe Gemma Gemma3 Phi Phi3 Olmo Olmo2 Granite SmolLM3 DeepseekV2 \
          DeepseekV3 GPTNeoX OPT",
-        Some(DType::Float32),
+        IN_FLOAT32,
         Some(true),
     ),
-    ("GPT2", None, Some(true)),
+    ("GPT2", CAST, Some(true)),
     (
         "Bert Roberta XLMRoberta Camembert DistilBert Albert Electra",
-        None,
+        AS_IT_IS,
         Some(false),
     ),
-    ("ViT DeiT Swin CLIP", Some(DType::Float32), None),
-    ("Dinov2", None, None),
+    ("ViT DeiT Swin CLIP", IN_FLOAT32, None),
+    ("Dinov2", AS_IT_IS, None),
 ];
 
 /// How attention is written for a class, where it is known.
@@ -40,8 +54,8 @@ pub(super) fn written(class: &str) -> Option<Written> {
     let stem = stem(class);
     let is_known = |stems: &str| stems.split(' ').any(|known| known == stem);
     let mut known = WRITTEN.iter().filter(|(stems, ..)| is_known(stems));
-    let (_, softmax, causal) = *known.next()?;
-    Some(Written { softmax, causal })
+    let (_, eager, causal) = *known.next()?;
+    Some(Written { eager, causal })
 }
 
 /// Runs `forward` on texts, which are padded if the request says so.
@@ -62,7 +76,7 @@ pub(super) fn padded<T>(task: &Task<'_>, ids: &Tensor, forward: impl FnOnce() ->
     } else {
         // `create_bidirectional_mask`.
         Attending {
-            mask: Some(of_padding(&attention_mask, false)),
+            mask: Some(of_padding(&attention_mask, false, |mask| mask)),
             ..before.clone()
         }
     });
@@ -92,7 +106,7 @@ pub(super) fn causal_mask_of(attention_mask: &Tensor) -> Option<Tensor> {
         return Some(causal_biases(attention_mask, tracer.dtype()));
     }
     if attending.padding.is_some() {
-        return Some(of_padding(attention_mask, true));
+        return Some(of_padding(attention_mask, true, |mask| mask));
     }
     look_for_padding(attention_mask);
     None
@@ -103,21 +117,27 @@ pub(super) fn eager(
     query: &Tensor,
     (key, value): (Tensor, Tensor),
     settings: &Attention<'_>,
-    softmax: Option<DType>,
+    eager: Eager,
 ) -> Tensor {
     let mut weights = query.matmul((&key).transpose(2, 3));
     weights = (&weights).mul_number(settings.scale.unwrap_or(1.0));
     if let Some(mask) = settings.mask {
         weights = (&weights).add(mask);
     }
-    weights = (&weights).softmax(-1, softmax);
-    if softmax.is_some() {
-        weights = (&weights).to_dtype_of(query.dtype());
+    if eager.softmax.is_some() {
+        let of_query = query.dtype();
+        weights = (&weights).softmax(-1, eager.softmax).to_dtype_of(of_query);
+    } else {
+        weights = (&weights).softmax(-1, None);
+        if eager.casts {
+            weights = (&weights).to_dtype_of(value.dtype());
+        }
     }
     weights = functional::dropout(&weights, settings.dropout);
     let mut output = (&weights).matmul(&value);
     output = (&output).transpose(1, 2).contiguous();
-    output.and_drop((weights, key, value))
+    query.tracer().keep_for_caller(weights);
+    output.and_drop((key, value))
 }
 
 /// `sdpa_attention_forward`, or what stands in its place.
@@ -130,8 +150,8 @@ pub(super) fn sdpa(
     let (mut key, mut value) = (key.clone(), value.clone());
     let attending = query.tracer().attending();
     let settings = settings.or_masked(attending.mask.as_ref());
-    if let Some(softmax) = attending.eager {
-        return eager(query, (key, value), &settings, softmax);
+    if let Some(how) = attending.eager {
+        return eager(query, (key, value), &settings, how);
     }
     only_prompt(query, [&mut key, &mut value], &settings);
     let mut output = functional::attention(query, &key, &value, settings);
@@ -200,25 +220,29 @@ pub(super) fn causal_mask(tracer: &Tracer, batch: Extent, seq_len: u64) -> Tenso
 
 /// `create_causal_mask` of eager attention: what is added to scores of this dtype.
 pub(super) fn causal_biases(attention_mask: &Tensor, dtype: DType) -> Tensor {
-    biases(of_padding(attention_mask, true), dtype)
+    of_padding(attention_mask, true, |mask| biases(mask, dtype))
 }
 
-/// Truth values of queries and keys, of which padding is none; attention is to all tokens, or to those before.
-fn of_padding(attention_mask: &Tensor, is_causal: bool) -> Tensor {
+/// What `mask` makes of truth values of queries and keys, of which padding is none; attention is to all tokens, or to those before.
+fn of_padding(
+    attention_mask: &Tensor,
+    is_causal: bool,
+    mask: impl FnOnce(Tensor) -> Tensor,
+) -> Tensor {
     let tracer = attention_mask.tracer();
     let padding_mask = attention_mask.to(DType::Bool);
     let indices = Indices::new(&tracer, padding_mask.size(0), padding_mask.length(1));
     let (query, key) = (&indices.query, &indices.key);
-    let mut mask = query.new_ones(&[], DType::Bool);
+    let mut allowed = query.new_ones(&[], DType::Bool);
     let seen = if is_causal {
         key.at_most(query)
     } else {
         // `q_idx >= 0`, of the same shape and type.
         query.not_equal_to_number(-1_i64)
     };
-    mask = (&mask).and(seen);
-    mask = (&mask).and((&padding_mask).index(&[Some(&indices.sample), Some(key)]));
-    indices.expanded(mask).and_drop(padding_mask)
+    allowed = (&allowed).and(seen);
+    allowed = (&allowed).and((&padding_mask).index(&[Some(&indices.sample), Some(key)]));
+    mask(indices.expanded(allowed)).and_drop(padding_mask)
 }
 
 /// What is added to scores of this dtype for truth values: `eager_mask`.

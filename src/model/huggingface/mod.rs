@@ -362,7 +362,7 @@ impl Task<'_> {
         tracer.train(self.training.trained(&self.config, self.adapters));
         let eager = self.written.filter(|_| self.is_eager);
         tracer.attend(Attending {
-            eager: eager.map(|written| written.softmax),
+            eager: eager.map(|written| written.eager),
             ..Attending::default()
         });
         tracer

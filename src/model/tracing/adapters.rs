@@ -193,7 +193,7 @@ impl Adapter {
             }
             result = (&result).add(&output);
             result = (&result).to_dtype_of(result_dtype);
-            result.and_drop((output, after_a, embedding_b, embedding_a))
+            result.and_drop((embedding_a, embedding_b, after_a, output))
         })
     }
 

@@ -25,5 +25,5 @@ pub(crate) use operands::Tensors;
 pub(crate) use place::Place;
 pub(crate) use pointwise::{Pointwise, Scalar};
 pub(crate) use reductions::Reductions;
-pub(crate) use tracer::{AsksFor, Attending, Tensor, Tracer};
+pub(crate) use tracer::{AsksFor, Attending, Eager, Tensor, Tracer};
 pub(crate) use views::Views;

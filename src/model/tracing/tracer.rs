@@ -44,16 +44,27 @@ struct State {
     dtype: DType,
     trained: Trained,
     attending: Attending,
+    /// What modules returned and their callers name till they end, by how many calls these are in.
+    kept: Vec<(usize, Tensor)>,
     error: Option<GraphError>,
     /// Whether the loss exists: what is let go of now was alive with it.
     is_over: bool,
 }
 
+/// How `eager_attention_forward` makes probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Eager {
+    /// The type that its softmax names, if it names one.
+    pub(crate) softmax: Option<DType>,
+    /// Whether they are cast to the type of queries then.
+    pub(crate) casts: bool,
+}
+
 /// How all attention runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attending {
-    /// Whether it is written out, and in which type probabilities are then made, if one is named.
-    pub(crate) eager: Option<Option<DType>>,
+    /// How it is written out, where it is.
+    pub(crate) eager: Option<Eager>,
     /// `attention_mask` of texts that are padded, where causal masks are to be made of it.
     pub(crate) padding: Option<Tensor>,
     /// The mask that all layers are given.
@@ -116,6 +127,7 @@ impl Tracer {
             dtype,
             trained: Trained::default(),
             attending: Attending::default(),
+            kept: Vec::new(),
             error: None,
             is_over: false,
         })))
@@ -255,8 +267,21 @@ impl Tracer {
             state.calls.push(call);
         }
         let result = forward();
-        self.0.borrow_mut().calls.pop();
+        let mut state = self.0.borrow_mut();
+        let depth = state.calls.len();
+        state.calls.pop();
+        let is_kept = |(until, _): &mut (usize, Tensor)| *until >= depth;
+        let gone: Vec<_> = state.kept.extract_if(.., is_kept).collect();
+        drop(state);
+        drop(gone);
         result
+    }
+
+    /// Names a tensor until whoever calls the module that runs now ends, as `output, _ = self.attention(...)` does.
+    pub(crate) fn keep_for_caller(&self, x: Tensor) {
+        let mut state = self.0.borrow_mut();
+        let caller = state.calls.len().saturating_sub(1);
+        state.kept.push((caller, x));
     }
 
     /// Runs code under `torch.no_grad()`.

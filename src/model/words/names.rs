@@ -60,7 +60,6 @@ const MODEL_FIELDS: &[&str] = &[
     "image_size",
     "padded",
     "task",
-    "num_labels",
     "num_classes",
     "in_channels",
 ];

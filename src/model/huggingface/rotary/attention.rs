@@ -235,8 +235,8 @@ pub(super) fn sdpa(
             value = repeat(&value, heads / kv_heads);
         }
     }
-    if let Some(softmax) = attending.eager {
-        return eager(query, (key, value), &settings, softmax);
+    if let Some(how) = attending.eager {
+        return eager(query, (key, value), &settings, how);
     }
     let settings = Settings {
         grouped,
