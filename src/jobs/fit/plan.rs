@@ -33,7 +33,7 @@ pub(super) struct Chosen {
 /// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where nobody knows how
 /// long steps take, how many times as many steps.
 const MUCH_SLOWER: f64 = 1.25;
-const MANY_MORE_STEPS: u64 = 4;
+const MANY_MORE_STEPS: u64 = 8;
 
 /// What of a target may be missing for that, at most: one sample in so many.
 const HARDLY_FEWER: u64 = 16;
