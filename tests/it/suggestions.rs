@@ -76,7 +76,9 @@ fn compare(request: &Value, answer: &FitResult) {
         );
         let before = &answer.recommendation;
         let at_once = suggestion.micro_batch * suggestion.world_size;
-        let gained = i64::try_from(at_once).unwrap() - i64::try_from(before.micro_batch).unwrap();
+        let ranks = before.parallel.as_ref().map_or(1, |all| all.world_size);
+        let gained =
+            i64::try_from(at_once).unwrap() - i64::try_from(before.micro_batch * ranks).unwrap();
         assert_eq!(suggestion.gained, gained, "{change}");
         let speed = |seconds: Option<f64>| seconds.map(f64::to_bits);
         assert_eq!(

@@ -105,7 +105,7 @@ fn a_target_is_made_by_a_plan_that_is_safe_at_every_length() {
     let best = &result["recommendation"];
     assert_eq!(
         [&best["micro_batch"], &best["accumulation_steps"]],
-        [&json!(79), &json!(2)],
+        [&json!(158), &json!(1)],
         "{best}"
     );
 }

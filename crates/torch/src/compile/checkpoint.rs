@@ -10,7 +10,7 @@ use super::forward::{Environment, Forward};
 use crate::eager::{
     Draft, Eager, Elements, History, INPUTS, Leaf, Saved, Stop, Tensor, TensorBody, backward_of,
 };
-use crate::graph::{CHECKPOINTED, Graph, ModuleId, REENTRANT, ValueId};
+use crate::graph::{Graph, ModuleId, REENTRANT, ValueId};
 use crate::shape::DType;
 use batchfit_step::{Checkpointing, Globs};
 
