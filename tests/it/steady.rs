@@ -2,6 +2,7 @@
 //! (`tests/record/first_step_retries.py`).
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,8 +78,9 @@ fn retries_are_told_by_the_step_that_they_happen_in() {
             .iter()
             .map(|step| step.retries.unwrap())
             .collect();
-        table += &format!(
-            "{} {} in {} GiB, batch {}: {:?} {:?}, simulated {:?} {simulated:?}\n",
+        let _ = writeln!(
+            table,
+            "{} {} in {} GiB, batch {}: {:?} {:?}, simulated {:?} {simulated:?}",
             row.model,
             row.pixels,
             row.limit_gib,
@@ -127,7 +129,7 @@ fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
         if !runs || found.micro_batch * 100 < steady * 80 {
             wrong.push(line.clone());
         }
-        table += &format!("{line}\n");
+        let _ = writeln!(table, "{line}");
     }
     println!("{table}");
     assert!(wrong.is_empty(), "{wrong:#?}");

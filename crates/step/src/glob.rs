@@ -89,6 +89,10 @@ impl Globs {
     }
 
     /// The first of them that matches none of these paths.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an iterator is not borrowed anywhere else"
+    )]
     pub fn unmatched<'a>(&self, paths: impl Iterator<Item = &'a str> + Clone) -> Option<&str> {
         let is_idle =
             |(_, globs): &&(String, [Glob; 2])| !paths.clone().any(|path| is_match(globs, path));

@@ -177,11 +177,11 @@ fn print(
     no_gpu: Option<&str>,
     style: &Style,
 ) -> Result<(), Trouble> {
-    let named = |answered: &Answered| {
+    let described = |answered: &Answered| {
         let asked = serde_json::from_str(answered.document.request.as_str()).unwrap_or_default();
         (jobs::model_name(&answered.one.request), asked)
     };
-    let names: Vec<(String, Value)> = answered.iter().map(named).collect();
+    let names: Vec<(String, Value)> = answered.iter().map(described).collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)

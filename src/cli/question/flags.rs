@@ -42,6 +42,7 @@ impl Given {
 const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
 
 /// Everything that flags set.
+#[expect(clippy::too_many_lines, reason = "a line for each flag")]
 pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     let mut given = Vec::new();
     let mut put = |flag: &str, place: &[&str], value: Option<Value>| {

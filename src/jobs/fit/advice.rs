@@ -24,6 +24,10 @@ const MUCH_HEADROOM: u64 = 20;
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
 
 /// Says what to train one variant with; `accumulation` is the number of micro-steps asked for.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a line for each member of the answer"
+)]
 pub(super) fn recommend(
     wish: Wish,
     accumulation: u32,

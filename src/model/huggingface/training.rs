@@ -142,16 +142,17 @@ impl Training {
         modules.extend(graph.modules.iter().map(|module| own(&module.path)));
         let mut notes = Vec::new();
         for (index, name) in names.iter().enumerate() {
-            let mut named = modules
+            let mut called = modules
                 .iter()
                 .filter(|path| Targets::names(name, path))
                 .peekable();
-            if named.peek().is_none() {
+            if called.peek().is_none() {
                 notes.push(format!(
                     "no module is called {name}, which PEFT passes over"
                 ));
             }
-            if let Some(path) = named.find(|path| !modules.contains(&*format!("{path}.base_layer")))
+            if let Some(path) =
+                called.find(|path| !modules.contains(&*format!("{path}.base_layer")))
             {
                 let at = format!("{pointer}/lora/target_modules/{index}");
                 let problem = format!(

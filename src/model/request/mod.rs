@@ -270,6 +270,7 @@ impl Request {
     }
 
     /// Everything but the model and the document.
+    #[expect(clippy::too_many_lines, reason = "a line for each member")]
     fn around(
         model: ModelSource,
         fields: &Fields<'_>,

@@ -65,12 +65,12 @@ const STRATEGIES: [(&str, Strategy); 4] = [
     ("fsdp2", Strategy::Fsdp2),
 ];
 
-/// What DeepSpeed's engine holds for each parameter, as recorded of version 0.19.8 and as its configuration says: weights and
+/// What `DeepSpeed`'s engine holds for each parameter, as recorded of version 0.19.8 and as its configuration says: weights and
 /// gradients in bf16, and a share of float32 weights and Adam's moments.
 pub const DEEPSPEED: &str = "for bf16 weights it holds 16 bytes a parameter (2 of weights, 2 of gradients, and 12 of float32 weights and \
     moments, which its ranks share), and its buckets besides";
 
-/// What it is called beside that, and FairScale's ZeRO-2.
+/// What it is called beside that, and `FairScale`'s ZeRO-2.
 const ZERO: [&str; 6] = ["zero2", "zero_2", "zero3", "zero_3", "sdp", "sharded_ddp"];
 
 /// Ways of training on several GPUs that are not modelled: what they are called, and what to do.

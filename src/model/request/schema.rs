@@ -192,6 +192,7 @@ pub(super) struct GenerationSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Model)]
+#[expect(clippy::large_enum_variant, reason = "for its schema alone")]
 pub(super) enum ModelSchema {
     /// A well-known model by name, with overrides: see `GET /v1/presets`.
     #[schema(title = "Preset")]

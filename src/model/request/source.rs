@@ -40,7 +40,7 @@ const EXPORTED_FIELDS: [&str; 2] = ["exported", "seq_len"];
 const LONGEST: u64 = 1 << 24;
 
 /// What a model's description may take in memory, apart from a graph and a list of layers: a config that names the 21,841 classes of
-/// ImageNet in two tables takes half of it.
+/// `ImageNet` in two tables takes half of it.
 const MEMBERS_BYTES: usize = 16 << 20;
 
 /// A model description that has been read but not lowered.

@@ -37,6 +37,10 @@ impl Linear {
     }
 
     /// One whose weight is another module's.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every module takes its path"
+    )]
     pub(crate) fn tied(path: String, weight: &Tensor, bias: Option<Tensor>) -> Linear {
         let tracer = weight.tracer();
         let [outputs, inputs] = [0, 1].map(|dim| weight.length(dim));
@@ -70,6 +74,10 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every module takes its path"
+    )]
     pub(crate) fn new(tracer: &Tracer, path: String, sizes: [u64; 2]) -> Embedding {
         let own = Adapter::path_of_embedding(tracer, &path);
         Embedding {

@@ -110,6 +110,7 @@ fn filled(mut text: &str, words: &Words) -> String {
     out + text
 }
 
+#[expect(clippy::too_many_lines, reason = "a line for each word")]
 fn words(answer: &Answer) -> Words {
     let (best, variant) = (answer.best(), answer.variant());
     let model = &answer.request["model"];
@@ -213,7 +214,7 @@ fn words(answer: &Answer) -> Words {
         }
         Parallel::Fsdp2(sharded) => {
             let policy = &sharded.mixed_precision;
-            let types = [
+            let dtypes = [
                 ("param_dtype", policy.param_dtype),
                 ("reduce_dtype", policy.reduce_dtype),
                 ("output_dtype", policy.output_dtype),
@@ -228,7 +229,7 @@ fn words(answer: &Answer) -> Words {
                     "units",
                     sharded.units.as_ref().map(|units| pattern(units, "")),
                 ),
-                ("policy", Some(joined(types.into_iter().filter_map(typed)))),
+                ("policy", Some(joined(dtypes.into_iter().filter_map(typed)))),
                 ("reshard", Some(literal(&reshard))),
                 ("offload", is(sharded.cpu_offload)),
                 ("each_step", is(sharded.sync_every_micro_step)),

@@ -14,11 +14,11 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Whether Python compiles a snippet, knows its names, and may call what it calls so.
-fn check_snippet(text: String) {
+fn check_snippet(text: &str) {
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/cli/");
     let mut python = assert_cmd::Command::new("python3");
     python.args(["snippet.py", "signatures.json"].map(|name| format!("{here}{name}")));
-    let checked = python.write_stdin(text.clone()).output().unwrap();
+    let checked = python.write_stdin(text.to_owned()).output().unwrap();
     assert!(checked.status.success(), "{}{text}", stderr(&checked));
 }
 
@@ -67,7 +67,7 @@ fn commands_say_what_is_written_down() {
                 Some(("1>", part)) => assert!(out.contains(part), "{command}: {part}\n{out}{err}"),
                 Some(("2>", part)) => assert!(err.contains(part), "{command}: {part}\n{out}{err}"),
                 Some(("1!", part)) => assert!(!out.contains(part), "{command}: {part}\n{out}"),
-                None if line == "py" => check_snippet(out.clone()),
+                None if line == "py" => check_snippet(&out),
                 None if line == "try" => {
                     let advised = advised(&err);
                     assert!(!advised.is_empty(), "{command}: {err}");

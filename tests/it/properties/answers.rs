@@ -47,6 +47,11 @@ impl Case {
         }
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of a limit"
+    )]
     /// Whether a plan runs steadily, and would with `share` less of the limit.
     fn leaves(&self, limit: u64, (batch, steps): (u64, u64), share: f64) -> bool {
         let report = self.probe(limit, batch, steps);

@@ -9,6 +9,10 @@ use serde_json::{Value, json};
 use super::{engine, fit, request};
 
 /// A Llama of four layers, with adapters on these or without.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a list that is written where it is asked for"
+)]
 fn llama(targets: Value) -> Value {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4096, "hidden_size": 512,

@@ -106,9 +106,10 @@ fn checkpoints(graph: &Graph, variant: &Variant) -> BTreeMap<usize, Vec<Scope>> 
     let all = 0..graph.nodes.len();
     let regions = regions(graph, &variant.checkpointing).into_iter();
     let scope = |region: Range<usize>| {
-        let around = match is_reentrant(graph, &region) {
-            true => Around::Reentrant,
-            false => Around::Checkpoint,
+        let around = if is_reentrant(graph, &region) {
+            Around::Reentrant
+        } else {
+            Around::Checkpoint
         };
         let end = region.end;
         (region.start, vec![Scope { end, around }])

@@ -145,6 +145,10 @@ struct FalconLinear {
 }
 
 impl FalconLinear {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every module takes its path"
+    )]
     fn new(tracer: &Tracer, path: String, [inputs, outputs]: [u64; 2], bias: bool) -> FalconLinear {
         let own = Adapter::path_of_layer(tracer, &path);
         FalconLinear {

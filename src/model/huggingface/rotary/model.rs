@@ -185,12 +185,16 @@ struct Words {
 }
 
 impl Words {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every module takes its path"
+    )]
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Words {
         let sizes = [config.vocabulary, config.width];
-        let adapted = &path;
-        let path = Adapter::path_of_embedding(tracer, adapted);
+        let outer = &path;
+        let path = Adapter::path_of_embedding(tracer, outer);
         let weight = tracer.parameter(&format!("{path}.weight"), &sizes);
-        let adapter = Adapter::of_embedding(tracer, adapted, sizes);
+        let adapter = Adapter::of_embedding(tracer, outer, sizes);
         let (class, scale) = if config.embedding == Scaled::Buffer {
             let path = format!("{path}.embed_scale");
             let scale = tracer.buffer(&path, &[], tracer.dtype());
