@@ -125,7 +125,7 @@ impl Search {
             Pursuit::new(Goal::FinishSteadily, None, ceiling),
         ];
         let mut search = Search::of(pursuits, SIMULATED_PROBES);
-        search.wanted.pop();
+        search.wanted.retain(|goal| *goal != Goal::FinishSteadily);
         search
     }
 

@@ -93,14 +93,21 @@ fn check_cells(family: &str) {
         let result = engine().fit(&request, &|_| {}, &Arc::default()).unwrap();
         let best = result.recommendation;
         println!(
-            "{} at {} GiB: {} without retries (PyTorch {}), {} at all (PyTorch {})",
+            "{} at {} GiB: {} recommended, {} without retries (PyTorch {}), {} at all (PyTorch {})",
             cell.case,
             cell.limit_gib,
+            best.micro_batch,
             best.max_batch_without_retries,
             cell.max_batch_without_retries,
             best.max_batch,
             cell.max_batch,
         );
+        if best.micro_batch > cell.max_batch {
+            wrong.push(format!(
+                "{} at {} GiB: {} recommended, and PyTorch finishes {}",
+                cell.case, cell.limit_gib, best.micro_batch, cell.max_batch
+            ));
+        }
         let tolerance = cell.tolerance.unwrap_or(BISECTED_TO);
         for (what, ours, theirs) in [
             (

@@ -17,7 +17,7 @@ use super::why::{Around, LimitSource};
 /// How the note begins that is given where both are asked for.
 pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
 
-/// Headroom of more than one so-manieth of the limit is what limits a batch; less is a detail of what else does.
+/// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.
 const MUCH_HEADROOM: u64 = 20;
 
 /// How exactly the missing memory is found.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::signature::spec_path;
 use crate::aten::schema::{Arg, GraphText, Signature};
-use crate::graph::{Builder, CHECKPOINTED, ModuleId, REENTRANT};
+use crate::graph::{self, Builder, ModuleId};
 
 /// What tracing writes for nodes that no module ran.
 const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
@@ -132,7 +132,7 @@ struct Entry<'a> {
 impl Entry<'_> {
     /// Whether it is no module, but a call of `torch.utils.checkpoint.checkpoint`, which batchfit's exporter puts there.
     fn is_checkpoint(&self) -> bool {
-        [CHECKPOINTED, REENTRANT].contains(&self.class)
+        graph::is_checkpoint(self.class)
     }
 
     /// Tracing marks the second call of a module with `@1`, the third with `@2`, …

@@ -334,8 +334,7 @@ fn pattern<S: AsRef<str>>(globs: &[S], after: &str) -> String {
     Value::from(format!("({}){after}", all.join("|"))).to_string()
 }
 
-/// An optimizer's class and arguments in Python, and how the Trainer of Hugging Face calls it, where it does: its `adamw_bnb_8bit` keeps the moments of
-/// embeddings in 32 bits, the answer in 8.
+/// An optimizer's class and arguments in Python, and how the Trainer of Hugging Face calls it, where it does.
 fn optimizer(variant: &Variant) -> (&'static str, String, Option<&'static str>) {
     let rows = include_str!("snippets/optimizers.txt").lines();
     let mut rows = rows.map(|line| line.split(" | ").collect::<Vec<_>>());

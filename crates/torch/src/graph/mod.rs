@@ -143,10 +143,15 @@ pub struct Graph {
     pub max_batch: Option<u64>,
 }
 
+/// Whether a class is that of no module, but of a call that the model's own code checkpoints.
+pub fn is_checkpoint(class: &str) -> bool {
+    [CHECKPOINTED, REENTRANT].contains(&class)
+}
+
 impl Module {
-    /// Whether it is no module, but a call that the model's own code checkpoints.
+    /// See [`is_checkpoint`].
     pub fn is_checkpoint(&self) -> bool {
-        [CHECKPOINTED, REENTRANT].contains(&self.class.as_str())
+        is_checkpoint(&self.class)
     }
 }
 
