@@ -1,0 +1,1 @@
+//! The driver, and virtual memory management.

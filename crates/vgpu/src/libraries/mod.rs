@@ -1,0 +1,1 @@
+//! cuBLAS, cuBLASLt, NCCL, cuFFT, cuSOLVER, cuSPARSE, cuRAND, CUPTI: the calls whose answers matter.

@@ -1,0 +1,116 @@
+//! What copies and sets do to the bytes.
+
+use std::cell::Cell;
+
+use crate::python;
+use crate::status::{INVALID_VALUE, SUCCESS, Status};
+
+use super::{discard, is_device, is_readable, known};
+
+/// Larger copies are not carried out: nothing would read them, and a model's weights stay out of the host's memory.
+pub const CARRIED: u64 = 1 << 20;
+
+/// A read of at most so many bytes may decide what a script does next.
+const DECISION: u64 = 64;
+
+const PAGE: u64 = 4096;
+
+thread_local! {
+    /// What the next small read from a device gives, instead of what lies there ([`expect`]).
+    static EXPECTED: Cell<Option<i64>> = const { Cell::new(None) };
+}
+
+/// Says what the next small read from a device by this thread gives: a count that a kernel would have left there. `None` takes it back.
+pub fn expect(count: Option<i64>) {
+    EXPECTED.set(count);
+}
+
+/// Copies, as far as anybody could read it.
+///
+/// # Safety
+///
+/// What is not a device's must be memory of that many bytes.
+pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
+    if bytes == 0 || to == from {
+        return SUCCESS;
+    }
+    let (is_to, is_from) = (is_device(to), is_device(from));
+    if to == 0 || from == 0 || (is_to && !is_readable(to, bytes)) || (is_from && !is_readable(from, bytes)) {
+        return INVALID_VALUE;
+    }
+    if (is_to || is_from) && bytes > CARRIED {
+        if is_to {
+            known::mark(to, bytes, false);
+        }
+        return SUCCESS;
+    }
+    if is_from && !is_to && bytes <= 8 && let Some(count) = EXPECTED.take() {
+        std::ptr::copy_nonoverlapping(count.to_le_bytes().as_ptr(), to as *mut u8, bytes as usize);
+        return SUCCESS;
+    }
+    if is_to {
+        known::mark(to, bytes, !is_from || known::is_known(from, bytes));
+    } else if is_from && bytes <= DECISION && !known::is_known(from, bytes) {
+        python::doubt(bytes);
+    }
+    std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
+    SUCCESS
+}
+
+/// Copies `height` rows.
+///
+/// # Safety
+///
+/// As of [`copy`], for each of them.
+pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Status {
+    if width.checked_mul(height).is_none_or(|bytes| bytes > CARRIED) {
+        return SUCCESS;
+    }
+    for row in 0..height {
+        let offset = |pitch: u64| pitch.checked_mul(row);
+        let (Some(to_row), Some(from_row)) = (offset(to_pitch), offset(from_pitch)) else {
+            return INVALID_VALUE;
+        };
+        let status = copy(to.wrapping_add(to_row), from.wrapping_add(from_row), width);
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    SUCCESS
+}
+
+/// Fills with a pattern of 1, 2 or 4 bytes.
+///
+/// # Safety
+///
+/// What is not a device's must be memory of that many bytes.
+pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Status {
+    if bytes == 0 {
+        return SUCCESS;
+    }
+    let is_there = is_device(to);
+    if to == 0 || (is_there && !is_readable(to, bytes)) {
+        return INVALID_VALUE;
+    }
+    let is_zero = pattern.iter().all(|&byte| byte == 0);
+    if is_there {
+        known::mark(to, bytes, bytes <= CARRIED || is_zero);
+    }
+    if is_there && bytes > CARRIED {
+        let (first, last) = (to.next_multiple_of(PAGE), (to + bytes) / PAGE * PAGE);
+        if is_zero {
+            std::ptr::write_bytes(to as *mut u8, 0, (first - to) as usize);
+            discard(first, last - first);
+            std::ptr::write_bytes(last as *mut u8, 0, (to + bytes - last) as usize);
+        }
+        return SUCCESS;
+    }
+    if let [byte] = pattern {
+        std::ptr::write_bytes(to as *mut u8, *byte, bytes as usize);
+    } else {
+        for (offset, byte) in (0..bytes).zip(pattern.iter().cycle()) {
+            *((to + offset) as *mut u8) = *byte;
+        }
+    }
+    SUCCESS
+}

@@ -1,0 +1,86 @@
+//! Pinned and managed memory: the host's, bounded.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::channel;
+use crate::config::config;
+use crate::libc;
+use crate::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
+
+/// How memory of the host was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `cudaHostAlloc`: pinned.
+    Pinned,
+    /// `cudaMallocManaged`: on the host until a kernel touches it, which none does.
+    Managed,
+    /// `cudaHostRegister`: pinned, and somebody else's.
+    Registered,
+}
+
+#[derive(Debug)]
+struct Host {
+    ranges: BTreeMap<u64, (u64, Kind)>,
+    used: u64,
+}
+
+static HOST: Mutex<Host> = Mutex::new(Host { ranges: BTreeMap::new(), used: 0 });
+
+fn host() -> MutexGuard<'static, Host> {
+    HOST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes memory of the host.
+pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
+    let bytes = bytes.max(1);
+    let mut host = host();
+    let most = config().map_or(0, |config| config.host_memory);
+    let used = host.used.checked_add(bytes).filter(|&used| used <= most);
+    let Some(used) = used else {
+        channel::say(&format!("host_refused\t{bytes}\t{}\t{most}", host.used));
+        return Err(OUT_OF_MEMORY);
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping.
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(OUT_OF_MEMORY);
+    }
+    host.used = used;
+    host.ranges.insert(mapped as u64, (bytes, kind));
+    drop(host);
+    channel::say(&format!("host\t{bytes}\t{used}"));
+    Ok(mapped as u64)
+}
+
+/// Notes memory that a program pins itself.
+pub fn register(address: u64, bytes: u64) -> Result<(), Status> {
+    let mut host = host();
+    if address == 0 || host.ranges.contains_key(&address) {
+        return Err(INVALID_VALUE);
+    }
+    host.ranges.insert(address, (bytes, Kind::Registered));
+    Ok(())
+}
+
+/// Gives it back, or forgets what was registered.
+pub fn free(address: u64) -> Result<(), Status> {
+    let mut host = host();
+    let (bytes, kind) = host.ranges.remove(&address).ok_or(INVALID_VALUE)?;
+    if kind != Kind::Registered {
+        host.used -= bytes;
+        // SAFETY: mapped by `allocate`, with this length.
+        unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
+    }
+    Ok(())
+}
+
+/// How the memory was asked for that an address lies in.
+pub fn kind_of(address: u64) -> Option<Kind> {
+    let host = host();
+    let (&start, &(bytes, kind)) = host.ranges.range(..=address).next_back()?;
+    (address - start < bytes).then_some(kind)
+}

@@ -1,0 +1,139 @@
+//! Which bytes are known: a bit for every 512 of them, the grain of PyTorch's allocator.
+//!
+//! Kernels do not run, so most of the memory holds nothing. What came from the host, was set, or was computed on the CPU is known; a script
+//! that decides by anything else is told so.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use crate::libc;
+
+use super::{BASE, MOST_DEVICES, SPAN, device_of};
+
+/// Bytes that share a bit.
+pub const GRAIN: u64 = 512;
+
+/// The bits of each device; null until the first is set.
+static BITS: [AtomicPtr<AtomicU8>; MOST_DEVICES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_DEVICES];
+
+const LENGTH: usize = (SPAN / GRAIN / 8) as usize;
+
+/// The bits of a device: 256 MiB of addresses, of which only touched pages are there.
+fn bits(device: usize) -> Option<&'static [AtomicU8]> {
+    let mut map = BITS[device].load(Ordering::Acquire);
+    if map.is_null() {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping.
+        let fresh = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, flags, -1, 0) };
+        if fresh == libc::MAP_FAILED {
+            return None;
+        }
+        map = fresh.cast();
+        let first = BITS[device].compare_exchange(std::ptr::null_mut(), map, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(other) = first {
+            // SAFETY: mapped above, and nobody else saw it.
+            unsafe { libc::munmap(fresh, LENGTH) };
+            map = other;
+        }
+    }
+    // SAFETY: a mapping of this length that is never unmapped; zeros are valid.
+    Some(unsafe { std::slice::from_raw_parts(map, LENGTH) })
+}
+
+/// Grains that a range touches, cut to the device's span.
+fn grains(address: u64, bytes: u64) -> Option<(usize, std::ops::Range<u64>)> {
+    let device = device_of(address)?;
+    let start = address - BASE - SPAN * device as u64;
+    let end = start.saturating_add(bytes).min(SPAN);
+    (bytes > 0).then(|| (device, start / GRAIN..end.div_ceil(GRAIN)))
+}
+
+/// Says whether a range is known from now on.
+pub fn mark(address: u64, bytes: u64, is_known: bool) {
+    let Some((device, grains)) = grains(address, bytes) else {
+        return;
+    };
+    // Where nothing was ever known there is nothing to forget.
+    if !is_known && BITS[device].load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let Some(bits) = bits(device) else {
+        return;
+    };
+    let one = |grain: u64| {
+        let (byte, bit) = (&bits[(grain / 8) as usize], 1 << (grain % 8));
+        if is_known { byte.fetch_or(bit, Ordering::Relaxed) } else { byte.fetch_and(!bit, Ordering::Relaxed) };
+    };
+    let whole = grains.start.next_multiple_of(8)..grains.end / 8 * 8;
+    if whole.is_empty() {
+        return grains.for_each(one);
+    }
+    (grains.start..whole.start).for_each(one);
+    (whole.end..grains.end).for_each(one);
+    let bytes = &bits[(whole.start / 8) as usize..(whole.end / 8) as usize];
+    if !is_known && bytes.len() >= 1 << 16 {
+        return forget(bytes);
+    }
+    let value = if is_known { u8::MAX } else { 0 };
+    for byte in bytes {
+        // Reading first leaves pages alone that nobody touched.
+        if byte.load(Ordering::Relaxed) != value {
+            byte.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Clears many bits: whole pages are given back instead of written.
+fn forget(bytes: &[AtomicU8]) {
+    const PAGE: usize = 4096;
+    let start = bytes.as_ptr() as usize;
+    let (first, last) = (start.next_multiple_of(PAGE), (start + bytes.len()) / PAGE * PAGE);
+    for byte in bytes[..first - start].iter().chain(&bytes[last - start..]) {
+        byte.store(0, Ordering::Relaxed);
+    }
+    // SAFETY: whole pages of the mapping, which read as zero afterwards.
+    unsafe { libc::madvise(first as *mut c_void, last - first, libc::MADV_DONTNEED) };
+}
+
+/// Whether all of a range is known. What is not on a device is.
+pub fn is_known(address: u64, bytes: u64) -> bool {
+    let Some((device, mut grains)) = grains(address, bytes) else {
+        return true;
+    };
+    if BITS[device].load(Ordering::Acquire).is_null() {
+        return false;
+    }
+    let bits = bits(device);
+    bits.is_some_and(|bits| grains.all(|grain| bits[(grain / 8) as usize].load(Ordering::Relaxed) >> (grain % 8) & 1 == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BASE, GRAIN, SPAN, is_known, mark};
+    use crate::memory::MOST_DEVICES;
+
+    #[test]
+    fn a_range_is_known_where_it_was_marked() {
+        // The last device, which no other test uses.
+        let base = BASE + SPAN * (MOST_DEVICES as u64 - 1);
+        assert!(!is_known(base, 1));
+        mark(base + 3 * GRAIN, 40 * GRAIN, true);
+        assert!(is_known(base + 3 * GRAIN, 40 * GRAIN));
+        assert!(!is_known(base + 2 * GRAIN, 2 * GRAIN));
+        assert!(!is_known(base + 42 * GRAIN, GRAIN + 1));
+        mark(base + 5 * GRAIN, 20 * GRAIN, false);
+        assert!(is_known(base + 3 * GRAIN, 2 * GRAIN));
+        assert!(!is_known(base + 5 * GRAIN, 1));
+        assert!(is_known(base + 25 * GRAIN, 18 * GRAIN));
+        // A long range, of which whole pages are forgotten at once.
+        mark(base, SPAN / 1024, true);
+        mark(base + 7, SPAN / 1024 - 7, false);
+        assert!(!is_known(base, GRAIN));
+        assert!(!is_known(base + SPAN / 2048, GRAIN));
+        // What is no device's address is known; a range that ends beyond the span ends there.
+        assert!(is_known(64, 1 << 20));
+        mark(base + SPAN - GRAIN, u64::MAX, true);
+        assert!(is_known(base + SPAN - GRAIN, GRAIN));
+    }
+}

@@ -1,0 +1,275 @@
+//! Device memory.
+//!
+//! For each device a span of addresses is reserved and not committed: a page that nobody wrote costs nothing and reads as zero. **So a device
+//! address is a host address**: copies and small computations work on it directly. `cudaMalloc` takes the lower quarter of a span, at falling
+//! addresses ([`placement`]); what programs reserve for themselves (expandable segments) lies above.
+
+pub mod bytes;
+pub mod host;
+pub mod known;
+pub mod placement;
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::channel;
+use crate::config::{card, devices};
+use crate::libc;
+use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status};
+use placement::Placement;
+
+/// Addresses of a device.
+pub const SPAN: u64 = 1 << 40;
+/// Where those of the first device begin.
+pub const BASE: u64 = 0x1000_0000_0000;
+/// What memory is handed out in.
+pub const GRANULARITY: u64 = 2 << 20;
+/// Devices that a run may have.
+pub const MOST_DEVICES: usize = 16;
+
+/// What is used of a device.
+#[derive(Debug)]
+struct Device {
+    is_mapped: bool,
+    /// Bytes of `cudaMalloc`.
+    allocated: u64,
+    /// Bytes that were created to be mapped.
+    created: u64,
+    /// What lives, by its address.
+    blocks: BTreeMap<u64, u64>,
+    placement: Placement,
+    /// Address ranges that programs reserved, and what they are of.
+    reserved: BTreeMap<u64, u64>,
+    next_reserved: u64,
+}
+
+/// Memory that was created to be mapped (`cuMemCreate`).
+#[derive(Debug, Clone, Copy)]
+struct Created {
+    device: usize,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Memory {
+    devices: [Device; MOST_DEVICES],
+    created: BTreeMap<u64, Created>,
+    next_created: u64,
+}
+
+static MEMORY: Mutex<Memory> = Mutex::new(Memory::new());
+
+fn memory() -> MutexGuard<'static, Memory> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    const fn new() -> Self {
+        Memory { devices: [const { Device::NEW }; MOST_DEVICES], created: BTreeMap::new(), next_created: 0x100 }
+    }
+
+    fn device(&mut self, number: usize) -> Result<&mut Device, Status> {
+        if number >= usize::try_from(devices()).unwrap_or(0) {
+            return Err(INVALID_DEVICE);
+        }
+        let device = &mut self.devices[number];
+        if !device.is_mapped {
+            map(number)?;
+            let above = BASE + SPAN * number as u64 + SPAN / 4;
+            device.placement = Placement::below(above);
+            device.next_reserved = above;
+            device.is_mapped = true;
+        }
+        Ok(device)
+    }
+}
+
+impl Device {
+    const NEW: Device = Device {
+        is_mapped: false,
+        allocated: 0,
+        created: 0,
+        blocks: BTreeMap::new(),
+        placement: Placement::below(0),
+        reserved: BTreeMap::new(),
+        next_reserved: 0,
+    };
+
+    fn used(&self) -> u64 {
+        self.allocated + self.created + card().context
+    }
+
+    /// Whether so much more fits; if not, that is said.
+    fn admit(&self, number: usize, bytes: u64) -> Result<(), Status> {
+        let used = self.used();
+        if used.checked_add(bytes).is_some_and(|all| all <= card().memory) {
+            return Ok(());
+        }
+        channel::say(&format!("refused\t{number}\t{bytes}\t{used}"));
+        Err(OUT_OF_MEMORY)
+    }
+}
+
+/// Reserves the addresses of a device.
+fn map(number: usize) -> Result<(), Status> {
+    let wanted = (BASE + SPAN * number as u64) as *mut c_void;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a fresh mapping, which replaces none.
+    let mapped = unsafe { libc::mmap(wanted, SPAN as usize, protection, flags, -1, 0) };
+    if mapped != wanted {
+        channel::say("problem\tthe addresses of the virtual GPU are taken or may not be reserved (ulimit -v?)");
+        return Err(OUT_OF_MEMORY);
+    }
+    // A huge page would commit 2 MiB for one byte that is written. SAFETY: it was just mapped.
+    unsafe {
+        libc::madvise(mapped, SPAN as usize, libc::MADV_NOHUGEPAGE);
+        libc::madvise(mapped, SPAN as usize, libc::MADV_DONTDUMP);
+    }
+    Ok(())
+}
+
+/// Gives the host the pages of a range back, which then reads as zero.
+fn discard(address: u64, bytes: u64) {
+    // SAFETY: callers pass whole pages of a span that is mapped.
+    unsafe { libc::madvise(address as *mut c_void, bytes as usize, libc::MADV_DONTNEED) };
+}
+
+/// Whether an address is one of a device.
+pub fn is_device(address: u64) -> bool {
+    (BASE..BASE + SPAN * MOST_DEVICES as u64).contains(&address)
+}
+
+/// Whose address it is.
+pub fn device_of(address: u64) -> Option<usize> {
+    is_device(address).then(|| ((address - BASE) / SPAN) as usize)
+}
+
+/// Whether `bytes` from `address` lie in memory of a device that may be read and written: nothing else is followed.
+pub fn is_readable(address: u64, bytes: u64) -> bool {
+    let Some(number) = device_of(address) else {
+        return false;
+    };
+    let end = address.checked_add(bytes);
+    end.is_some_and(|end| end <= BASE + SPAN * (number as u64 + 1)) && memory().devices[number].is_mapped
+}
+
+/// `cudaMalloc`.
+pub fn allocate(device: usize, bytes: u64) -> Result<u64, Status> {
+    let address = {
+        let mut memory = memory();
+        let one = memory.device(device)?;
+        let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
+        one.admit(device, rounded)?;
+        let address = one.placement.place(rounded);
+        one.blocks.insert(address, rounded);
+        one.allocated += rounded;
+        address
+    };
+    channel::say(&format!("malloc\t{device}\t{bytes}\t{address:x}"));
+    Ok(address)
+}
+
+/// `cudaFree` of what [`allocate`] gave.
+pub fn free(address: u64) -> Result<(), Status> {
+    let device = device_of(address).ok_or(INVALID_VALUE)?;
+    {
+        let mut memory = memory();
+        let one = &mut memory.devices[device];
+        let bytes = one.blocks.remove(&address).ok_or(INVALID_VALUE)?;
+        discard(address, bytes);
+        one.allocated -= bytes;
+        one.placement.free(address, bytes);
+        known::mark(address, bytes, false);
+    }
+    channel::say(&format!("free\t{device}\t{address:x}"));
+    Ok(())
+}
+
+/// The block that an address lies in: where it begins and how long it is.
+pub fn block_of(address: u64) -> Option<(u64, u64)> {
+    let device = device_of(address)?;
+    let memory = memory();
+    let one = &memory.devices[device];
+    let below = |ranges: &BTreeMap<u64, u64>| {
+        let (&start, &bytes) = ranges.range(..=address).next_back()?;
+        (address - start < bytes).then_some((start, bytes))
+    };
+    below(&one.blocks).or_else(|| below(&one.reserved))
+}
+
+/// Free and total memory of a device.
+pub fn info(device: usize) -> Result<(u64, u64), Status> {
+    let mut memory = memory();
+    let used = memory.device(device)?.used();
+    let total = card().memory;
+    Ok((total.saturating_sub(used), total))
+}
+
+/// `cuMemAddressReserve`: addresses and no memory.
+pub fn reserve(device: usize, bytes: u64) -> Result<u64, Status> {
+    let mut memory = memory();
+    let one = memory.device(device)?;
+    let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(INVALID_VALUE)?;
+    let end = one.next_reserved.checked_add(rounded).and_then(|end| end.checked_add(GRANULARITY));
+    let top = BASE + SPAN * (device as u64 + 1);
+    let end = end.filter(|&end| end <= top).ok_or(OUT_OF_MEMORY)?;
+    let address = one.next_reserved;
+    one.reserved.insert(address, rounded);
+    one.next_reserved = end;
+    Ok(address)
+}
+
+/// `cuMemAddressFree`.
+pub fn unreserve(address: u64) -> Result<(), Status> {
+    let device = device_of(address).ok_or(INVALID_VALUE)?;
+    let mut memory = memory();
+    let one = &mut memory.devices[device];
+    let bytes = one.reserved.remove(&address).ok_or(INVALID_VALUE)?;
+    discard(address, bytes);
+    // The last is as if it had never been reserved; a program that reserves again and again would else run out of addresses.
+    if address + bytes + GRANULARITY == one.next_reserved {
+        one.next_reserved = address;
+    }
+    Ok(())
+}
+
+/// `cuMemUnmap`: its pages go back to the host.
+pub fn unmap(address: u64, bytes: u64) -> Result<(), Status> {
+    let whole = address % GRANULARITY == 0 && bytes % GRANULARITY == 0;
+    if !whole || !is_readable(address, bytes) {
+        return Err(INVALID_VALUE);
+    }
+    discard(address, bytes);
+    known::mark(address, bytes, false);
+    Ok(())
+}
+
+/// `cuMemCreate`: memory of a device that is not mapped yet, as a handle.
+pub fn create(device: usize, bytes: u64) -> Result<u64, Status> {
+    let handle = {
+        let mut memory = memory();
+        let one = memory.device(device)?;
+        one.admit(device, bytes)?;
+        one.created += bytes;
+        memory.next_created += 1;
+        let handle = memory.next_created;
+        memory.created.insert(handle, Created { device, bytes });
+        handle
+    };
+    channel::say(&format!("create\t{device}\t{bytes}"));
+    Ok(handle)
+}
+
+/// `cuMemRelease`.
+pub fn release(handle: u64) -> Result<(), Status> {
+    let created = {
+        let mut memory = memory();
+        let created = memory.created.remove(&handle).ok_or(INVALID_VALUE)?;
+        memory.devices[created.device].created -= created.bytes;
+        created
+    };
+    channel::say(&format!("release\t{}\t{}", created.device, created.bytes));
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! What `nvidia-smi` and `pynvml` read.

@@ -1,0 +1,1 @@
+//! The CUDA runtime: devices, streams, events, capture, copies, launches.

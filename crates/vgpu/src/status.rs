@@ -1,0 +1,48 @@
+//! What CUDA's functions return, and writing through their pointers.
+
+/// `cudaError_t` and `CUresult`, which agree on these.
+pub type Status = i32;
+
+/// Done.
+pub const SUCCESS: Status = 0;
+/// An argument is out of its range.
+pub const INVALID_VALUE: Status = 1;
+/// The card's memory, or the bound on the host's, is used up.
+pub const OUT_OF_MEMORY: Status = 2;
+/// No such device.
+pub const INVALID_DEVICE: Status = 101;
+/// A handle that was never given out.
+pub const INVALID_HANDLE: Status = 400;
+/// A stream does not capture.
+pub const NOT_CAPTURING: Status = 901;
+/// The card cannot.
+pub const NOT_SUPPORTED: Status = 801;
+
+/// Writes `value` to where a caller wants it.
+///
+/// # Safety
+///
+/// `to` is null or what a caller of C passes for a result of this type.
+pub unsafe fn give<T>(to: *mut T, value: T) -> Status {
+    if to.is_null() {
+        return INVALID_VALUE;
+    }
+    // Unaligned: a caller may pack its structures.
+    to.write_unaligned(value);
+    SUCCESS
+}
+
+/// Writes text with its end into at most `room` bytes.
+///
+/// # Safety
+///
+/// `to` is null or has `room` bytes.
+pub unsafe fn give_text(to: *mut u8, room: usize, text: &str) -> Status {
+    if to.is_null() || room == 0 {
+        return INVALID_VALUE;
+    }
+    let length = text.len().min(room - 1);
+    std::ptr::copy_nonoverlapping(text.as_ptr(), to, length);
+    *to.add(length) = 0;
+    SUCCESS
+}
