@@ -134,7 +134,7 @@ pub unsafe extern "C" fn cudnnBackendSetAttribute(descriptor: Opaque, attribute:
     }
     if kind == kind::HANDLE {
         // The real cuDNN gets none: a handle is only a number.
-        return if count == 1 { handle::check(values.cast::<usize>().read_unaligned()) } else { BAD_PARAM };
+        return if count == 1 { handle::check(values.cast::<u64>().read_unaligned()) } else { BAD_PARAM };
     }
     if is_real {
         let status = engine::set(descriptor, attribute, kind, count, values);
@@ -157,11 +157,9 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
         let count = if kind == kind::INT64 { count.min(MOST) } else { 0 };
         (0..count).map(|at| values.cast::<i64>().add(at).read_unaligned()).collect()
     };
-    let other = || if kind == kind::DESCRIPTOR { values.cast::<usize>().read_unaligned() } else { 0 };
+    let other = if kind == kind::DESCRIPTOR { values.cast::<usize>().read_unaligned() } else { 0 };
     let mut descriptors = lock(&DESCRIPTORS);
-    // Only one entry is changed, and others are read: by a copy.
-    let of_other = |descriptors: &BTreeMap<usize, Entry>| descriptors.get(&other()).map(|entry| entry.kept.clone());
-    let referred = if kind == kind::DESCRIPTOR { of_other(&descriptors) } else { None };
+    let referred = descriptors.get(&other).map(|entry| entry.kept.clone());
     let Some(entry) = descriptors.get_mut(&descriptor) else {
         return;
     };
@@ -192,7 +190,7 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
                 *graph = Some(tried);
             }
         }
-        (Kept::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other()),
+        (Kept::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other),
         _ => {}
     }
 }
@@ -268,8 +266,10 @@ pub unsafe extern "C" fn cudnnBackendGetAttribute(
     if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
         return give(&[*size as i64], room, count, to);
     }
+    // One that only asks how many there are waits for nothing; a stand-in has to know.
+    let is_read = !entry.is_real || (room > 0 && !to.is_null());
     let lists = match &entry.kept {
-        Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && room > 0 && !to.is_null() => Some(tried),
+        Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
         _ => None,
     };
     if let Some(tried) = lists {
@@ -338,7 +338,7 @@ pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to:
 }
 
 /// Whether handle and plan are some that were made.
-fn check_plan(handle: usize, plan: Opaque) -> Status {
+fn check_plan(handle: u64, plan: Opaque) -> Status {
     match kept(plan as usize) {
         Some(Kept::Plan(..)) => handle::check(handle),
         _ => BAD_PARAM,
@@ -347,18 +347,18 @@ fn check_plan(handle: usize, plan: Opaque) -> Status {
 
 /// `cudnnBackendExecute`: nothing is launched.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendExecute(handle: usize, plan: Opaque, _pack: Opaque) -> Status {
+pub extern "C" fn cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) -> Status {
     check_plan(handle, plan)
 }
 
 /// `cudnnBackendPopulateCudaGraph`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendPopulateCudaGraph(handle: usize, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
+pub extern "C" fn cudnnBackendPopulateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
     check_plan(handle, plan)
 }
 
 /// `cudnnBackendUpdateCudaGraph`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendUpdateCudaGraph(handle: usize, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
+pub extern "C" fn cudnnBackendUpdateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
     check_plan(handle, plan)
 }

@@ -12,11 +12,9 @@ pub(super) mod kind {
     pub const HANDLE: i32 = 0;
     pub const DATA_TYPE: i32 = 1;
     pub const INT64: i32 = 3;
-    pub const HEURISTIC_MODE: i32 = 8;
     pub const KNOB_TYPE: i32 = 9;
     pub const NUMERICAL_NOTE: i32 = 11;
     pub const DESCRIPTOR: i32 = 15;
-    pub const BEHAVIOUR_NOTE: i32 = 19;
     pub const CHAR: i32 = 24;
 }
 
@@ -38,7 +36,6 @@ pub(super) mod name {
     pub const CONVOLUTION_DILATIONS: i32 = 102;
     pub const CONVOLUTION_FILTER_STRIDES: i32 = 103;
     pub const CONVOLUTION_PRE_PADDINGS: i32 = 105;
-    pub const HEURISTICS_MODE: i32 = 200;
     pub const HEURISTICS_GRAPH: i32 = 201;
     pub const HEURISTICS_RESULTS: i32 = 202;
     pub const HEURISTICS_DEVICE: i32 = 204;

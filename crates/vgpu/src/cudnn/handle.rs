@@ -1,70 +1,55 @@
-//! Handles: a number for each, and the stream that it was given.
+//! cuDNN's handles, and the stream that each was given.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::Mutex;
 
-use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, lock};
+use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status};
+use crate::handle::Handles;
 
-struct Handles {
-    streams: BTreeMap<usize, usize>,
-    next: usize,
-}
-
-/// The first handle: not a page of a program, so that one who reads behind it does not go unnoticed.
-static HANDLES: Mutex<Handles> = Mutex::new(Handles { streams: BTreeMap::new(), next: 0x1000 });
+static STREAMS: Handles<u64> = Handles::new();
 
 /// Whether a handle was given out.
-pub(super) fn check(handle: usize) -> Status {
-    if lock(&HANDLES).streams.contains_key(&handle) { SUCCESS } else { BAD_PARAM }
+pub(super) fn check(handle: u64) -> Status {
+    STREAMS.with(handle, |_| SUCCESS).unwrap_or(BAD_PARAM)
 }
 
 /// `cudnnCreate`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnCreate(handle: *mut usize) -> Status {
+pub unsafe extern "C" fn cudnnCreate(handle: *mut u64) -> Status {
     if handle.is_null() {
         return NULL_POINTER;
     }
-    let mut handles = lock(&HANDLES);
-    handles.next += 16;
-    let next = handles.next;
-    handles.streams.insert(next, 0);
-    handle.write_unaligned(next);
+    handle.write_unaligned(STREAMS.insert(0));
     SUCCESS
 }
 
 /// `cudnnDestroy`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnDestroy(handle: usize) -> Status {
-    if lock(&HANDLES).streams.remove(&handle).is_some() { SUCCESS } else { BAD_PARAM }
+pub extern "C" fn cudnnDestroy(handle: u64) -> Status {
+    STREAMS.remove(handle).map_or(BAD_PARAM, |_| SUCCESS)
 }
 
 /// `cudnnSetStream`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnSetStream(handle: usize, stream: usize) -> Status {
-    match lock(&HANDLES).streams.get_mut(&handle) {
-        Some(kept) => *kept = stream,
-        None => return BAD_PARAM,
-    }
-    SUCCESS
+pub extern "C" fn cudnnSetStream(handle: u64, stream: u64) -> Status {
+    STREAMS.with(handle, |kept| *kept = stream).map_or(BAD_PARAM, |()| SUCCESS)
 }
 
 /// `cudnnGetStream`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetStream(handle: usize, stream: *mut usize) -> Status {
+pub unsafe extern "C" fn cudnnGetStream(handle: u64, stream: *mut u64) -> Status {
     if stream.is_null() {
         return NULL_POINTER;
     }
-    let Some(kept) = lock(&HANDLES).streams.get(&handle).copied() else {
+    let Some(kept) = STREAMS.with(handle, |kept| *kept) else {
         return BAD_PARAM;
     };
     stream.write_unaligned(kept);
     SUCCESS
 }
 
-/// `cudnnQueryRuntimeError`: kernels that are not launched fail nowhere.
+/// `cudnnQueryRuntimeError`: kernels that are not launched do not fail.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnQueryRuntimeError(handle: usize, status: *mut Status, _mode: c_int, _tag: Opaque) -> Status {
+pub unsafe extern "C" fn cudnnQueryRuntimeError(handle: u64, status: *mut Status, _mode: c_int, _tag: Opaque) -> Status {
     if status.is_null() {
         return NULL_POINTER;
     }

@@ -2,7 +2,7 @@
 //! there. Only cuDNN's log names them. See Note [Without a device] of `src/device/cuda/cudnn/NOTES.md`, from where the rules are.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::Mutex;
 
 use super::convolution::{Convolution, Pass, Type};
@@ -124,7 +124,7 @@ fn logged(ask: impl FnOnce()) -> Vec<i64> {
 
 /// A message: lines, each of which ends with a zero, and an empty one.
 unsafe extern "C" fn hear(_severity: c_int, _data: *mut c_void, _state: *const c_void, mut message: *const c_char) {
-    if message == null() || lock(&HEARD).0 != pthread_self() {
+    if message.is_null() || lock(&HEARD).0 != pthread_self() {
         return;
     }
     let mut lines = Vec::new();
@@ -141,7 +141,7 @@ unsafe extern "C" fn hear(_severity: c_int, _data: *mut c_void, _state: *const c
 fn refused_engines<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<i64> {
     const CHECKS: &str = "engine_config_support_checks() called:";
     const NO_DEVICE: [&str; 2] = ["Reason: engine_iface->getStatus()", "Reason: this->libcuda == nullptr"];
-    let (mut engines, mut current, mut is_of_checks) = (Vec::new(), None, false);
+    let (mut engines, mut current, mut is_of_checks) = (Vec::new(), None::<i64>, false);
     for line in lines {
         is_of_checks |= line.contains(CHECKS);
         if let Some((_, rest)) = line.split_once("\"engineId\":") {

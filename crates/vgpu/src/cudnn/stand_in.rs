@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::backend::{Kept, give, keep};
 use super::convolution::Answer;
 use super::engine::name;
-use super::{BAD_PARAM, NOT_SUPPORTED, NULL_POINTER, Opaque, SUCCESS, Status, unanswered};
+use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, SUCCESS, Status, unanswered};
 
 /// A descriptor that nothing lies behind.
 pub(super) fn next() -> Opaque {
@@ -34,20 +34,18 @@ pub(super) fn sizes(answer: Option<&Answer>) -> Vec<u64> {
 pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Status {
     match (kept, attribute) {
         (Kept::Heuristics(Some(tried)), name::HEURISTICS_RESULTS) => {
-            let listed = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).sizes.len().max(1);
-            if count.is_null() {
-                return NULL_POINTER;
-            }
-            // Asked how many there are, before anybody knows: one at least.
-            let listed = if room > 0 && !to.is_null() { listed.min(room as usize) } else { MOST };
-            count.write_unaligned(listed as i64);
+            let mut listed = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).sizes.len();
             if room > 0 && !to.is_null() {
+                listed = listed.min(room as usize);
                 for place in 0..listed {
                     let configuration = to.cast::<usize>().add(place).read_unaligned();
                     if !keep(configuration, Kept::Configuration(Some((std::sync::Arc::clone(tried), place)))) {
                         return BAD_PARAM;
                     }
                 }
+            }
+            if !count.is_null() {
+                count.write_unaligned(listed as i64);
             }
             SUCCESS
         }
@@ -73,6 +71,3 @@ pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64
         _ => NOT_SUPPORTED,
     }
 }
-
-/// As many as are listed at most.
-const MOST: usize = 16;

@@ -1,5 +1,6 @@
 //! What a kernel keeps that splits sums over multiprocessors. See Note [Splits of a sum] of `src/device/cuda/cudnn/NOTES.md`, from where all
 //! constants are: without a device cuDNN counts 18 multiprocessors, whatever it is told.
+#![allow(clippy::cast_precision_loss)] // of steps and tiles, which are few
 
 use super::convolution::{Convolution, Pass, Type};
 use super::{Opaque, engine};
