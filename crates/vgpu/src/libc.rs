@@ -27,7 +27,16 @@ pub struct DlInfo {
     pub address: *mut c_void,
 }
 
+/// `struct iovec`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Piece {
+    pub address: u64,
+    pub bytes: usize,
+}
+
 unsafe extern "C" {
+    pub fn process_vm_readv(process: c_int, to: *const Piece, to_count: u64, from: *const Piece, from_count: u64, flags: u64) -> isize;
     pub fn mmap(at: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     pub fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;

@@ -1,1 +1,61 @@
 //! The CUDA runtime: devices, streams, events, capture, copies, launches.
+//!
+//! Signatures are those of `cuda_runtime_api.h` of CUDA 12 and 13. Where the two differ under one name, the session's CUDA version decides;
+//! names that only one of them has are simply there. Names ending in `_ptsz` and `_ptds` are what programs import that were compiled with a
+//! default stream for each thread: nothing runs, so which default stream is meant makes no difference.
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | [`errors`] | each thread's last error, names and texts of errors |
+//! | [`devices`] | devices, their attributes and limits, what a pointer points to, entry points of the driver |
+//! | [`properties`] | `cudaDeviceProp` of both versions |
+//! | [`memory`] | allocations, copies, sets, sharing between processes |
+//! | [`pool`] | memory pools (`cudaMallocAsync`) |
+//! | [`streams`] | streams and events |
+//! | [`capture`] | capture of streams |
+//! | [`graph`] | graphs, which captures and programs make |
+//! | [`launch`] | kernels, which are launched and do not run |
+//! | `trace` | launches, written down |
+//! | [`variables`] | variables of devices (`__device__`, `__constant__`) |
+#![allow(non_snake_case, missing_docs)] // the names are CUDA's, and so is their documentation
+
+/// Functions of the runtime: the body answers, and an error is also kept as the thread's last.
+macro_rules! runtime {
+    ($($name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::status::Status {
+            $crate::runtime::errors::keep((|| -> Result<(), $crate::status::Status> { $body })())
+        }
+    )* };
+}
+
+pub mod capture;
+pub mod devices;
+pub mod errors;
+pub mod graph;
+pub mod launch;
+pub mod memory;
+pub mod pool;
+pub mod properties;
+pub mod streams;
+mod trace;
+pub mod variables;
+
+pub use devices::current_device;
+
+use crate::config::config;
+use crate::status::{SUCCESS, Status, give};
+
+/// Whether a name that CUDA 12 and 13 share has its meaning of 13.
+fn is_13() -> bool {
+    config().is_none_or(|config| config.cuda >= 13000)
+}
+
+/// Writes a result to where the caller wants it.
+unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
+    check(give(to, value))
+}
+
+fn check(status: Status) -> Result<(), Status> {
+    if status == SUCCESS { Ok(()) } else { Err(status) }
+}

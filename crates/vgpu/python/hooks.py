@@ -1,0 +1,530 @@
+"""Watches a script that runs on a virtual GPU: which step and phase it is in, what memory each takes, and which line asked for it.
+
+It is run inside the first `cudaGetDeviceCount` of a process that has PyTorch, so nothing here asks a device before PyTorch has
+initialised CUDA by itself. What is seen goes to `batchfit run` as lines `report <tab> {JSON}`, each of at most 8 KiB (`src/channel.rs`).
+Nothing that a script can see changes: its statistics of peaks stay its own, and an error in here never becomes one of the script's.
+"""
+
+import atexit
+import ctypes
+import functools
+import json
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import traceback
+import types
+import weakref
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROCESS = os.getpid()
+
+# Events that PyTorch keeps of its allocator's history: about 100 MB with stacks, and some thirty steps of a model with a thousand
+# allocations a step.
+HISTORY = 100_000
+
+# Frames and characters that a line has room for.
+DEEPEST, LONGEST = 25, 1_500
+
+# What runs in a phase of its own, where its module is loaded: module, class, method, phase.
+SPANS = [
+    ("transformers.trainer", "Trainer", "evaluate", "evaluation"),
+    ("transformers.trainer", "Trainer", "predict", "evaluation"),
+    ("transformers.trainer", "Trainer", "_save_checkpoint", "saving"),
+    ("transformers.trainer", "Trainer", "save_model", "saving"),
+    ("accelerate.accelerator", "Accelerator", "save_state", "saving"),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", "saving"),
+    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop", "run", "evaluation"),
+    ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint", "saving"),
+    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop", "run", "evaluation"),
+    ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint", "saving"),
+]
+
+
+def read_session():
+    """What `batchfit run` wrote down, `key value` a line."""
+    with open(os.environ["BATCHFIT_VGPU"], encoding="utf-8") as file:
+        lines = (line.rstrip("\n").split(" ", 1) for line in file)
+        return {line[0]: line[1] for line in lines if len(line) == 2}
+
+
+SESSION = read_session()
+STEPS = int(SESSION.get("steps", 0))
+FOLDER = SESSION.get("history")
+
+_say = ctypes.CDLL(None).batchfit_vgpu_say
+_say.argtypes, _say.restype = [ctypes.c_char_p], None
+
+
+def say(line):
+    if os.getpid() == PROCESS:
+        _say(line.encode("utf-8", "replace"))
+
+
+def report(kind, **fields):
+    say("report\t" + json.dumps({"kind": kind, **fields}))
+
+
+def quietly(function):
+    """What goes wrong while watching is said, and does not end the script."""
+
+    @functools.wraps(function)
+    def watched(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            said = traceback.format_exc(limit=-3).strip().replace("\n", " | ")
+            say("problem\tbatchfit's hooks: " + said[-LONGEST:])
+
+    return watched
+
+
+# Lines of the script ----------------------------------------------------------------------------------------------------------------
+
+_paths = sysconfig.get_paths()
+NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, "<"})
+
+
+def is_of_script(name):
+    return not name.startswith(NOT_THE_SCRIPT) and "-packages" + os.sep not in name
+
+
+def frames(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def stack():
+    """The script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
+    own = [frame for frame in frames(sys._getframe(1)) if is_of_script(frame.f_code.co_filename)]
+    if own:
+        return own
+    main = sys._current_frames().get(threading.main_thread().ident)
+    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)]
+
+
+def place(frame, with_code=False):
+    name = frame.f_code.co_filename
+    here = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else name
+    what = linecache.getline(name, frame.f_lineno).strip() if with_code else frame.f_code.co_name
+    return f"{here}:{frame.f_lineno} {what}"[-LONGEST:]
+
+
+@quietly
+def doubt(size):
+    """Somebody reads bytes that were never computed."""
+    where = stack()
+    say(f"doubt\t{size}\t{place(where[0], True)}" if where else f"doubt\t{size}")
+
+
+# Peaks of memory, beside those that the script sees ---------------------------------------------------------------------------------
+
+
+class Peaks:
+    """PyTorch has one peak for each statistic. It is reset here at the end of each phase, so what the script would have seen is kept and
+    put back into what it reads; when the script resets it, what a phase had before is kept."""
+
+    def __init__(self):
+        self.stats, self.reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+        self.of_script = {}  # device: statistics whose peaks the script should still see
+        self.of_phase = {}  # device: [allocated, reserved] of the phase before the script's own reset
+        torch._C._cuda_memoryStats = self.seen_by_script
+        torch._C._cuda_resetPeakMemoryStats = self.reset_by_script
+        # `torch.accelerator`, the same statistics by another name.
+        for name, seen in [("_accelerator_getDeviceStats", self.seen_by_script), ("_accelerator_resetPeakStats", self.reset_by_script)]:
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, seen)
+
+    def seen_by_script(self, device):
+        seen = self.stats(device)
+        if device in self.of_script:
+            raise_peaks(seen, self.of_script[device])
+        return seen
+
+    def reset_by_script(self, device):
+        try:
+            self.keep(device, self.stats(device))
+        except Exception:
+            pass  # The script's own call says what is wrong.
+        self.of_script.pop(device, None)
+        return self.reset(device)
+
+    def keep(self, device, stats):
+        kept = self.of_phase.setdefault(device, [0, 0])
+        for index, name in enumerate(("allocated_bytes", "reserved_bytes")):
+            kept[index] = max(kept[index], stats[name]["all"]["peak"])
+
+    def take(self):
+        """The peaks of each device since they were last taken, and what is held now."""
+        taken = []
+        for device in range(torch.cuda.device_count()):
+            stats = self.stats(device)
+            self.keep(device, stats)
+            peaks = self.of_phase.pop(device)
+            if not peaks[1]:
+                continue
+            if device in self.of_script:
+                raise_peaks(stats, self.of_script[device])
+            self.of_script[device] = stats
+            self.reset(device)
+            now = [stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes")]
+            taken.append([device, *peaks, *now, stats["num_alloc_retries"]])
+        return taken
+
+
+def raise_peaks(stats, before):
+    for name, value in stats.items():
+        if isinstance(value, dict):
+            raise_peaks(value, before.get(name, {}))
+    if "peak" in stats:
+        stats["peak"] = max(stats["peak"], before.get("peak", 0))
+
+
+# Phases -----------------------------------------------------------------------------------------------------------------------------
+
+
+class Phases:
+    """Where the script is. One phase is open at a time; evaluation and saving interrupt the step that they come in."""
+
+    def __init__(self):
+        self.peaks = Peaks()
+        self.open = [["start", {}]]  # the phase that is interrupted before the one that interrupts it
+        self.steps = 0
+        self.has_ended = False
+
+    def fold(self):
+        """Counts what was seen as the innermost phase's."""
+        of_devices = self.open[-1][1]
+        for device, allocated, reserved, *now in self.peaks.take():
+            before = of_devices.get(device, (0, 0))
+            of_devices[device] = (max(before[0], allocated), max(before[1], reserved), *now)
+
+    def close(self, then=None):
+        """Reports the innermost phase; another may take its place."""
+        self.fold()
+        name, of_devices = self.open.pop()
+        if of_devices:
+            report("phase", name=name, steps=self.steps, devices=[[device, *of_devices[device]] for device in sorted(of_devices)])
+        if then is not None:
+            self.open.append([then, {}])
+
+    def is_in(self, name):
+        return self.open[-1][0] == name
+
+    @quietly
+    def began(self, is_training):
+        """The first forward pass on the GPU."""
+        if self.is_in("start"):
+            self.close("step 1")
+            if not is_training:
+                self.interrupt("evaluation")
+
+    def interrupt(self, name):
+        self.fold()
+        self.open.append([name, {}])
+
+    @quietly
+    def mode(self, is_training):
+        """A module was told to train or to evaluate. Only a change that no `Trainer` made begins a phase."""
+        if is_training and self.is_in("evaluation") and not spans:
+            self.close()
+        elif not is_training and not spans and len(self.open) == 1 and not self.is_in("start"):
+            self.interrupt("evaluation")
+
+    @quietly
+    def stepped(self):
+        """All that is trained was updated once."""
+        while len(self.open) > 1:  # what was taken for an evaluation was a part of the step
+            self.fold()
+            _, of_devices = self.open.pop()
+            kept = self.open[-1][1]
+            for device, seen in of_devices.items():
+                before = kept.get(device, (0, 0))
+                kept[device] = (max(before[0], seen[0]), max(before[1], seen[1]), *seen[2:])
+        self.steps += 1
+        self.open[0][0] = f"step {self.steps}"
+        self.close(f"step {self.steps + 1}")
+        if STEPS and self.steps >= STEPS:
+            end("steps")
+            leave()
+
+    def end(self, has_failed):
+        while self.open:
+            # What comes after the last step is not a step.
+            if not has_failed and self.steps and self.open[-1][0] == f"step {self.steps + 1}":
+                self.open[-1][0] = "after the last step"
+            self.close()
+
+
+spans = []  # names of phases that a framework's own method is in
+
+
+def span(name):
+    def around(method):
+        @functools.wraps(method)
+        def run(*args, **kwargs):
+            if spans or not torch.cuda.is_initialized():
+                return method(*args, **kwargs)
+            quietly(phases.interrupt)(name)
+            spans.append(name)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                spans.pop()
+                if phases.is_in(name) and len(phases.open) > 1:
+                    quietly(phases.close)()
+
+        run.batchfit = True
+        return run
+
+    return around
+
+
+# Steps ------------------------------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """A step is over when each optimizer that trains something was called. Which do is known when one is called a second time: those
+    that were not called until then wait for nobody."""
+
+    def __init__(self):
+        self.known = weakref.WeakSet()
+        self.called = weakref.WeakSet()
+        self.idle = weakref.WeakSet()
+        self.inside = 0  # whether DeepSpeed counts instead: it calls an optimizer for each part of the parameters
+
+    @quietly
+    def made(self, optimizer):
+        self.known.add(optimizer)
+        wrap_loaded()
+
+    @quietly
+    def after(self, optimizer, _args, _kwargs):
+        if self.inside:
+            return
+        self.known.add(optimizer)
+        self.idle.discard(optimizer)
+        if optimizer in self.called:
+            self.idle.update(one for one in self.known if one not in self.called)
+            phases.stepped()
+            self.called.clear()
+        self.called.add(optimizer)
+        if all(one in self.called for one in self.known if one not in self.idle):
+            self.called.clear()
+            phases.stepped()
+
+    def of_deepspeed(self, method):
+        @functools.wraps(method)
+        def take_step(*args, **kwargs):
+            self.inside += 1
+            try:
+                done = method(*args, **kwargs)
+            finally:
+                self.inside -= 1
+            if not self.inside:
+                phases.stepped()
+            return done
+
+        take_step.batchfit = True
+        return take_step
+
+
+def wrap(module, kind, name, around):
+    kind = getattr(sys.modules.get(module), kind, None)
+    method = vars(kind).get(name) if isinstance(kind, type) else None
+    if callable(method) and not hasattr(method, "batchfit"):
+        setattr(kind, name, around(method))
+
+
+@quietly
+def wrap_loaded():
+    """Frameworks are imported before or after this: it is looked when CUDA starts and when an optimizer is made."""
+    for module, kind, name, phase in SPANS:
+        wrap(module, kind, name, span(phase))
+    wrap("deepspeed.runtime.engine", "DeepSpeedEngine", "_take_model_step", steps.of_deepspeed)
+
+
+# Out of memory, and the end ---------------------------------------------------------------------------------------------------------
+
+
+@quietly
+def out_of_memory(device, requested, _total, free):
+    """Called by PyTorch's allocator before it raises, without its lock."""
+    stats = phases.peaks.stats(device)
+    allocated, reserved = (stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))
+    report(
+        "out_of_memory",
+        phase=phases.open[-1][0] if phases.open else "end",
+        device=device,
+        requested=requested,
+        free=free,
+        allocated=allocated,
+        reserved=reserved,
+        stack=[place(frame) for frame in stack()[:DEEPEST]],
+    )
+    if FOLDER:
+        write("memory-summary", torch.cuda.memory_summary(device))
+        snapshot()
+
+
+def write(name, text):
+    with open(os.path.join(FOLDER, f"{name}-{PROCESS}.txt"), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+@quietly
+def snapshot():
+    torch.cuda.memory._dump_snapshot(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle"))
+
+
+def is_out_of_memory(error):
+    kinds = tuple(kind for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None)) if kind)
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and "out of memory" in str(error).lower())
+
+
+def chain(error):
+    for _ in range(DEEPEST):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@quietly
+def failed(error):
+    """An error that nobody caught."""
+    found = next((one for one in chain(error) if is_out_of_memory(one)), None)
+    text = str(found or error)[:LONGEST]
+    report("error", type=type(found or error).__name__, message=text, out_of_memory=found is not None)
+
+
+def of_thread(before):
+    def hook(args):
+        if os.getpid() == PROCESS and args.exc_value is not None and is_out_of_memory(args.exc_value):
+            failed(args.exc_value)
+        before(args)
+
+    return hook
+
+
+@quietly
+def end(how):
+    if phases.has_ended or os.getpid() != PROCESS:
+        return
+    phases.has_ended = True
+    error = getattr(sys, "last_value", None)  # Python has printed it: nobody caught it
+    if how == "exit" and error is not None and not isinstance(error, SystemExit):
+        failed(error)
+    if torch.cuda.is_initialized():
+        if how == "exit":
+            phases.end(error is not None)
+        if FOLDER and not os.path.exists(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle")):
+            snapshot()
+    report("end", how=how, steps=phases.steps)
+
+
+def leave():
+    """Ends the process at once: an exception could be caught by the script, and what it does when it ends (saving, uploading) is of no use."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(0)
+
+
+# The beginning ----------------------------------------------------------------------------------------------------------------------
+
+
+@quietly
+def initialised():
+    """CUDA was initialised by PyTorch."""
+    if os.getpid() != PROCESS:
+        return
+    wrap_loaded()
+    limit = SESSION.get("fraction")
+    if limit is not None:
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(float(limit), device)
+    if FOLDER:
+        torch.cuda.memory._record_memory_history(max_entries=HISTORY, stacks="python")
+    torch._C._cuda_attach_out_of_memory_observer(out_of_memory)
+    report(
+        "start",
+        script=sys.argv[0] if sys.argv else "",
+        python=".".join(map(str, sys.version_info[:3])),
+        torch=str(torch.__version__),
+        cuda=str(torch.version.cuda),
+        cudnn=torch.backends.cudnn.version(),
+        allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or "",
+        modules={name: version(name) for name in ("transformers", "peft", "trl", "accelerate", "deepspeed", "lightning", "bitsandbytes") if name in sys.modules},
+    )
+
+
+def version(name):
+    return str(getattr(sys.modules[name], "__version__", "?"))
+
+
+def first_forward(module, _args):
+    weight = next(module.parameters(), None)
+    if weight is not None and weight.is_cuda and os.getpid() == PROCESS:
+        forward.remove()
+        phases.began(module.training and torch.is_grad_enabled())
+
+
+def watch_modes():
+    train = torch.nn.Module.train
+
+    @functools.wraps(train)
+    def tell(self, mode=True):
+        # Each module below the first is told, too: this is all that it costs them.
+        if bool(mode) == phases.is_evaluating and os.getpid() == PROCESS:
+            phases.mode(bool(mode))
+        return train(self, mode)
+
+    torch.nn.Module.train = tell
+
+
+Phases.is_evaluating = property(lambda self: bool(self.open) and self.open[-1][0] == "evaluation")
+
+phases, steps = Phases(), Steps()
+made = torch.optim.Optimizer.__init__
+
+
+@functools.wraps(made)
+def make(self, *args, **kwargs):
+    made(self, *args, **kwargs)
+    steps.made(self)
+
+
+torch.optim.Optimizer.__init__ = make
+register_optimizer_step_post_hook(steps.after)
+forward = register_module_forward_pre_hook(first_forward)
+watch_modes()
+threading.excepthook = of_thread(threading.excepthook)
+atexit.register(end, "exit")
+wrap_loaded()
+
+module = types.ModuleType(__name__)
+module.__dict__.update(globals())
+sys.modules[__name__] = module
+torch.cuda._lazy_call(initialised)
+
+
+@quietly
+def load_values():
+    """What computes small tensors; without it a script may take other turns than on a card."""
+    path = os.path.join(HERE, "values.py")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            exec(compile(file.read(), path, "exec"), {"__name__": "batchfit_values", "__file__": path})
+
+
+load_values()

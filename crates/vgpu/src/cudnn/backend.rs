@@ -1,0 +1,364 @@
+//! `cudnnBackend*`: what is kept of descriptors on their way to the real cuDNN, and what is said instead of it.
+//!
+//! Tensors and operations end before heuristics are asked, so what they said is copied. A caller may pass over engines before it builds plans
+//! (those that lower precision), so recorded sizes are given to plans in the order in which they are built. No lock is held while the real cuDNN
+//! works.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+use super::convolution::{Convolution, Operation, Pass, Source, Tensor};
+use super::engine::{self, kind, name, of};
+use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, handle, is_deviceless, lock, real, refused, stand_in, stream_k};
+use crate::config;
+
+/// What plans of a graph have been tried and what they take.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    pub convolution: Option<Convolution>,
+    /// Whether it was found out what plans take.
+    pub is_known: bool,
+    /// What those take that are built first.
+    pub sizes: Vec<u64>,
+    /// Whether later ones take as much as the last of those; else what cuDNN says.
+    pub is_whole: bool,
+    /// Plans built.
+    pub built: usize,
+    /// For each configuration that was listed, whether a caller as PyTorch is by default passes it over.
+    pub is_passed_over: Vec<bool>,
+}
+
+/// What is kept of a descriptor.
+#[derive(Debug, Clone)]
+pub(super) enum Kept {
+    Tensor(Tensor),
+    /// A convolution's stride, padding and dilation.
+    Geometry([Vec<i64>; 3]),
+    Operation(Pass, Operation),
+    Graph(Arc<Mutex<Tried>>),
+    Heuristics(Option<Arc<Mutex<Tried>>>),
+    /// The graph, and the place in the list of heuristics.
+    Configuration(Option<(Arc<Mutex<Tried>>, usize)>),
+    /// The configuration, and what the plan takes.
+    Plan(Option<usize>, u64),
+    /// Of stand-ins: the place in the list.
+    Engine(usize),
+    Other,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    kept: Kept,
+    /// Of what: `cudnnBackendDescriptorType_t`.
+    of: i32,
+    /// Whether the real cuDNN has it, too.
+    is_real: bool,
+}
+
+static DESCRIPTORS: Mutex<BTreeMap<usize, Entry>> = Mutex::new(BTreeMap::new());
+
+pub(super) fn kept(descriptor: usize) -> Option<Kept> {
+    lock(&DESCRIPTORS).get(&descriptor).map(|entry| entry.kept.clone())
+}
+
+pub(super) fn keep(descriptor: usize, kept: Kept) -> bool {
+    let mut descriptors = lock(&DESCRIPTORS);
+    descriptors.get_mut(&descriptor).map(|entry| entry.kept = kept).is_some()
+}
+
+/// `cudnnBackendCreateDescriptor`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, to: *mut Opaque) -> Status {
+    if to.is_null() {
+        return NULL_POINTER;
+    }
+    let is_real = is_deviceless();
+    let mut made = std::ptr::null_mut();
+    if is_real {
+        let status = real!(cudnnBackendCreateDescriptor(kind => c_int, &raw mut made => *mut Opaque));
+        if status != SUCCESS {
+            return status;
+        }
+    } else {
+        made = stand_in::next();
+    }
+    let kept = match kind {
+        of::TENSOR => Kept::Tensor(Tensor::default()),
+        of::CONVOLUTION => Kept::Geometry([const { Vec::new() }; 3]),
+        // Forward, the weight's gradient, the input's.
+        10 => Kept::Operation(Pass::Forward, Operation::default()),
+        11 => Kept::Operation(Pass::GradWeight, Operation::default()),
+        12 => Kept::Operation(Pass::GradInput, Operation::default()),
+        of::GRAPH => Kept::Graph(Arc::default()),
+        of::HEURISTICS => Kept::Heuristics(None),
+        of::CONFIGURATION => Kept::Configuration(None),
+        of::PLAN => Kept::Plan(None, 0),
+        _ => Kept::Other,
+    };
+    lock(&DESCRIPTORS).insert(made as usize, Entry { kept, of: kind, is_real });
+    to.write_unaligned(made);
+    SUCCESS
+}
+
+/// `cudnnBackendDestroyDescriptor`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: Opaque) -> Status {
+    // What it refers to ends after the lock.
+    let entry = lock(&DESCRIPTORS).remove(&(descriptor as usize));
+    match entry {
+        Some(entry) if entry.is_real => real!(cudnnBackendDestroyDescriptor(descriptor => Opaque)),
+        Some(_) => SUCCESS,
+        None => BAD_PARAM,
+    }
+}
+
+/// `cudnnBackendInitialize`, which clears a descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendInitialize(descriptor: Opaque) -> Status {
+    match lock(&DESCRIPTORS).get(&(descriptor as usize)).map(|entry| entry.is_real) {
+        Some(true) => real!(cudnnBackendInitialize(descriptor => Opaque)),
+        Some(false) => SUCCESS,
+        None => BAD_PARAM,
+    }
+}
+
+/// `cudnnBackendSetAttribute`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendSetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status {
+    let Some(is_real) = lock(&DESCRIPTORS).get(&(descriptor as usize)).map(|entry| entry.is_real) else {
+        return BAD_PARAM;
+    };
+    if count < 0 || (count > 0 && values.is_null()) {
+        return BAD_PARAM;
+    }
+    if kind == kind::HANDLE {
+        // The real cuDNN gets none: a handle is only a number.
+        return if count == 1 { handle::check(values.cast::<u64>().read_unaligned()) } else { BAD_PARAM };
+    }
+    if is_real {
+        let status = engine::set(descriptor, attribute, kind, count, values);
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    note(descriptor as usize, attribute, kind, count as usize, values);
+    SUCCESS
+}
+
+/// Copies what matters later.
+unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, values: *const c_void) {
+    /// Tensors have at most eight dimensions (`CUDNN_DIM_MAX`).
+    const MOST: usize = 8;
+    if count == 0 {
+        return;
+    }
+    let numbers = || -> Vec<i64> {
+        let count = if kind == kind::INT64 { count.min(MOST) } else { 0 };
+        (0..count).map(|at| values.cast::<i64>().add(at).read_unaligned()).collect()
+    };
+    let other = if kind == kind::DESCRIPTOR { values.cast::<usize>().read_unaligned() } else { 0 };
+    let mut descriptors = lock(&DESCRIPTORS);
+    let referred = descriptors.get(&other).map(|entry| entry.kept.clone());
+    let Some(entry) = descriptors.get_mut(&descriptor) else {
+        return;
+    };
+    match (&mut entry.kept, attribute) {
+        (Kept::Tensor(tensor), name::TENSOR_TYPE) if kind == kind::DATA_TYPE => tensor.kind = values.cast::<i32>().read_unaligned(),
+        (Kept::Tensor(tensor), name::TENSOR_DIMENSIONS) => tensor.dimensions = numbers(),
+        (Kept::Tensor(tensor), name::TENSOR_STRIDES) => tensor.strides = numbers(),
+        (Kept::Geometry([stride, ..]), name::CONVOLUTION_FILTER_STRIDES) => *stride = numbers(),
+        (Kept::Geometry([_, padding, _]), name::CONVOLUTION_PRE_PADDINGS) => *padding = numbers(),
+        (Kept::Geometry([.., dilation]), name::CONVOLUTION_DILATIONS) => *dilation = numbers(),
+        // Each of the three has alpha, beta, then its geometry, the weight, the input and the result.
+        (Kept::Operation(_, operation), 700..=717) => match ((attribute - 700) % 6, referred) {
+            (2, Some(Kept::Geometry(geometry))) => [operation.stride, operation.padding, operation.dilation] = geometry,
+            (3, Some(Kept::Tensor(tensor))) => operation.w = tensor,
+            (4, Some(Kept::Tensor(tensor))) => operation.x = tensor,
+            (5, Some(Kept::Tensor(tensor))) => operation.y = tensor,
+            _ => {}
+        },
+        (Kept::Graph(tried), name::GRAPH_OPERATIONS) => {
+            let convolution = match referred {
+                Some(Kept::Operation(pass, operation)) if count == 1 => Convolution::of(pass, &operation),
+                _ => None,
+            };
+            *tried = Arc::new(Mutex::new(Tried { convolution, ..Tried::default() }));
+        }
+        (Kept::Heuristics(graph), name::HEURISTICS_GRAPH) => {
+            if let Some(Kept::Graph(tried)) = referred {
+                *graph = Some(tried);
+            }
+        }
+        (Kept::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other),
+        _ => {}
+    }
+}
+
+/// `cudnnBackendFinalize`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendFinalize(descriptor: Opaque) -> Status {
+    let Some(entry) = lock(&DESCRIPTORS).get(&(descriptor as usize)).cloned() else {
+        return BAD_PARAM;
+    };
+    if let Kept::Plan(configuration, _) = entry.kept {
+        let Some((configuration, Some(Kept::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
+            return BAD_PARAM;
+        };
+        let size = size_of_plan(configuration as Opaque, place, entry.is_real);
+        keep(descriptor as usize, Kept::Plan(Some(configuration), size));
+        return SUCCESS;
+    }
+    if !entry.is_real {
+        return SUCCESS;
+    }
+    let told = match entry.of {
+        of::HEURISTICS => engine::tell_of_card(descriptor, name::HEURISTICS_DEVICE),
+        of::ENGINE => engine::tell_of_card(descriptor, name::ENGINE_DEVICE),
+        _ => SUCCESS,
+    };
+    if told != SUCCESS {
+        return told;
+    }
+    real!(cudnnBackendFinalize(descriptor => Opaque))
+}
+
+/// What a plan takes.
+fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>, is_real: bool) -> u64 {
+    let mut convolution = None;
+    if let Some((tried, place)) = place {
+        let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        convolution = tried.convolution;
+        // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
+        if tried.built == 0 && tried.is_passed_over.iter().take(place).any(|passed| !passed) {
+            tried.sizes.clear();
+        }
+        let at = tried.built;
+        tried.built += 1;
+        let last = tried.sizes.last().filter(|_| tried.is_whole);
+        if let Some(size) = tried.sizes.get(at).or(last) {
+            return *size;
+        }
+    }
+    if !is_real {
+        return 0;
+    }
+    let mended = convolution.and_then(|call| stream_k::workspace(configuration, &call, config::card()));
+    mended.or_else(|| engine::workspace(configuration)).unwrap_or(0)
+}
+
+/// `cudnnBackendGetAttribute`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudnnBackendGetAttribute(
+    descriptor: Opaque,
+    attribute: c_int,
+    kind: c_int,
+    room: i64,
+    count: *mut i64,
+    to: *mut c_void,
+) -> Status {
+    let Some(entry) = lock(&DESCRIPTORS).get(&(descriptor as usize)).cloned() else {
+        return BAD_PARAM;
+    };
+    if room < 0 {
+        return BAD_PARAM;
+    }
+    if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
+        return give(&[*size as i64], room, count, to);
+    }
+    // One that only asks how many there are waits for nothing; a stand-in has to know.
+    let is_read = !entry.is_real || (room > 0 && !to.is_null());
+    let lists = match &entry.kept {
+        Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
+        _ => None,
+    };
+    if let Some(tried) = lists {
+        find_out(tried, entry.is_real.then_some(descriptor));
+    }
+    if !entry.is_real {
+        return stand_in::get(&entry.kept, attribute, room, count, to);
+    }
+    let mut listed = 0;
+    let status = engine::get(descriptor, attribute, kind, room, &raw mut listed, to);
+    if !count.is_null() {
+        count.write_unaligned(listed);
+    }
+    if let (Some(tried), SUCCESS) = (lists, status) {
+        let configurations = to.cast::<usize>();
+        let listed = usize::try_from(listed.min(room)).unwrap_or(0);
+        let configurations: Vec<usize> = (0..listed).map(|at| configurations.add(at).read_unaligned()).collect();
+        remember(tried, &configurations);
+    }
+    status
+}
+
+/// Keeps which configurations were listed for a graph.
+fn remember(tried: &Arc<Mutex<Tried>>, configurations: &[usize]) {
+    let has_sizes = !tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).sizes.is_empty();
+    let passed = configurations.iter().map(|at| has_sizes && engine::converts_down(*at as Opaque));
+    let passed: Vec<bool> = passed.collect();
+    for (place, configuration) in configurations.iter().enumerate() {
+        keep(*configuration, Kept::Configuration(Some((Arc::clone(tried), place))));
+    }
+    tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_passed_over = passed;
+}
+
+/// Finds out what a graph's plans take, once.
+fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
+    let (known, convolution) = {
+        let tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        (tried.is_known, tried.convolution)
+    };
+    if known {
+        return;
+    }
+    let answer = convolution.map(|call| call.answer());
+    let (sizes, is_whole) = match (&answer, heuristics, convolution) {
+        (Some(answer), ..) if answer.source <= Source::Interpolated => (answer.sizes.clone(), true),
+        // Without a real cuDNN that can be asked, what is said of similar layers is all there is.
+        (_, None, _) => (stand_in::sizes(answer.as_deref()), true),
+        (_, Some(heuristics), Some(call)) => (refused::first_of(heuristics, &call).into_iter().collect(), false),
+        (_, Some(_), None) => (Vec::new(), false),
+    };
+    let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    (tried.is_known, tried.sizes, tried.is_whole) = (true, sizes, is_whole);
+}
+
+/// Writes elements where there is room for them, and says how many there are.
+pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to: *mut c_void) -> Status {
+    if !to.is_null() {
+        for (at, value) in values.iter().enumerate().take(room.max(0) as usize) {
+            to.cast::<T>().add(at).write_unaligned(*value);
+        }
+    }
+    if !count.is_null() {
+        count.write_unaligned(values.len() as i64);
+    }
+    SUCCESS
+}
+
+/// Whether handle and plan are some that were made.
+fn check_plan(handle: u64, plan: Opaque) -> Status {
+    match kept(plan as usize) {
+        Some(Kept::Plan(..)) => handle::check(handle),
+        _ => BAD_PARAM,
+    }
+}
+
+/// `cudnnBackendExecute`: nothing is launched.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) -> Status {
+    check_plan(handle, plan)
+}
+
+/// `cudnnBackendPopulateCudaGraph`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudnnBackendPopulateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
+    check_plan(handle, plan)
+}
+
+/// `cudnnBackendUpdateCudaGraph`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudnnBackendUpdateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
+    check_plan(handle, plan)
+}

@@ -1,1 +1,0 @@
-//! Every other name that programs link to; each is said once when it is called.

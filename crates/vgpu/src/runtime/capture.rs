@@ -1,0 +1,349 @@
+//! Capture of streams: what is launched becomes nodes of a graph. Events carry a capture from stream to stream.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::errors::{
+    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
+    CAPTURE_WRONG_THREAD, CAPTURED_EVENT, ILLEGAL_STATE,
+};
+use super::streams::{LEGACY, check};
+use super::{graph, is_13, out};
+use crate::names::same;
+use crate::status::{INVALID_VALUE, Status};
+
+/// `cudaStreamCaptureModeGlobal` and `cudaStreamCaptureModeRelaxed`; between them lies thread-local.
+const GLOBAL: c_int = 0;
+const RELAXED: c_int = 2;
+
+thread_local! {
+    /// Which captures keep this thread from calls that may wait (`cudaThreadExchangeStreamCaptureMode`); its address tells threads apart.
+    static MODE: Cell<c_int> = const { Cell::new(GLOBAL) };
+}
+
+/// A place in a capture: what comes next depends on these nodes.
+#[derive(Debug, Clone)]
+pub struct Point {
+    /// The capture.
+    pub capture: u64,
+    /// Nodes of its graph.
+    pub nodes: Vec<u64>,
+}
+
+/// A capture that goes on.
+#[derive(Debug)]
+struct Capture {
+    graph: u64,
+    /// Whether the graph is the program's own (`cudaStreamBeginCaptureToGraph`).
+    is_given: bool,
+    origin: u64,
+    mode: c_int,
+    thread: usize,
+    is_valid: bool,
+}
+
+#[derive(Debug)]
+struct Captures {
+    next: u64,
+    all: BTreeMap<u64, Capture>,
+    streams: BTreeMap<u64, Point>,
+}
+
+static CAPTURES: Mutex<Captures> = Mutex::new(Captures { next: 1, all: BTreeMap::new(), streams: BTreeMap::new() });
+
+/// How many captures go on. Where none does, nothing is looked up.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+fn captures() -> MutexGuard<'static, Captures> {
+    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_idle() -> bool {
+    ACTIVE.load(Ordering::Acquire) == 0
+}
+
+fn thread() -> usize {
+    MODE.with(|mode| std::ptr::from_ref(mode) as usize)
+}
+
+impl Captures {
+    /// The capture that a stream is part of.
+    fn of(&mut self, stream: u64) -> Option<(&mut Capture, &mut Point)> {
+        let point = self.streams.get_mut(&stream)?;
+        Some((self.all.get_mut(&point.capture)?, point))
+    }
+
+    fn end(&mut self, id: u64) {
+        self.all.remove(&id);
+        self.streams.retain(|_, point| point.capture != id);
+        ACTIVE.store(self.all.len(), Ordering::Release);
+    }
+}
+
+/// Whether a stream is part of a capture.
+pub fn is_capturing(stream: u64) -> bool {
+    !is_idle() && captures().streams.contains_key(&stream)
+}
+
+/// Whether this thread captures: what it computes now is not what a launch of the graph will leave.
+pub fn is_own() -> bool {
+    !is_idle() && captures().all.values().any(|capture| capture.thread == thread())
+}
+
+/// Where a stream's capture is, if it is part of one.
+pub fn point(stream: u64) -> Result<Option<Point>, Status> {
+    if is_idle() {
+        return Ok(None);
+    }
+    match captures().of(stream) {
+        None => Ok(None),
+        Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
+        Some((_, point)) => Ok(Some(point.clone())),
+    }
+}
+
+/// Adds to the capture of a stream; `false` where it has none.
+pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
+    if is_idle() {
+        return Ok(false);
+    }
+    match captures().of(stream) {
+        None => Ok(false),
+        Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
+        Some((capture, point)) => {
+            let node = graph::add(capture.graph, std::mem::take(&mut point.nodes), call)?;
+            point.nodes.push(node);
+            Ok(true)
+        }
+    }
+}
+
+/// A call that waits for a stream: an error while it captures, which also spoils the capture.
+pub fn refuse(stream: u64) -> Result<(), Status> {
+    if is_idle() {
+        return Ok(());
+    }
+    match captures().of(stream) {
+        None => Ok(()),
+        Some((capture, _)) => {
+            capture.is_valid = false;
+            Err(CAPTURE_UNSUPPORTED)
+        }
+    }
+}
+
+/// A call that may wait for everything (`cudaMalloc`, `cudaEventQuery`): an error while a capture forbids it to this thread.
+pub fn forbid() -> Result<(), Status> {
+    if is_idle() || MODE.get() == RELAXED {
+        return Ok(());
+    }
+    let mut forbidden = Ok(());
+    for capture in captures().all.values_mut() {
+        let is_own = capture.thread == thread() && capture.mode != RELAXED;
+        if is_own || (capture.mode == GLOBAL && MODE.get() == GLOBAL) {
+            capture.is_valid = false;
+            forbidden = Err(CAPTURE_UNSUPPORTED);
+        }
+    }
+    forbidden
+}
+
+/// Spoils a capture.
+pub fn invalidate(id: u64) {
+    if let Some(capture) = captures().all.get_mut(&id) {
+        capture.is_valid = false;
+    }
+}
+
+/// A stream is to wait for what no capture knows.
+pub fn isolate(stream: u64) -> Result<(), Status> {
+    if is_idle() {
+        return Ok(());
+    }
+    match captures().of(stream) {
+        None => Ok(()),
+        Some((capture, _)) => {
+            capture.is_valid = false;
+            Err(CAPTURE_ISOLATION)
+        }
+    }
+}
+
+/// A stream waits for a captured event: it is part of that capture from now on.
+pub fn join(stream: u64, point: &Point) -> Result<(), Status> {
+    let mut captures = captures();
+    match captures.all.get(&point.capture) {
+        None => return Err(CAPTURED_EVENT),
+        Some(capture) if !capture.is_valid => return Err(CAPTURE_INVALIDATED),
+        Some(_) => {}
+    }
+    if stream <= LEGACY {
+        return Err(CAPTURE_IMPLICIT);
+    }
+    let own = captures.streams.entry(stream).or_insert_with(|| point.clone());
+    if own.capture != point.capture {
+        return Err(CAPTURE_MERGE);
+    }
+    for node in &point.nodes {
+        if !own.nodes.contains(node) {
+            own.nodes.push(*node);
+        }
+    }
+    Ok(())
+}
+
+/// A stream is no more.
+pub fn forget(stream: u64) {
+    if !is_idle() {
+        captures().streams.remove(&stream);
+    }
+}
+
+fn begin(stream: u64, mode: c_int, given: Option<u64>, nodes: Vec<u64>) -> Result<(), Status> {
+    if !(GLOBAL..=RELAXED).contains(&mode) {
+        return Err(INVALID_VALUE);
+    }
+    check(stream)?;
+    if stream <= LEGACY {
+        return Err(CAPTURE_UNSUPPORTED);
+    }
+    let mut captures = captures();
+    if captures.of(stream).is_some() {
+        return Err(ILLEGAL_STATE);
+    }
+    let id = captures.next;
+    captures.next += 1;
+    let graph = given.unwrap_or_else(graph::create);
+    let capture = Capture { graph, is_given: given.is_some(), origin: stream, mode, thread: thread(), is_valid: true };
+    captures.all.insert(id, capture);
+    captures.streams.insert(stream, Point { capture: id, nodes });
+    ACTIVE.store(captures.all.len(), Ordering::Release);
+    Ok(())
+}
+
+/// Ends the capture that a stream began, and gives its graph.
+fn end(stream: u64) -> Result<u64, Status> {
+    check(stream)?;
+    let mut captures = captures();
+    let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
+    if capture.origin != stream {
+        capture.is_valid = false;
+        return Err(CAPTURE_UNMATCHED);
+    }
+    if capture.mode != RELAXED && capture.thread != thread() {
+        return Err(CAPTURE_WRONG_THREAD);
+    }
+    let (id, graph, is_given, is_valid) = (point.capture, capture.graph, capture.is_given, capture.is_valid);
+    let joined = graph::before(point.nodes.clone());
+    let is_joined = captures.streams.values().filter(|other| other.capture == id).flat_map(|other| &other.nodes).all(|node| joined.contains(node));
+    captures.end(id);
+    drop(captures);
+    if is_valid && is_joined {
+        return Ok(graph);
+    }
+    if !is_given {
+        graph::destroy(graph);
+    }
+    Err(if is_valid { CAPTURE_UNJOINED } else { CAPTURE_INVALIDATED })
+}
+
+/// Where the answers about a capture go; null where one is not wanted.
+struct Wanted {
+    status: *mut c_int,
+    id: *mut u64,
+    graph: *mut u64,
+    nodes: *mut *const u64,
+    edges: *mut *const c_void,
+    count: *mut usize,
+}
+
+impl Wanted {
+    const fn only(status: *mut c_int, id: *mut u64) -> Self {
+        Wanted { status, id, graph: std::ptr::null_mut(), nodes: std::ptr::null_mut(), edges: std::ptr::null_mut(), count: std::ptr::null_mut() }
+    }
+}
+
+unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
+    check(stream)?;
+    if wanted.status.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
+    let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
+    if !is_idle() && let Some((capture, point)) = captures().of(stream) {
+        (status, id) = (if capture.is_valid { 1 } else { 2 }, point.capture);
+        (graph, nodes, count) = (capture.graph, point.nodes.as_ptr(), point.nodes.len());
+    }
+    out(wanted.status, status)?;
+    let _ = (out(wanted.id, id), out(wanted.graph, graph), out(wanted.nodes, nodes), out(wanted.edges, std::ptr::null()), out(wanted.count, count));
+    Ok(())
+}
+
+runtime! {
+    cudaStreamBeginCapture(stream: u64, mode: c_int) { begin(stream, mode, None, Vec::new()) }
+    cudaStreamBeginCaptureToGraph(stream: u64, graph: u64, nodes: *const u64, _edges: *const c_void, count: usize, mode: c_int) {
+        let nodes = graph::nodes_of(graph, nodes, count)?;
+        begin(stream, mode, Some(graph), nodes)
+    }
+    cudaStreamEndCapture(stream: u64, to: *mut u64) {
+        if to.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let graph = end(stream);
+        out(to, graph.unwrap_or(0))?;
+        graph.map(drop)
+    }
+    cudaStreamIsCapturing(stream: u64, to: *mut c_int) {
+        info(stream, &Wanted::only(to, std::ptr::null_mut()))
+    }
+    cudaStreamGetCaptureInfo_v3(
+        stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
+    ) {
+        info(stream, &Wanted { status, id, graph, nodes, edges, count })
+    }
+    cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, count: *mut usize) {
+        info(stream, &Wanted { status, id, graph, nodes, edges: std::ptr::null_mut(), count })
+    }
+    // In 12's library this name has only the first three arguments; the others are not looked at then.
+    cudaStreamGetCaptureInfo(
+        stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
+    ) {
+        info(stream, &if is_13() { Wanted { status, id, graph, nodes, edges, count } } else { Wanted::only(status, id) })
+    }
+    cudaStreamUpdateCaptureDependencies_v2(stream: u64, nodes: *const u64, _edges: *const c_void, count: usize, flags: c_uint) {
+        check(stream)?;
+        let mut captures = captures();
+        let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
+        let nodes = graph::nodes_of(capture.graph, nodes, count)?;
+        match flags {
+            // `cudaStreamAddCaptureDependencies` and `cudaStreamSetCaptureDependencies`
+            0 => point.nodes.extend(nodes),
+            1 => point.nodes = nodes,
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+    // 13's has a list of edges before the count; flags come after.
+    cudaStreamUpdateCaptureDependencies(stream: u64, nodes: *const u64, third: usize, fourth: usize, fifth: usize) {
+        let (count, flags) = if is_13() { (fourth, fifth) } else { (third, fourth) };
+        super::check(cudaStreamUpdateCaptureDependencies_v2(stream, nodes, std::ptr::null(), count, flags as c_uint))
+    }
+    cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        if mode.is_null() || !(GLOBAL..=RELAXED).contains(&mode.read_unaligned()) {
+            return Err(INVALID_VALUE);
+        }
+        out(mode, MODE.replace(mode.read_unaligned()))
+    }
+}
+
+same! {
+    cudaStreamBeginCapture_ptsz = cudaStreamBeginCapture, cudaStreamBeginCaptureToGraph_ptsz = cudaStreamBeginCaptureToGraph,
+    cudaStreamEndCapture_ptsz = cudaStreamEndCapture, cudaStreamIsCapturing_ptsz = cudaStreamIsCapturing,
+    cudaStreamGetCaptureInfo_ptsz = cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v2_ptsz = cudaStreamGetCaptureInfo_v2,
+    cudaStreamGetCaptureInfo_v3_ptsz = cudaStreamGetCaptureInfo_v3,
+    cudaStreamUpdateCaptureDependencies_ptsz = cudaStreamUpdateCaptureDependencies,
+    cudaStreamUpdateCaptureDependencies_v2_ptsz = cudaStreamUpdateCaptureDependencies_v2,
+}

@@ -1,0 +1,367 @@
+//! Kernels: registered, launched, never run.
+//!
+//! Inside an operator of PyTorch the values' object says what is known afterwards. Kernels that others launch (Triton's, bitsandbytes', custom
+//! extensions') leave numbers that nobody computed: what their arguments point to is forgotten.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, PoisonError, RwLock};
+
+use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTION, MISSING_CONFIGURATION, SYMBOL_NOT_FOUND};
+use super::{capture, devices, out, streams, trace};
+use crate::config::card;
+use crate::handle::{Handles, fresh};
+use crate::libc;
+use crate::memory::{block_of, is_device, known};
+use crate::names::same;
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status};
+
+/// `dim3`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Dim3 {
+    pub x: c_uint,
+    pub y: c_uint,
+    pub z: c_uint,
+}
+
+impl Dim3 {
+    const fn volume(self) -> u64 {
+        (self.x as u64).saturating_mul(self.y as u64).saturating_mul(self.z as u64)
+    }
+}
+
+/// How a kernel is launched; begins as `cudaLaunchConfig_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Shape {
+    pub grid: Dim3,
+    pub block: Dim3,
+    /// Bytes of shared memory.
+    pub shared: usize,
+    pub stream: u64,
+}
+
+/// `cudaLaunchConfig_t`
+#[repr(C)]
+struct LaunchConfiguration {
+    shape: Shape,
+    attributes: *const [u32; 18],
+    count: c_uint,
+}
+
+/// Kernels by what programs launch them with (a function of the host, or a handle); names are kept where launches are written down.
+static KERNELS: LazyLock<RwLock<HashMap<u64, Box<str>>>> = LazyLock::new(RwLock::default);
+/// Kernels that were loaded while the program ran.
+static LIBRARIES: Handles<()> = Handles::new();
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IN_OPERATOR: Cell<c_int> = const { Cell::new(0) };
+    /// Launches that `<<<>>>` has begun. The arguments of one may launch others.
+    static PENDING: RefCell<([Shape; 8], usize)> = const { RefCell::new(([EMPTY; 8], 0)) };
+}
+const EMPTY: Shape = Shape { grid: Dim3 { x: 0, y: 0, z: 0 }, block: Dim3 { x: 0, y: 0, z: 0 }, shared: 0, stream: 0 };
+
+/// Says that an operator of PyTorch begins (1) or ends (-1) which marks what it wrote.
+#[unsafe(no_mangle)]
+pub extern "C" fn batchfit_vgpu_in_operator(change: c_int) {
+    IN_OPERATOR.set(IN_OPERATOR.get().saturating_add(change));
+}
+
+/// How many launches there were.
+pub fn count() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
+
+/// Makes sure that launches are in their file.
+pub fn flush() {
+    trace::flush();
+}
+
+/// Something that a stream does: counted, and captured where it captures. Says whether it does.
+pub fn enqueue(stream: u64) -> Result<bool, Status> {
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    capture::add(stream, None)
+}
+
+/// Notes a kernel, so that it may be launched.
+pub fn register(kernel: u64, name: &CStr) {
+    let name = if trace::is_on() { name.to_string_lossy().into() } else { Box::default() };
+    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, name);
+}
+
+/// Whether there is such a kernel.
+pub fn is_kernel(kernel: u64) -> bool {
+    KERNELS.read().unwrap_or_else(PoisonError::into_inner).contains_key(&kernel)
+}
+
+fn check_kernel(kernel: u64) -> Result<(), Status> {
+    if is_kernel(kernel) { Ok(()) } else { Err(INVALID_FUNCTION) }
+}
+
+/// Launches a kernel. The driver's launches come here too, with what they call it.
+///
+/// # Safety
+///
+/// `arguments` is null or as a kernel's: an address of each of its arguments.
+pub unsafe fn launch(name: &dyn Fn(&mut dyn FnMut(&str)), shape: &Shape, arguments: *const u64) -> Result<(), Status> {
+    let (grid, block) = (shape.grid, shape.block);
+    let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= i32::MAX as u32 && block.z <= 64 && block.volume() <= 1024;
+    if !is_small || grid.volume() == 0 || block.volume() == 0 {
+        return Err(INVALID_CONFIGURATION);
+    }
+    if shape.shared > usize::try_from(card().shared_per_block_optin).unwrap_or(0) {
+        return Err(INVALID_VALUE);
+    }
+    streams::check(shape.stream)?;
+    enqueue(shape.stream)?;
+    if IN_OPERATOR.get() <= 0 {
+        forget_arguments(arguments);
+    }
+    if trace::is_on() {
+        name(&mut |name| trace::write(name, shape));
+    }
+    Ok(())
+}
+
+unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
+    let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
+    check(kernels.contains_key(&kernel), INVALID_FUNCTION)?;
+    let name = |write: &mut dyn FnMut(&str)| write(kernels.get(&kernel).map_or("", |name| name));
+    launch(&name, shape, arguments)
+}
+
+fn check(is_right: bool, status: Status) -> Result<(), Status> {
+    if is_right { Ok(()) } else { Err(status) }
+}
+
+/// Arguments that are looked at. How many a kernel has is not known here; few have more.
+const MOST_ARGUMENTS: usize = 32;
+/// What is forgotten from where an argument points to. What is read to decide something is smaller.
+const FORGOTTEN: u64 = 64 << 10;
+
+/// Reads numbers of this process from addresses that may be wild, up to the first that cannot be read; says how many.
+fn read(from: &[libc::Piece], to: &mut [u64; MOST_ARGUMENTS]) -> usize {
+    let room = libc::Piece { address: to.as_mut_ptr() as u64, bytes: size_of_val(to) };
+    // SAFETY: the kernel checks the addresses; there is room for all of `from`, at most 32 numbers.
+    let bytes = unsafe { libc::process_vm_readv(std::process::id() as c_int, &raw const room, 1, from.as_ptr(), from.len() as u64, 0) };
+    usize::try_from(bytes).unwrap_or(0) / size_of::<u64>()
+}
+
+/// Forgets what lies behind a kernel's arguments.
+fn forget_arguments(arguments: *const u64) {
+    if arguments.is_null() {
+        return;
+    }
+    let (mut places, mut values) = ([0; MOST_ARGUMENTS], [0; MOST_ARGUMENTS]);
+    let mut pieces = [libc::Piece { address: 0, bytes: size_of::<u64>() }; MOST_ARGUMENTS];
+    for (index, piece) in pieces.iter_mut().enumerate() {
+        piece.address = (arguments as u64).wrapping_add(8 * index as u64);
+    }
+    let found = read(&pieces, &mut places);
+    for (piece, place) in pieces.iter_mut().zip(&places) {
+        piece.address = *place;
+    }
+    let found = read(&pieces[..found], &mut values);
+    values[..found].iter().filter(|&&value| is_device(value)).for_each(|&value| forget(value));
+}
+
+/// Forgets a run of known grains.
+fn forget(address: u64) {
+    let Some((start, bytes)) = block_of(address) else {
+        return;
+    };
+    let end = (start + bytes).min(address + FORGOTTEN);
+    let first = address / known::GRAIN * known::GRAIN;
+    let run = (first..end).step_by(known::GRAIN as usize).take_while(|&grain| known::is_known(grain, 1)).count();
+    known::mark(first, run as u64 * known::GRAIN, false);
+}
+
+/// Blocks of a kernel that a multiprocessor holds, by its threads and shared memory; its registers are not known and taken to suffice.
+pub fn occupancy(threads: u64, shared: u64) -> u64 {
+    let card = card();
+    let of = |all: c_int, each: u64| u64::try_from(all).unwrap_or(0) / each.max(1);
+    let reserved = if card.major >= 8 { 1024 } else { 0 };
+    let by_threads = of(card.threads_per_multiprocessor, threads.next_multiple_of(32));
+    let by_shared = of(card.shared_per_multiprocessor, shared.saturating_add(reserved));
+    by_threads.min(by_shared).min(of(card.blocks_per_multiprocessor, 1))
+}
+
+/// Threads and shared memory of a cluster's blocks, and how many it has (`cudaLaunchAttributeClusterDimension`).
+unsafe fn cluster(configuration: *const LaunchConfiguration) -> Result<(u64, u64, u64), Status> {
+    check(!configuration.is_null(), INVALID_VALUE)?;
+    let LaunchConfiguration { shape, attributes, count } = configuration.read_unaligned();
+    let attributes = (0..if attributes.is_null() { 0 } else { count.min(64) as usize }).map(|index| attributes.add(index).read_unaligned());
+    let blocks = attributes.into_iter().find(|attribute| attribute[0] == 4).map_or(1, |size| Dim3 { x: size[2], y: size[3], z: size[4] }.volume());
+    Ok((shape.block.volume(), shape.shared as u64, blocks.max(1)))
+}
+
+/// `cudaFuncAttributes`
+#[derive(Debug)]
+#[repr(C)]
+struct FunctionAttributes {
+    /// Shared, constant and local memory.
+    bytes: [usize; 3],
+    threads: c_int,
+    registers: c_int,
+    ptx: c_int,
+    binary: c_int,
+    cache: c_int,
+    dynamic_shared: c_int,
+    carveout: c_int,
+    rest: [c_int; 23],
+}
+const _: () = assert!(size_of::<FunctionAttributes>() == 144, "as `driver_types.h` of CUDA 12.8 and 13.0");
+
+/// `cudaFuncAttributeMaxDynamicSharedMemorySize`
+const DYNAMIC_SHARED: c_int = 8;
+
+unsafe fn load(to: *mut u64, source: *const c_void) -> Result<(), Status> {
+    check(!to.is_null() && !source.is_null(), INVALID_VALUE)?;
+    out(to, LIBRARIES.insert(()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __cudaRegisterFatBinary(_binary: *const c_void) -> *const u64 {
+    static ANY: u64 = 0;
+    &raw const ANY
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __cudaRegisterFatBinaryEnd(_binary: *const c_void) {}
+
+/// Called when a process ends: the last that is heard of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn __cudaUnregisterFatBinary(_binary: *const c_void) {
+    flush();
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn __cudaInitModule(_binary: *const c_void) -> c_char {
+    1
+}
+
+/// Further arguments say where sizes of a launch are written, for emulation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __cudaRegisterFunction(_binary: *const c_void, host: u64, _device: *const c_char, name: *const c_char) {
+    if host != 0 {
+        register(host, if name.is_null() { c"" } else { CStr::from_ptr(name) });
+    }
+}
+
+runtime! {
+    __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared: usize, stream: u64) {
+        PENDING.with_borrow_mut(|(shapes, count)| {
+            *shapes.get_mut(*count).ok_or(INVALID_VALUE)? = Shape { grid, block, shared, stream };
+            *count += 1;
+            Ok(())
+        })
+    }
+    __cudaPopCallConfiguration(grid: *mut Dim3, block: *mut Dim3, shared: *mut usize, stream: *mut u64) {
+        let shape = PENDING.with_borrow_mut(|(shapes, count)| {
+            *count = count.checked_sub(1)?;
+            Some(shapes[*count])
+        });
+        let shape = shape.ok_or(MISSING_CONFIGURATION)?;
+        out(grid, shape.grid)?;
+        out(block, shape.block)?;
+        out(shared, shape.shared)?;
+        out(stream, shape.stream)
+    }
+    __cudaGetKernel(to: *mut u64, kernel: u64) {
+        check_kernel(kernel)?;
+        out(to, kernel)
+    }
+    cudaGetFuncBySymbol(to: *mut u64, kernel: u64) {
+        check_kernel(kernel)?;
+        out(to, kernel)
+    }
+    cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *const u64, shared: usize, stream: u64) {
+        launch_registered(kernel, &Shape { grid, block, shared, stream }, arguments)
+    }
+    cudaLaunchKernelExC(configuration: *const Shape, kernel: u64, arguments: *const u64) {
+        check(!configuration.is_null(), INVALID_VALUE)?;
+        launch_registered(kernel, &configuration.read_unaligned(), arguments)
+    }
+    cudaLaunchCooperativeKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *const u64, shared: usize, stream: u64) {
+        // All blocks run at the same time.
+        let most = occupancy(block.volume(), shared as u64) * u64::try_from(card().multiprocessors).unwrap_or(0);
+        check(grid.volume() <= most, COOPERATIVE_TOO_LARGE)?;
+        launch_registered(kernel, &Shape { grid, block, shared, stream }, arguments)
+    }
+    cudaFuncGetAttributes(to: *mut FunctionAttributes, kernel: u64) {
+        check_kernel(kernel)?;
+        let architecture = card().major * 10 + card().minor;
+        // A kernel that keeps within its registers: no memory of its own. By default a block gets 48 KiB of shared memory.
+        out(to, FunctionAttributes {
+            bytes: [0; 3], threads: 1024, registers: 32, ptx: architecture, binary: architecture, cache: 0, dynamic_shared: 48 << 10, carveout: -1, rest: [0; 23],
+        })
+    }
+    cudaFuncSetAttribute(kernel: u64, attribute: c_int, value: c_int) {
+        check_kernel(kernel)?;
+        let is_too_large = attribute == DYNAMIC_SHARED && !(0..=card().shared_per_block_optin).contains(&value);
+        check((8..=15).contains(&attribute) && !is_too_large, INVALID_VALUE)
+    }
+    cudaKernelSetAttributeForDevice(kernel: u64, attribute: c_int, value: c_int, device: c_int) {
+        devices::device(device)?;
+        super::check(cudaFuncSetAttribute(kernel, attribute, value))
+    }
+    cudaFuncSetCacheConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
+    cudaFuncSetSharedMemConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
+    // Which arguments a kernel has is in its code, which is not read: programs ask until they get an error.
+    cudaFuncGetParamInfo(kernel: u64, _index: usize, _offset: *mut usize, _bytes: *mut usize) {
+        check_kernel(kernel)?;
+        Err(NOT_SUPPORTED)
+    }
+    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to: *mut c_int, kernel: u64, threads: c_int, shared: usize, _flags: c_uint) {
+        check_kernel(kernel)?;
+        let threads = u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
+        out(to, if threads > 1024 { 0 } else { occupancy(threads, shared as u64) as c_int })
+    }
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, kernel: u64, threads: c_int, shared: usize) {
+        super::check(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to, kernel, threads, shared, 0))
+    }
+    cudaOccupancyAvailableDynamicSMemPerBlock(to: *mut usize, kernel: u64, blocks: c_int, _threads: c_int) {
+        check_kernel(kernel)?;
+        check(blocks > 0, INVALID_VALUE)?;
+        let each = (card().shared_per_multiprocessor / blocks - 1024).clamp(0, card().shared_per_block_optin);
+        out(to, each as usize)
+    }
+    // 8 blocks are in every card's reach that has clusters.
+    cudaOccupancyMaxPotentialClusterSize(to: *mut c_int, kernel: u64, configuration: *const LaunchConfiguration) {
+        check_kernel(kernel)?;
+        cluster(configuration)?;
+        out(to, if card().major >= 9 { 8 } else { 1 })
+    }
+    cudaOccupancyMaxActiveClusters(to: *mut c_int, kernel: u64, configuration: *const LaunchConfiguration) {
+        check_kernel(kernel)?;
+        let (threads, shared, blocks) = cluster(configuration)?;
+        let all = occupancy(threads, shared).saturating_mul(u64::try_from(card().multiprocessors).unwrap_or(0));
+        out(to, (all / blocks) as c_int)
+    }
+    cudaLibraryLoadData(to: *mut u64, code: *const c_void) { load(to, code) }
+    cudaLibraryLoadFromFile(to: *mut u64, path: *const c_void) { load(to, path) }
+    cudaLibraryUnload(library: u64) { LIBRARIES.remove(library).ok_or(INVALID_HANDLE) }
+    cudaLibraryGetKernel(to: *mut u64, library: u64, name: *const c_char) {
+        LIBRARIES.with(library, |()| ()).ok_or(INVALID_HANDLE)?;
+        check(!to.is_null() && !name.is_null(), INVALID_VALUE)?;
+        let kernel = fresh();
+        register(kernel, CStr::from_ptr(name));
+        out(to, kernel)
+    }
+    // What variables and functions there are is in the code, which is not read.
+    cudaLibraryGetGlobal(_to: *mut u64, _bytes: *mut usize, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
+    cudaLibraryGetManaged(_to: *mut u64, _bytes: *mut usize, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
+    cudaLibraryGetUnifiedFunction(_to: *mut u64, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
+    cudaLibraryGetKernelCount(_to: *mut c_uint, _library: u64) { Err(NOT_SUPPORTED) }
+}
+
+same! {
+    __cudaLaunchKernel = cudaLaunchKernel, __cudaLaunchKernel_ptsz = cudaLaunchKernel, cudaLaunchKernel_ptsz = cudaLaunchKernel,
+    cudaLaunchKernelExC_ptsz = cudaLaunchKernelExC, cudaLaunchCooperativeKernel_ptsz = cudaLaunchCooperativeKernel,
+    cudaGetKernel = __cudaGetKernel,
+}

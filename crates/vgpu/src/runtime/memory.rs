@@ -1,0 +1,342 @@
+//! Allocations, copies, sets, and sharing between processes.
+//!
+//! A copy in a capture is not made: it would be, each time that the graph is launched, and by then nobody computed its source.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::devices::{current_device, device};
+use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED, UNINITIALIZED};
+use super::{capture, check, out, pool, streams};
+use crate::memory::host::{self, Kind};
+use crate::memory::{self, block_of, bytes, device_of, known};
+use crate::names::same;
+use crate::status::{INVALID_VALUE, Status};
+
+/// Rows of pitched memory are so long on the cards that were looked at (`texturePitchAlignment` is smaller).
+const PITCH: usize = 512;
+
+/// A wish for memory whose result goes to `to`: nothing is taken without a place to say where.
+unsafe fn give(to: *mut u64, allocate: impl FnOnce() -> Result<u64, Status>) -> Result<(), Status> {
+    if to.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    capture::forbid()?;
+    let address = allocate();
+    out(to, *address.as_ref().unwrap_or(&0))?;
+    address.map(drop)
+}
+
+fn allocate(bytes: usize) -> Result<u64, Status> {
+    // CUDA gives null for nothing.
+    if bytes == 0 { device(0).map(|_| 0) } else { memory::allocate(current_device(), bytes as u64) }
+}
+
+fn free(address: u64) -> Result<(), Status> {
+    if address == 0 {
+        return Ok(());
+    }
+    capture::forbid()?;
+    if host::kind_of(address) == Some(Kind::Managed) {
+        return host::free(address);
+    }
+    if pool::free(address) { Ok(()) } else { memory::free(address) }
+}
+
+fn free_host(address: u64) -> Result<(), Status> {
+    match host::kind_of(address) {
+        _ if address == 0 => Ok(()),
+        Some(Kind::Pinned) => capture::forbid().and_then(|()| host::free(address)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// Height, width and depth of a wish as bytes, with rows of a pitch.
+fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Status> {
+    let pitch = width.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
+    let bytes = pitch.checked_mul(height).and_then(|bytes| bytes.checked_mul(depth)).ok_or(INVALID_VALUE)?;
+    Ok((pitch, bytes))
+}
+
+/// `cudaMemcpyKind` ends with the kind that finds out by itself.
+fn check_kind(kind: c_int) -> Result<(), Status> {
+    if (0..=4).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
+}
+
+/// Whether a copy or set to `to` becomes part of a capture; what it would write is unknown then.
+fn is_captured(to: u64, bytes: u64, stream: u64) -> Result<bool, Status> {
+    streams::check(stream)?;
+    let is_captured = capture::add(stream, None)?;
+    if is_captured {
+        known::mark(to, bytes, false);
+    }
+    Ok(is_captured)
+}
+
+/// `cudaMemcpyAsync`
+pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Result<(), Status> {
+    check_kind(kind)?;
+    if is_captured(to, bytes as u64, stream)? {
+        return Ok(());
+    }
+    check(bytes::copy(to, from, bytes as u64))
+}
+
+/// `cudaMemcpy`
+pub unsafe fn copy_waiting(to: u64, from: u64, bytes: usize, kind: c_int) -> Result<(), Status> {
+    capture::forbid()?;
+    copy(to, from, bytes, kind, 0)
+}
+
+unsafe fn fill(to: u64, value: c_int, bytes: usize, stream: u64) -> Result<(), Status> {
+    if is_captured(to, bytes as u64, stream)? {
+        return Ok(());
+    }
+    check(bytes::fill(to, &[value as u8], bytes as u64))
+}
+
+/// Memory in rows.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    start: u64,
+    pitch: usize,
+}
+
+unsafe fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, stream: u64) -> Result<(), Status> {
+    if width > to.pitch || width > from.pitch {
+        return Err(INVALID_PITCH);
+    }
+    let all = (to.pitch as u64).saturating_mul(height as u64);
+    if is_captured(to.start, all, stream)? {
+        return Ok(());
+    }
+    check(bytes::copy_rows(to.start, to.pitch as u64, from.start, from.pitch as u64, width as u64, height as u64))
+}
+
+unsafe fn fill_rows(to: Rows, value: c_int, width: usize, height: usize, stream: u64) -> Result<(), Status> {
+    if width > to.pitch {
+        return Err(INVALID_PITCH);
+    }
+    for row in 0..if width == 0 { 0 } else { height } {
+        let start = to.pitch.checked_mul(row).and_then(|offset| to.start.checked_add(offset as u64)).ok_or(INVALID_VALUE)?;
+        fill(start, value, width, stream)?;
+    }
+    Ok(())
+}
+
+/// `cudaPitchedPtr`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Pitched {
+    start: u64,
+    pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+/// `cudaExtent` and `cudaPos`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Extent {
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// `cudaMemcpy3DParms`
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Copy3D {
+    from_array: u64,
+    from_position: Extent,
+    from: Pitched,
+    to_array: u64,
+    to_position: Extent,
+    to: Pitched,
+    extent: Extent,
+    kind: c_int,
+}
+
+/// A place in pitched memory.
+fn place(of: &Pitched, position: &Extent, layer: usize) -> Option<u64> {
+    let rows = position.depth.checked_add(layer)?.checked_mul(of.height)?.checked_add(position.height)?;
+    of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)
+}
+
+unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
+    if copy.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let copy = copy.read_unaligned();
+    check_kind(copy.kind)?;
+    // Arrays cannot be made here, so that there is none to copy.
+    if copy.from_array != 0 || copy.to_array != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let Extent { width, height, depth } = copy.extent;
+    for layer in 0..if width == 0 || height == 0 { 0 } else { depth } {
+        let places = (place(&copy.to, &copy.to_position, layer), place(&copy.from, &copy.from_position, layer));
+        let (Some(to), Some(from)) = places else {
+            return Err(INVALID_VALUE);
+        };
+        copy_rows(Rows { start: to, pitch: copy.to.pitch }, Rows { start: from, pitch: copy.from.pitch }, width, height, stream)?;
+    }
+    Ok(())
+}
+
+unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
+    for layer in 0..if extent.width == 0 || extent.height == 0 { 0 } else { extent.depth } {
+        let start = place(&to, &Extent { width: 0, height: 0, depth: 0 }, layer).ok_or(INVALID_VALUE)?;
+        fill_rows(Rows { start, pitch: to.pitch }, value, extent.width, extent.height, stream)?;
+    }
+    Ok(())
+}
+
+/// Several copies at once (`cudaMemcpyBatchAsync`).
+unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count: usize, stream: u64) -> Result<(), Status> {
+    if to.is_null() || from.is_null() || sizes.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    (0..count).try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
+}
+
+/// Whether memory may be advised or fetched ahead: a device's or managed.
+fn check_advised(address: u64) -> Result<(), Status> {
+    let is_there = block_of(address).is_some() || host::kind_of(address) == Some(Kind::Managed);
+    if is_there { Ok(()) } else { Err(INVALID_VALUE) }
+}
+
+/// A handle that goes to another process: as CUDA's, 64 bytes.
+type IpcHandle = [u64; 8];
+const IPC_MEMORY: u64 = u64::from_le_bytes(*b"bf-mem\0\0");
+
+runtime! {
+    cudaMalloc(to: *mut u64, bytes: usize) { give(to, || allocate(bytes)) }
+    cudaMallocPitch(to: *mut u64, pitch: *mut usize, width: usize, height: usize) {
+        let (each, bytes) = pitched(width, height, 1)?;
+        out(pitch, each)?;
+        give(to, || allocate(bytes))
+    }
+    cudaMalloc3D(to: *mut Pitched, extent: Extent) {
+        let (pitch, bytes) = pitched(extent.width, extent.height, extent.depth)?;
+        let mut start = 0;
+        give(if to.is_null() { std::ptr::null_mut() } else { &raw mut start }, || allocate(bytes))?;
+        out(to, Pitched { start, pitch, width: extent.width, height: extent.height })
+    }
+    cudaFree(address: u64) { free(address) }
+    cudaMemGetInfo(to_free: *mut usize, to_total: *mut usize) {
+        device(0)?;
+        let (free, total) = memory::info(current_device())?;
+        out(to_free, free as usize)?;
+        out(to_total, total as usize)
+    }
+    cudaHostAlloc(to: *mut u64, bytes: usize, flags: c_uint) {
+        // `cudaHostAllocPortable`, `cudaHostAllocMapped`, `cudaHostAllocWriteCombined`
+        if flags > 7 { Err(INVALID_VALUE) } else { give(to, || host::allocate(Kind::Pinned, bytes as u64)) }
+    }
+    cudaMallocHost(to: *mut u64, bytes: usize) { give(to, || host::allocate(Kind::Pinned, bytes as u64)) }
+    cudaFreeHost(address: u64) { free_host(address) }
+    cudaHostRegister(address: u64, bytes: usize, _flags: c_uint) {
+        if address == 0 || bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        capture::forbid()?;
+        host::register(address, bytes as u64).map_err(|_| ALREADY_REGISTERED)
+    }
+    cudaHostUnregister(address: u64) {
+        match host::kind_of(address) {
+            Some(Kind::Registered) => host::free(address).map_err(|_| NOT_REGISTERED),
+            _ => Err(if address == 0 { INVALID_VALUE } else { NOT_REGISTERED }),
+        }
+    }
+    cudaHostGetDevicePointer(to: *mut u64, address: u64, flags: c_uint) {
+        if flags != 0 || host::kind_of(address).is_none() { Err(INVALID_VALUE) } else { out(to, address) }
+    }
+    // `cudaHostAllocMapped`: where addresses are unified, all are.
+    cudaHostGetFlags(to: *mut c_uint, address: u64) {
+        if host::kind_of(address).is_none() { Err(INVALID_VALUE) } else { out(to, 2) }
+    }
+    cudaMallocManaged(to: *mut u64, bytes: usize, flags: c_uint) {
+        // `cudaMemAttachGlobal` or `cudaMemAttachHost`
+        if bytes == 0 || !(1..=2).contains(&flags) { Err(INVALID_VALUE) } else { give(to, || host::allocate(Kind::Managed, bytes as u64)) }
+    }
+    cudaMemAdvise(address: u64, _bytes: usize, _advice: c_int) { check_advised(address) }
+    // 13's has a place and flags instead of a device's number; neither moves anything.
+    cudaMemPrefetchAsync(address: u64, _bytes: usize) { check_advised(address) }
+
+    cudaMemcpy(to: u64, from: u64, bytes: usize, kind: c_int) { copy_waiting(to, from, bytes, kind) }
+    cudaMemcpyAsync(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) { copy(to, from, bytes, kind, stream) }
+    cudaMemcpyPeer(to: u64, to_device: c_int, from: u64, from_device: c_int, bytes: usize) {
+        device(to_device).and(device(from_device))?;
+        copy_waiting(to, from, bytes, 4)
+    }
+    cudaMemcpyPeerAsync(to: u64, to_device: c_int, from: u64, from_device: c_int, bytes: usize, stream: u64) {
+        device(to_device).and(device(from_device))?;
+        copy(to, from, bytes, 4, stream)
+    }
+    cudaMemcpy2D(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int) {
+        check_kind(kind)?;
+        capture::forbid()?;
+        copy_rows(Rows { start: to, pitch: to_pitch }, Rows { start: from, pitch: from_pitch }, width, height, 0)
+    }
+    cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: u64) {
+        check_kind(kind)?;
+        copy_rows(Rows { start: to, pitch: to_pitch }, Rows { start: from, pitch: from_pitch }, width, height, stream)
+    }
+    cudaMemcpy3D(parameters: *const Copy3D) {
+        capture::forbid()?;
+        copy_3d(parameters, 0)
+    }
+    cudaMemcpy3DAsync(parameters: *const Copy3D, stream: u64) { copy_3d(parameters, stream) }
+    // 12.8's has a place for the index of what failed before the stream.
+    cudaMemcpyBatchAsync(
+        to: *const u64, from: *const u64, sizes: *const usize, count: usize, _attributes: *const c_void, _of: *const usize, _attribute_count: usize, eighth: u64, ninth: u64,
+    ) {
+        copy_all(to, from, sizes, count, if super::is_13() { eighth } else { ninth })
+    }
+    cudaMemset(to: u64, value: c_int, bytes: usize) {
+        capture::forbid()?;
+        fill(to, value, bytes, 0)
+    }
+    cudaMemsetAsync(to: u64, value: c_int, bytes: usize, stream: u64) { fill(to, value, bytes, stream) }
+    cudaMemset2D(to: u64, pitch: usize, value: c_int, width: usize, height: usize) {
+        capture::forbid()?;
+        fill_rows(Rows { start: to, pitch }, value, width, height, 0)
+    }
+    cudaMemset2DAsync(to: u64, pitch: usize, value: c_int, width: usize, height: usize, stream: u64) {
+        fill_rows(Rows { start: to, pitch }, value, width, height, stream)
+    }
+    cudaMemset3D(to: Pitched, value: c_int, extent: Extent) {
+        capture::forbid()?;
+        fill_3d(to, value, extent, 0)
+    }
+    cudaMemset3DAsync(to: Pitched, value: c_int, extent: Extent, stream: u64) { fill_3d(to, value, extent, stream) }
+
+    cudaIpcGetMemHandle(to: *mut IpcHandle, address: u64) {
+        let (start, bytes) = block_of(address).ok_or(INVALID_VALUE)?;
+        let device = device_of(address).ok_or(INVALID_VALUE)?;
+        out(to, [IPC_MEMORY, u64::from(std::process::id()), device as u64, start, bytes, 0, 0, 0])
+    }
+    // Memory of another process takes addresses here and nothing of the card.
+    cudaIpcOpenMemHandle(to: *mut u64, handle: IpcHandle, _flags: c_uint) {
+        let [head, process, device, _, bytes, ..] = handle;
+        if to.is_null() || head != IPC_MEMORY {
+            return Err(INVALID_VALUE);
+        }
+        // As CUDA: not in the process that it is from.
+        if process == u64::from(std::process::id()) {
+            return Err(UNINITIALIZED);
+        }
+        out(to, memory::reserve(usize::try_from(device).map_err(|_| INVALID_VALUE)?, bytes)?)
+    }
+    cudaIpcCloseMemHandle(address: u64) { memory::unreserve(address) }
+}
+
+same! {
+    cudaMemAdvise_v2 = cudaMemAdvise, cudaMemPrefetchAsync_v2 = cudaMemPrefetchAsync,
+    cudaMemPrefetchAsync_ptsz = cudaMemPrefetchAsync, cudaMemPrefetchAsync_v2_ptsz = cudaMemPrefetchAsync,
+    cudaMemcpy_ptds = cudaMemcpy, cudaMemcpyAsync_ptsz = cudaMemcpyAsync, cudaMemcpy2D_ptds = cudaMemcpy2D,
+    cudaMemcpy2DAsync_ptsz = cudaMemcpy2DAsync, cudaMemcpy3D_ptds = cudaMemcpy3D, cudaMemcpy3DAsync_ptsz = cudaMemcpy3DAsync,
+    cudaMemcpyBatchAsync_ptsz = cudaMemcpyBatchAsync,
+    cudaMemset_ptds = cudaMemset, cudaMemsetAsync_ptsz = cudaMemsetAsync, cudaMemset2D_ptds = cudaMemset2D,
+    cudaMemset2DAsync_ptsz = cudaMemset2DAsync, cudaMemset3D_ptds = cudaMemset3D, cudaMemset3DAsync_ptsz = cudaMemset3DAsync,
+}

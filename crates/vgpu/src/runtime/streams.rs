@@ -1,0 +1,244 @@
+//! Streams and events.
+//!
+//! Nothing runs, so that streams are always idle and events always complete. Handles are numbers; 0, 1 and 2 are the default streams (null,
+//! legacy, per thread), as CUDA defines them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::devices::current_device;
+use super::errors::CAPTURED_EVENT;
+use super::{capture, graph, launch, out, pool};
+use crate::handle::Handles;
+use crate::names::same;
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status};
+
+/// `cudaStreamLegacy` and `cudaStreamPerThread`; 0 is one of the two.
+pub const LEGACY: u64 = 1;
+pub const PER_THREAD: u64 = 2;
+
+/// `cudaEventDisableTiming`
+const DISABLE_TIMING: c_uint = 2;
+/// `cudaEventInterprocess`
+const INTERPROCESS: c_uint = 4;
+/// `cudaEventRecordExternal`, `cudaEventWaitExternal`: not part of a capture.
+const EXTERNAL: c_uint = 1;
+
+/// What a launch counts for between two events. Nothing is measured: kernels that are compared are equal, and a run is repeatable. Larger than
+/// most kernels take, so that programs that repeat a kernel for some time (Triton's autotuner) are soon done.
+const MILLISECONDS_OF_A_LAUNCH: f32 = 0.1;
+
+#[derive(Debug)]
+struct Stream {
+    device: usize,
+    flags: c_uint,
+    priority: c_int,
+}
+
+static STREAMS: Handles<Stream> = Handles::new();
+
+#[derive(Debug)]
+struct Event {
+    flags: c_uint,
+    device: usize,
+    recorded: Recorded,
+}
+
+/// How an event was last recorded.
+#[derive(Debug, Clone)]
+enum Recorded {
+    Never,
+    /// After so many launches of the process.
+    After(u64),
+    /// In a capture.
+    Captured(capture::Point),
+}
+
+static EVENTS: Handles<Event> = Handles::new();
+
+/// Whether there is such a stream.
+pub fn check(stream: u64) -> Result<(), Status> {
+    device_of(stream).map(drop)
+}
+
+/// The device of a stream.
+pub fn device_of(stream: u64) -> Result<usize, Status> {
+    if stream <= PER_THREAD {
+        return Ok(current_device());
+    }
+    STREAMS.with(stream, |stream| stream.device).ok_or(INVALID_HANDLE)
+}
+
+unsafe fn create(to: *mut u64, flags: c_uint, priority: c_int) -> Result<(), Status> {
+    // `cudaStreamNonBlocking` is the only flag.
+    if to.is_null() || flags > 1 {
+        return Err(INVALID_VALUE);
+    }
+    // Priorities beyond the range are its ends.
+    out(to, STREAMS.insert(Stream { device: current_device(), flags, priority: priority.clamp(-5, 0) }))
+}
+
+unsafe fn create_event(to: *mut u64, flags: c_uint) -> Result<(), Status> {
+    let is_wrong = flags > 7 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0);
+    if to.is_null() || is_wrong {
+        return Err(INVALID_VALUE);
+    }
+    out(to, EVENTS.insert(Event { flags, device: current_device(), recorded: Recorded::Never }))
+}
+
+fn recorded(event: u64) -> Result<Recorded, Status> {
+    EVENTS.with(event, |event| event.recorded.clone()).ok_or(INVALID_HANDLE)
+}
+
+fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Status> {
+    if flags > EXTERNAL {
+        return Err(INVALID_VALUE);
+    }
+    let device = device_of(stream)?;
+    if EVENTS.with(event, |event| event.device) != Some(device) {
+        return Err(INVALID_HANDLE);
+    }
+    let captured = if flags == EXTERNAL { None } else { capture::point(stream)? };
+    let recorded = captured.map_or_else(|| Recorded::After(launch::count()), Recorded::Captured);
+    EVENTS.with(event, |event| event.recorded = recorded).ok_or(INVALID_HANDLE)
+}
+
+/// Whether an event is complete, which all are that can be asked.
+fn complete(event: u64) -> Result<(), Status> {
+    match recorded(event)? {
+        Recorded::Never => Ok(()),
+        Recorded::After(_) => capture::forbid(),
+        Recorded::Captured(point) => {
+            capture::invalidate(point.capture);
+            Err(CAPTURED_EVENT)
+        }
+    }
+}
+
+fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Status> {
+    if flags > EXTERNAL {
+        return Err(INVALID_VALUE);
+    }
+    check(stream)?;
+    match recorded(event)? {
+        Recorded::After(_) if flags == 0 => capture::isolate(stream),
+        Recorded::Captured(point) => capture::join(stream, &point),
+        Recorded::Never | Recorded::After(_) => Ok(()),
+    }
+}
+
+/// A handle that goes to another process: as CUDA's, 64 bytes.
+type IpcHandle = [u64; 8];
+const IPC_EVENT: u64 = u64::from_le_bytes(*b"bf-event");
+
+runtime! {
+    cudaStreamCreate(to: *mut u64) { create(to, 0, 0) }
+    cudaStreamCreateWithFlags(to: *mut u64, flags: c_uint) { create(to, flags, 0) }
+    cudaStreamCreateWithPriority(to: *mut u64, flags: c_uint, priority: c_int) { create(to, flags, priority) }
+    cudaStreamDestroy(stream: u64) {
+        STREAMS.remove(stream).ok_or(INVALID_HANDLE)?;
+        capture::forget(stream);
+        Ok(())
+    }
+    cudaStreamQuery(stream: u64) {
+        check(stream)?;
+        capture::refuse(stream)
+    }
+    cudaStreamSynchronize(stream: u64) {
+        check(stream)?;
+        capture::refuse(stream)?;
+        launch::flush();
+        pool::settle();
+        Ok(())
+    }
+    cudaStreamWaitEvent(stream: u64, event: u64, flags: c_uint) { wait(stream, event, flags) }
+    cudaStreamGetPriority(stream: u64, to: *mut c_int) {
+        check(stream)?;
+        out(to, STREAMS.with(stream, |stream| stream.priority).unwrap_or(0))
+    }
+    cudaStreamGetFlags(stream: u64, to: *mut c_uint) {
+        check(stream)?;
+        out(to, STREAMS.with(stream, |stream| stream.flags).unwrap_or(0))
+    }
+    cudaStreamGetId(stream: u64, to: *mut u64) {
+        check(stream)?;
+        out(to, stream.max(LEGACY))
+    }
+    cudaStreamGetDevice(stream: u64, to: *mut c_int) { out(to, device_of(stream)? as c_int) }
+    cudaStreamAttachMemAsync(stream: u64, address: u64, _bytes: usize, _flags: c_uint) {
+        check(stream)?;
+        if address == 0 { Err(INVALID_VALUE) } else { Ok(()) }
+    }
+    cudaStreamCopyAttributes(to: u64, from: u64) {
+        check(to)?;
+        check(from)
+    }
+    // `cudaStreamAttrValue` is a union of 64 bytes; all that it may say are hints.
+    cudaStreamGetAttribute(stream: u64, _attribute: c_int, to: *mut [u8; 64]) {
+        check(stream)?;
+        out(to, [0; 64])
+    }
+    cudaStreamSetAttribute(stream: u64, _attribute: c_int, value: *const c_void) {
+        check(stream)?;
+        if value.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
+    }
+    cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Status, *mut c_void)>, data: *mut c_void, flags: c_uint) {
+        let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
+        check(stream)?;
+        capture::refuse(stream)?;
+        callback(stream, 0, data);
+        Ok(())
+    }
+    cudaLaunchHostFunc(stream: u64, function: Option<graph::HostFunction>, data: *mut c_void) {
+        let function = function.ok_or(INVALID_VALUE)?;
+        check(stream)?;
+        // A captured one is called by each launch of the graph.
+        if !capture::add(stream, Some((function, data as usize)))? {
+            function(data);
+        }
+        Ok(())
+    }
+    cudaEventCreate(to: *mut u64) { create_event(to, 0) }
+    cudaEventCreateWithFlags(to: *mut u64, flags: c_uint) { create_event(to, flags) }
+    cudaEventDestroy(event: u64) { EVENTS.remove(event).map(drop).ok_or(INVALID_HANDLE) }
+    cudaEventRecord(event: u64, stream: u64) { record(event, stream, 0) }
+    cudaEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) { record(event, stream, flags) }
+    cudaEventQuery(event: u64) { complete(event) }
+    cudaEventSynchronize(event: u64) { complete(event) }
+    cudaEventElapsedTime(to: *mut f32, start: u64, end: u64) {
+        let launches = |event| {
+            if EVENTS.with(event, |event| event.flags & DISABLE_TIMING) != Some(0) {
+                return Err(INVALID_HANDLE);
+            }
+            match recorded(event)? {
+                Recorded::Never => Err(INVALID_HANDLE),
+                Recorded::After(launches) => Ok(launches),
+                Recorded::Captured(_) => Err(CAPTURED_EVENT),
+            }
+        };
+        let between = launches(end)? as i64 - launches(start)? as i64;
+        // Never 0: programs divide by it.
+        let counted = if between == 0 { 1 } else { between };
+        out(to, counted as f32 * MILLISECONDS_OF_A_LAUNCH)
+    }
+    cudaIpcGetEventHandle(to: *mut IpcHandle, event: u64) {
+        let flags = EVENTS.with(event, |event| event.flags).ok_or(INVALID_HANDLE)?;
+        if flags & INTERPROCESS == 0 {
+            return Err(INVALID_VALUE);
+        }
+        out(to, [IPC_EVENT, event, 0, 0, 0, 0, 0, 0])
+    }
+    // An event of another process is one that is complete.
+    cudaIpcOpenEventHandle(to: *mut u64, handle: IpcHandle) {
+        if handle[0] == IPC_EVENT { create_event(to, INTERPROCESS | DISABLE_TIMING) } else { Err(INVALID_VALUE) }
+    }
+}
+
+same! {
+    cudaEventElapsedTime_v2 = cudaEventElapsedTime, cudaEventRecord_ptsz = cudaEventRecord, cudaEventRecordWithFlags_ptsz = cudaEventRecordWithFlags,
+    cudaLaunchHostFunc_ptsz = cudaLaunchHostFunc, cudaStreamAddCallback_ptsz = cudaStreamAddCallback,
+    cudaStreamAttachMemAsync_ptsz = cudaStreamAttachMemAsync, cudaStreamCopyAttributes_ptsz = cudaStreamCopyAttributes,
+    cudaStreamGetAttribute_ptsz = cudaStreamGetAttribute, cudaStreamSetAttribute_ptsz = cudaStreamSetAttribute,
+    cudaStreamGetDevice_ptsz = cudaStreamGetDevice, cudaStreamGetFlags_ptsz = cudaStreamGetFlags, cudaStreamGetId_ptsz = cudaStreamGetId,
+    cudaStreamGetPriority_ptsz = cudaStreamGetPriority, cudaStreamQuery_ptsz = cudaStreamQuery,
+    cudaStreamSynchronize_ptsz = cudaStreamSynchronize, cudaStreamWaitEvent_ptsz = cudaStreamWaitEvent,
+}

@@ -1,0 +1,81 @@
+//! Variables of devices (`__device__`, `__constant__`): no kernel reads them, programs copy to and from them.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::errors::INVALID_SYMBOL;
+use super::{memory, out};
+use crate::names::same;
+use crate::status::{INVALID_VALUE, Status};
+
+#[derive(Debug, Clone, Copy)]
+struct Variable {
+    bytes: usize,
+    /// Memory of the host; 0 until somebody asks.
+    address: u64,
+}
+
+/// By the address of their shadows on the host.
+static VARIABLES: Mutex<BTreeMap<u64, Variable>> = Mutex::new(BTreeMap::new());
+
+fn variables() -> MutexGuard<'static, BTreeMap<u64, Variable>> {
+    VARIABLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn found(symbol: u64) -> Result<Variable, Status> {
+    let mut variables = variables();
+    let variable = variables.get_mut(&symbol).ok_or(INVALID_SYMBOL)?;
+    if variable.address == 0 {
+        // As aligned as device memory.
+        let layout = Layout::from_size_align(variable.bytes.max(1), 512).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: not of size 0. It stays for as long as the process.
+        variable.address = unsafe { alloc_zeroed(layout) } as u64;
+    }
+    if variable.address == 0 { Err(INVALID_SYMBOL) } else { Ok(*variable) }
+}
+
+/// A piece of a variable.
+fn piece(symbol: u64, offset: usize, bytes: usize) -> Result<u64, Status> {
+    let variable = found(symbol)?;
+    let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
+    if end <= variable.bytes { Ok(variable.address + offset as u64) } else { Err(INVALID_VALUE) }
+}
+
+/// More arguments say of what kind it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn __cudaRegisterVar(_binary: u64, symbol: u64, _device: *const c_char, _name: *const c_char, _external: c_int, bytes: usize) {
+    variables().insert(symbol, Variable { bytes, address: 0 });
+}
+
+/// A managed variable: the program's own pointer is set to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __cudaRegisterManagedVar(_binary: u64, symbol: *mut u64, _device: *const c_char, _name: *const c_char, _external: c_int, bytes: usize) {
+    variables().insert(symbol as u64, Variable { bytes, address: 0 });
+    if let Ok(variable) = found(symbol as u64) {
+        let _ = out(symbol, variable.address);
+    }
+}
+
+runtime! {
+    cudaGetSymbolAddress(to: *mut u64, symbol: u64) { out(to, found(symbol)?.address) }
+    cudaGetSymbolSize(to: *mut usize, symbol: u64) { out(to, found(symbol)?.bytes) }
+    cudaMemcpyToSymbol(symbol: u64, from: u64, bytes: usize, offset: usize, kind: c_int) {
+        memory::copy_waiting(piece(symbol, offset, bytes)?, from, bytes, kind)
+    }
+    cudaMemcpyToSymbolAsync(symbol: u64, from: u64, bytes: usize, offset: usize, kind: c_int, stream: u64) {
+        memory::copy(piece(symbol, offset, bytes)?, from, bytes, kind, stream)
+    }
+    cudaMemcpyFromSymbol(to: u64, symbol: u64, bytes: usize, offset: usize, kind: c_int) {
+        memory::copy_waiting(to, piece(symbol, offset, bytes)?, bytes, kind)
+    }
+    cudaMemcpyFromSymbolAsync(to: u64, symbol: u64, bytes: usize, offset: usize, kind: c_int, stream: u64) {
+        memory::copy(to, piece(symbol, offset, bytes)?, bytes, kind, stream)
+    }
+}
+
+same! {
+    cudaMemcpyToSymbol_ptds = cudaMemcpyToSymbol, cudaMemcpyFromSymbol_ptds = cudaMemcpyFromSymbol,
+    cudaMemcpyToSymbolAsync_ptsz = cudaMemcpyToSymbolAsync, cudaMemcpyFromSymbolAsync_ptsz = cudaMemcpyFromSymbolAsync,
+}
