@@ -78,7 +78,7 @@ def main():
         base = unversioned(name)
         # Versions of a name in the driver: one by hand answers for the others, else a lookup of the other finds an answer that does nothing.
         twins = [twin for twin in (base, *(f"{base}_v{n}" for n in (2, 3, 4))) if twin in have]
-        if twins and re.match(r"cu[A-Z]|nvml", name) and not name.startswith("cuFile"):
+        if twins and re.match(r"cu[A-Z]", name) and not name.startswith("cuFile"):
             kinds["same"].append(f"{name} = {twins[0]},")
         else:
             kinds[kind(name)].append(name)

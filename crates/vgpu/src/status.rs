@@ -11,8 +11,14 @@ pub const INVALID_VALUE: Status = 1;
 pub const OUT_OF_MEMORY: Status = 2;
 /// No such device.
 pub const INVALID_DEVICE: Status = 101;
+/// No context of that handle.
+pub const INVALID_CONTEXT: Status = 201;
+/// No file of that name.
+pub const FILE_NOT_FOUND: Status = 301;
 /// A handle that was never given out.
 pub const INVALID_HANDLE: Status = 400;
+/// No function or mapping of that name or address.
+pub const NOT_FOUND: Status = 500;
 /// A stream does not capture.
 pub const NOT_CAPTURING: Status = 901;
 /// The card cannot.

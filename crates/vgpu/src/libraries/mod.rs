@@ -1,1 +1,26 @@
-//! cuBLAS, cuBLASLt, NCCL, cuFFT, cuSOLVER, cuSPARSE, cuRAND, CUPTI: the calls whose answers matter.
+//! CUDA's libraries: the calls whose answers matter. What only computes is in [`crate::names`].
+
+#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
+
+pub mod blas;
+pub mod cupti;
+pub mod fft;
+pub mod nccl;
+pub mod solver;
+pub mod sparse;
+
+use std::ffi::{CStr, c_void};
+
+use crate::libc;
+
+/// A function of the real library, which PyTorch loaded and of which nothing else is called: for what is the same with and without a card.
+pub fn real(library: &[&CStr], name: &CStr) -> Option<*mut c_void> {
+    library.iter().find_map(|file| {
+        // SAFETY: names that end; nothing is loaded that was not before.
+        let found = unsafe {
+            let handle = libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+            if handle.is_null() { std::ptr::null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
+        };
+        (!found.is_null()).then_some(found)
+    })
+}

@@ -63,7 +63,6 @@ macro_rules! creates {
         }
     )* };
 }
-pub(crate) use creates;
 
 /// `NVML_ERROR_NOT_SUPPORTED`, as many a card answers.
 macro_rules! not_supported {

@@ -1,1 +1,0 @@
-//! The driver, and virtual memory management.

@@ -1,0 +1,143 @@
+//! What a compiled module says of its kernels: their names, parameters, registers, shared and local memory.
+//!
+//! A cubin is an ELF file. For each kernel `k` it has a section `.text.k`, and `.nv.info.k` with records of a format byte, an attribute byte
+//! and 16 bits: the value itself or the length of what follows. That is how `cuobjdump` and `nvdisasm` print it; nothing here is needed to
+//! run anything, so what is not understood is left out.
+
+use std::ffi::CString;
+
+/// A kernel.
+#[derive(Debug, Clone, Default)]
+pub struct Kernel {
+    pub name: CString,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory that it declares.
+    pub shared: u32,
+    /// Bytes of local memory of a thread: spilled registers, above all.
+    pub local: u32,
+    /// Threads that a block may have; 0 where it does not say.
+    pub most_threads: u32,
+    /// Offset and size of each parameter.
+    pub parameters: Vec<(u16, u16)>,
+}
+
+/// Larger images are not looked into.
+const LARGEST: u64 = 1 << 30;
+
+/// `EIATTR_MAX_THREADS`, `EIATTR_FRAME_SIZE`, `EIATTR_KPARAM_INFO`, `EIATTR_REGCOUNT`.
+const MOST_THREADS: u8 = 0x05;
+const FRAME_SIZE: u8 = 0x11;
+const PARAMETER: u8 = 0x17;
+const REGISTERS: u8 = 0x2f;
+/// `EIFMT_SVAL`: the 16 bits are a length.
+const WITH_LENGTH: u8 = 4;
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// A section: its name, its bytes, and how many it takes when loaded.
+struct Section<'a> {
+    name: &'a [u8],
+    bytes: &'a [u8],
+    size: u64,
+    /// The second half of `sh_info`: for code, the symbol of the kernel.
+    symbol: u32,
+}
+
+fn sections(image: &[u8]) -> Option<Vec<Section<'_>>> {
+    let table = usize::try_from(u64_at(image, 40)?).ok()?;
+    let (each, count, names) = (u16_at(image, 58)? as usize, u16_at(image, 60)? as usize, u16_at(image, 62)? as usize);
+    let header = |index: usize| image.get(table.checked_add(index * each)?..)?.get(..64);
+    let body = |header: &[u8]| {
+        let (start, size) = (u64_at(header, 24)? as usize, u64_at(header, 32)? as usize);
+        image.get(start..start.checked_add(size)?)
+    };
+    let names = body(header(names)?)?;
+    let section = |index: usize| {
+        let header = header(index)?;
+        let name = names.get(u32_at(header, 0)? as usize..)?.split(|&byte| byte == 0).next()?;
+        // `SHT_NOBITS`: shared memory has a size and no bytes.
+        let bytes = if u32_at(header, 4)? == 8 { &[] } else { body(header)? };
+        Some(Section { name, bytes, size: u64_at(header, 32)?, symbol: u32_at(header, 44)? & 0xff_ffff })
+    };
+    (0..count).map(section).collect()
+}
+
+/// The records of a `.nv.info` section: attribute and value.
+fn records(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut found = Vec::new();
+    while let [format, attribute, rest @ ..] = bytes {
+        let Some(value) = rest.get(..2) else {
+            break;
+        };
+        let length = if *format == WITH_LENGTH { usize::from(u16::from_le_bytes([value[0], value[1]])) } else { 0 };
+        let (Some(long), Some(next)) = (rest.get(2..2 + length), rest.get(2 + length..)) else {
+            break;
+        };
+        found.push((*attribute, if *format == WITH_LENGTH { long } else { value }));
+        bytes = next;
+    }
+    found
+}
+
+/// The kernels of a cubin; `None` for what is none.
+pub fn kernels(image: &[u8]) -> Option<Vec<Kernel>> {
+    let sections = sections(image)?;
+    let named = |name: &[u8]| sections.iter().find(|section| section.name == name);
+    // Of all kernels, by their symbols: (symbol, value).
+    let common = named(b".nv.info").map(|section| records(section.bytes)).unwrap_or_default();
+    let of_symbol = |symbol: u32, wanted: u8| {
+        let mut values = common.iter().filter(|record| record.0 == wanted && u32_at(record.1, 0) == Some(symbol));
+        values.next().and_then(|record| u32_at(record.1, 4)).unwrap_or(0)
+    };
+    let kernel = |code: &Section<'_>| {
+        let name = code.name.strip_prefix(b".text.")?;
+        let own = named(&[b".nv.info.", name].concat()).map(|section| records(section.bytes)).unwrap_or_default();
+        let mut parameters: Vec<(u16, u16)> = own
+            .iter()
+            .filter(|record| record.0 == PARAMETER)
+            // An index, ordinal and offset of 16 bits, and a word whose upper 14 bits are the size.
+            .filter_map(|record| Some((u16_at(record.1, 6)?, (u32_at(record.1, 8)? >> 18) as u16)))
+            .collect();
+        parameters.sort_unstable();
+        let threads = own.iter().find(|record| record.0 == MOST_THREADS);
+        Some(Kernel {
+            name: CString::new(name).ok()?,
+            registers: of_symbol(code.symbol, REGISTERS),
+            shared: named(&[b".nv.shared.", name].concat()).map_or(0, |section| section.size as u32),
+            local: of_symbol(code.symbol, FRAME_SIZE),
+            most_threads: threads.and_then(|record| u32_at(record.1, 0)).unwrap_or(0),
+            parameters,
+        })
+    };
+    Some(sections.iter().filter_map(kernel).collect())
+}
+
+/// The length of an ELF image, of which only the address is given; `None` for what is none.
+///
+/// # Safety
+///
+/// `image` is what a caller passes as a module: at least 4 bytes, and an ELF file if it begins as one.
+pub unsafe fn image<'a>(image: *const u8) -> Option<&'a [u8]> {
+    let magic = std::slice::from_raw_parts(image, 4);
+    if magic != b"\x7fELF" {
+        return None;
+    }
+    let header = std::slice::from_raw_parts(image, 64);
+    let (table, programs) = (u64_at(header, 40)?, u64_at(header, 32)?);
+    let sections_end = table.checked_add(u64::from(u16_at(header, 58)?) * u64::from(u16_at(header, 60)?))?;
+    // Program headers come last in a cubin.
+    let programs_end = programs.checked_add(u64::from(u16_at(header, 54)?) * u64::from(u16_at(header, 56)?))?;
+    let length = sections_end.max(programs_end);
+    (length <= LARGEST).then(|| std::slice::from_raw_parts(image, length as usize))
+}

@@ -1,0 +1,151 @@
+// What is chosen where a script would choose among numbers that nobody computed. A real run chooses, too, and any choice is as typical as
+// another, so choices are spread evenly and counted as known; each is said (`assume`).
+#pragma once
+#include "tensors.h"
+
+namespace batchfit {
+
+// What an operator does with numbers that are not known.
+enum class Choice {
+  None,         // its results are not known either
+  Counted,      // a result's size is a number that is read from the device: how many were found
+  One,          // an index among many: tokens, classes
+  Several,      // different indices among many: experts, beams, candidates
+  Order,        // a permutation
+  Overflow,     // whether gradients are finite
+  Kept,         // boxes that survive (torchvision's nms)
+};
+
+inline Choice choice_of(const std::string& name) {
+  static const std::map<std::string, Choice> choices = {
+      {"aten::nonzero", Choice::Counted},          {"aten::_unique", Choice::Counted},      {"aten::_unique2", Choice::Counted},
+      {"aten::unique_dim", Choice::Counted},       {"aten::unique_consecutive", Choice::Counted},
+      {"aten::unique_dim_consecutive", Choice::Counted},
+      {"aten::masked_select", Choice::Counted},    {"aten::bincount", Choice::Counted},     {"aten::repeat_interleave", Choice::Counted},
+      {"aten::_coalesce", Choice::Counted},        {"aten::multinomial", Choice::One},      {"aten::argmax", Choice::One},
+      {"aten::argmin", Choice::One},               {"aten::max", Choice::One},              {"aten::min", Choice::One},
+      {"aten::kthvalue", Choice::One},             {"aten::median", Choice::One},           {"aten::nanmedian", Choice::One},
+      {"aten::mode", Choice::One},                 {"aten::topk", Choice::Several},         {"aten::sort", Choice::Order},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", Choice::Overflow},
+      {"torchvision::nms", Choice::Kept},
+  };
+  const auto found = choices.find(name);
+  return found == choices.end() ? Choice::None : found->second;
+}
+
+// Which part of unknown things is found (`nonzero`, indexing by a mask): none, unless the run says otherwise.
+inline double part_found() {
+  static const double part = [] {
+    const char* text = getenv("BATCHFIT_VGPU_FOUND");
+    return text ? std::min(1.0, std::max(0.0, atof(text))) : 0.0;
+  }();
+  return part;
+}
+
+// Whether every token goes to the same experts, which is the worst that routing can do.
+inline bool is_worst_routing() {
+  static const bool worst = [] {
+    const char* text = getenv("BATCHFIT_VGPU_EXPERTS");
+    return text && !strcmp(text, "worst");
+  }();
+  return worst;
+}
+
+// Inside an operator that keeps all (nms), whatever masks hold.
+inline thread_local bool keeps_all = false;
+// Inside an operator that reads several numbers to learn how large its result is: these are zero.
+inline thread_local bool reads_zeros = false;
+
+inline uint64_t draw() {
+  static thread_local uint64_t state = 88172645463325252ull;  // xorshift64 (Marsaglia, 2003)
+  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+  return state;
+}
+
+// How many are found among `total`.
+inline int64_t count_among(const std::string& name, int64_t total) {
+  if (keeps_all) return total;
+  const int64_t count = std::llround(part_found() * total);
+  return name.find("unique") != std::string::npos && total ? std::max<int64_t>(count, 1) : count;
+}
+
+// An index among `n`. Ids that end a text lie at the ends of a vocabulary, and an untrained choice hardly ever falls on one of them: it
+// falls on the middle half.
+inline int64_t one_of(int64_t n) { return n < 32 ? draw() % n : n / 4 + draw() % (n / 2); }
+
+// Fills a result's indices; `dim` is where they were looked for, among `n`.
+inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64_t n) {
+  Tensor chosen = at::empty(result.sizes(), at::kLong);
+  int64_t* index = chosen.data_ptr<int64_t>();
+  const int64_t total = chosen.numel();
+  // The looked-for dimension comes last while it is filled.
+  Tensor target = plain_on_cpu(result);
+  const int64_t row = choice == Choice::One || !result.dim() ? 1 : result.size(dim);
+  if (choice != Choice::One && result.dim()) {
+    target = target.movedim(dim, -1);
+    chosen = chosen.view(target.sizes());
+  }
+  if (choice == Choice::One) {
+    for (int64_t i = 0; i < total; i++) index[i] = one_of(n);
+  } else if (choice == Choice::Order) {
+    for (int64_t i = 0; i < total; i++) index[i] = i % row;
+  } else if (n < 1024) {
+    // Experts: all get the same number of tokens, also over steps of one token each.
+    static std::atomic<uint64_t> turn{0};
+    const uint64_t first = is_worst_routing() ? 0 : turn.fetch_add(total);
+    for (int64_t i = 0; i < total; i++) index[i] = is_worst_routing() ? i % row : (first + i) % n;
+  } else {
+    for (int64_t i = 0; i < total; i += row) {
+      const int64_t start = draw() % n, step = std::max<int64_t>(n / row, 1);
+      for (int64_t j = 0; j < row; j++) index[i + j] = (start + j * step) % n;
+    }
+  }
+  target.copy_(chosen);
+  mark_known(result);
+}
+
+// Positions of what was found, spread evenly over a tensor of these sizes: a row for each, or a tensor for each dimension.
+inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
+  Tensor found = plain_on_cpu(result);
+  int64_t total = 1;
+  for (const int64_t size : sizes) total *= size;
+  const int64_t count = result.size(0);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t rest = i * total / count;
+    for (int64_t dim = (int64_t)sizes.size() - 1; dim >= 0; rest /= sizes[dim], dim--) found.select(0, i).select(0, dim).fill_(rest % sizes[dim]);
+  }
+  mark_known(result);
+}
+
+// Whether an operator asks if numbers are finite, and what the answer is: those that nobody computed are. `isinf(x)` arrives as
+// `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`.
+inline std::optional<bool> answer_of_finite(const std::string& name, c10::ArrayRef<IValue> args) {
+  if (name == "aten::isnan" || name == "aten::isposinf" || name == "aten::isneginf") return false;
+  const bool is_equal = name == "aten::eq", is_unequal = name == "aten::ne";
+  if ((!is_equal && !is_unequal) || args.size() < 2 || !args[0].isTensor()) return {};
+  const Tensor& asked = args[0].toTensor();
+  if (args[1].isTensor() && asked.is_same(args[1].toTensor()) && asked.is_floating_point()) return is_equal;
+  if (args[1].isDouble() && std::isinf(args[1].toDouble())) return is_unequal;
+  return {};
+}
+
+// Fills a result of booleans with one answer.
+inline void fill_answer(const Tensor& result, bool answer) {
+  const size_t bytes = is_plain(result) ? span(result) : 0;
+  if (!bytes || !batchfit_vgpu_is_device(address(result))) return;
+  if (bytes > (answer ? SMALL_INTEGERS : SMALL_MASK)) return mark_unknown(result);
+  // Pages that are given back read as zero and take nothing of the host.
+  constexpr uint64_t PAGE = 4096;
+  const uint64_t start = address(result), end = start + bytes;
+  const uint64_t first = (start + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
+  if (answer || first + 16 * PAGE > last) {
+    memset(result.mutable_data_ptr(), answer, bytes);
+  } else {
+    memset(reinterpret_cast<void*>(start), 0, first - start);
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    memset(reinterpret_cast<void*>(last), 0, end - last);
+  }
+  mark_known(result);
+}
+
+}  // namespace batchfit

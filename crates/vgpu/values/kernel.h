@@ -1,0 +1,333 @@
+// A kernel of a device, wrapped: the real one runs first, so that it allocates what it allocates (its launches do nothing). Where its
+// arguments are small and known the same operator then runs on the CPU, and its results are copied to where the real kernel's lie.
+// Otherwise what it wrote is not known from then on.
+#pragma once
+#include "choices.h"
+
+namespace batchfit {
+
+// While an operator of PyTorch runs.
+struct InOperator {
+  InOperator() { if (batchfit_vgpu_in_operator) batchfit_vgpu_in_operator(1); }
+  ~InOperator() { if (batchfit_vgpu_in_operator) batchfit_vgpu_in_operator(-1); }
+};
+
+// What the next small read from the device gives; operators in between read what lies there.
+struct Expected {
+  static inline thread_local int64_t now = -1;
+  const int64_t before = now;
+  explicit Expected(int64_t count) { expect(count); }
+  ~Expected() { expect(before); }
+  static void expect(int64_t count) {
+    if (count != now) batchfit_vgpu_expect(now = count);
+  }
+};
+
+struct Flag {
+  bool &flag, before;
+  Flag(bool& flag, bool value) : flag(flag), before(flag) { flag = value; }
+  ~Flag() { flag = before; }
+};
+
+// Random numbers of the script's own generators are not touched: those of the device advance in the real kernel, those of the CPU stay.
+inline const at::Generator& own_generator() {
+  static const auto* generator = new at::Generator(at::detail::createCPUGenerator(20));
+  return *generator;
+}
+
+// Libraries that are imported later register operators, too: whether some did since all were wrapped.
+inline std::atomic<bool> is_stale{false};
+// Wraps what is not wrapped yet; says how many (values.cpp).
+int wrap_all();
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  Kernel(const c10::OperatorHandle& op, const c10::KernelFunction& real, DispatchKey on_host) : real_(real), name_(op.schema().operator_name().name) {
+    // What was in them does not matter.
+    static const std::set<std::string> overwrite = {"aten::copy_",   "aten::fill_",        "aten::zero_",      "aten::uniform_",    "aten::normal_",   "aten::random_",
+                                                    "aten::cauchy_", "aten::exponential_", "aten::bernoulli_", "aten::log_normal_", "aten::geometric_"};
+    const auto& schema = op.schema();
+    bool has_generator = false;
+    for (const auto& argument : schema.arguments()) {
+      const std::string type = argument.type()->str();
+      const bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
+      const bool is_overwritten = argument.is_out() || (arguments_.empty() && overwrite.count(name_));
+      has_generator = has_generator || type.find("Generator") != std::string::npos;
+      if (argument.name() == "dim" && argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::IntType::get()))) dim_argument_ = arguments_.size();
+      arguments_.push_back({type.find("Tensor") != std::string::npos, type.find("Generator") != std::string::npos, is_written, is_overwritten, argument.is_out()});
+      writes_ = writes_ || is_written;
+    }
+    for (const auto& result : schema.returns()) {
+      is_alias_.push_back(result.alias_info() != nullptr);
+      is_status_.push_back(result.name() == "info");
+    }
+    choice_ = choice_of(name_);
+    // Others are made of operators, the results of which they read.
+    is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
+    is_copy_ = name_ == "aten::copy_";
+    most_integers_ = name_ == "aten::any" || name_ == "aten::all" ? SMALL_MASK : SMALL_INTEGERS;
+    // Without a generator to be given it would draw from the script's.
+    const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
+    is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
+  }
+
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    if (is_stale.load(std::memory_order_relaxed)) wrap_all();
+    const auto args = torch::jit::last(*stack, arguments_.size());
+    if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
+    const bool is_forced = choice_ == Choice::Counted && keeps_all;
+    if (!is_forced && can_compute(args))
+      compute(op, keys, stack);
+    else
+      leave_unknown(op, keys, stack);
+  }
+
+ private:
+  struct Argument {
+    bool has_tensors, is_generator, is_written, is_overwritten, is_out;
+  };
+
+  const c10::KernelFunction real_;
+  const std::string name_;
+  std::vector<Argument> arguments_;
+  std::vector<char> is_alias_, is_status_;
+  Choice choice_;
+  int dim_argument_ = -1;
+  size_t most_integers_;
+  bool writes_ = false, is_copy_ = false, is_count_of_kernel_, is_computable_;
+  // Failures on the CPU since it last went well; after so many it is not tried again.
+  std::atomic<int> failures_{0};
+  static constexpr int MOST_FAILURES = 8;
+
+  void run_real(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
+    InOperator inside;
+    real_.callBoxed(op, keys, stack);
+  }
+
+  c10::ArrayRef<IValue> results(const Stack* stack) const { return torch::jit::last(*stack, is_alias_.size()); }
+
+  bool can_compute(c10::ArrayRef<IValue> args) const {
+    if (!is_computable_ || failures_.load(std::memory_order_relaxed) >= MOST_FAILURES) return false;
+    bool can = true;
+    for (size_t i = 0; i < args.size() && can; i++) {
+      if (!arguments_[i].has_tensors) continue;
+      each(args[i], [&](const Tensor& tensor) {
+        // What lies on the host is known.
+        if (can && tensor.is_cuda()) can = is_small(tensor, most_integers_) && (arguments_[i].is_overwritten || is_known(tensor));
+      });
+    }
+    return can;
+  }
+
+  // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
+  bool copy(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor& to_, const Tensor& from_) const {
+    const Tensor to = to_, from = from_;
+    const bool is_same = to.scalar_type() == from.scalar_type() && to.layout() == c10::kStrided && from.layout() == c10::kStrided && to.sizes() == from.sizes() &&
+                         to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+    if (to.is_cuda() && from.is_cuda()) {
+      if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > CARRIED || !is_known(from)) return false;
+      run_real(op, keys, stack);
+      mark_known(to);
+      if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
+      return true;
+    }
+    run_real(op, keys, stack);
+    const size_t bytes = is_same ? to.nbytes() : 0;
+    const Tensor& there = to.is_cuda() ? to : from;
+    if (bytes > CARRIED && bytes <= SMALL_INTEGERS && is_integral(to) && is_plain(there) && is_known(from) && batchfit_vgpu_is_device(address(there))) {
+      memcpy(to.mutable_data_ptr(), from.const_data_ptr(), bytes);
+      mark_known(to);
+    }
+    return true;
+  }
+
+  // An argument as the CPU's kernel takes it.
+  static IValue moved(const IValue& value, const Argument& argument, const c10::Argument& declared) {
+    if (argument.is_generator) return own_generator();
+    if (value.isDevice() && value.toDevice().is_cuda()) return c10::Device(c10::kCPU);
+    if (!argument.has_tensors) return value;
+    if (value.isTensor()) {
+      const Tensor& tensor = value.toTensor();
+      if (!tensor.defined() || !tensor.is_cuda()) return value;
+      // What is only written may have to grow, which bytes of others cannot.
+      return argument.is_out ? at::empty({0}, tensor.options().device(c10::kCPU)) : on_cpu(tensor);
+    }
+    if (!value.isList()) return value;
+    auto list = c10::impl::GenericList(value.toList().elementType());
+    for (const IValue& element : value.toListRef()) list.push_back(moved(element, argument, declared));
+    return list;
+  }
+
+  // The results of the operator on the CPU.
+  Stack on_host(const c10::OperatorHandle& op, const Stack& args) const {
+    c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    Stack stack;
+    stack.reserve(args.size());
+    for (size_t i = 0; i < args.size(); i++) stack.push_back(moved(args[i], arguments_[i], op.schema().arguments()[i]));
+    op.callBoxed(&stack);
+    return stack;
+  }
+
+  // How many rows, or bytes of a sparse tensor's indices, a result has whose size depends on values.
+  int64_t count_of(const IValue& result, const Stack& args) const {
+    const Tensor& tensor = result.toTensor();
+    if (tensor.layout() == c10::kSparse) return tensor._nnz();
+    const bool along = dim_argument_ >= 0 && args[dim_argument_].isInt() && tensor.dim();
+    return tensor.dim() ? tensor.size(along ? args[dim_argument_].toInt() : 0) : tensor.numel();
+  }
+
+  void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto all = torch::jit::last(*stack, arguments_.size());
+    const Stack args(all.begin(), all.end());
+    std::optional<Stack> computed;
+    if (choice_ == Choice::Counted && is_count_of_kernel_) {
+      try {
+        computed = on_host(op, args);
+      } catch (const std::exception& error) {
+        failed(error);
+        return leave_unknown(op, keys, stack);
+      }
+    }
+    // What is changed in place is as it was when the CPU's kernel begins, whatever copies the real one makes.
+    std::vector<std::pair<Tensor, std::string>> before;
+    if (writes_)
+      for (size_t i = 0; i < args.size(); i++)
+        if (arguments_[i].is_written && !arguments_[i].is_overwritten)
+          each(args[i], [&](const Tensor& tensor) {
+            if (tensor.is_cuda() && tensor.layout() == c10::kStrided) before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
+          });
+    {
+      Expected count(computed ? count_of((*computed)[0], args) : -1);
+      run_real(op, keys, stack);
+    }
+    for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+    const auto given = results(stack);
+    bool fits = true;
+    for (const IValue& result : given) each(result, [&](const Tensor& tensor) { fits = fits && (!tensor.is_cuda() || is_small(tensor, most_integers_)); });
+    try {
+      if (fits && !computed) computed = on_host(op, args);
+    } catch (const std::exception& error) {
+      failed(error);
+      fits = false;
+    }
+    const auto mark_written = [&](void (*mark)(const Tensor&)) {
+      for (size_t i = 0; i < args.size() && writes_; i++)
+        if (arguments_[i].is_written) each(args[i], [&](const Tensor& tensor) { if (tensor.is_cuda()) mark(tensor); });
+    };
+    if (!fits) {
+      mark_written(mark_unknown);
+      for (size_t i = 0; i < given.size(); i++) if (!is_alias_[i]) each(given[i], forget);
+      return;
+    }
+    failures_.store(0, std::memory_order_relaxed);
+    c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    mark_written(mark_known);
+    for (size_t i = 0; i < given.size() && i < computed->size(); i++) {
+      std::vector<Tensor> to, from;
+      each(given[i], [&](const Tensor& tensor) { to.push_back(tensor); });
+      each((*computed)[i], [&](const Tensor& tensor) { from.push_back(tensor); });
+      if (to.empty() && !given[i].isTensor() && !given[i].isList()) {
+        (*stack)[stack->size() - given.size() + i] = (*computed)[i];  // a number or a boolean, such as `equal`
+        continue;
+      }
+      for (size_t j = 0; j < to.size(); j++) {
+        if (j >= from.size()) mark_unknown(to[j]);
+        else if (to[j].is_cuda()) copy_result(to[j], from[j]);
+      }
+    }
+  }
+
+  // The operator cannot be computed on the CPU: half-precision that it does not have, buffers of another shape, or an index out of range.
+  void failed(const std::exception& error) {
+    const int failures = failures_.fetch_add(1) + 1;
+    const std::string text = error.what();
+    const std::string line = text.substr(0, text.find('\n'));
+    if (failures == 1 && (line.find("out of range") != std::string::npos || line.find("out of bounds") != std::string::npos))
+      say("problem\t" + name_ + ", as a device's assertion would say: " + line);
+  }
+
+  void leave_unknown(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto all = torch::jit::last(*stack, arguments_.size());
+    const auto answer = answer_of_finite(name_, all);
+    Stack args;
+    if (choice_ != Choice::None) args.assign(all.begin(), all.end());
+    std::vector<Tensor> written;
+    for (size_t i = 0; i < arguments_.size() && writes_; i++)
+      if (arguments_[i].is_written) each(all[i], [&](const Tensor& tensor) { if (tensor.is_cuda()) written.push_back(tensor); });
+    if (choice_ == Choice::Counted) {
+      Expected count(is_count_of_kernel_ ? count_unknown(args) : -1);
+      Flag zeros(reads_zeros, !is_count_of_kernel_ || reads_zeros);
+      run_real(op, keys, stack);
+    } else if (choice_ == Choice::Kept) {
+      Flag all_are_kept(keeps_all, true);
+      run_real(op, keys, stack);
+    } else {
+      run_real(op, keys, stack);
+    }
+    for (const Tensor& tensor : written) {
+      // The number that says whether gradients overflowed stays zero.
+      if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(tensor);
+    }
+    if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
+    const auto given = results(stack);
+    for (size_t i = 0; i < given.size(); i++) {
+      if (is_alias_[i]) continue;
+      each(given[i], [&](const Tensor& tensor) {
+        if (!tensor.is_cuda()) return;
+        forget(tensor);
+        if (answer && tensor.scalar_type() == c10::kBool) {
+          fill_answer(tensor, *answer);
+        } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
+          mark_known(tensor);  // zero: it went well
+          if (is_status_[i]) assume("success of " + name_);
+        }
+      });
+    }
+    if (answer) assume("finite numbers (" + name_ + ")");
+    if (choice_ != Choice::None) choose(args, given);
+  }
+
+  // How many are found among unknown things.
+  int64_t count_unknown(const Stack& args) const {
+    const Tensor& in = args[0].toTensor();
+    if (in.layout() == c10::kSparse) return count_of_coalesced(in);
+    if (!keeps_all) assume("how many " + name_ + " finds");
+    const bool along = dim_argument_ >= 0 && args[dim_argument_].isInt() && in.dim();
+    return count_among(name_, along ? in.size(args[dim_argument_].toInt()) : in.numel());
+  }
+
+  // Coalescing depends on indices only: gradients of embeddings have known indices and unknown values.
+  int64_t count_of_coalesced(const Tensor& tensor) const {
+    const auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    const Tensor indices = sparse->indices();
+    if (!is_small(indices, SMALL_INTEGERS) || !is_known(indices)) {
+      assume("different indices (" + name_ + ")");
+      return tensor._nnz();
+    }
+    c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    const auto sizes = tensor.sizes().slice(0, sparse->sparse_dim());
+    const Tensor ones = at::ones({tensor._nnz()}, at::kChar);
+    return at::_sparse_coo_tensor_unsafe(plain_on_cpu(indices), ones, sizes).coalesce()._nnz();
+  }
+
+  void choose(const Stack& args, c10::ArrayRef<IValue> given) const {
+    const size_t which = choice_ == Choice::Kept || choice_ == Choice::Counted || name_ == "aten::multinomial" || name_.rfind("aten::arg", 0) == 0 ? 0 : 1;
+    if (choice_ == Choice::Overflow || which >= given.size() || !given[which].isTensor()) return;
+    const Tensor& result = given[which].toTensor();
+    const Tensor& in = args[0].toTensor();
+    if (!result.defined() || !is_plain(result) || result.scalar_type() != c10::kLong || span(result) > SMALL_INTEGERS) return;
+    c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    if (choice_ == Choice::Counted) {
+      if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
+      return;
+    }
+    const bool is_whole = choice_ == Choice::One && dim_argument_ >= 0 && args[dim_argument_].isNone();
+    const int64_t dim = dim_argument_ >= 0 && args[dim_argument_].isInt() ? args[dim_argument_].toInt() : choice_ == Choice::Kept ? 0 : -1;
+    const int64_t n = is_whole ? in.numel() : in.dim() ? in.size(dim) : 1;
+    if (n <= 0 || !result.numel()) return;
+    fill_choices(result, choice_ == Choice::Kept ? Choice::Order : choice_, dim, n);
+    assume("choices of " + name_);
+  }
+};
+
+}  // namespace batchfit

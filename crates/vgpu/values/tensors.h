@@ -1,0 +1,248 @@
+// Tensors of a virtual GPU: which of their bytes are known, and the same bytes seen as tensors of the CPU.
+#pragma once
+// What PyTorch includes itself has to be read before `private` is another word.
+#include <algorithm>
+#include <any>
+#include <array>
+#include <atomic>
+#include <bitset>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <iomanip>
+#include <iostream>
+#include <limits>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <shared_mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+// An operator keeps its kernels to itself: before PyTorch 2.9 there is no other way to them.
+#define private public
+#include <ATen/core/dispatch/Dispatcher.h>
+#undef private
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+
+// src/python.rs and src/runtime/launch.rs.
+extern "C" {
+int batchfit_vgpu_is_device(uint64_t address);
+int batchfit_vgpu_is_known(uint64_t address, uint64_t bytes);
+void batchfit_vgpu_mark(uint64_t address, uint64_t bytes, int is_known);
+void batchfit_vgpu_expect(int64_t count);
+void batchfit_vgpu_say(const char* line);
+// Launches inside an operator that is wrapped are left to this object; outside they make what they were given unknown.
+void batchfit_vgpu_in_operator(int delta) __attribute__((weak));
+}
+
+namespace batchfit {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using torch::jit::Stack;
+
+// What is computed: small tensors; integers and booleans are masks, labels and indices, by which scripts decide, so larger ones, too.
+constexpr size_t SMALL = 64 << 10, SMALL_INTEGERS = 4 << 20;
+// `any` and `all` of a large mask are computed as well.
+constexpr size_t SMALL_MASK = 256 << 20;
+// Copies between host and device that the preload carries out itself (`CARRIED` in src/memory/bytes.rs).
+constexpr size_t CARRIED = 1 << 20;
+// A fresh result up to this size is zeroed when it is not known; larger ones are when they are read (src/memory/bytes.rs).
+constexpr size_t ZEROED = 4 << 10;
+// The grain of what is known (src/memory/known.rs).
+constexpr uint64_t GRAIN = 512;
+
+inline uint64_t address(const Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.const_data_ptr()); }
+
+// A tensor of strides, whose bytes can be followed.
+inline bool is_plain(const Tensor& tensor) {
+  static const DispatchKeySet others({DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor});
+  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has_any(others) && tensor.has_storage();
+}
+
+// Bytes from the first element to the last.
+inline size_t span(const Tensor& tensor) {
+  if (!tensor.numel()) return 0;
+  if (tensor.is_non_overlapping_and_dense()) return tensor.nbytes();
+  int64_t last = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); dim++) last += (tensor.size(dim) - 1) * std::abs(tensor.stride(dim));
+  return last * tensor.element_size();
+}
+
+inline bool is_integral(const Tensor& tensor) { return c10::isIntegralType(tensor.scalar_type(), true); }
+
+// The plain tensors that a sparse one consists of; a plain one itself.
+template <class Act>
+void parts(const Tensor& tensor, Act act) {
+  const auto layout = tensor.layout();
+  if (layout == c10::kSparse) {
+    auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    act(sparse->indices()), act(sparse->values());
+  } else if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr || layout == c10::kSparseBsc) {
+    auto* sparse = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+    act(sparse->compressed_indices()), act(sparse->plain_indices()), act(sparse->values());
+  } else {
+    act(tensor);
+  }
+}
+
+template <class Test>
+bool all_parts(const Tensor& tensor, Test test) {
+  bool all = true;
+  parts(tensor, [&](const Tensor& part) { all = all && test(part); });
+  return all;
+}
+
+inline bool is_small(const Tensor& tensor, size_t most_integers) {
+  return all_parts(tensor, [&](const Tensor& part) {
+    if (!is_plain(part)) return false;
+    const size_t bytes = span(part);
+    if (bytes > SMALL && !(bytes <= most_integers && is_integral(part))) return false;
+    return !bytes || batchfit_vgpu_is_device(address(part));
+  });
+}
+
+inline bool is_known(const Tensor& tensor) {
+  return all_parts(tensor, [](const Tensor& part) {
+    const size_t bytes = span(part);
+    return !bytes || batchfit_vgpu_is_known(address(part), bytes);
+  });
+}
+
+// Marks what was written. What a part of a grain holds is known only where the rest of it was, or is no part of the storage.
+inline void mark_known(const Tensor& tensor) {
+  parts(tensor, [](const Tensor& part) {
+    const size_t bytes = is_plain(part) ? span(part) : 0;
+    if (!bytes) return;
+    uint64_t first = address(part), last = first + bytes;
+    const auto& storage = part.storage();
+    const uint64_t start = reinterpret_cast<uint64_t>(storage.data()), end = start + storage.nbytes();
+    if (first != start || last != end) {
+      if (!part.is_non_overlapping_and_dense()) return;
+      if (first != start) first = (first + GRAIN - 1) / GRAIN * GRAIN;
+      if (last != end) last = last / GRAIN * GRAIN;
+    }
+    if (first < last) batchfit_vgpu_mark(first, last - first, 1);
+  });
+}
+
+inline void mark_unknown(const Tensor& tensor) {
+  parts(tensor, [](const Tensor& part) {
+    if (!is_plain(part)) return;
+    if (const size_t bytes = span(part)) batchfit_vgpu_mark(address(part), bytes, 0);
+  });
+}
+
+// A fresh result that nobody knows reads as zero instead of what its memory held before.
+inline void forget(const Tensor& tensor) {
+  mark_unknown(tensor);
+  parts(tensor, [](const Tensor& part) {
+    const size_t bytes = is_plain(part) ? span(part) : 0;
+    if (bytes && bytes <= ZEROED && batchfit_vgpu_is_device(address(part))) memset(part.mutable_data_ptr(), 0, bytes);
+  });
+}
+
+// Whose operators run on the CPU below everything that a program can put above kernels.
+inline DispatchKeySet above_kernels() {
+  static const DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+                                     DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot, DispatchKey::Functionalize,
+                                                     DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode});
+  return keys;
+}
+
+inline Tensor plain_on_cpu(const Tensor& tensor) {
+  const auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
+  if (!tensor.numel()) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  Tensor same = at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
+  if (tensor.is_conj()) same = same.conj();
+  if (tensor.is_neg()) same = same._neg_view();
+  return same;
+}
+
+// A tensor of the CPU over the same bytes: an address of a virtual GPU can be followed.
+inline Tensor on_cpu(const Tensor& tensor) {
+  if (tensor.layout() == c10::kStrided) return plain_on_cpu(tensor);
+  std::vector<Tensor> own;
+  parts(tensor, [&](const Tensor& part) { own.push_back(plain_on_cpu(part)); });
+  if (tensor.layout() == c10::kSparse) {
+    auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    Tensor same = at::_sparse_coo_tensor_unsafe(own[0], own[1], tensor.sizes());
+    return same._coalesced_(sparse->coalesced());
+  }
+  const auto options = own[2].options().layout(tensor.layout());
+  return at::_sparse_compressed_tensor_unsafe(own[0], own[1], own[2], tensor.sizes(), options);
+}
+
+// Copies a result to where the kernel would have left it.
+inline bool copy_result(const Tensor& to, const Tensor& from) {
+  std::vector<Tensor> parts_to, parts_from;
+  parts(to, [&](const Tensor& part) { parts_to.push_back(part); });
+  parts(from, [&](const Tensor& part) { parts_from.push_back(part); });
+  if (parts_to.size() != parts_from.size()) return false;
+  bool done = true;
+  for (size_t i = 0; i < parts_to.size(); i++) {
+    const Tensor &a = parts_to[i], &b = parts_from[i];
+    if (!is_plain(a) || a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
+      mark_unknown(a);
+      done = false;
+      continue;
+    }
+    if (a.numel() && a.const_data_ptr() != b.const_data_ptr()) {
+      if (a.is_contiguous() && b.is_contiguous() && !b.is_conj() && !b.is_neg() && !a.is_conj() && !a.is_neg())
+        memcpy(a.mutable_data_ptr(), b.const_data_ptr(), a.nbytes());
+      else
+        plain_on_cpu(a).copy_(b);
+    }
+    mark_known(a);
+  }
+  return done;
+}
+
+// Does something with each tensor of an argument or a result.
+template <class Act>
+void each(const IValue& value, Act act) {
+  if (value.isTensor()) {
+    const Tensor& tensor = value.toTensor();
+    if (tensor.defined()) act(tensor);
+  } else if (value.isList()) {
+    for (const IValue& element : value.toListRef()) each(element, act);
+  }
+}
+
+inline void say(const std::string& line) { batchfit_vgpu_say(line.substr(0, 1000).c_str()); }
+
+// Counts what was assumed, and says so at every power of two: a step makes the same assumptions as the one before.
+inline void assume(const std::string& what) {
+  static std::mutex mutex;
+  static auto* counts = new std::map<std::string, uint64_t>;
+  uint64_t count;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    count = ++(*counts)[what];
+  }
+  if (!(count & (count - 1))) say("assumed\t" + what + "\t" + std::to_string(count));
+}
+
+}  // namespace batchfit
