@@ -104,12 +104,15 @@ fn check_kernel(kernel: u64) -> Result<(), Status> {
     if is_kernel(kernel) { Ok(()) } else { Err(INVALID_FUNCTION) }
 }
 
+/// Says a kernel's name, which is made only where launches are written down.
+pub type Name<'a> = dyn Fn(&mut dyn FnMut(&str)) + 'a;
+
 /// Launches a kernel. The driver's launches come here too, with what they call it.
 ///
 /// # Safety
 ///
 /// `arguments` is null or as a kernel's: an address of each of its arguments.
-pub unsafe fn launch(name: &str, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
+pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let (grid, block) = (shape.grid, shape.block);
     let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= LONGEST_GRID && block.z <= 64 && block.volume() <= 1024;
     if !is_small || grid.volume() == 0 || block.volume() == 0 {
@@ -124,14 +127,15 @@ pub unsafe fn launch(name: &str, shape: &Shape, arguments: *const u64) -> Result
         forget_arguments(arguments);
     }
     if trace::is_on() {
-        trace::write(name, shape);
+        name(&mut |name| trace::write(name, shape));
     }
     Ok(())
 }
 
 unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
-    launch(kernels.get(&kernel).ok_or(INVALID_FUNCTION)?, shape, arguments)
+    let name = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?;
+    launch(&|write| write(name), shape, arguments)
 }
 
 fn check(is_right: bool, status: Status) -> Result<(), Status> {
