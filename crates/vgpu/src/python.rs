@@ -67,15 +67,19 @@ pub fn load_hooks() {
     }
     // PyTorch is in the midst of asking for devices: the hooks may not ask for them, too.
     let code = format!("exec(compile(open({path:?}).read(), {path:?}, 'exec'), {{'__name__': 'batchfit_hooks', '__file__': {path:?}}})");
-    if !run(&code) {
+    LOADED.store(run(&code), Ordering::Release);
+    if !LOADED.load(Ordering::Acquire) {
         channel::say("problem\tthe hooks of batchfit did not load: steps, phases and values are not seen");
     }
 }
 
+/// Whether the hooks are there.
+static LOADED: AtomicBool = AtomicBool::new(false);
+
 /// Says that a script reads what was never computed; the hooks add the line that does.
 pub fn doubt(bytes: u64) {
     let code = format!("import sys\nsys.modules['batchfit_hooks'].doubt({bytes})");
-    if !run(&code) {
+    if !LOADED.load(Ordering::Acquire) || !run(&code) {
         channel::say(&format!("doubt\t{bytes}"));
     }
 }
