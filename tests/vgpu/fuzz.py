@@ -43,7 +43,7 @@ FUNCTION = re.compile(r'#\[unsafe\(no_mangle\)\]\s*(?:#\[[^\]]*\]\s*)*pub (?:uns
 # The same in the runtime's macro.
 WITHIN = re.compile(r"^    ((?:cuda|__cuda)\w+)\(([^)]*)\) \{", re.M)
 # They run code that a caller passes, or follow pointers in what a caller passes.
-LEFT_OUT = re.compile(r"LaunchHostFunc|AddCallback|RegisterFunction|RegisterFatBinary|PointerGetAttributes|LaunchKernel|batchfit_vgpu_say|Register(Coredump|Complete)")
+LEFT_OUT = re.compile(r"LaunchHostFunc|AddCallback|RegisterFunction|RegisterFatBinary|PointerGetAttributes|LaunchKernel|Batch|batchfit_vgpu_say|batchfit_vgpu_mark|batchfit_vgpu_is_known|Register(Coredump|Complete)")
 WIDTHS = {"u8": 8, "c_char": 8, "i8": 8, "u16": 16, "c_int": 32, "i32": 32, "u32": 32, "c_uint": 32, "Status": 32, "u64": 64, "i64": 64, "usize": 64, "isize": 64,
           "c_ulonglong": 64, "c_longlong": 64, "c_ulong": 64, "c_long": 64}
 ADDRESS = re.compile(r"^(to|from|address|pointer|at|source|destination|send|receive|memory|start|host|device_pointer)$")

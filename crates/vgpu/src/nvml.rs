@@ -9,9 +9,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::process;
 
 use crate::config::{card, config, devices};
-use crate::driver::uuid;
 use crate::memory;
 use crate::names::{done, same};
+use crate::runtime::properties::uuid;
 use crate::status::give_text;
 
 /// `nvmlReturn_t`.

@@ -10,6 +10,7 @@ use crate::channel;
 use crate::config::config;
 use crate::libc;
 use crate::memory::{bytes, is_device, known};
+use crate::runtime::capture;
 
 /// A function of the process, by its name.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
@@ -67,19 +68,16 @@ pub fn load_hooks() {
     }
     // PyTorch is in the midst of asking for devices: the hooks may not ask for them, too.
     let code = format!("exec(compile(open({path:?}).read(), {path:?}, 'exec'), {{'__name__': 'batchfit_hooks', '__file__': {path:?}}})");
-    LOADED.store(run(&code), Ordering::Release);
-    if !LOADED.load(Ordering::Acquire) {
+    if !run(&code) {
         channel::say("problem\tthe hooks of batchfit did not load: steps, phases and values are not seen");
     }
 }
 
-/// Whether the hooks are there.
-static LOADED: AtomicBool = AtomicBool::new(false);
-
 /// Says that a script reads what was never computed; the hooks add the line that does.
 pub fn doubt(bytes: u64) {
+    let is_watched = config().is_some_and(|config| config.hooks.is_some());
     let code = format!("import sys\nsys.modules['batchfit_hooks'].doubt({bytes})");
-    if !LOADED.load(Ordering::Acquire) || !run(&code) {
+    if !is_watched || !run(&code) {
         channel::say(&format!("doubt\t{bytes}"));
     }
 }
@@ -96,10 +94,10 @@ pub extern "C" fn batchfit_vgpu_is_known(address: u64, bytes: u64) -> c_int {
     c_int::from(known::is_known(address, bytes))
 }
 
-/// Says whether a range is known from now on.
+/// Says whether a range is known from now on. What is computed in a capture is not what a launch of the graph will leave.
 #[unsafe(no_mangle)]
 pub extern "C" fn batchfit_vgpu_mark(address: u64, bytes: u64, is_known: c_int) {
-    known::mark(address, bytes, is_known != 0);
+    known::mark(address, bytes, is_known != 0 && capture::is_idle());
 }
 
 /// What the next small read from a device by this thread gives; negative: what lies there.

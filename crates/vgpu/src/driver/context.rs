@@ -8,9 +8,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::config::devices;
 use crate::handle::Handles;
 use crate::names::{done, same};
+use crate::runtime::devices::{current_device, set_device};
 use crate::status::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, SUCCESS, Status, give};
 
-use super::{cudaSetDevice, current, is_a_device};
+use super::is_a_device;
 
 /// The primary context of a device is this and its number; no page lies there.
 const PRIMARY: u64 = 0x1000;
@@ -39,7 +40,7 @@ fn device_of(context: u64) -> Option<c_int> {
 
 /// This thread's context. `cudaSetDevice` makes another device's primary one current, whatever was on the stack.
 fn top() -> u64 {
-    let device = current();
+    let device = current_device();
     let depth = DEPTH.get();
     let top = if depth == 0 { 0 } else { STACK.with(|stack| stack[depth - 1].get()) };
     if device_of(top) == Some(device as c_int) { top } else { primary(device) }
@@ -54,8 +55,7 @@ fn put(context: u64, depth: usize) -> Status {
     }
     STACK.with(|stack| stack[depth - 1].set(context));
     DEPTH.set(depth);
-    // SAFETY: a number.
-    unsafe { cudaSetDevice(device) }
+    set_device(device).err().unwrap_or(SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> Status {
-    give(device, current() as c_int)
+    give(device, current_device() as c_int)
 }
 
 #[unsafe(no_mangle)]

@@ -10,9 +10,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::memory::{self, BASE, GRANULARITY, SPAN};
+use crate::runtime::devices::current_device;
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, Status, give};
 
-use super::{current, is_a_device};
+use super::is_a_device;
 
 /// `CUmemLocation`.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn cuMemAddressReserve(address: *mut u64, bytes: usize, al
     if alignment as u64 > GRANULARITY {
         return NOT_SUPPORTED;
     }
-    match memory::reserve(current(), bytes) {
+    match memory::reserve(current_device(), bytes) {
         Ok(start) => give(address, start),
         Err(status) => status,
     }

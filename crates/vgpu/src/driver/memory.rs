@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::config::devices;
 use crate::memory::{self, bytes, device_of, host};
 use crate::names::same;
+use crate::runtime::memory::copy;
 use crate::status::{INVALID_VALUE, NOT_SUPPORTED, SUCCESS, Status, give};
 
 use super::context::cuDevicePrimaryCtxRetain;
@@ -128,17 +129,10 @@ pub unsafe extern "C" fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> St
 }
 
 unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height: usize) -> Status {
-    for row in 0..height {
-        let start = pitch.checked_mul(row).and_then(|offset| to.checked_add(offset as u64));
-        let status = match start {
-            Some(start) => fill(start, pattern, width),
-            None => INVALID_VALUE,
-        };
-        if status != SUCCESS {
-            return status;
-        }
-    }
-    SUCCESS
+    let Some(width) = width.checked_mul(pattern.len()) else {
+        return INVALID_VALUE;
+    };
+    if width > pitch || to % pattern.len() as u64 != 0 { INVALID_VALUE } else { bytes::fill_rows(to, pitch as u64, pattern, width as u64, height as u64) }
 }
 
 #[unsafe(no_mangle)]
@@ -156,13 +150,25 @@ pub unsafe extern "C" fn cuMemsetD2D32_v2(to: u64, pitch: usize, value: u32, wid
     fill_rows(to, pitch, &value.to_le_bytes(), width, height)
 }
 
-// A stream is a last argument that nobody looks at: all is done at once.
+/// Copies when a stream comes to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> Status {
+    /// `cudaMemcpyDefault`: by the addresses.
+    const DEFAULT: c_int = 4;
+    copy(to, from, bytes, DEFAULT, stream).err().unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyPeerAsync(to: u64, _to_context: u64, from: u64, _from_context: u64, bytes: usize, stream: u64) -> Status {
+    cuMemcpyAsync(to, from, bytes, stream)
+}
+
+// The stream that a set is given is not looked at: it is done at once.
 same! {
     cuMemGetAddressRange = cuMemGetAddressRange_v2,
-    cuMemcpyAsync = cuMemcpy, cuMemcpyPeerAsync = cuMemcpyPeer,
-    cuMemcpyHtoD = cuMemcpy, cuMemcpyHtoD_v2 = cuMemcpy, cuMemcpyHtoDAsync = cuMemcpy, cuMemcpyHtoDAsync_v2 = cuMemcpy,
-    cuMemcpyDtoH = cuMemcpy, cuMemcpyDtoH_v2 = cuMemcpy, cuMemcpyDtoHAsync = cuMemcpy, cuMemcpyDtoHAsync_v2 = cuMemcpy,
-    cuMemcpyDtoD = cuMemcpy, cuMemcpyDtoD_v2 = cuMemcpy, cuMemcpyDtoDAsync = cuMemcpy, cuMemcpyDtoDAsync_v2 = cuMemcpy,
+    cuMemcpyHtoD = cuMemcpy, cuMemcpyHtoD_v2 = cuMemcpy, cuMemcpyHtoDAsync = cuMemcpyAsync, cuMemcpyHtoDAsync_v2 = cuMemcpyAsync,
+    cuMemcpyDtoH = cuMemcpy, cuMemcpyDtoH_v2 = cuMemcpy, cuMemcpyDtoHAsync = cuMemcpyAsync, cuMemcpyDtoHAsync_v2 = cuMemcpyAsync,
+    cuMemcpyDtoD = cuMemcpy, cuMemcpyDtoD_v2 = cuMemcpy, cuMemcpyDtoDAsync = cuMemcpyAsync, cuMemcpyDtoDAsync_v2 = cuMemcpyAsync,
     cuMemcpy2D = cuMemcpy2D_v2, cuMemcpy2DAsync = cuMemcpy2D_v2, cuMemcpy2DAsync_v2 = cuMemcpy2D_v2,
     cuMemcpy2DUnaligned = cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2 = cuMemcpy2D_v2,
     cuMemsetD8 = cuMemsetD8_v2, cuMemsetD8Async = cuMemsetD8_v2,

@@ -18,23 +18,11 @@ use std::sync::OnceLock;
 use crate::config::{card, config, devices};
 use crate::libc;
 use crate::names::{same, say_unanswered};
+use crate::runtime::{errors, properties};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, SUCCESS, Status, give, give_text};
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: Status = 100;
-
-unsafe extern "C" {
-    fn cudaGetDevice(device: *mut c_int) -> Status;
-    fn cudaSetDevice(device: c_int) -> Status;
-}
-
-/// This thread's device, as the runtime has it.
-pub fn current() -> usize {
-    let mut device = 0;
-    // SAFETY: a place for the answer.
-    let status = unsafe { cudaGetDevice(&raw mut device) };
-    if status == SUCCESS { usize::try_from(device).unwrap_or(0) } else { 0 }
-}
 
 /// Whether there is a device of that number.
 pub fn is_a_device(device: c_int) -> bool {
@@ -74,16 +62,9 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut u8, room: c_int, device: c_i
     for_device(device, || give_text(name, usize::try_from(room).unwrap_or(0), &card().name))
 }
 
-/// The bytes of a device's UUID; NVML writes the same as text.
-pub fn uuid(device: usize) -> [u8; 16] {
-    let mut bytes = *b"batchfit virtual";
-    bytes[15] = device as u8;
-    bytes
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: c_int) -> Status {
-    for_device(device, || give(to, uuid(device as usize)))
+    for_device(device, || give(to, properties::uuid(device as usize)))
 }
 
 #[unsafe(no_mangle)]
@@ -114,44 +95,39 @@ same! {
     cuDeviceGetP2PAttribute = cudaDeviceGetP2PAttribute,
 }
 
-/// Numbers, names and descriptions of the errors that are returned here, by `cuda.h`.
-const ERRORS: &[(Status, &CStr, &CStr)] = &[
-    (0, c"CUDA_SUCCESS", c"no error"),
-    (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
-    (2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
-    (3, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
-    (100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
-    (101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
-    (200, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
-    (201, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
-    (301, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
-    (400, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
-    (500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
-    (600, c"CUDA_ERROR_NOT_READY", c"device not ready"),
-    (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
-    (900, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
-    (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
-    (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+/// Numbers and names of the errors that are returned here, by `cuda.h`. Their texts are the runtime's.
+const ERRORS: &[(Status, &CStr)] = &[
+    (0, c"CUDA_SUCCESS"),
+    (1, c"CUDA_ERROR_INVALID_VALUE"),
+    (2, c"CUDA_ERROR_OUT_OF_MEMORY"),
+    (3, c"CUDA_ERROR_NOT_INITIALIZED"),
+    (100, c"CUDA_ERROR_NO_DEVICE"),
+    (101, c"CUDA_ERROR_INVALID_DEVICE"),
+    (200, c"CUDA_ERROR_INVALID_IMAGE"),
+    (201, c"CUDA_ERROR_INVALID_CONTEXT"),
+    (301, c"CUDA_ERROR_FILE_NOT_FOUND"),
+    (400, c"CUDA_ERROR_INVALID_HANDLE"),
+    (500, c"CUDA_ERROR_NOT_FOUND"),
+    (600, c"CUDA_ERROR_NOT_READY"),
+    (801, c"CUDA_ERROR_NOT_SUPPORTED"),
+    (900, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
+    (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
+    (999, c"CUDA_ERROR_UNKNOWN"),
 ];
 
-unsafe fn give_error(error: Status, to: *mut *const c_char, text: impl Fn(&(Status, &'static CStr, &'static CStr)) -> &'static CStr) -> Status {
-    match ERRORS.iter().find(|known| known.0 == error) {
-        Some(known) => give(to, text(known).as_ptr()),
-        None => {
-            give(to, std::ptr::null());
-            INVALID_VALUE
-        }
-    }
+unsafe fn give_known(text: Option<&CStr>, to: *mut *const c_char) -> Status {
+    let given = give(to, text.map_or(std::ptr::null(), CStr::as_ptr));
+    if text.is_some() { given } else { INVALID_VALUE }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: Status, name: *mut *const c_char) -> Status {
-    give_error(error, name, |known| known.1)
+    give_known(ERRORS.iter().find(|known| known.0 == error).map(|known| known.1), name)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(error: Status, text: *mut *const c_char) -> Status {
-    give_error(error, text, |known| known.2)
+    give_known(errors::describe(error).map(|known| known.1), text)
 }
 
 /// Private tables, which a CUDA runtime that is linked into a library asks for. None is imitated; such a runtime says that it has no driver.

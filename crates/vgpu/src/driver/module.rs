@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::config::card;
 use crate::handle::Handles;
 use crate::names::{done, same, say_unanswered};
+use crate::runtime::launch::{self, Dim3, Shape};
 use crate::status::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, SUCCESS, Status, give};
 
 use super::cubin;
@@ -271,30 +272,37 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(size: *mut c_int, fu
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Launch {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
+    grid: Dim3,
+    block: Dim3,
     shared: c_uint,
     stream: u64,
     attributes: *const c_void,
     attribute_count: c_uint,
 }
 
-fn launch(function: u64, grid: [c_uint; 3], block: [c_uint; 3], shared: c_uint) -> Status {
-    let threads = block.iter().map(|&edge| u64::from(edge)).fold(1, u64::saturating_mul);
-    let is_empty = grid.contains(&0) || block.contains(&0);
-    if is_empty || threads > u64::from(MOST_THREADS) || i64::from(shared) > i64::from(card().shared_per_block_optin) {
-        return INVALID_VALUE;
+/// Launches, of its own kernels or of those that the runtime knows (`cudaGetFuncBySymbol`).
+unsafe fn launch(function: u64, shape: &Shape, parameters: *const u64) -> Status {
+    /// The runtime's number for what the driver calls an invalid value.
+    const INVALID_CONFIGURATION: Status = 9;
+    let name = FUNCTIONS.with(function, |function| function.kernel.name.clone());
+    if name.is_none() && !launch::is_kernel(function) {
+        return INVALID_HANDLE;
     }
-    if FUNCTIONS.with(function, |_| ()).is_some() { SUCCESS } else { INVALID_HANDLE }
+    let say = |write: &mut dyn FnMut(&str)| write(&name.as_deref().unwrap_or_default().to_string_lossy());
+    match launch::launch(&say, shape, parameters) {
+        Ok(()) => SUCCESS,
+        Err(INVALID_CONFIGURATION) => INVALID_VALUE,
+        Err(status) => status,
+    }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuLaunchKernelEx(config: *const Launch, function: u64, _parameters: *const *const c_void, _extra: *const *const c_void) -> Status {
+pub unsafe extern "C" fn cuLaunchKernelEx(config: *const Launch, function: u64, parameters: *const u64, _extra: *const *const c_void) -> Status {
     if config.is_null() {
         return INVALID_VALUE;
     }
-    let config = config.read_unaligned();
-    launch(function, config.grid, config.block, config.shared)
+    let Launch { grid, block, shared, stream, .. } = config.read_unaligned();
+    launch(function, &Shape { grid, block, shared: shared as usize, stream }, parameters)
 }
 
 #[unsafe(no_mangle)]
@@ -308,11 +316,12 @@ pub unsafe extern "C" fn cuLaunchKernel(
     block_y: c_uint,
     block_z: c_uint,
     shared: c_uint,
-    _stream: u64,
-    _parameters: *const *const c_void,
+    stream: u64,
+    parameters: *const u64,
     _extra: *const *const c_void,
 ) -> Status {
-    launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared)
+    let (grid, block) = (Dim3 { x: grid_x, y: grid_y, z: grid_z }, Dim3 { x: block_x, y: block_y, z: block_z });
+    launch(function, &Shape { grid, block, shared: shared as usize, stream }, parameters)
 }
 
 same! {

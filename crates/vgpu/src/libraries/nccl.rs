@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::channel;
-use crate::driver::current;
 use crate::handle::{Handles, fresh};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, same};
+use crate::runtime::devices::current_device;
 
 /// `ncclResult_t`.
 type Status = c_int;
@@ -58,7 +58,7 @@ unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool) -> Stat
     if !SAID.swap(true, Ordering::Relaxed) {
         channel::say("assumed\tNCCL takes no memory for its own buffers, and every rank is like this one");
     }
-    give(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current() }))
+    give(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device() }))
 }
 
 /// `ncclUniqueId`, which is passed by value.
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn ncclMemAlloc(to: *mut u64, bytes: usize) -> Status {
     if to.is_null() {
         return INVALID_ARGUMENT;
     }
-    memory::allocate(current(), bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| give(to, address))
+    memory::allocate(current_device(), bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| give(to, address))
 }
 
 #[unsafe(no_mangle)]

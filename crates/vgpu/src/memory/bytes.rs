@@ -64,6 +64,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
 /// As of [`copy`], for each of them.
 pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Status {
     if width.checked_mul(height).is_none_or(|bytes| bytes > CARRIED) {
+        known::mark(to, to_pitch.saturating_mul(height), false);
         return SUCCESS;
     }
     for row in 0..height {
@@ -77,6 +78,35 @@ pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, widt
         }
     }
     SUCCESS
+}
+
+/// How far `height` rows reach; `None` where they leave the device that they begin on, or all memory.
+fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
+    if width == 0 || height == 0 {
+        return Some(0);
+    }
+    width.checked_mul(height)?;
+    let all = pitch.checked_mul(height - 1)?.checked_add(width)?;
+    (!is_device(to) || is_readable(to, all)).then_some(all)
+}
+
+/// Fills `height` rows with a pattern.
+///
+/// # Safety
+///
+/// As of [`fill`], for each of them.
+pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Status {
+    let Some(all) = extent(to, pitch, width, height) else {
+        return INVALID_VALUE;
+    };
+    if pitch == width || all == 0 {
+        return fill(to, pattern, all);
+    }
+    if is_device(to) && width * height > CARRIED {
+        known::mark(to, all, false);
+        return SUCCESS;
+    }
+    (0..height).map(|row| fill(to + pitch * row, pattern, width)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
 }
 
 /// Fills with a pattern of 1, 2 or 4 bytes.
