@@ -88,7 +88,7 @@ class Caller:
         """Of the device, right or wrong, or a buffer."""
         one = self.random
         right = one.choice(self.device) if self.device else 0x100000000000
-        return one.choice([right, right + one.getrandbits(22), 0x100000000000 + one.getrandbits(44), 0x100000000000 + (1 << 44) - 4096, self.pointer()])
+        return one.choice([right, min(right + one.getrandbits(22), (1 << 45) - 1), 0x100000000000 + one.getrandbits(44), (1 << 45) - 4096, self.pointer()])
 
     def argument(self, name, kind, small):
         if kind.startswith("*"):
@@ -111,8 +111,9 @@ class Caller:
         small = any(kind.startswith("*") for _, kind in kinds)
         arguments = [self.argument(one, kind, small) for one, kind in kinds]
         addresses = [ADDRESS.search(one) and kind == "u64" for one, kind in kinds]
-        if not small and any(at and not is_device(a.value) for at, a in zip(addresses, arguments)):
-            arguments = [a if at or is_device(a.value) else ctypes.c_uint64(self.random.randrange(64)) for at, a in zip(addresses, arguments)]
+        if any(at and not is_device(a.value) for at, a in zip(addresses, arguments)):
+            # Sizes multiply: 15 * 15 * 15 * 15 are within a buffer.
+            arguments = [a if at or not isinstance(a, ctypes.c_uint64) else ctypes.c_uint64(self.random.randrange(16)) for at, a in zip(addresses, arguments)]
         os.pwrite(self.log, f"{name} {[getattr(a, 'value', a) for a in arguments]}".encode().ljust(4096)[:4096], (threading.get_native_id() % 8) * 4096)
         function.restype = ctypes.c_int
         status = function(*arguments)

@@ -68,11 +68,7 @@ pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, widt
         return SUCCESS;
     }
     for row in 0..height {
-        let offset = |pitch: u64| pitch.checked_mul(row);
-        let (Some(to_row), Some(from_row)) = (offset(to_pitch), offset(from_pitch)) else {
-            return INVALID_VALUE;
-        };
-        let status = copy(to.wrapping_add(to_row), from.wrapping_add(from_row), width);
+        let status = copy(to.wrapping_add(to_pitch * row), from.wrapping_add(from_pitch * row), width);
         if status != SUCCESS {
             return status;
         }
