@@ -37,6 +37,10 @@ pub struct Piece {
 
 unsafe extern "C" {
     pub fn process_vm_readv(process: c_int, to: *const Piece, to_count: u64, from: *const Piece, from_count: u64, flags: u64) -> isize;
+    pub fn pthread_self() -> usize;
+    pub fn pthread_getattr_np(thread: usize, attributes: *mut [u64; 8]) -> c_int;
+    pub fn pthread_attr_getstack(attributes: *const [u64; 8], start: *mut usize, bytes: *mut usize) -> c_int;
+    pub fn pthread_attr_destroy(attributes: *mut [u64; 8]) -> c_int;
     pub fn mmap(at: *mut c_void, bytes: usize, protection: c_int, flags: c_int, file: c_int, offset: i64) -> *mut c_void;
     pub fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     pub fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;

@@ -10,6 +10,7 @@ use crate::channel;
 use crate::config::config;
 use crate::libc;
 use crate::memory::{bytes, is_device, known};
+use crate::runtime::capture;
 
 /// A function of the process, by its name.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
@@ -93,10 +94,10 @@ pub extern "C" fn batchfit_vgpu_is_known(address: u64, bytes: u64) -> c_int {
     c_int::from(known::is_known(address, bytes))
 }
 
-/// Says whether a range is known from now on.
+/// Says whether a range is known from now on. What is computed in a capture is not what a launch of the graph will leave.
 #[unsafe(no_mangle)]
 pub extern "C" fn batchfit_vgpu_mark(address: u64, bytes: u64, is_known: c_int) {
-    known::mark(address, bytes, is_known != 0);
+    known::mark(address, bytes, is_known != 0 && capture::is_idle());
 }
 
 /// What the next small read from a device by this thread gives; negative: what lies there.

@@ -64,6 +64,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
 /// As of [`copy`], for each of them.
 pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Status {
     if width.checked_mul(height).is_none_or(|bytes| bytes > CARRIED) {
+        known::mark(to, to_pitch.saturating_mul(height), false);
         return SUCCESS;
     }
     for row in 0..height {

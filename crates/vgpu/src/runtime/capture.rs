@@ -61,10 +61,6 @@ fn captures() -> MutexGuard<'static, Captures> {
     CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn is_idle() -> bool {
-    ACTIVE.load(Ordering::Acquire) == 0
-}
-
 fn thread() -> usize {
     MODE.with(|mode| std::ptr::from_ref(mode) as usize)
 }
@@ -83,14 +79,9 @@ impl Captures {
     }
 }
 
-/// Whether a stream is part of a capture.
-pub fn is_capturing(stream: u64) -> bool {
-    !is_idle() && captures().streams.contains_key(&stream)
-}
-
-/// Whether this thread captures: what it computes now is not what a launch of the graph will leave.
-pub fn is_own() -> bool {
-    !is_idle() && captures().all.values().any(|capture| capture.thread == thread())
+/// Whether nothing captures. What is computed in a capture is not what a launch of the graph will leave.
+pub fn is_idle() -> bool {
+    ACTIVE.load(Ordering::Acquire) == 0
 }
 
 /// Where a stream's capture is, if it is part of one.
@@ -346,4 +337,92 @@ same! {
     cudaStreamGetCaptureInfo_v3_ptsz = cudaStreamGetCaptureInfo_v3,
     cudaStreamUpdateCaptureDependencies_ptsz = cudaStreamUpdateCaptureDependencies,
     cudaStreamUpdateCaptureDependencies_v2_ptsz = cudaStreamUpdateCaptureDependencies_v2,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RELAXED, cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamGetCaptureInfo_v2};
+    use crate::runtime::errors::{CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, ILLEGAL_STATE};
+    use crate::runtime::graph::{cudaGraphDestroy, cudaGraphGetNodes};
+    use crate::runtime::launch::enqueue;
+    use crate::runtime::streams::{
+        cudaEventCreateWithFlags, cudaEventQuery, cudaEventRecord, cudaStreamCreate, cudaStreamSynchronize, cudaStreamWaitEvent,
+    };
+    use crate::status::{INVALID_HANDLE, Status};
+
+    /// What a function that makes something gives.
+    fn made(make: impl FnOnce(*mut u64) -> Status) -> u64 {
+        let mut handle = 0;
+        assert_eq!(make(&raw mut handle), 0);
+        handle
+    }
+
+    fn stream() -> u64 {
+        made(|to| unsafe { cudaStreamCreate(to) })
+    }
+
+    fn event() -> u64 {
+        made(|to| unsafe { cudaEventCreateWithFlags(to, 2) })
+    }
+
+    #[test]
+    fn events_carry_a_capture_to_other_streams_and_back() {
+        let (origin, side, fork, join) = (stream(), stream(), event(), event());
+        unsafe {
+            assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
+            assert_eq!(enqueue(origin), Ok(true));
+            assert_eq!(cudaEventRecord(fork, origin), 0);
+            assert_eq!(enqueue(side), Ok(false));
+            assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
+            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(cudaEventRecord(join, side), 0);
+            assert_eq!(enqueue(origin), Ok(true));
+            assert_eq!(cudaStreamWaitEvent(origin, join, 0), 0);
+            let (mut status, mut count) = (0, 0);
+            let null = std::ptr::null_mut();
+            assert_eq!(cudaStreamGetCaptureInfo_v2(origin, &raw mut status, null, null, std::ptr::null_mut(), &raw mut count), 0);
+            assert_eq!((status, count), (1, 2));
+            let graph = made(|to| cudaStreamEndCapture(origin, to));
+            assert_eq!(cudaGraphGetNodes(graph, null, &raw mut count), 0);
+            assert_eq!(count, 3);
+            assert_eq!(enqueue(side), Ok(false));
+            assert_eq!(cudaEventQuery(join), CAPTURED_EVENT);
+            assert_eq!(cudaGraphDestroy(graph), 0);
+            assert_eq!(cudaGraphDestroy(graph), INVALID_HANDLE);
+        }
+    }
+
+    #[test]
+    fn what_a_card_does_not_capture_is_not_captured_here() {
+        let (origin, side, outside, fork) = (stream(), stream(), event(), event());
+        let end = |stream| {
+            let mut graph = 1;
+            let status = unsafe { cudaStreamEndCapture(stream, &raw mut graph) };
+            assert!(status == 0 || graph == 0);
+            status
+        };
+        unsafe {
+            assert_eq!(end(origin), ILLEGAL_STATE);
+            assert_eq!(cudaStreamBeginCapture(0, RELAXED), CAPTURE_UNSUPPORTED);
+            assert_eq!(cudaEventRecord(outside, side), 0);
+            assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
+            assert_eq!(cudaStreamWaitEvent(origin, outside, 0), CAPTURE_ISOLATION);
+            assert_eq!(end(origin), CAPTURE_INVALIDATED);
+            assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
+            assert_eq!(cudaStreamSynchronize(origin), CAPTURE_UNSUPPORTED);
+            assert_eq!(enqueue(origin), Err(CAPTURE_INVALIDATED));
+            assert_eq!(end(origin), CAPTURE_INVALIDATED);
+            assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
+            assert_eq!(cudaEventRecord(fork, origin), 0);
+            assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
+            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(end(side), CAPTURE_UNMATCHED);
+            assert_eq!(end(origin), CAPTURE_INVALIDATED);
+            assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
+            assert_eq!(cudaEventRecord(fork, origin), 0);
+            assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
+            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(end(origin), CAPTURE_UNJOINED);
+        }
+    }
 }

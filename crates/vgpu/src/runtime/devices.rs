@@ -63,23 +63,22 @@ pub fn attribute(number: c_int, device: usize) -> Option<c_int> {
         39 => Some(card.threads_per_multiprocessor),
         40 => Some(3),
         // Widths and heights of textures and surfaces, of 7.0 to 9.0.
-        21 | 22 | 23 | 55..=57 => Some(128 << 10),
+        21..=23 | 55..=57 | 70..=72 => Some(128 << 10),
         24..=26 | 58..=60 => Some(16 << 10),
         27 | 28 | 42 | 45 | 46 | 52 | 53 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => Some(32 << 10),
         29 | 43 | 62 | 65 => Some(2048),
         54 | 68 => Some(2046),
         69 => Some(1 << 28),
-        70..=72 => Some(131_072),
         75 => Some(card.major),
         76 => Some(card.minor),
         81 => Some(card.shared_per_multiprocessor),
-        87 => Some(if matches!((card.major, card.minor), (7 | 8 | 9, 0)) { 2 } else { 64 }),
+        87 => Some(if matches!((card.major, card.minor), (7..=9, 0)) { 2 } else { 64 }),
         97 => Some(card.shared_per_block_optin),
         106 => Some(card.blocks_per_multiprocessor),
         // What the system keeps of each block's shared memory, since 8.0.
         111 => Some(if card.major >= 8 { 1024 } else { 0 }),
         120 => yes(card.major >= 9),
-        1..=147 => Some(0),
+        _ if (1..=147).contains(&number) => Some(0),
         _ => None,
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     fn the_last_error_is_a_threads_own_and_is_taken_once() {
         assert_eq!(keep(Err(2)), 2);
         assert_eq!(keep(Ok(())), 0);
-        assert_eq!(std::thread::spawn(cudaPeekAtLastError).join().ok(), Some(0));
+        assert_eq!(std::thread::spawn(|| cudaPeekAtLastError()).join().ok(), Some(0));
         assert_eq!(cudaGetLastError(), 2);
         assert_eq!(cudaGetLastError(), 0);
     }

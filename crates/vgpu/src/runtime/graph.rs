@@ -2,6 +2,7 @@
 //! else would run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -130,8 +131,8 @@ unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Sta
         return out(count, found.len());
     }
     let room = count.read_unaligned();
-    for index in 0..room.min(found.len()) {
-        out(to.add(index), found[index])?;
+    for (index, handle) in found.iter().take(room).enumerate() {
+        out(to.add(index), *handle)?;
     }
     out(count, found.len().min(room))
 }
@@ -161,14 +162,14 @@ fn of_node<T>(node: u64, act: impl FnOnce(&Graph, &Node) -> T) -> Result<T, Stat
 
 /// `cudaHostNodeParams`
 #[repr(C)]
-struct HostNode {
+pub struct HostNode {
     function: Option<HostFunction>,
     data: usize,
 }
 
 /// `cudaGraphNodeParams` of a conditional node: which graphs it chooses from is written into it.
 #[repr(C)]
-struct ConditionalNode {
+pub struct ConditionalNode {
     kind: c_int,
     reserved: [c_int; 3],
     handle: u64,
@@ -271,8 +272,10 @@ runtime! {
         }
         let mut text = String::from("digraph {\n");
         for (handle, node) in &graph.nodes {
-            text += &format!("  \"{handle:x}\";\n");
-            node.before.iter().for_each(|before| text += &format!("  \"{before:x}\" -> \"{handle:x}\";\n"));
+            let _ = writeln!(text, "  \"{handle:x}\";");
+            for before in &node.before {
+                let _ = writeln!(text, "  \"{before:x}\" -> \"{handle:x}\";");
+            }
         }
         std::fs::write(OsStr::from_bytes(CStr::from_ptr(path).to_bytes()), text + "}\n").map_err(|_| INVALID_VALUE)
     }

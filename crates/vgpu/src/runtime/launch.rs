@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTION, MISSING_CONFIGURATION, SYMBOL_NOT_FOUND};
-use super::{capture, devices, out, streams, trace};
+use super::{arguments, capture, devices, out, streams, trace};
 use crate::config::card;
 use crate::handle::{Handles, fresh};
-use crate::libc;
 use crate::memory::{block_of, is_device, known};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status};
@@ -46,7 +45,7 @@ pub struct Shape {
 
 /// `cudaLaunchConfig_t`
 #[repr(C)]
-struct LaunchConfiguration {
+pub struct LaunchConfiguration {
     shape: Shape,
     attributes: *const [u32; 18],
     count: c_uint,
@@ -64,6 +63,8 @@ thread_local! {
     /// Launches that `<<<>>>` has begun. The arguments of one may launch others.
     static PENDING: RefCell<([Shape; 8], usize)> = const { RefCell::new(([EMPTY; 8], 0)) };
 }
+/// `maxGridSize`, in its first direction.
+const LONGEST_GRID: c_uint = (1 << 31) - 1;
 const EMPTY: Shape = Shape { grid: Dim3 { x: 0, y: 0, z: 0 }, block: Dim3 { x: 0, y: 0, z: 0 }, shared: 0, stream: 0 };
 
 /// Says that an operator of PyTorch begins (1) or ends (-1) which marks what it wrote.
@@ -103,14 +104,17 @@ fn check_kernel(kernel: u64) -> Result<(), Status> {
     if is_kernel(kernel) { Ok(()) } else { Err(INVALID_FUNCTION) }
 }
 
+/// Says a kernel's name, which is made only where launches are written down.
+pub type Name<'a> = dyn Fn(&mut dyn FnMut(&str)) + 'a;
+
 /// Launches a kernel. The driver's launches come here too, with what they call it.
 ///
 /// # Safety
 ///
 /// `arguments` is null or as a kernel's: an address of each of its arguments.
-pub unsafe fn launch(name: &dyn Fn(&mut dyn FnMut(&str)), shape: &Shape, arguments: *const u64) -> Result<(), Status> {
+pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let (grid, block) = (shape.grid, shape.block);
-    let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= i32::MAX as u32 && block.z <= 64 && block.volume() <= 1024;
+    let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= LONGEST_GRID && block.z <= 64 && block.volume() <= 1024;
     if !is_small || grid.volume() == 0 || block.volume() == 0 {
         return Err(INVALID_CONFIGURATION);
     }
@@ -130,44 +134,22 @@ pub unsafe fn launch(name: &dyn Fn(&mut dyn FnMut(&str)), shape: &Shape, argumen
 
 unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
-    check(kernels.contains_key(&kernel), INVALID_FUNCTION)?;
-    let name = |write: &mut dyn FnMut(&str)| write(kernels.get(&kernel).map_or("", |name| name));
-    launch(&name, shape, arguments)
+    let name = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?;
+    launch(&|write| write(name), shape, arguments)
 }
 
 fn check(is_right: bool, status: Status) -> Result<(), Status> {
     if is_right { Ok(()) } else { Err(status) }
 }
 
-/// Arguments that are looked at. How many a kernel has is not known here; few have more.
-const MOST_ARGUMENTS: usize = 32;
 /// What is forgotten from where an argument points to. What is read to decide something is smaller.
 const FORGOTTEN: u64 = 64 << 10;
 
-/// Reads numbers of this process from addresses that may be wild, up to the first that cannot be read; says how many.
-fn read(from: &[libc::Piece], to: &mut [u64; MOST_ARGUMENTS]) -> usize {
-    let room = libc::Piece { address: to.as_mut_ptr() as u64, bytes: size_of_val(to) };
-    // SAFETY: the kernel checks the addresses; there is room for all of `from`, at most 32 numbers.
-    let bytes = unsafe { libc::process_vm_readv(std::process::id() as c_int, &raw const room, 1, from.as_ptr(), from.len() as u64, 0) };
-    usize::try_from(bytes).unwrap_or(0) / size_of::<u64>()
-}
-
 /// Forgets what lies behind a kernel's arguments.
 fn forget_arguments(arguments: *const u64) {
-    if arguments.is_null() {
-        return;
+    if !arguments.is_null() {
+        arguments::values(arguments as u64, |value| if is_device(value) { forget(value) });
     }
-    let (mut places, mut values) = ([0; MOST_ARGUMENTS], [0; MOST_ARGUMENTS]);
-    let mut pieces = [libc::Piece { address: 0, bytes: size_of::<u64>() }; MOST_ARGUMENTS];
-    for (index, piece) in pieces.iter_mut().enumerate() {
-        piece.address = (arguments as u64).wrapping_add(8 * index as u64);
-    }
-    let found = read(&pieces, &mut places);
-    for (piece, place) in pieces.iter_mut().zip(&places) {
-        piece.address = *place;
-    }
-    let found = read(&pieces[..found], &mut values);
-    values[..found].iter().filter(|&&value| is_device(value)).for_each(|&value| forget(value));
 }
 
 /// Forgets a run of known grains.
@@ -203,7 +185,7 @@ unsafe fn cluster(configuration: *const LaunchConfiguration) -> Result<(u64, u64
 /// `cudaFuncAttributes`
 #[derive(Debug)]
 #[repr(C)]
-struct FunctionAttributes {
+pub struct FunctionAttributes {
     /// Shared, constant and local memory.
     bytes: [usize; 3],
     threads: c_int,

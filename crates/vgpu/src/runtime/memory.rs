@@ -205,8 +205,10 @@ fn check_advised(address: u64) -> Result<(), Status> {
     if is_there { Ok(()) } else { Err(INVALID_VALUE) }
 }
 
-/// A handle that goes to another process: as CUDA's, 64 bytes.
-type IpcHandle = [u64; 8];
+/// A handle that goes to another process (`cudaIpcMemHandle_t`, `cudaIpcEventHandle_t`): 64 bytes, passed by value.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct IpcHandle(pub [u64; 8]);
 const IPC_MEMORY: u64 = u64::from_le_bytes(*b"bf-mem\0\0");
 
 runtime! {
@@ -314,11 +316,11 @@ runtime! {
     cudaIpcGetMemHandle(to: *mut IpcHandle, address: u64) {
         let (start, bytes) = block_of(address).ok_or(INVALID_VALUE)?;
         let device = device_of(address).ok_or(INVALID_VALUE)?;
-        out(to, [IPC_MEMORY, u64::from(std::process::id()), device as u64, start, bytes, 0, 0, 0])
+        out(to, IpcHandle([IPC_MEMORY, u64::from(std::process::id()), device as u64, start, bytes, 0, 0, 0]))
     }
     // Memory of another process takes addresses here and nothing of the card.
     cudaIpcOpenMemHandle(to: *mut u64, handle: IpcHandle, _flags: c_uint) {
-        let [head, process, device, _, bytes, ..] = handle;
+        let IpcHandle([head, process, device, _, bytes, ..]) = handle;
         if to.is_null() || head != IPC_MEMORY {
             return Err(INVALID_VALUE);
         }

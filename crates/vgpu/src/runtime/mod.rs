@@ -15,6 +15,7 @@
 //! | [`capture`] | capture of streams |
 //! | [`graph`] | graphs, which captures and programs make |
 //! | [`launch`] | kernels, which are launched and do not run |
+//! | `arguments` | arguments of kernels, of which nobody says how many there are |
 //! | `trace` | launches, written down |
 //! | [`variables`] | variables of devices (`__device__`, `__constant__`) |
 #![allow(non_snake_case, missing_docs)] // the names are CUDA's, and so is their documentation
@@ -24,11 +25,13 @@ macro_rules! runtime {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::status::Status {
-            $crate::runtime::errors::keep((|| -> Result<(), $crate::status::Status> { $body })())
+            let answer = || -> Result<(), $crate::status::Status> { $body };
+            $crate::runtime::errors::keep(answer())
         }
     )* };
 }
 
+mod arguments;
 pub mod capture;
 pub mod devices;
 pub mod errors;

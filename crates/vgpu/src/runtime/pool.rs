@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::devices::{current_device, device};
+use super::devices::device;
 use super::{capture, out, streams};
 use crate::handle::fresh;
 use crate::memory::{self, MOST_DEVICES, known};
@@ -225,11 +225,13 @@ runtime! {
             return Err(INVALID_VALUE);
         }
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
-        let mut pool_gone = pools().remove(&pool).ok_or(INVALID_HANDLE)?;
-        let used: Vec<u64> = pool_gone.used.keys().copied().collect();
-        used.into_iter().for_each(|start| drop(pool_gone.free(start)));
-        pool_gone.trim(0);
-        let _ = CURRENT[pool_gone.device].compare_exchange(pool, 0, Ordering::AcqRel, Ordering::Acquire);
+        let mut gone = pools().remove(&pool).ok_or(INVALID_HANDLE)?;
+        let used: Vec<u64> = gone.used.keys().copied().collect();
+        for start in used {
+            gone.free(start);
+        }
+        gone.trim(0);
+        let _ = CURRENT[gone.device].compare_exchange(pool, 0, Ordering::AcqRel, Ordering::Acquire);
         Ok(())
     }
     cudaMemPoolTrimTo(pool: u64, keep: usize) { with(pool, |pool| pool.trim(keep as u64)) }

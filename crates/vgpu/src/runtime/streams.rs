@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::devices::current_device;
 use super::errors::CAPTURED_EVENT;
+use super::memory::IpcHandle;
 use super::{capture, graph, launch, out, pool};
 use crate::handle::Handles;
 use crate::names::same;
@@ -25,7 +26,10 @@ const EXTERNAL: c_uint = 1;
 
 /// What a launch counts for between two events. Nothing is measured: kernels that are compared are equal, and a run is repeatable. Larger than
 /// most kernels take, so that programs that repeat a kernel for some time (Triton's autotuner) are soon done.
-const MILLISECONDS_OF_A_LAUNCH: f32 = 0.1;
+#[allow(clippy::cast_precision_loss)]
+const fn milliseconds(launches: i64) -> f32 {
+    launches as f32 * 0.1
+}
 
 #[derive(Debug)]
 struct Stream {
@@ -126,8 +130,6 @@ fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Status> {
     }
 }
 
-/// A handle that goes to another process: as CUDA's, 64 bytes.
-type IpcHandle = [u64; 8];
 const IPC_EVENT: u64 = u64::from_le_bytes(*b"bf-event");
 
 runtime! {
@@ -218,18 +220,18 @@ runtime! {
         let between = launches(end)? as i64 - launches(start)? as i64;
         // Never 0: programs divide by it.
         let counted = if between == 0 { 1 } else { between };
-        out(to, counted as f32 * MILLISECONDS_OF_A_LAUNCH)
+        out(to, milliseconds(counted))
     }
     cudaIpcGetEventHandle(to: *mut IpcHandle, event: u64) {
         let flags = EVENTS.with(event, |event| event.flags).ok_or(INVALID_HANDLE)?;
         if flags & INTERPROCESS == 0 {
             return Err(INVALID_VALUE);
         }
-        out(to, [IPC_EVENT, event, 0, 0, 0, 0, 0, 0])
+        out(to, IpcHandle([IPC_EVENT, event, 0, 0, 0, 0, 0, 0]))
     }
     // An event of another process is one that is complete.
     cudaIpcOpenEventHandle(to: *mut u64, handle: IpcHandle) {
-        if handle[0] == IPC_EVENT { create_event(to, INTERPROCESS | DISABLE_TIMING) } else { Err(INVALID_VALUE) }
+        if handle.0[0] == IPC_EVENT { create_event(to, INTERPROCESS | DISABLE_TIMING) } else { Err(INVALID_VALUE) }
     }
 }
 
