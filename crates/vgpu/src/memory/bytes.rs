@@ -31,12 +31,15 @@ pub fn expect(count: Option<i64>) {
 ///
 /// What is not a device's must be memory of that many bytes.
 pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
-    if bytes == 0 || to == from {
+    if bytes == 0 {
         return SUCCESS;
     }
     let (is_to, is_from) = (is_device(to), is_device(from));
     if to == 0 || from == 0 || (is_to && !is_readable(to, bytes)) || (is_from && !is_readable(from, bytes)) {
         return INVALID_VALUE;
+    }
+    if to == from {
+        return SUCCESS;
     }
     if (is_to || is_from) && bytes > CARRIED {
         if is_to {
