@@ -515,7 +515,8 @@ wrap_loaded()
 module = types.ModuleType(__name__)
 module.__dict__.update(globals())
 sys.modules[__name__] = module
-torch.cuda._lazy_call(initialised)
+# `_lazy_call` would take a lock that PyTorch holds where its own initialisation is what asks for devices first.
+torch.cuda._queued_calls.append((initialised, traceback.format_stack()))
 
 
 @quietly
