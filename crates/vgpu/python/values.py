@@ -104,7 +104,9 @@ def compile_object(source, to, until):
 
 def find(folder):
     """The object for this PyTorch: one that came with batchfit, one compiled before, or one compiled now."""
-    own = os.path.join(folder, "values")
+    own = next((own for own in (os.path.join(folder, "values"), os.path.join(os.path.dirname(folder), "values")) if os.path.isdir(own)), None)
+    if own is None:
+        raise Problem(f"their source is not in {folder}")
     sources = sorted(os.path.join(own, name) for name in os.listdir(own) if name.endswith((".cpp", ".h")))
     name = name_of_object(sources)
     prebuilt = os.path.join(own, "prebuilt", name)

@@ -101,7 +101,7 @@ inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64
     }
   }
   target.copy_(chosen);
-  mark_known(result);
+  mark_known(result, true);
 }
 
 // Positions of what was found, spread evenly over a tensor of these sizes: a row for each, or a tensor for each dimension.
@@ -114,7 +114,7 @@ inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
     int64_t rest = i * total / count;
     for (int64_t dim = (int64_t)sizes.size() - 1; dim >= 0; rest /= sizes[dim], dim--) found.select(0, i).select(0, dim).fill_(rest % sizes[dim]);
   }
-  mark_known(result);
+  mark_known(result, true);
 }
 
 // Whether an operator asks if numbers are finite, and what the answer is: those that nobody computed are. `isinf(x)` arrives as
@@ -145,7 +145,7 @@ inline void fill_answer(const Tensor& result, bool answer) {
     madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
     memset(reinterpret_cast<void*>(last), 0, end - last);
   }
-  mark_known(result);
+  mark_known(result, true);
 }
 
 }  // namespace batchfit

@@ -127,7 +127,7 @@ class Kernel final : public c10::OperatorKernel {
     if (to.is_cuda() && from.is_cuda()) {
       if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > CARRIED || !is_known(from)) return false;
       run_real(op, keys, stack);
-      mark_known(to);
+      mark_known(to, false);
       if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return true;
     }
@@ -136,7 +136,7 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor& there = to.is_cuda() ? to : from;
     if (bytes > CARRIED && bytes <= SMALL_INTEGERS && is_integral(to) && is_plain(there) && is_known(from) && batchfit_vgpu_is_device(address(there))) {
       memcpy(to.mutable_data_ptr(), from.const_data_ptr(), bytes);
-      mark_known(to);
+      mark_known(to, false);
     }
     return true;
   }
@@ -221,7 +221,7 @@ class Kernel final : public c10::OperatorKernel {
     }
     failures_.store(0, std::memory_order_relaxed);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    mark_written(mark_known);
+    mark_written([](const Tensor& tensor) { mark_known(tensor, false); });
     for (size_t i = 0; i < given.size() && i < computed->size(); i++) {
       std::vector<Tensor> to, from;
       each(given[i], [&](const Tensor& tensor) { to.push_back(tensor); });
@@ -232,7 +232,7 @@ class Kernel final : public c10::OperatorKernel {
       }
       for (size_t j = 0; j < to.size(); j++) {
         if (j >= from.size()) mark_unknown(to[j]);
-        else if (to[j].is_cuda()) copy_result(to[j], from[j]);
+        else if (to[j].is_cuda()) copy_result(to[j], from[j], !is_alias_[i]);
       }
     }
   }
@@ -278,7 +278,7 @@ class Kernel final : public c10::OperatorKernel {
         if (answer && tensor.scalar_type() == c10::kBool) {
           fill_answer(tensor, *answer);
         } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
-          mark_known(tensor);  // zero: it went well
+          mark_known(tensor, true);  // zero: it went well
           if (is_status_[i]) assume("success of " + name_);
         }
       });
@@ -290,24 +290,25 @@ class Kernel final : public c10::OperatorKernel {
   // How many are found among unknown things.
   int64_t count_unknown(const Stack& args) const {
     const Tensor& in = args[0].toTensor();
-    if (in.layout() == c10::kSparse) return count_of_coalesced(in);
+    if (in.layout() == c10::kSparse) {
+      const auto coalesced = coalesced_indices(in);
+      if (!coalesced) assume("different indices (" + name_ + ")");
+      return coalesced ? coalesced->size(1) : in._nnz();
+    }
     if (!keeps_all) assume("how many " + name_ + " finds");
     const bool along = dim_argument_ >= 0 && args[dim_argument_].isInt() && in.dim();
     return count_among(name_, along ? in.size(args[dim_argument_].toInt()) : in.numel());
   }
 
   // Coalescing depends on indices only: gradients of embeddings have known indices and unknown values.
-  int64_t count_of_coalesced(const Tensor& tensor) const {
+  static std::optional<Tensor> coalesced_indices(const Tensor& tensor) {
     const auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
     const Tensor indices = sparse->indices();
-    if (!is_small(indices, SMALL_INTEGERS) || !is_known(indices)) {
-      assume("different indices (" + name_ + ")");
-      return tensor._nnz();
-    }
+    if (!is_small(indices, SMALL_INTEGERS) || !is_known(indices)) return {};
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     const auto sizes = tensor.sizes().slice(0, sparse->sparse_dim());
     const Tensor ones = at::ones({tensor._nnz()}, at::kChar);
-    return at::_sparse_coo_tensor_unsafe(plain_on_cpu(indices), ones, sizes).coalesce()._nnz();
+    return at::_sparse_coo_tensor_unsafe(plain_on_cpu(indices), ones, sizes).coalesce()._indices();
   }
 
   void choose(const Stack& args, c10::ArrayRef<IValue> given) const {
@@ -315,6 +316,11 @@ class Kernel final : public c10::OperatorKernel {
     if (choice_ == Choice::Overflow || which >= given.size() || !given[which].isTensor()) return;
     const Tensor& result = given[which].toTensor();
     const Tensor& in = args[0].toTensor();
+    if (in.layout() == c10::kSparse) {
+      const auto coalesced = coalesced_indices(in);
+      if (coalesced) copy_result(static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl())->indices(), *coalesced, true);
+      return;
+    }
     if (!result.defined() || !is_plain(result) || result.scalar_type() != c10::kLong || span(result) > SMALL_INTEGERS) return;
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     if (choice_ == Choice::Counted) {

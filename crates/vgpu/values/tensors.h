@@ -131,15 +131,16 @@ inline bool is_known(const Tensor& tensor) {
   });
 }
 
-// Marks what was written. What a part of a grain holds is known only where the rest of it was, or is no part of the storage.
-inline void mark_known(const Tensor& tensor) {
-  parts(tensor, [](const Tensor& part) {
+// Marks what was written. What a part of a grain holds is known only where the rest of it was, or is no part of the storage, or where
+// nobody else has seen the storage.
+inline void mark_known(const Tensor& tensor, bool is_fresh) {
+  parts(tensor, [&](const Tensor& part) {
     const size_t bytes = is_plain(part) ? span(part) : 0;
     if (!bytes) return;
     uint64_t first = address(part), last = first + bytes;
     const auto& storage = part.storage();
     const uint64_t start = reinterpret_cast<uint64_t>(storage.data()), end = start + storage.nbytes();
-    if (first != start || last != end) {
+    if (!is_fresh && (first != start || last != end)) {
       if (!part.is_non_overlapping_and_dense()) return;
       if (first != start) first = (first + GRAIN - 1) / GRAIN * GRAIN;
       if (last != end) last = last / GRAIN * GRAIN;
@@ -157,9 +158,11 @@ inline void mark_unknown(const Tensor& tensor) {
 
 // A fresh result that nobody knows reads as zero instead of what its memory held before.
 inline void forget(const Tensor& tensor) {
-  mark_unknown(tensor);
-  parts(tensor, [](const Tensor& part) {
-    const size_t bytes = is_plain(part) ? span(part) : 0;
+  parts(tensor, [&](const Tensor& part) {
+    // A sparse tensor may have been made of tensors that were there before.
+    if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) return;
+    mark_unknown(part);
+    const size_t bytes = span(part);
     if (bytes && bytes <= ZEROED && batchfit_vgpu_is_device(address(part))) memset(part.mutable_data_ptr(), 0, bytes);
   });
 }
@@ -196,17 +199,15 @@ inline Tensor on_cpu(const Tensor& tensor) {
 }
 
 // Copies a result to where the kernel would have left it.
-inline bool copy_result(const Tensor& to, const Tensor& from) {
+inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
   std::vector<Tensor> parts_to, parts_from;
   parts(to, [&](const Tensor& part) { parts_to.push_back(part); });
   parts(from, [&](const Tensor& part) { parts_from.push_back(part); });
-  if (parts_to.size() != parts_from.size()) return false;
-  bool done = true;
+  if (parts_to.size() != parts_from.size()) return mark_unknown(to);
   for (size_t i = 0; i < parts_to.size(); i++) {
     const Tensor &a = parts_to[i], &b = parts_from[i];
     if (!is_plain(a) || a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
       mark_unknown(a);
-      done = false;
       continue;
     }
     if (a.numel() && a.const_data_ptr() != b.const_data_ptr()) {
@@ -215,9 +216,8 @@ inline bool copy_result(const Tensor& to, const Tensor& from) {
       else
         plain_on_cpu(a).copy_(b);
     }
-    mark_known(a);
+    mark_known(a, is_fresh);
   }
-  return done;
 }
 
 // Does something with each tensor of an argument or a result.

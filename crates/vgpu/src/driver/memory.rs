@@ -129,17 +129,10 @@ pub unsafe extern "C" fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> St
 }
 
 unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height: usize) -> Status {
-    for row in 0..height {
-        let start = pitch.checked_mul(row).and_then(|offset| to.checked_add(offset as u64));
-        let status = match start {
-            Some(start) => fill(start, pattern, width),
-            None => INVALID_VALUE,
-        };
-        if status != SUCCESS {
-            return status;
-        }
-    }
-    SUCCESS
+    let Some(width) = width.checked_mul(pattern.len()) else {
+        return INVALID_VALUE;
+    };
+    if width > pitch || to % pattern.len() as u64 != 0 { INVALID_VALUE } else { bytes::fill_rows(to, pitch as u64, pattern, width as u64, height as u64) }
 }
 
 #[unsafe(no_mangle)]

@@ -31,12 +31,15 @@ pub fn expect(count: Option<i64>) {
 ///
 /// What is not a device's must be memory of that many bytes.
 pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
-    if bytes == 0 || to == from {
+    if bytes == 0 {
         return SUCCESS;
     }
     let (is_to, is_from) = (is_device(to), is_device(from));
     if to == 0 || from == 0 || (is_to && !is_readable(to, bytes)) || (is_from && !is_readable(from, bytes)) {
         return INVALID_VALUE;
+    }
+    if to == from {
+        return SUCCESS;
     }
     if (is_to || is_from) && bytes > CARRIED {
         if is_to {
@@ -68,16 +71,41 @@ pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, widt
         return SUCCESS;
     }
     for row in 0..height {
-        let offset = |pitch: u64| pitch.checked_mul(row);
-        let (Some(to_row), Some(from_row)) = (offset(to_pitch), offset(from_pitch)) else {
-            return INVALID_VALUE;
-        };
-        let status = copy(to.wrapping_add(to_row), from.wrapping_add(from_row), width);
+        let status = copy(to.wrapping_add(to_pitch * row), from.wrapping_add(from_pitch * row), width);
         if status != SUCCESS {
             return status;
         }
     }
     SUCCESS
+}
+
+/// How far `height` rows reach; `None` where they leave the device that they begin on, or all memory.
+fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
+    if width == 0 || height == 0 {
+        return Some(0);
+    }
+    width.checked_mul(height)?;
+    let all = pitch.checked_mul(height - 1)?.checked_add(width)?;
+    (!is_device(to) || is_readable(to, all)).then_some(all)
+}
+
+/// Fills `height` rows with a pattern.
+///
+/// # Safety
+///
+/// As of [`fill`], for each of them.
+pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Status {
+    let Some(all) = extent(to, pitch, width, height) else {
+        return INVALID_VALUE;
+    };
+    if pitch == width || all == 0 {
+        return fill(to, pattern, all);
+    }
+    if is_device(to) && width * height > CARRIED {
+        known::mark(to, all, false);
+        return SUCCESS;
+    }
+    (0..height).map(|row| fill(to + pitch * row, pattern, width)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
 }
 
 /// Fills with a pattern of 1, 2 or 4 bytes.

@@ -116,11 +116,11 @@ unsafe fn fill_rows(to: Rows, value: c_int, width: usize, height: usize, stream:
     if width > to.pitch {
         return Err(INVALID_PITCH);
     }
-    for row in 0..if width == 0 { 0 } else { height } {
-        let start = to.pitch.checked_mul(row).and_then(|offset| to.start.checked_add(offset as u64)).ok_or(INVALID_VALUE)?;
-        fill(start, value, width, stream)?;
+    let all = (to.pitch as u64).saturating_mul(height as u64);
+    if is_captured(to.start, all, stream)? {
+        return Ok(());
     }
-    Ok(())
+    check(bytes::fill_rows(to.start, to.pitch as u64, &[value as u8], width as u64, height as u64))
 }
 
 /// `cudaPitchedPtr`
