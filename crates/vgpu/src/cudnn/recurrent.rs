@@ -345,7 +345,7 @@ pub unsafe extern "C" fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: usi
 }
 
 /// `cudnnGetRNNWeightParams`: cells one after the other, each the gates' weights of the input, of the hidden state, and the projection; then the
-/// biases of all. `base` may be null: then what is given are offsets.
+/// biases of all. `base` may be null: then what is given are offsets. PyTorch asks for one of the two, and leaves the other's pointers null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetRNNWeightParams(
     handle: u64,
@@ -362,9 +362,6 @@ pub unsafe extern "C" fn cudnnGetRNNWeightParams(
     let Some(network) = lock(&KNOWN).networks.get(&descriptor).copied() else {
         return BAD_PARAM;
     };
-    if matrix_at.is_null() || bias_at.is_null() {
-        return NULL_POINTER;
-    }
     let (cell, gate, gates) = (i128::from(cell), i128::from(gate), network.gates());
     let gates_and_projection = 2 * gates + i128::from(network.is_projected());
     if !(0..network.cells()).contains(&cell) || !(0..gates_and_projection).contains(&gate) {
@@ -385,7 +382,7 @@ pub unsafe extern "C" fn cudnnGetRNNWeightParams(
     give_size(matrix_at, at);
     let has_bias = gate < network.biases * gates;
     if !has_bias {
-        bias_at.write_unaligned(0);
+        give_size(bias_at, 0);
         return check(handle);
     }
     let biases = network.weights_before(network.cells()) + cell * network.biases_of() + gate * hidden;

@@ -331,3 +331,55 @@ struct Product {
     steps: u64,
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(text: &str, batch: u64, pass: Pass, kind: Type) -> Option<Convolution> {
+        let mut numbers: Vec<u64> = text.split(',').map(|number| number.parse().unwrap()).collect();
+        numbers.resize(15, 0);
+        let [inputs, outputs, groups, height, width, kh, kw, sh, sw, ph, pw, dh, dw, transposed, channels_last] = numbers[..] else {
+            panic!("{text}");
+        };
+        let side = |of: u64, kernel: u64, stride: u64, padding: u64, dilation: u64| (of + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+        let (y_height, y_width) = (side(height, kh, sh, ph, dh), side(width, kw, sw, pw, dw));
+        (transposed == 0).then_some(Convolution {
+            pass,
+            kind,
+            x: [batch, inputs, 1, height, width],
+            w: [outputs, inputs / groups, 1, kh, kw],
+            y: [batch, outputs, 1, y_height, y_width],
+            stride: [1, sh, sw],
+            padding: [0, ph, pw],
+            dilation: [1, dh, dw],
+            volumes: false,
+            channels_last: channels_last == 1,
+        })
+    }
+
+    #[test]
+    fn plans_are_given_what_an_h200_gives_them() {
+        const H200: Processor = Processor { multiprocessors: 132, clocks: 1980.0 / 3201.0 };
+        let recorded = include_str!("../../../../src/device/cuda/cudnn/absent/stream_k/h200.txt");
+        let (mut exact, mut count) = (0, 0);
+        for row in recorded.lines().filter(|row| !row.starts_with('#')) {
+            let [of, kind, pass, batch, plan, alone, recorded] = row.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{row}");
+            };
+            let kind = [Type::Float32, Type::Float16, Type::BFloat16][["f32", "f16", "bf16"].iter().position(|name| *name == kind).unwrap()];
+            let passes = [Pass::Forward, Pass::GradInput, Pass::GradWeight];
+            let pass = passes[["forward", "grad_input", "grad_weight"].iter().position(|name| *name == pass).unwrap()];
+            let Some(call) = layer(of, batch.parse().unwrap(), pass, kind) else {
+                continue;
+            };
+            let (engine, knobs) = plan.split_once('_').unwrap();
+            let knob = |knob: &str| knob.trim_start_matches('k').split_once('=').map(|(knob, value)| (knob.parse().unwrap(), value.parse().unwrap()));
+            let knobs: Vec<(u32, i64)> = knobs.split('_').filter_map(knob).collect();
+            let kernel = Kernel::of(engine[3..].parse().unwrap(), &knobs, &call).unwrap();
+            let given = kernel.workspace(&call, &H200, alone.parse().unwrap());
+            exact += u64::from(given.abs_diff(recorded.parse().unwrap()) < 1024);
+            count += 1;
+        }
+        assert!(count > 300 && exact * 100 >= count * 98, "{exact} of {count} are exact");
+    }
+}
