@@ -286,9 +286,20 @@ pub unsafe extern "C" fn ncclReduceScatter(from: u64, to: u64, count: usize, kin
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, _root: c_int, communicator: u64) -> Status {
-    // What the root holds is what this rank holds.
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(_, bytes)| move_bytes(to, from, bytes))
+pub unsafe extern "C" fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
+    let Some((one, bytes)) = call(communicator, count, kind) else {
+        return INVALID_ARGUMENT;
+    };
+    // What the root holds is what this rank holds: parameters, which lie in `to` already.
+    if one.rank as c_int == root {
+        return move_bytes(to, from, bytes);
+    }
+    if bytes <= SMALL && is_readable(to, bytes as u64) && !known::is_known(to, bytes as u64) {
+        // Sizes that only the root knows are nothing, rather than what lay there.
+        bytes::fill(to, &[0], bytes as u64);
+        known::mark(to, bytes as u64, false);
+    }
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
