@@ -4,6 +4,7 @@
 //! is first asked. Without it there is no device.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::OnceLock;
 
 /// Where the file's path is.
@@ -76,7 +77,8 @@ pub fn config() -> Option<&'static Config> {
         match parsed {
             Ok(config) => Some(config),
             Err(error) => {
-                eprintln!("batchfit: no virtual GPU: {}: {error}", path.display());
+                // As `eprintln`, which would panic where nobody can be told.
+                let _ = writeln!(std::io::stderr(), "batchfit: no virtual GPU: {}: {error}", path.display());
                 None
             }
         }
@@ -155,6 +157,9 @@ pub fn parse(text: &str) -> Result<Config, String> {
     }
     if config.card.memory >= crate::memory::SPAN / 4 {
         return Err("`memory` is larger than the addresses of a device".to_owned());
+    }
+    if config.card.context > config.card.memory {
+        return Err("`context` is larger than `memory`".to_owned());
     }
     Ok(config)
 }

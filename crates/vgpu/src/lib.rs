@@ -15,6 +15,7 @@
 //! | [`libraries`] | cuBLAS, cuBLASLt, NCCL, cuFFT, cuSOLVER, cuSPARSE, cuRAND, CUPTI |
 //! | [`cudnn`] | in front of the real cuDNN, which answers without a device |
 //! | [`python`] | the part of `batchfit run` in the script's own interpreter, and what it and the values' object call |
+//! | [`fork`] | what a fork of the process may still do |
 //! | [`handle`] | handles, and what is remembered of them |
 //! | [`names`] | every other name that programs link to; each is said once when it is called |
 //!
@@ -28,6 +29,7 @@ pub mod channel;
 pub mod config;
 pub mod cudnn;
 pub mod driver;
+pub mod fork;
 pub mod handle;
 mod libc;
 pub mod libraries;

@@ -230,11 +230,13 @@ fn blocks(function: &Function, threads: u32, dynamic_shared: usize) -> u32 {
     const ALL_REGISTERS: u32 = 64 << 10;
     const WARP: u32 = 32;
     const REGISTER_UNIT: u32 = 256;
+    /// Registers that a thread may have; what an image says beyond is not one's.
+    const MOST_REGISTERS: u32 = 255;
     /// What the system keeps of each block's shared memory since compute capability 8.0.
     const RESERVED_SHARED: u64 = 1024;
     let warps = threads.div_ceil(WARP);
     let by_threads = card().threads_per_multiprocessor as u32 / (warps * WARP);
-    let registers = (function.kernel.registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT) * warps;
+    let registers = (function.kernel.registers.clamp(1, MOST_REGISTERS) * WARP).next_multiple_of(REGISTER_UNIT) * warps;
     let shared = u64::from(function.kernel.shared) + dynamic_shared as u64 + if card().major >= 8 { RESERVED_SHARED } else { 0 };
     let by_shared = card().shared_per_multiprocessor as u64 / shared.max(1);
     by_threads.min(ALL_REGISTERS / registers).min(by_shared as u32).min(card().blocks_per_multiprocessor as u32)

@@ -26,6 +26,8 @@ const INVALID_ARGUMENT: Status = 4;
 
 /// Payloads that may decide what a program does next: sizes, pickled objects, flags. Larger ones are tensors, whose values nobody reads.
 const SMALL: usize = 64 << 10;
+/// The same of all ranks together: for up to 1,024 of them.
+const SMALL_OF_ALL: usize = SMALL << 10;
 
 unsafe fn give<T>(to: *mut T, value: T) -> Status {
     if crate::status::give(to, value) == crate::status::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
@@ -314,8 +316,11 @@ unsafe fn spread(to: u64, from: u64, bytes: usize, one: Communicator) -> Status 
     let Some(all) = bytes.checked_mul(places) else {
         return INVALID_ARGUMENT;
     };
-    if bytes > SMALL {
+    if bytes == 0 || bytes > SMALL || all > SMALL_OF_ALL {
         return forget(to, all);
+    }
+    if !bytes::is_memory(to, all as u64) {
+        return INVALID_ARGUMENT;
     }
     (0..places).map(|place| move_bytes(to + (place * bytes) as u64, from, bytes)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
 }

@@ -82,27 +82,35 @@ unsafe fn clear_unknown(to: u64, from: u64, bytes: u64) {
 ///
 /// As of [`copy`], for each of them.
 pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Status {
-    if width.checked_mul(height).is_none_or(|bytes| bytes > CARRIED) {
-        known::mark(to, to_pitch.saturating_mul(height), false);
+    let (Some(all), Some(_)) = (extent(to, to_pitch, width, height), extent(from, from_pitch, width, height)) else {
+        return INVALID_VALUE;
+    };
+    if all == 0 {
         return SUCCESS;
     }
-    for row in 0..height {
-        let status = copy(to.wrapping_add(to_pitch * row), from.wrapping_add(from_pitch * row), width);
-        if status != SUCCESS {
-            return status;
-        }
+    if (is_device(to) || is_device(from)) && width * height > CARRIED {
+        known::mark(to, all, false);
+        return SUCCESS;
     }
-    SUCCESS
+    (0..height).map(|row| copy(to + to_pitch * row, from + from_pitch * row, width)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
 }
 
-/// How far `height` rows reach; `None` where they leave the device that they begin on, or all memory.
+/// How far `height` rows reach; `None` where they overlap, or leave the device that they begin on, or all memory.
 fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
     if width == 0 || height == 0 {
         return Some(0);
     }
+    if width > pitch && height > 1 {
+        return None;
+    }
     width.checked_mul(height)?;
     let all = pitch.checked_mul(height - 1)?.checked_add(width)?;
-    (!is_device(to) || is_readable(to, all)).then_some(all)
+    is_memory(to, all).then_some(all)
+}
+
+/// Whether a range ends, and on a device may be read.
+pub fn is_memory(start: u64, bytes: u64) -> bool {
+    if is_device(start) { is_readable(start, bytes) } else { start.checked_add(bytes).is_some() }
 }
 
 /// Fills `height` rows with a pattern.

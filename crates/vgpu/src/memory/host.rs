@@ -39,7 +39,9 @@ pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
     let most = config().map_or(0, |config| config.host_memory);
     let used = host.used.checked_add(bytes).filter(|&used| used <= most);
     let Some(used) = used else {
-        channel::say(&format!("host_refused\t{bytes}\t{}\t{most}", host.used));
+        let used = host.used;
+        drop(host);
+        channel::say(&format!("host_refused\t{bytes}\t{used}\t{most}"));
         return Err(OUT_OF_MEMORY);
     };
     let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
 use crate::config::{card, devices};
-use crate::libc;
+use crate::{fork, libc};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status};
 use placement::Placement;
 
@@ -76,8 +76,9 @@ impl Memory {
         let device = &mut self.devices[number];
         if !device.is_mapped {
             map(number)?;
-            let above = BASE + SPAN * number as u64 + SPAN / 4;
-            device.placement = Placement::below(above);
+            let start = BASE + SPAN * number as u64;
+            let above = start + SPAN / 4;
+            device.placement = Placement::between(start, above);
             device.next_reserved = above;
             device.is_mapped = true;
         }
@@ -91,7 +92,7 @@ impl Device {
         allocated: 0,
         created: 0,
         blocks: BTreeMap::new(),
-        placement: Placement::below(0),
+        placement: Placement::between(0, 0),
         reserved: BTreeMap::new(),
         next_reserved: 0,
     };
@@ -122,6 +123,7 @@ fn map(number: usize) -> Result<(), Status> {
         channel::say("problem\tthe addresses of the virtual GPU are taken or may not be reserved (ulimit -v?)");
         return Err(OUT_OF_MEMORY);
     }
+    fork::use_device();
     // A huge page would commit 2 MiB for one byte that is written. SAFETY: it was just mapped.
     unsafe {
         libc::madvise(mapped, SPAN as usize, libc::MADV_NOHUGEPAGE);
@@ -162,7 +164,7 @@ pub fn allocate(device: usize, bytes: u64) -> Result<u64, Status> {
         let one = memory.device(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
         one.admit(device, rounded)?;
-        let address = one.placement.place(rounded);
+        let address = one.placement.place(rounded).ok_or(OUT_OF_MEMORY)?;
         one.blocks.insert(address, rounded);
         one.allocated += rounded;
         address

@@ -10,8 +10,9 @@ pub const CHUNK: u64 = 32 << 20;
 /// The addresses of one device.
 #[derive(Debug)]
 pub struct Placement {
-    /// The lowest that was handed out.
+    /// The lowest that was handed out, and what none is below.
     low: u64,
+    floor: u64,
     /// Free ranges above it, the one made last at the end.
     gaps: Vec<Gap>,
 }
@@ -29,13 +30,13 @@ impl Gap {
 }
 
 impl Placement {
-    /// Nothing placed yet; addresses fall from `top`, a multiple of [`CHUNK`].
-    pub const fn below(top: u64) -> Self {
-        Placement { low: top, gaps: Vec::new() }
+    /// Nothing placed yet; addresses fall from `top` to `floor`, multiples of [`CHUNK`].
+    pub const fn between(floor: u64, top: u64) -> Self {
+        Placement { low: top, floor, gaps: Vec::new() }
     }
 
-    /// Places `bytes`, a multiple of 2 MiB.
-    pub fn place(&mut self, bytes: u64) -> u64 {
+    /// Places `bytes`, a multiple of 2 MiB; `None` where there are no addresses left in one piece.
+    pub fn place(&mut self, bytes: u64) -> Option<u64> {
         let fits = |gap: &Gap| gap.bytes >= bytes && (bytes < CHUNK || gap.start % CHUNK == 0);
         if let Some(last) = self.gaps.iter().rposition(fits) {
             let gap = &mut self.gaps[last];
@@ -45,10 +46,13 @@ impl Placement {
             if gap.bytes == 0 {
                 self.gaps.remove(last);
             }
-            return start;
+            return Some(start);
         }
-        let whole = bytes.next_multiple_of(CHUNK);
-        let start = (self.low - whole) / CHUNK * CHUNK;
+        let whole = bytes.checked_next_multiple_of(CHUNK)?;
+        let start = self.low.checked_sub(whole)? / CHUNK * CHUNK;
+        if start < self.floor {
+            return None;
+        }
         let end = start + whole;
         if self.low > end {
             self.free(end, self.low - end);
@@ -57,7 +61,7 @@ impl Placement {
         if whole > bytes {
             self.gaps.push(Gap { start: start + bytes, bytes: whole - bytes });
         }
-        start
+        Some(start)
     }
 
     /// Takes a range back: it joins the free ones beside it, and what is lowest is as if it had never been taken.
@@ -84,31 +88,39 @@ mod tests {
 
     #[test]
     fn chunks_fall_and_their_ends_are_filled() {
-        let mut memory = Placement::below(TOP);
-        assert_eq!(memory.place(20 * MIB), TOP - CHUNK);
-        assert_eq!(memory.place(2 * MIB), TOP - CHUNK + 20 * MIB);
-        assert_eq!(memory.place(20 * MIB), TOP - 2 * CHUNK);
+        let mut memory = Placement::between(0, TOP);
+        assert_eq!(memory.place(20 * MIB), Some(TOP - CHUNK));
+        assert_eq!(memory.place(2 * MIB), Some(TOP - CHUNK + 20 * MIB));
+        assert_eq!(memory.place(20 * MIB), Some(TOP - 2 * CHUNK));
         // The gap made last comes first.
-        assert_eq!(memory.place(2 * MIB), TOP - 2 * CHUNK + 20 * MIB);
+        assert_eq!(memory.place(2 * MIB), Some(TOP - 2 * CHUNK + 20 * MIB));
     }
 
     #[test]
     fn all_freed_is_as_if_never_taken() {
-        let mut memory = Placement::below(TOP);
-        let taken: Vec<(u64, u64)> = [20, 2, 64, 34, 2].map(|mib| (memory.place(mib * MIB), mib * MIB)).to_vec();
+        let mut memory = Placement::between(0, TOP);
+        let taken: Vec<(u64, u64)> = [20, 2, 64, 34, 2].map(|mib| (memory.place(mib * MIB).unwrap(), mib * MIB)).to_vec();
         for (start, bytes) in taken {
             memory.free(start, bytes);
         }
         // All but the first chunk's gaps joined; what comes next is placed where the first was.
-        assert_eq!(memory.place(20 * MIB), TOP - CHUNK);
+        assert_eq!(memory.place(20 * MIB), Some(TOP - CHUNK));
     }
 
     #[test]
     fn what_is_whole_starts_at_a_chunk() {
-        let mut memory = Placement::below(TOP);
-        let first = memory.place(34 * MIB);
-        assert_eq!(first, TOP - 2 * CHUNK);
-        assert_eq!(memory.place(CHUNK), TOP - 3 * CHUNK);
-        assert_eq!(memory.place(30 * MIB), TOP - 2 * CHUNK + 34 * MIB);
+        let mut memory = Placement::between(0, TOP);
+        assert_eq!(memory.place(34 * MIB), Some(TOP - 2 * CHUNK));
+        assert_eq!(memory.place(CHUNK), Some(TOP - 3 * CHUNK));
+        assert_eq!(memory.place(30 * MIB), Some(TOP - 2 * CHUNK + 34 * MIB));
+    }
+
+    #[test]
+    fn addresses_end() {
+        let mut memory = Placement::between(TOP - 2 * CHUNK, TOP);
+        assert_eq!(memory.place(3 * CHUNK), None);
+        assert_eq!(memory.place(u64::MAX - MIB + 1), None);
+        assert_eq!(memory.place(2 * CHUNK), Some(TOP - 2 * CHUNK));
+        assert_eq!(memory.place(2 * MIB), None);
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use crate::status::{SUCCESS, Status};
 
+pub const NOT_INITIALIZED: Status = 3;
 pub const INVALID_CONFIGURATION: Status = 9;
 pub const INVALID_PITCH: Status = 12;
 pub const INVALID_SYMBOL: Status = 13;

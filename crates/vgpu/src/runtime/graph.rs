@@ -296,13 +296,13 @@ runtime! {
         }
         let parameters = parameters.cast::<ConditionalNode>();
         if parameters.cast::<c_int>().read_unaligned() == CONDITIONAL {
-            let size = (*parameters).size;
+            let size = (&raw const (*parameters).size).read_unaligned();
             if size == 0 || size > MOST_CASES {
                 return Err(INVALID_VALUE);
             }
             // The list belongs to the node, which lives as long as the program lets it: it stays.
             let bodies: Box<[u64]> = (0..size).map(|_| create()).collect();
-            (*parameters).graphs = Box::leak(bodies).as_ptr();
+            (&raw mut (*parameters).graphs).write_unaligned(Box::leak(bodies).as_ptr());
         }
         add_to(to, graph, nodes, count, None)
     }

@@ -8,7 +8,7 @@ use super::devices::{current_device, device};
 use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED, UNINITIALIZED};
 use super::{capture, check, out, pool, streams};
 use crate::memory::host::{self, Kind};
-use crate::memory::{self, block_of, bytes, device_of, known};
+use crate::memory::{self, block_of, bytes, device_of, is_device, known};
 use crate::names::same;
 use crate::status::{INVALID_VALUE, Status};
 
@@ -156,10 +156,29 @@ pub struct Copy3D {
     kind: c_int,
 }
 
-/// A place in pitched memory.
-fn place(of: &Pitched, position: &Extent, layer: usize) -> Option<u64> {
-    let rows = position.depth.checked_add(layer)?.checked_mul(of.height)?.checked_add(position.height)?;
-    of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)
+const ORIGIN: Extent = Extent { width: 0, height: 0, depth: 0 };
+
+impl Extent {
+    const fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+
+    /// Whether so much lies on a device that it is not carried out.
+    fn is_large(&self) -> bool {
+        let all = self.width.checked_mul(self.height).and_then(|layer| layer.checked_mul(self.depth));
+        all.is_none_or(|all| all as u64 > bytes::CARRIED)
+    }
+}
+
+/// Layers of pitched memory: where the first starts, how far the next one is, and how far all of them reach. None overlap, and all lie in memory.
+fn layers(of: &Pitched, position: &Extent, extent: &Extent) -> Option<(u64, u64, u64)> {
+    let layer = of.height.checked_mul(of.pitch)?;
+    let rows = position.depth.checked_mul(of.height)?.checked_add(position.height)?;
+    let start = of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)?;
+    let above = (extent.depth - 1).checked_mul(layer)?.checked_add((extent.height - 1).checked_mul(of.pitch)?)?;
+    let all = above.checked_add(extent.width)? as u64;
+    let is_sound = extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
+    (is_sound && bytes::is_memory(start, all)).then_some((start, layer as u64, all))
 }
 
 unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
@@ -172,23 +191,37 @@ unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
     if copy.from_array != 0 || copy.to_array != 0 {
         return Err(INVALID_VALUE);
     }
-    let Extent { width, height, depth } = copy.extent;
-    for layer in 0..if width == 0 || height == 0 { 0 } else { depth } {
-        let places = (place(&copy.to, &copy.to_position, layer), place(&copy.from, &copy.from_position, layer));
-        let (Some(to), Some(from)) = places else {
-            return Err(INVALID_VALUE);
-        };
-        copy_rows(Rows { start: to, pitch: copy.to.pitch }, Rows { start: from, pitch: copy.from.pitch }, width, height, stream)?;
+    if copy.extent.is_empty() {
+        return streams::check(stream);
     }
-    Ok(())
+    let (to, to_next, all) = layers(&copy.to, &copy.to_position, &copy.extent).ok_or(INVALID_VALUE)?;
+    let (from, from_next, _) = layers(&copy.from, &copy.from_position, &copy.extent).ok_or(INVALID_VALUE)?;
+    if is_captured(to, all, stream)? {
+        return Ok(());
+    }
+    if (is_device(to) || is_device(from)) && copy.extent.is_large() {
+        known::mark(to, all, false);
+        return Ok(());
+    }
+    let (to_pitch, from_pitch) = (copy.to.pitch as u64, copy.from.pitch as u64);
+    let (width, height) = (copy.extent.width as u64, copy.extent.height as u64);
+    (0..copy.extent.depth as u64).try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
 }
 
 unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
-    for layer in 0..if extent.width == 0 || extent.height == 0 { 0 } else { extent.depth } {
-        let start = place(&to, &Extent { width: 0, height: 0, depth: 0 }, layer).ok_or(INVALID_VALUE)?;
-        fill_rows(Rows { start, pitch: to.pitch }, value, extent.width, extent.height, stream)?;
+    if extent.is_empty() {
+        return streams::check(stream);
     }
-    Ok(())
+    let (start, next, all) = layers(&to, &ORIGIN, &extent).ok_or(INVALID_VALUE)?;
+    if is_captured(start, all, stream)? {
+        return Ok(());
+    }
+    if is_device(start) && extent.is_large() {
+        known::mark(start, all, false);
+        return Ok(());
+    }
+    let (pitch, width, height) = (to.pitch as u64, extent.width as u64, extent.height as u64);
+    (0..extent.depth as u64).try_for_each(|layer| check(bytes::fill_rows(start + next * layer, pitch, &[value as u8], width, height)))
 }
 
 /// Several copies at once (`cudaMemcpyBatchAsync`).

@@ -26,7 +26,8 @@ macro_rules! runtime {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::status::Status {
             let answer = || -> Result<(), $crate::status::Status> { $body };
-            $crate::runtime::errors::keep(answer())
+            let is_lost = $crate::fork::is_device_lost();
+            $crate::runtime::errors::keep(if is_lost { Err($crate::runtime::errors::NOT_INITIALIZED) } else { answer() })
         }
     )* };
 }

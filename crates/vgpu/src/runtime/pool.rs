@@ -13,7 +13,7 @@ use super::{capture, out, streams};
 use crate::handle::fresh;
 use crate::memory::{self, MOST_DEVICES, known};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status};
 
 /// What pieces are rounded to.
 const PIECE: u64 = 512;
@@ -84,7 +84,7 @@ impl Pool {
     }
 
     fn grow(&mut self, bytes: u64) -> Result<(u64, u64), Status> {
-        let chunk = bytes.max(CHUNK).next_multiple_of(memory::GRANULARITY);
+        let chunk = bytes.max(CHUNK).checked_next_multiple_of(memory::GRANULARITY).ok_or(OUT_OF_MEMORY)?;
         // What lies free is given back before an allocation is refused.
         let start = memory::allocate(self.device, chunk).or_else(|_| {
             self.trim(0);
