@@ -51,10 +51,11 @@ inline bool is_worst_routing() {
   return worst;
 }
 
-// Inside an operator that keeps all (nms), whatever masks hold.
-inline thread_local bool keeps_all = false;
-// Inside an operator that reads several numbers to learn how large its result is: these are zero.
-inline thread_local bool reads_zeros = false;
+// Inside an operator of which is known how much it keeps (nms), whatever masks hold; else negative.
+inline thread_local int64_t kept = -1;
+// Inside an operator that reads numbers to learn how large its result is, or whether its arguments are valid.
+enum class Reads { Doubt, Zeros, Truths };
+inline thread_local Reads reads = Reads::Doubt;
 
 inline uint64_t draw() {
   static thread_local uint64_t state = 88172645463325252ull;  // xorshift64 (Marsaglia, 2003)
@@ -64,7 +65,7 @@ inline uint64_t draw() {
 
 // How many are found among `total`.
 inline int64_t count_among(const std::string& name, int64_t total) {
-  if (keeps_all) return total;
+  if (kept >= 0) return kept;
   const int64_t count = std::llround(part_found() * total);
   return name.find("unique") != std::string::npos && total ? std::max<int64_t>(count, 1) : count;
 }

@@ -39,10 +39,11 @@ class FloatsMayBeRead {
   ~FloatsMayBeRead() { if (is_read_) mark_unknown(tensor_); }
 };
 
-struct Flag {
-  bool &flag, before;
-  Flag(bool& flag, bool value) : flag(flag), before(flag) { flag = value; }
-  ~Flag() { flag = before; }
+template <class Value>
+struct During {
+  Value &variable, before;
+  During(Value& variable, Value value) : variable(variable), before(variable) { variable = value; }
+  ~During() { variable = before; }
 };
 
 // Random numbers of the script's own generators are not touched: those of the device advance in the real kernel, those of the CPU stay.
@@ -98,7 +99,7 @@ class Kernel final : public c10::OperatorKernel {
       return run_real(op, keys, stack);
     }
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
-    const bool is_forced = choice_ == Choice::Counted && keeps_all;
+    const bool is_forced = choice_ == Choice::Counted && kept >= 0;
     if (!is_forced && can_compute(args)) {
       compute(op, keys, stack);
     } else if (is_guess(args)) {
@@ -227,7 +228,7 @@ class Kernel final : public c10::OperatorKernel {
     const auto all = torch::jit::last(*stack, arguments_.size());
     const Stack args(all.begin(), all.end());
     std::optional<Stack> computed;
-    if (choice_ == Choice::Counted && is_count_of_kernel_) {
+    if (is_count_of_kernel_ || choice_ == Choice::Kept) {
       try {
         computed = on_host(op, args);
       } catch (const std::exception& error) {
@@ -244,7 +245,9 @@ class Kernel final : public c10::OperatorKernel {
             if (tensor.is_cuda() && tensor.layout() == c10::kStrided) before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
           });
     {
-      Expected count(computed ? count_of((*computed)[0], args) : -1);
+      const int64_t rows = computed ? count_of((*computed)[0], args) : -1;
+      Expected count(is_count_of_kernel_ ? rows : -1);
+      During<int64_t> inside(kept, choice_ == Choice::Kept ? rows : kept);
       run_real(op, keys, stack);
     }
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -301,14 +304,11 @@ class Kernel final : public c10::OperatorKernel {
     std::vector<Tensor> written;
     for (size_t i = 0; i < arguments_.size() && writes_; i++)
       if (arguments_[i].is_written) each(all[i], [&](const Tensor& tensor) { if (tensor.is_cuda()) written.push_back(tensor); });
-    if (choice_ == Choice::Counted) {
+    {
+      const bool is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
       Expected count(is_count_of_kernel_ ? count_unknown(args) : -1);
-      Flag zeros(reads_zeros, !is_count_of_kernel_ || reads_zeros);
-      run_real(op, keys, stack);
-    } else if (choice_ == Choice::Kept) {
-      Flag all_are_kept(keeps_all, true);
-      run_real(op, keys, stack);
-    } else {
+      During<int64_t> keeping(kept, choice_ == Choice::Kept ? args[0].toTensor().size(0) : kept);
+      During<Reads> reading(reads, is_made_of_reads ? Reads::Zeros : name_ == "aten::normal" ? Reads::Truths : reads);
       run_real(op, keys, stack);
     }
     for (const Tensor& tensor : written) {
@@ -324,8 +324,9 @@ class Kernel final : public c10::OperatorKernel {
         forget(tensor);
         if (answer && tensor.scalar_type() == c10::kBool) {
           fill_answer(tensor, *answer);
-        } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
-          mark_known(tensor, true);  // zero: it went well
+        } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
+          if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
+          mark_known(tensor, true);
           if (is_status_[i]) assume("success of " + name_);
         } else if (is_reduction_ && tensor.scalar_type() == c10::kBool && span(tensor) <= ZEROED) {
           // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`).
@@ -345,7 +346,7 @@ class Kernel final : public c10::OperatorKernel {
       if (!coalesced) assume("different indices (" + name_ + ")");
       return coalesced ? coalesced->size(1) : in._nnz();
     }
-    if (!keeps_all) assume("how many " + name_ + " finds");
+    if (kept < 0) assume("how many " + name_ + " finds");
     const bool along = dim_argument_ >= 0 && args[dim_argument_].isInt() && in.dim();
     return count_among(name_, along ? in.size(args[dim_argument_].toInt()) : in.numel());
   }

@@ -25,6 +25,12 @@ static bool is_left_alone(const c10::OperatorHandle& op) {
   return !has_results;
 }
 
+// A kernel written in Python consists of operators and launches, which are seen by themselves.
+static bool is_python(const c10::KernelFunction& kernel) {
+  const c10::OperatorKernel* functor = kernel.boxed_kernel_func_.functor_.get();
+  return functor && strstr(typeid(*functor).name(), "Python");
+}
+
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -59,8 +65,7 @@ int wrap_all() {
       const auto split = full.find("::");
       if (split == std::string::npos || wrapped->count(full + c10::toString(key)) || is_left_alone(*op)) continue;
       const c10::KernelFunction& real = op->operatorDef_->op.kernelForDispatchKey(of);
-      // A kernel written in Python consists of operators and launches, which are seen by themselves.
-      if (!real.isValid() || real.isFallthrough() || (!real.isValidUnboxed() && !real.isValidSymUnboxed())) continue;
+      if (!real.isValid() || real.isFallthrough() || is_python(real)) continue;
       auto& library = (*libraries)[full.substr(0, split) + c10::toString(key)];
       try {
         if (!library) library = std::make_unique<torch::Library>(torch::Library::IMPL, full.substr(0, split), key, __FILE__, __LINE__);

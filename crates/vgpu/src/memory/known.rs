@@ -4,7 +4,7 @@
 //! that decides by anything else is told so.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use crate::libc;
 
@@ -75,12 +75,17 @@ pub fn mark(address: u64, bytes: u64, is_known: bool) {
     if !is_known && bytes.len() >= 1 << 16 {
         return forget(bytes);
     }
-    let value = if is_known { u8::MAX } else { 0 };
-    for byte in bytes {
-        // Reading first leaves pages alone that nobody touched.
-        if byte.load(Ordering::Relaxed) != value {
-            byte.store(value, Ordering::Relaxed);
+    let value = if is_known { u64::MAX } else { 0 };
+    // SAFETY: atomic integers of any width may share bytes of one mapping here, since all are read and written relaxed.
+    let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
+    // Reading first leaves pages alone that nobody touched.
+    for word in words {
+        if word.load(Ordering::Relaxed) != value {
+            word.store(value, Ordering::Relaxed);
         }
+    }
+    for byte in head.iter().chain(tail) {
+        byte.store(value as u8, Ordering::Relaxed);
     }
 }
 
