@@ -89,6 +89,9 @@ impl Side {
             3 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
+        if base == 0 {
+            return Err(INVALID_VALUE);
+        }
         let offset = self.y.checked_mul(self.pitch).and_then(|rows| rows.checked_add(self.x));
         offset.and_then(|offset| base.checked_add(offset as u64)).ok_or(INVALID_VALUE)
     }

@@ -237,7 +237,7 @@ fn blocks(function: &Function, threads: u32, dynamic_shared: usize) -> u32 {
     let warps = threads.div_ceil(WARP);
     let by_threads = card().threads_per_multiprocessor as u32 / (warps * WARP);
     let registers = (function.kernel.registers.clamp(1, MOST_REGISTERS) * WARP).next_multiple_of(REGISTER_UNIT) * warps;
-    let shared = u64::from(function.kernel.shared) + dynamic_shared as u64 + if card().major >= 8 { RESERVED_SHARED } else { 0 };
+    let shared = u64::from(function.kernel.shared).saturating_add(dynamic_shared as u64).saturating_add(if card().major >= 8 { RESERVED_SHARED } else { 0 });
     let by_shared = card().shared_per_multiprocessor as u64 / shared.max(1);
     by_threads.min(ALL_REGISTERS / registers).min(by_shared as u32).min(card().blocks_per_multiprocessor as u32)
 }

@@ -210,6 +210,12 @@ fn call(communicator: u64, count: usize, kind: c_int) -> Option<(Communicator, u
     Some((find(communicator)?, bytes))
 }
 
+/// Where the part of this rank begins, in a buffer of all ranks; `None` where that is no memory.
+fn own_part(buffer: u64, one: Communicator, bytes: usize) -> Option<u64> {
+    let before = one.rank.checked_mul(bytes)? as u64;
+    bytes::is_memory(buffer, before.checked_add(bytes as u64)?).then_some(buffer + before)
+}
+
 /// Copies between buffers of a collective; what nobody could read is only marked.
 unsafe fn move_bytes(to: u64, from: u64, bytes: usize) -> Status {
     if bytes::copy(to, from, bytes as u64) == crate::status::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
@@ -281,10 +287,8 @@ pub unsafe extern "C" fn ncclReduce(from: u64, to: u64, count: usize, kind: c_in
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| {
-        let own = (one.rank * bytes) as u64;
-        reduce(to, from.wrapping_add(own), bytes, kind, operation, one)
-    })
+    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
+    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| reduce(to, from, bytes, kind, operation, one))
 }
 
 #[unsafe(no_mangle)]
@@ -342,13 +346,14 @@ pub unsafe extern "C" fn ncclGather(from: u64, to: u64, count: usize, kind: c_in
 /// Every rank sends here what this one sends to itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| spread(to, from.wrapping_add((one.rank * bytes) as u64), bytes, one))
+    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
+    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| spread(to, from, bytes, one))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
     match call(communicator, count, kind) {
-        Some((one, bytes)) if one.rank as c_int == root => move_bytes(to, from.wrapping_add((one.rank * bytes) as u64), bytes),
+        Some((one, bytes)) if one.rank as c_int == root => own_part(from, one, bytes).map_or(INVALID_ARGUMENT, |from| move_bytes(to, from, bytes)),
         Some((_, bytes)) => forget(to, bytes),
         None => INVALID_ARGUMENT,
     }

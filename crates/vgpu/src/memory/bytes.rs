@@ -92,9 +92,9 @@ fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
     is_memory(to, all).then_some(all)
 }
 
-/// Whether a range ends, and on a device may be read.
+/// Whether a range begins somewhere and ends, and on a device may be read.
 pub fn is_memory(start: u64, bytes: u64) -> bool {
-    if is_device(start) { is_readable(start, bytes) } else { start.checked_add(bytes).is_some() }
+    if is_device(start) { is_readable(start, bytes) } else { start != 0 && start.checked_add(bytes).is_some() }
 }
 
 /// Fills `height` rows with a pattern.

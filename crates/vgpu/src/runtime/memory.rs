@@ -177,7 +177,7 @@ fn layers(of: &Pitched, position: &Extent, extent: &Extent) -> Option<(u64, u64,
     let start = of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)?;
     let above = (extent.depth - 1).checked_mul(layer)?.checked_add((extent.height - 1).checked_mul(of.pitch)?)?;
     let all = above.checked_add(extent.width)? as u64;
-    let is_sound = extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
+    let is_sound = of.start != 0 && extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
     (is_sound && bytes::is_memory(start, all)).then_some((start, layer as u64, all))
 }
 
