@@ -23,6 +23,22 @@ struct Expected {
   }
 };
 
+// While a loss or the like is read, which is no reason to doubt what a script does: it is known so long.
+class FloatsMayBeRead {
+  const Tensor& tensor_;
+  bool is_read_;
+
+ public:
+  explicit FloatsMayBeRead(const Tensor& tensor) : tensor_(tensor) {
+    constexpr size_t DECISION = 64;  // larger ones are not asked about (src/memory/bytes.rs)
+    is_read_ = is_plain(tensor) && !is_integral(tensor) && span(tensor) <= DECISION && !is_known(tensor);
+    if (!is_read_) return;
+    batchfit_vgpu_mark(address(tensor), span(tensor), 1);
+    assume("small numbers that are read, such as a loss");
+  }
+  ~FloatsMayBeRead() { if (is_read_) mark_unknown(tensor_); }
+};
+
 struct Flag {
   bool &flag, before;
   Flag(bool& flag, bool value) : flag(flag), before(flag) { flag = value; }
@@ -65,7 +81,9 @@ class Kernel final : public c10::OperatorKernel {
     // Others are made of operators, the results of which they read.
     is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
     is_copy_ = name_ == "aten::copy_";
-    most_integers_ = name_ == "aten::any" || name_ == "aten::all" ? SMALL_MASK : SMALL_INTEGERS;
+    is_read_ = name_ == "aten::_local_scalar_dense";
+    is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
+    most_integers_ = is_reduction_ ? SMALL_MASK : SMALL_INTEGERS;
     // Without a generator to be given it would draw from the script's.
     const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
     is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
@@ -74,12 +92,21 @@ class Kernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     if (is_stale.load(std::memory_order_relaxed)) wrap_all();
     const auto args = torch::jit::last(*stack, arguments_.size());
+    if (is_read_) {
+      const Tensor read = args[0].toTensor();
+      FloatsMayBeRead floats(read);
+      return run_real(op, keys, stack);
+    }
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
     const bool is_forced = choice_ == Choice::Counted && keeps_all;
-    if (!is_forced && can_compute(args))
+    if (!is_forced && can_compute(args)) {
       compute(op, keys, stack);
-    else
+    } else if (is_guess(args)) {
+      compute(op, keys, stack);
+      for (const IValue& result : results(stack)) each(result, mark_unknown);
+    } else {
       leave_unknown(op, keys, stack);
+    }
   }
 
  private:
@@ -94,7 +121,7 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_;
-  bool writes_ = false, is_copy_ = false, is_count_of_kernel_, is_computable_;
+  bool writes_ = false, is_copy_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
@@ -119,6 +146,21 @@ class Kernel final : public c10::OperatorKernel {
     return can;
   }
 
+  // Logic with booleans that are not known goes on with what was guessed (`all` and `any`), and stays not known.
+  bool is_guess(c10::ArrayRef<IValue> args) const {
+    if (!is_computable_ || is_reduction_ || choice_ != Choice::None) return false;
+    int guesses = 0;
+    for (size_t i = 0; i < args.size() && guesses >= 0; i++) {
+      if (!arguments_[i].has_tensors) continue;
+      each(args[i], [&](const Tensor& tensor) {
+        if (guesses < 0 || !tensor.is_cuda()) return;
+        const bool is_small_mask = tensor.scalar_type() == c10::kBool && tensor.nbytes() <= ZEROED && is_small(tensor, ZEROED);
+        guesses = is_small_mask ? guesses + 1 : -1;
+      });
+    }
+    return guesses > 0;
+  }
+
   // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
   bool copy(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor& to_, const Tensor& from_) const {
     const Tensor to = to_, from = from_;
@@ -131,7 +173,10 @@ class Kernel final : public c10::OperatorKernel {
       if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return true;
     }
-    run_real(op, keys, stack);
+    {
+      FloatsMayBeRead floats(from);
+      run_real(op, keys, stack);
+    }
     const size_t bytes = is_same ? to.nbytes() : 0;
     const Tensor& there = to.is_cuda() ? to : from;
     if (bytes > CARRIED && bytes <= SMALL_INTEGERS && is_integral(to) && is_plain(there) && is_known(from) && batchfit_vgpu_is_device(address(there))) {
@@ -142,7 +187,7 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // An argument as the CPU's kernel takes it.
-  static IValue moved(const IValue& value, const Argument& argument, const c10::Argument& declared) {
+  IValue moved(const IValue& value, const Argument& argument) const {
     if (argument.is_generator) return own_generator();
     if (value.isDevice() && value.toDevice().is_cuda()) return c10::Device(c10::kCPU);
     if (!argument.has_tensors) return value;
@@ -150,11 +195,13 @@ class Kernel final : public c10::OperatorKernel {
       const Tensor& tensor = value.toTensor();
       if (!tensor.defined() || !tensor.is_cuda()) return value;
       // What is only written may have to grow, which bytes of others cannot.
-      return argument.is_out ? at::empty({0}, tensor.options().device(c10::kCPU)) : on_cpu(tensor);
+      if (argument.is_out) return at::empty({0}, tensor.options().device(c10::kCPU));
+      // The CPU's histogram is of floats only.
+      return name_ == "aten::histc" ? on_cpu(tensor).to(at::kDouble) : on_cpu(tensor);
     }
     if (!value.isList()) return value;
     auto list = c10::impl::GenericList(value.toList().elementType());
-    for (const IValue& element : value.toListRef()) list.push_back(moved(element, argument, declared));
+    for (const IValue& element : value.toListRef()) list.push_back(moved(element, argument));
     return list;
   }
 
@@ -163,7 +210,7 @@ class Kernel final : public c10::OperatorKernel {
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     Stack stack;
     stack.reserve(args.size());
-    for (size_t i = 0; i < args.size(); i++) stack.push_back(moved(args[i], arguments_[i], op.schema().arguments()[i]));
+    for (size_t i = 0; i < args.size(); i++) stack.push_back(moved(args[i], arguments_[i]));
     op.callBoxed(&stack);
     return stack;
   }
@@ -280,6 +327,9 @@ class Kernel final : public c10::OperatorKernel {
         } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
           mark_known(tensor, true);  // zero: it went well
           if (is_status_[i]) assume("success of " + name_);
+        } else if (is_reduction_ && tensor.scalar_type() == c10::kBool && span(tensor) <= ZEROED) {
+          // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`).
+          memset(tensor.mutable_data_ptr(), 1, span(tensor));
         }
       });
     }

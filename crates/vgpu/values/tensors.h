@@ -206,12 +206,12 @@ inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
   if (parts_to.size() != parts_from.size()) return mark_unknown(to);
   for (size_t i = 0; i < parts_to.size(); i++) {
     const Tensor &a = parts_to[i], &b = parts_from[i];
-    if (!is_plain(a) || a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
+    if (!is_plain(a) || a.sizes() != b.sizes()) {
       mark_unknown(a);
       continue;
     }
     if (a.numel() && a.const_data_ptr() != b.const_data_ptr()) {
-      if (a.is_contiguous() && b.is_contiguous() && !b.is_conj() && !b.is_neg() && !a.is_conj() && !a.is_neg())
+      if (a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous() && !b.is_conj() && !b.is_neg() && !a.is_conj() && !a.is_neg())
         memcpy(a.mutable_data_ptr(), b.const_data_ptr(), a.nbytes());
       else
         plain_on_cpu(a).copy_(b);

@@ -10,13 +10,13 @@ namespace batchfit {
 // What has no bytes to be known, or whose answer is read from the device anyway; wrapping these would cost for nothing.
 static bool is_left_alone(const c10::OperatorHandle& op) {
   static const std::set<std::string> names = {"aten::empty",        "aten::empty_strided",      "aten::resize_",        "aten::set_",  "aten::record_stream",
-                                              "aten::_local_scalar_dense", "aten::_pin_memory", "aten::_efficientzerotensor", "aten::_cudnn_init_dropout_state"};
+                                              "aten::_pin_memory", "aten::_efficientzerotensor", "aten::_cudnn_init_dropout_state"};
   // Collectives are answered by the preload; calling them on the CPU would talk to other processes.
   static const std::set<std::string> namespaces = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor", "profiler", "rpc", "prim", "inductor"};
   const auto& schema = op.schema();
   const std::string& name = schema.operator_name().name;
   if (names.count(name) || namespaces.count(name.substr(0, name.find("::")))) return true;
-  bool has_results = name == "aten::equal";
+  bool has_results = name == "aten::equal" || name == "aten::_local_scalar_dense";
   for (const auto& argument : schema.arguments()) has_results = has_results || (argument.alias_info() && argument.alias_info()->isWrite());
   for (const auto& result : schema.returns()) {
     if (result.alias_info() && !result.alias_info()->isWrite()) return true;  // a view

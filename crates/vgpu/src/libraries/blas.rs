@@ -12,6 +12,7 @@ use crate::handle::{Handles, fresh};
 use crate::libraries::real;
 use crate::memory::bytes;
 use crate::names::same;
+use crate::runtime::capture;
 
 /// `cublasStatus_t`.
 type Status = c_int;
@@ -67,7 +68,23 @@ macro_rules! setting {
         }
     };
 }
-setting!(cublasSetStream_v2, cublasGetStream_v2, stream: u64);
+
+/// PyTorch sets the stream before each product; where the stream captures, this stands for the product, so that the graph is not empty.
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasSetStream_v2(handle: u64, stream: u64) -> Status {
+    let Some(()) = HANDLES.with(handle, |one| one.stream = stream) else {
+        return NOT_INITIALIZED;
+    };
+    // An error of the capture is said when it ends.
+    let _ = capture::add(stream, None);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasGetStream_v2(handle: u64, stream: *mut u64) -> Status {
+    HANDLES.with(handle, |one| one.stream).map_or(NOT_INITIALIZED, |known| give(stream, known))
+}
+
 setting!(cublasSetPointerMode_v2, cublasGetPointerMode_v2, pointer_mode: c_int);
 setting!(cublasSetMathMode, cublasGetMathMode, math_mode: c_int);
 setting!(cublasSetAtomicsMode, cublasGetAtomicsMode, atomics_mode: c_int);

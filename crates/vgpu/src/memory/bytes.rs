@@ -57,7 +57,23 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
         python::doubt(bytes);
     }
     std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize);
+    if is_from && !is_to && bytes > DECISION {
+        clear_unknown(to, from, bytes);
+    }
     SUCCESS
+}
+
+/// What nobody computed reads as zero on the host, not as what its memory held for another tensor.
+unsafe fn clear_unknown(to: u64, from: u64, bytes: u64) {
+    let end = from + bytes;
+    let mut start = from;
+    while start < end {
+        let next = (start + 1).next_multiple_of(known::GRAIN).min(end);
+        if !known::is_known(start, next - start) {
+            std::ptr::write_bytes((to + (start - from)) as *mut u8, 0, (next - start) as usize);
+        }
+        start = next;
+    }
 }
 
 /// Copies `height` rows.
