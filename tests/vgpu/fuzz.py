@@ -33,14 +33,16 @@ NUMBERS = {
 ADDRESS = re.compile(r"to|from|address|pointer|at|source|destination|send|receive|memory|start|host|device|buffer|device_pointer")
 # How long an array or text is that a pointer beside them points to.
 LENGTH = re.compile(r"\w*count|room|bytes|size|batch|rank|third|fourth|fifth|eighth|ninth")
-ARRAY = re.compile(r"\*(const (?!\w*(Side|Rows|Copy3D))|mut (u8|c_char|c_void))")
+ARRAY = re.compile(r"\*const |\*mut (u8|c_char|c_void)")
 # They take memory of the host back, or only look it up.
 NAMES_HOST = re.compile(r"Free|Host|Advise|Prefetch|Attribute|Ipc")
 # By what an argument is called, what makes the handles that it takes; else what has the argument's name in its own.
 MADE_BY = {
     "executable": "Instantiate", "function": "GetFunction|GetKernel", "kernel": "GetFunction|GetKernel", "library": "Load", "module": "Load", "parent": "ncclComm", "communicator": "ncclComm",
-    "descriptor": "Desc", "configuration": "Desc", "plan": "Desc", "context": "Ctx", "matrix": "Csr", "a": "Csr", "object": "UserObject", "node": "Node",
+    "descriptor": "Desc", "configuration": "Desc", "plan": "Desc", "context": "Ctx", "matrix": "Csr", "a": "Csr", "object": "UserObject", "node": "Node", "stream": "StreamCreate|stream",
 }
+# What mapping memory takes.
+USUAL = {"bytes": 2 << 20, "flags": 0, "_flags": 0, "kind": 1, "offset": 0, "alignment": 0}
 ROOM = 1 << 16
 BASE, TOP = 1 << 44, 1 << 45
 # A function that takes anything and does nothing, in place of a program's own.
@@ -83,7 +85,8 @@ class Types:
 def functions(types, text):
     found = {name: (fields(arguments), same) for name, arguments, same in FUNCTION.findall(text)}
     for name, (arguments, same) in found.items():
-        arguments = found[same][0] if same else arguments
+        while same:
+            arguments, same = found[same]
         yield name, [(one, re.sub(r"\w+$", lambda last: ALIASES.get(last[0], last[0]), kind)) for one, kind in arguments]
 
 
@@ -98,13 +101,15 @@ class Caller:
         """One that would be right, or any."""
         of_library = re.match(r"[a-z]+", self.name)[0] + ".*(Create|Retain)" if name == "handle" else name
         made_by = re.compile(MADE_BY.get(name, of_library), re.I)
-        right = [value for value, maker in self.handles if made_by.search(maker)] or [0]
-        return self.random.choice(right) if self.random.random() < 0.8 else self.random.choice(self.handles)[0]
+        right = [value for value, maker in self.handles if made_by.search(maker)]
+        if right and "flags" not in name and self.random.random() < 0.8:
+            return self.random.choice(right)
+        return self.number(64) if self.is_tame else self.random.choice(self.handles)[0]
 
     def number(self, bits):
         one = self.random
         if self.is_tame:
-            return one.choice([0, 1, 1, 1, 2, 2 << 20 if bits == 64 else 9])
+            return one.choice([0, 0, 1, 1, 2, 2 << 20 if bits == 64 else 9])
         wild = [0, 0, 1, 1, 2, 3, 7, 63, 64, 512, 4096, 1 << 20, 2 << 20, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1, one.getrandbits(64), one.getrandbits(8)]
         return one.choice(wild) & ((1 << bits) - 1)
 
@@ -130,7 +135,8 @@ class Caller:
             values = [one.choice([self.handle("node"), self.number(bits), self.address() if self.most > 16 else 1]) for _ in range(8)]
             (getattr(ctypes, f"c_uint{bits}") * 8).from_address(address)[:] = values
         elif "char" in kind:
-            ctypes.memmove(address, one.choice([b"\0", b"kernel\0", b"cuMemAlloc\0", b"0000:01:00.0\0", b"\xff\xfe\0"]), 2)
+            text = one.choice([b"\0", b"kernel\0", b"cuMemAlloc\0", b"0000:01:00.0\0", b"\xff\xfe\0"])
+            ctypes.memmove(address, text, len(text))
         return address
 
     def address(self):
@@ -159,6 +165,8 @@ class Caller:
             for n, (one, member) in enumerate(self.types.members[kind.split("::")[-1]]):
                 value = self.value(one, member)
                 setattr(made, f"m{n}", value.value if hasattr(value, "value") and not isinstance(value, ctypes.Array) else value)
+            if "IpcHandle" in kind and self.is_tame:
+                made.m0[:2] = int.from_bytes(self.random.choice([b"bf-mem", b"bf-event"]), "little"), 1
             return made
         if isinstance(of, type(ctypes.Array)):
             return of(*[self.value("", kind[1:].rsplit(";", 1)[0]).value for _ in range(of._length_)])
@@ -168,7 +176,9 @@ class Caller:
         if ADDRESS.fullmatch(name) and kind == "u64":
             return of(self.address())
         if LENGTH.fullmatch(name) and self.length:
-            return of(self.random.randrange(self.length))
+            return of(self.random.choice([0, 1, 2, self.random.randrange(self.length)]))
+        if self.is_tame and name in USUAL and self.most > 16 and self.random.random() < 0.7:
+            return of(USUAL[name])
         if bits == 64 and self.random.random() < 0.6 and self.most > 16:
             return of(self.handle(name))
         if "array" in name and self.random.random() < 0.8:
@@ -180,7 +190,7 @@ class Caller:
     def call(self, name, kinds):
         function = getattr(self.library, name)
         self.name, self.most, self.is_tame = name, self.random.choice([16, 1 << 64, 1 << 64]), self.random.random() < 0.5
-        self.length = 64 if any(ARRAY.match(kind) for _, kind in kinds) else 0
+        self.length = 64 if any(ARRAY.match(kind) and kind.split()[-1] not in self.types.members for _, kind in kinds) else 0
         if "MemcpyBatch" in name:
             arguments = self.batch(kinds)
         else:

@@ -89,11 +89,9 @@ impl Side {
             3 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
-        if base == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let offset = self.y.checked_mul(self.pitch).and_then(|rows| rows.checked_add(self.x));
-        offset.and_then(|offset| base.checked_add(offset as u64)).ok_or(INVALID_VALUE)
+        let offset = self.y.checked_mul(self.pitch).and_then(|rows| rows.checked_add(self.x)).ok_or(INVALID_VALUE)? as u64;
+        // What begins on a device stays there.
+        if bytes::is_memory(base, offset.saturating_add(1)) { Ok(base + offset) } else { Err(INVALID_VALUE) }
     }
 }
 

@@ -174,11 +174,13 @@ impl Extent {
 fn layers(of: &Pitched, position: &Extent, extent: &Extent) -> Option<(u64, u64, u64)> {
     let layer = of.height.checked_mul(of.pitch)?;
     let rows = position.depth.checked_mul(of.height)?.checked_add(position.height)?;
-    let start = of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)?;
+    let before = rows.checked_mul(of.pitch)?.checked_add(position.width)?;
     let above = (extent.depth - 1).checked_mul(layer)?.checked_add((extent.height - 1).checked_mul(of.pitch)?)?;
     let all = above.checked_add(extent.width)? as u64;
-    let is_sound = of.start != 0 && extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
-    (is_sound && bytes::is_memory(start, all)).then_some((start, layer as u64, all))
+    let is_sound = extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
+    // From where it is said to start, which may be on a device when what it is offset to is not.
+    let is_sound = is_sound && bytes::is_memory(of.start, (before as u64).checked_add(all)?);
+    is_sound.then(|| (of.start + before as u64, layer as u64, all))
 }
 
 unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
