@@ -102,6 +102,8 @@ CALLS = [
     "aten.as_strided.default self=f32[64,64]! size=[61,64,4] stride=[64,1,1]",
     *(f"aten.{name}.default A=f32[8,24,24]!" for name in ("_linalg_det", "_linalg_slogdet", "linalg_inv_ex", "linalg_lu_factor_ex")),
     "aten._linalg_solve_ex.default A=f32[8,24,24]! B=f32[8,24,5]!", "aten.linalg_solve_triangular.default self=f32[8,24,24]! B=f32[8,24,5]! upper=False",
+    *(f"aten.adaptive_avg_pool{rank}d.default self=f32[{of}]! output_size=[{to}]"
+      for rank, of, to in ((1, "4,16,64", "1"), (2, "4,16,8,8", "1,1"), (3, "4,16,8,8,8", "1,1,1"))),
 ]  # fmt: skip
 # Under autocast, operands are bfloat16.
 ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss|_euclidean_dist|trace|_fake_quantize_learnable)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
