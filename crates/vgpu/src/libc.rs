@@ -38,7 +38,11 @@ pub struct Piece {
 unsafe extern "C" {
     pub fn process_vm_readv(process: c_int, to: *const Piece, to_count: u64, from: *const Piece, from_count: u64, flags: u64) -> isize;
     pub fn pthread_self() -> usize;
-    pub fn pthread_atfork(before: Option<unsafe extern "C" fn()>, in_parent: Option<unsafe extern "C" fn()>, in_child: Option<unsafe extern "C" fn()>) -> c_int;
+    pub fn pthread_atfork(
+        before: Option<unsafe extern "C" fn()>,
+        in_parent: Option<unsafe extern "C" fn()>,
+        in_child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
     pub fn pthread_getattr_np(thread: usize, attributes: *mut [u64; 8]) -> c_int;
     pub fn pthread_attr_getstack(attributes: *const [u64; 8], start: *mut usize, bytes: *mut usize) -> c_int;
     pub fn pthread_attr_destroy(attributes: *mut [u64; 8]) -> c_int;

@@ -95,7 +95,14 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(to: *mut u64, size: c_int, _id: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, _ids: c_int, _id: *const UniqueId, _config: *const c_void) -> Status {
+pub unsafe extern "C" fn ncclCommInitRankScalable(
+    to: *mut u64,
+    size: c_int,
+    rank: c_int,
+    _ids: c_int,
+    _id: *const UniqueId,
+    _config: *const c_void,
+) -> Status {
     create(to, size, rank, false)
 }
 
@@ -121,7 +128,14 @@ pub unsafe extern "C" fn ncclCommSplit(parent: u64, color: c_int, key: c_int, to
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommShrink(parent: u64, _excluded: *const c_int, count: c_int, to: *mut u64, _config: *const c_void, _flags: c_int) -> Status {
+pub unsafe extern "C" fn ncclCommShrink(
+    parent: u64,
+    _excluded: *const c_int,
+    count: c_int,
+    to: *mut u64,
+    _config: *const c_void,
+    _flags: c_int,
+) -> Status {
     let Some(parent) = find(parent) else {
         return INVALID_ARGUMENT;
     };
@@ -191,7 +205,13 @@ pub extern "C" fn ncclMemFree(address: u64) -> Status {
 const OWN_OPERATION: c_int = 64;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(operation: *mut c_int, _scalar: *const c_void, _kind: c_int, _residence: c_int, _communicator: u64) -> Status {
+pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
+    operation: *mut c_int,
+    _scalar: *const c_void,
+    _kind: c_int,
+    _residence: c_int,
+    _communicator: u64,
+) -> Status {
     give(operation, OWN_OPERATION)
 }
 

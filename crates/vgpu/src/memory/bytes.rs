@@ -47,7 +47,11 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
         }
         return SUCCESS;
     }
-    if is_from && !is_to && bytes <= 8 && let Some(count) = EXPECTED.take() {
+    if is_from
+        && !is_to
+        && bytes <= 8
+        && let Some(count) = EXPECTED.take()
+    {
         std::ptr::copy_nonoverlapping(count.to_le_bytes().as_ptr(), to as *mut u8, bytes as usize);
         return SUCCESS;
     }

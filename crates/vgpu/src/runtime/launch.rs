@@ -148,7 +148,11 @@ const FORGOTTEN: u64 = 64 << 10;
 /// Forgets what lies behind a kernel's arguments.
 fn forget_arguments(arguments: *const u64) {
     if !arguments.is_null() {
-        arguments::values(arguments as u64, |value| if is_device(value) { forget(value) });
+        arguments::values(arguments as u64, |value| {
+            if is_device(value) {
+                forget(value)
+            }
+        });
     }
 }
 

@@ -207,7 +207,8 @@ unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
     }
     let (to_pitch, from_pitch) = (copy.to.pitch as u64, copy.from.pitch as u64);
     let (width, height) = (copy.extent.width as u64, copy.extent.height as u64);
-    (0..copy.extent.depth as u64).try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
+    (0..copy.extent.depth as u64)
+        .try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
 }
 
 unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
@@ -231,7 +232,8 @@ unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count:
     if to.is_null() || from.is_null() || sizes.is_null() {
         return Err(INVALID_VALUE);
     }
-    (0..count).try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
+    (0..count)
+        .try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
 }
 
 /// Whether memory may be advised or fetched ahead: a device's or managed.
