@@ -1,6 +1,7 @@
 //! Names the rules that this build answers by: `BATCHFIT_RULES` is a digest of all sources that an answer
 //! can depend on. A number that people have to raise would be forgotten, and old answers served for new ones.
-//! It also lists the files of the page in the browser, which the binary carries.
+//! It also lists the files of the page in the browser, which the binary carries, and compiles the object that `batchfit run` loads before a
+//! script.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -9,19 +10,25 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Modules that answers pass through unchanged, and the Python package, which a source distribution puts there.
-const WITHOUT_RULES: [&str; 6] = [
+const WITHOUT_RULES: [&str; 8] = [
+    "crates/vgpu",
     "src/agent",
     "src/batchfit",
     "src/cli",
     "src/http",
     "src/report",
     "src/store",
+    "src/virtual_gpu",
 ];
 
 /// What the page in the browser is made of, except for what says where it is from.
 const PAGE: &str = "src/http/page";
+
+/// What `batchfit run` loads before a script.
+const VIRTUAL_GPU: &str = "crates/vgpu";
 
 fn main() -> io::Result<()> {
     let sources = ["crates", "src"];
@@ -43,29 +50,124 @@ fn main() -> io::Result<()> {
         rules.write(&text);
     }
     println!("cargo::rustc-env=BATCHFIT_RULES={:016x}", rules.finish());
-    embed_page()
+    embed_page()?;
+    embed_virtual_gpu()
 }
 
-/// Writes the list of the page's files, by their paths below its folder, with `/` between folders.
+/// Writes the list of the page's files.
 fn embed_page() -> io::Result<()> {
     let mut files = BTreeSet::new();
     collect(Path::new(PAGE), &mut files)?;
+    fs::write(out().join("page.rs"), listed(&files, PAGE)?)
+}
+
+/// A list of files with what is in them, by their paths below a folder, with `/` between folders.
+fn listed(files: &BTreeSet<PathBuf>, below: &str) -> io::Result<String> {
     let root = env::current_dir()?;
     let mut list = "pub(super) const FILES: &[(&str, &[u8])] = &[\n".to_owned();
     for file in files {
-        let inside = file.strip_prefix(PAGE).expect("it was found there");
+        let inside = file.strip_prefix(below).expect("it was found there");
         let inside: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
         writeln!(
             list,
             "    ({:?}, include_bytes!({:?})),",
             inside.join("/"),
-            root.join(&file).to_string_lossy()
+            root.join(file).to_string_lossy()
         )
         .expect("text takes everything");
     }
     list += "];\n";
-    let out = env::var_os("OUT_DIR").expect("cargo says where");
-    fs::write(Path::new(&out).join("page.rs"), list)
+    Ok(list)
+}
+
+/// What cargo says to a build script.
+fn said(name: &str) -> String {
+    let said = env::var_os(name).expect("cargo says it");
+    said.into_string().expect("it is UTF-8")
+}
+
+/// Where this script writes to.
+fn out() -> PathBuf {
+    env::var_os("OUT_DIR").expect("cargo says where").into()
+}
+
+/// Compiles the object of `batchfit run` and lists it with what lies beside it. It is `LD_PRELOAD` of glibc: elsewhere nothing is carried.
+fn embed_virtual_gpu() -> io::Result<()> {
+    let mut files = BTreeSet::new();
+    for folder in ["python", "values"] {
+        let folder = Path::new(VIRTUAL_GPU).join(folder);
+        if folder.is_dir() {
+            collect(&folder, &mut files)?;
+        }
+    }
+    let source = Path::new(VIRTUAL_GPU).join("src/lib.rs");
+    let target = said("TARGET");
+    let is_served = ["x86_64", "aarch64"].map(|machine| format!("{machine}-unknown-linux-gnu"));
+    let object = if is_served.contains(&target) && source.is_file() {
+        compile(&source, &target)?;
+        "Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/libcuda.so.1\")))"
+    } else {
+        "None"
+    };
+    let list = listed(&files, VIRTUAL_GPU)?;
+    let text = format!("{list}pub(super) const OBJECT: Option<&[u8]> = {object};\n");
+    fs::write(out().join("virtual_gpu.rs"), text)
+}
+
+/// Compiles it as `crates/vgpu/build.sh` does, unless it is there from the same sources: everything else in `src` changes more often.
+fn compile(source: &Path, target: &str) -> io::Result<()> {
+    let mut files = BTreeSet::new();
+    collect(&Path::new(VIRTUAL_GPU).join("src"), &mut files)?;
+    let rustc = said("RUSTC");
+    let mut stamp = format!("{rustc} {target}\n");
+    for file in files {
+        let mut hash = DefaultHasher::new();
+        hash.write(&fs::read(&file)?);
+        writeln!(stamp, "{} {:016x}", file.display(), hash.finish())
+            .expect("text takes everything");
+    }
+    let (object, stamps) = (out().join("libcuda.so.1"), out().join("virtual_gpu.stamp"));
+    if object.is_file() && fs::read_to_string(&stamps).is_ok_and(|old| old == stamp) {
+        return Ok(());
+    }
+    let mut command = Command::new(rustc);
+    command.args([
+        "--edition",
+        "2024",
+        "--crate-name",
+        "batchfit_vgpu",
+        "--crate-type",
+        "cdylib",
+    ]);
+    command.args([
+        "-C",
+        "opt-level=2",
+        "-C",
+        "panic=abort",
+        "-C",
+        "codegen-units=4",
+        "-C",
+        "strip=debuginfo",
+    ]);
+    command.args([
+        "--cap-lints",
+        "allow",
+        "-C",
+        "link-arg=-Wl,-soname,libcuda.so.1",
+        "--target",
+        target,
+    ]);
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        command
+            .arg("-C")
+            .arg(format!("linker={}", linker.to_string_lossy()));
+    }
+    let status = command.arg(source).arg("-o").arg(&object).status()?;
+    assert!(
+        status.success(),
+        "the object of `batchfit run` does not compile"
+    );
+    fs::write(stamps, stamp)
 }
 
 /// All files below `folder`, but for folders without rules and for notes.

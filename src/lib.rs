@@ -29,6 +29,7 @@
 //! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor; the child that records under PyTorch |
+//! | [`virtual_gpu`] | a user's own script on a GPU that is not there: what it is told, what it says, what came of it |
 //! | [`store`] | SQLite; the only place with SQL |
 //! | [`jobs`] | the lifecycle of a fit: queue, dispatch, the fit itself, its documents |
 //! | [`report`] | answers as text for people |
@@ -50,6 +51,8 @@ pub mod model;
 pub mod search;
 
 pub mod worker;
+
+pub mod virtual_gpu;
 
 pub mod store;
 

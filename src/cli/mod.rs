@@ -3,7 +3,7 @@
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 5 there was nothing to do (an `agent --once`), 1 anything
-//! else, such as an answer that cannot be written; a search that is interrupted ends with 130. Whoever stops reading an answer has what they want of it: 0.
+//! else, such as an answer that cannot be written; a search that is interrupted ends with 130, and a script that fails under `run` with its own code. Whoever stops reading an answer has what they want of it: 0.
 
 mod agent;
 mod agents;
@@ -37,6 +37,7 @@ mod shell;
 mod soak;
 mod style;
 mod trouble;
+mod virtual_gpu;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -65,6 +66,8 @@ enum Outcome {
     NothingToDo,
     /// Somebody did not want to wait for the answer.
     Interrupted,
+    /// A command failed for reasons of its own, with this code.
+    Command(u8),
 }
 
 impl From<Outcome> for ExitCode {
@@ -76,6 +79,7 @@ impl From<Outcome> for ExitCode {
             Outcome::NothingToDo => ExitCode::from(5),
             // As shells have it: 128 and the number of SIGINT.
             Outcome::Interrupted => ExitCode::from(130),
+            Outcome::Command(code) => ExitCode::from(code),
         }
     }
 }
@@ -110,6 +114,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Serve(serve) => &serve.cudnn,
         Command::Agent(agent) => &agent.cudnn,
         Command::Answer(answer) => &answer.cudnn,
+        Command::Run(run) => &run.cudnn,
         _ => &AskCudnn { ask_cudnn: None },
     };
     if let Err(trouble) = heuristics::ask(asks.ask_cudnn.as_deref()) {
@@ -136,6 +141,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
             arguments.format() == SearchFormat::Json,
             search::run(&arguments),
         ),
+        Command::Run(arguments) => (arguments.json, virtual_gpu::run(&arguments)),
         Command::Replay(arguments) => (arguments.json, recordings::replay::run(&arguments)),
         Command::RecordCheck(arguments) => (arguments.json, recordings::check::run(&arguments)),
         Command::Export(arguments) => (false, python::export::run(&arguments)),

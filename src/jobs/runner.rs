@@ -19,7 +19,7 @@ use crate::bounded::unless;
 use crate::model::{
     DeviceChoice, Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads,
 };
-use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
+use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time, question_of};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -220,10 +220,7 @@ async fn answer(
     };
     let place = tokio::select! {
         place = entering => place,
-        () = shared.shutdown.cancelled() => {
-            put_back().await?;
-            return Ok(());
-        }
+        () = shared.shutdown.cancelled() => return put_back().await.map(|_| ()),
     };
     let request = match handed {
         Some(request) => Arc::new(request),
@@ -233,6 +230,9 @@ async fn answer(
             // It was valid when it was queued, so it was queued by another version.
             Err(error) => return fail(shared, claimed, error).await,
         },
+    };
+    let Ok(_turn) = turn(shared, claimed, &request).await else {
+        return put_back().await.map(|_| ());
     };
     // Whoever cancelled it before it was registered could not tell us.
     let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
@@ -313,6 +313,48 @@ async fn answer(
     }
 }
 
+/// The server ends.
+struct ShutDown;
+
+/// The turn of one of those who ask the same at once, until it goes.
+struct Turn<'a>(&'a Shared, &'a str);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.answering.send_modify(|all| {
+            all.remove(self.1);
+        });
+    }
+}
+
+/// Waits while another fit is worked on that asks the same in other words, whose answer will be this one's.
+async fn turn<'a>(
+    shared: &'a Shared,
+    claimed: &'a Claimed,
+    request: &Request,
+) -> Result<Option<Turn<'a>>, ShutDown> {
+    if !may_be_told(request) {
+        return Ok(None);
+    }
+    let question = question_of(&claimed.fingerprint);
+    let mut others = shared.answering.subscribe();
+    while !shared
+        .answering
+        .send_if_modified(|all| all.insert(question.to_owned()))
+    {
+        tokio::select! {
+            _ = others.wait_for(|all| !all.contains(question)) => {}
+            () = shared.shutdown.cancelled() => return Err(ShutDown),
+        }
+    }
+    Ok(Some(Turn(shared, question)))
+}
+
+/// Whether nothing that the answer depends on can have changed since it was given.
+fn may_be_told(request: &Request) -> bool {
+    matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
+}
+
 /// The answer to the same question in other words, where nothing that it depends on can have changed. Whoever asks then is answered with
 /// their own document.
 async fn answered_before(
@@ -320,12 +362,12 @@ async fn answered_before(
     claimed: &Claimed,
     request: &Request,
 ) -> Option<FitResult> {
-    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
-    if !is_simulated && request.memory_limit.is_none() {
+    if !may_be_told(request) {
         return None;
     }
     let id = shared.db.finished_fit(&claimed.fingerprint).await.ok()??;
     let fit = FitDocument::of(shared.db.fit(&id).await.ok()??, None);
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
     if !is_simulated && !had_its_limit(request, &fit) {
         return None;
     }

@@ -22,6 +22,7 @@ mod style;
 mod svg;
 mod table;
 mod times;
+mod virtual_gpu;
 mod why;
 mod wrap;
 
@@ -44,4 +45,5 @@ pub use soak::soak;
 pub use style::{BOLD, DIM, RESET, Style};
 pub use svg::{probe_svg, replay_svg};
 pub use times::times;
+pub use virtual_gpu::{virtual_gpu, virtual_gpu_markdown};
 pub use why::why;

@@ -96,7 +96,7 @@ pub fn replay(report: &ReplayReport, style: &Style) -> String {
 }
 
 /// What is wrong, what shows it, what to change, and who holds the memory.
-fn findings(findings: &Findings, style: &Style) -> String {
+pub(super) fn findings(findings: &Findings, style: &Style) -> String {
     let mut out = style.strong(&paragraph("", verdict_of(findings.finding), style.width));
     for evidence in &findings.evidence {
         out += &paragraph("- ", evidence, style.width);

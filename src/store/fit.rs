@@ -136,7 +136,7 @@ pub struct FitFilter {
 }
 
 /// The part of a fingerprint that says what is asked: a digest in hexadecimal digits. What follows is the document that asks it.
-pub(super) fn question_of(fingerprint: &str) -> &str {
+pub fn question_of(fingerprint: &str) -> &str {
     fingerprint.split('-').next().unwrap_or(fingerprint)
 }
 

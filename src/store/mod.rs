@@ -45,7 +45,7 @@ pub use engine::{Told, Wire, is_postgres, shown};
 pub use fit::{
     AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
     FitTerms, HeldFit, Holder, IdempotencyKey, Lease, NewFit, ParallelSimulated, Reuse,
-    SIMULATED_LANE, UnfinishedFit,
+    SIMULATED_LANE, UnfinishedFit, question_of,
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};

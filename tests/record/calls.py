@@ -102,6 +102,11 @@ CALLS = [
     "aten.as_strided.default self=f32[64,64]! size=[61,64,4] stride=[64,1,1]",
     *(f"aten.{name}.default A=f32[8,24,24]!" for name in ("_linalg_det", "_linalg_slogdet", "linalg_inv_ex", "linalg_lu_factor_ex")),
     "aten._linalg_solve_ex.default A=f32[8,24,24]! B=f32[8,24,5]!", "aten.linalg_solve_triangular.default self=f32[8,24,24]! B=f32[8,24,5]! upper=False",
+    *(f"aten.adaptive_avg_pool{rank}d.default self=f32[{of}]! output_size=[{to}]"
+      for rank, of, to in ((1, "4,16,64", "1"), (2, "4,16,8,8", "1,1"), (3, "4,16,8,8,8", "1,1,1"))),
+    # Writing to places.
+    f"aten.index_fill.int_Scalar {X} dim=1 index=i64[8] value=0.5", f"aten.index_fill.int_Tensor {X} dim=1 index=i64[8] value=f32[]",
+    *(f"aten.scatter.reduce self=f32[64,1024] dim=1 index=i64[64,8] src=f32[64,8] reduce={how}" for how in ("add", "multiply")),
 ]  # fmt: skip
 # Under autocast, operands are bfloat16.
 ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss|_euclidean_dist|trace|_fake_quantize_learnable)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
@@ -118,6 +123,8 @@ def value(text: str):
         return [int(number) for number in text[1:-1].split(",") if number]
     if text in ("True", "False"):
         return text == "True"
+    if text.isalpha() and text != "inf":
+        return text
     return float(text) if any(mark in text for mark in ".ein") else int(text)
 
 

@@ -89,6 +89,7 @@ def quietly(function):
 
 _paths = sysconfig.get_paths()
 NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, "<"})
+NOT_A_READER = (HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
 
 
 def is_of_script(name):
@@ -121,7 +122,14 @@ def place(frame, with_code=False):
 def doubt(size):
     """Somebody reads bytes that were never computed."""
     where = stack()
-    say(f"doubt\t{size}\t{place(where[0], True)}" if where else f"doubt\t{size}")
+    if not where:
+        return say(f"doubt\t{size}")
+    said = place(where[0], True)
+    # The line of a library that reads it, where it is not the script itself.
+    inner = next((frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(NOT_A_READER)), where[0])
+    if inner is not where[0]:
+        said += f" (in {os.path.join(*inner.f_code.co_filename.split(os.sep)[-2:])}:{inner.f_lineno} {inner.f_code.co_name})"
+    say(f"doubt\t{size}\t{said}")
 
 
 # Peaks of memory, beside those that the script sees ---------------------------------------------------------------------------------
@@ -209,6 +217,9 @@ class Phases:
     def close(self, then=None):
         """Reports the innermost phase; another may take its place."""
         self.fold()
+        self.close_kept(then)
+
+    def close_kept(self, then=None):
         name, of_devices = self.open.pop()
         if of_devices:
             report("phase", name=name, steps=self.steps, devices=[[device, *of_devices[device]] for device in sorted(of_devices)])
@@ -221,7 +232,11 @@ class Phases:
     @quietly
     def began(self, is_training):
         """The first forward pass on the GPU."""
-        if self.is_in("start"):
+        if len(self.open) > 1:  # in an evaluation before the first step
+            evaluation = self.open.pop()
+            self.close_kept("step 1")
+            self.open.append(evaluation)
+        elif self.is_in("start"):
             self.close("step 1")
             if not is_training:
                 self.interrupt("evaluation")
@@ -257,9 +272,9 @@ class Phases:
 
     def end(self, has_failed):
         while self.open:
-            # What comes after the last step is not a step.
-            if not has_failed and self.steps and self.open[-1][0] == f"step {self.steps + 1}":
-                self.open[-1][0] = "after the last step"
+            # What comes after the last step is not a step, unless it failed.
+            if self.open[-1][0] == f"step {self.steps + 1}" and (self.steps or has_failed):
+                self.open[-1][0] = self.open[-1][0] + " (unfinished)" if has_failed else "after the last step"
             self.close()
 
 

@@ -71,9 +71,7 @@ pub fn config() -> Option<&'static Config> {
     let read = || {
         let path = std::env::var_os(VARIABLE)?;
         let text = std::fs::read_to_string(&path);
-        let parsed = text
-            .map_err(|error| error.to_string())
-            .and_then(|text| parse(&text));
+        let parsed = text.map_err(|error| error.to_string()).and_then(|text| parse(&text));
         match parsed {
             Ok(config) => Some(config),
             Err(error) => {
@@ -124,9 +122,7 @@ pub fn parse(text: &str) -> Result<Config, String> {
         let text = fields.get(key).ok_or(format!("it lacks `{key}`"))?;
         text.parse::<u64>().map_err(|_| format!("`{key} {text}` is no number"))
     };
-    let number = |key: &str| {
-        i32::try_from(wide(key)?).map_err(|_| format!("`{key}` is too large"))
-    };
+    let number = |key: &str| i32::try_from(wide(key)?).map_err(|_| format!("`{key}` is too large"));
     let config = Config {
         card: Card {
             name: text("name").ok_or("it lacks `name`")?,

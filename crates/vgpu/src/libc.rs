@@ -12,7 +12,6 @@ pub const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 pub const MADV_DONTNEED: c_int = 4;
 pub const MADV_NOHUGEPAGE: c_int = 15;
 pub const MADV_DONTDUMP: c_int = 16;
-pub const MSG_NOSIGNAL: c_int = 0x4000;
 pub const RTLD_NOW: c_int = 2;
 pub const RTLD_NOLOAD: c_int = 4;
 pub const RTLD_DEFAULT: *mut c_void = std::ptr::null_mut();
@@ -39,8 +38,11 @@ pub struct Piece {
 unsafe extern "C" {
     pub fn process_vm_readv(process: c_int, to: *const Piece, to_count: u64, from: *const Piece, from_count: u64, flags: u64) -> isize;
     pub fn pthread_self() -> usize;
-    pub fn pthread_atfork(before: Option<unsafe extern "C" fn()>, in_parent: Option<unsafe extern "C" fn()>, in_child: Option<unsafe extern "C" fn()>) -> c_int;
-    pub fn send(socket: c_int, bytes: *const u8, length: usize, flags: c_int) -> isize;
+    pub fn pthread_atfork(
+        before: Option<unsafe extern "C" fn()>,
+        in_parent: Option<unsafe extern "C" fn()>,
+        in_child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
     pub fn pthread_getattr_np(thread: usize, attributes: *mut [u64; 8]) -> c_int;
     pub fn pthread_attr_getstack(attributes: *const [u64; 8], start: *mut usize, bytes: *mut usize) -> c_int;
     pub fn pthread_attr_destroy(attributes: *mut [u64; 8]) -> c_int;

@@ -24,12 +24,7 @@ fn run(code: &str) -> bool {
     type Ask = unsafe extern "C" fn() -> c_int;
     type Release = unsafe extern "C" fn(c_int);
     type Run = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
-    let found = (
-        symbol(c"Py_IsInitialized"),
-        symbol(c"PyGILState_Ensure"),
-        symbol(c"PyGILState_Release"),
-        symbol(c"PyRun_SimpleStringFlags"),
-    );
+    let found = (symbol(c"Py_IsInitialized"), symbol(c"PyGILState_Ensure"), symbol(c"PyGILState_Release"), symbol(c"PyRun_SimpleStringFlags"));
     let (Some(ready), Some(ensure), Some(release), Some(run)) = found else {
         return false;
     };

@@ -14,13 +14,14 @@ const WIDTH: usize = 100;
 const HEADING: usize = 10;
 
 /// Commands that have more flags than `-h` has lines for.
-const LONG: [&str; 8] = [
+const LONG: [&str; 9] = [
     "agent",
     "fit",
     "probe",
     "soak",
     "program",
     "replay",
+    "run",
     "serve",
     "record-workspaces",
 ];
@@ -129,6 +130,15 @@ ran out; anything else is a crash, and three in a row end the search. Lines with
 `batchfit: peak_reserved_bytes=N` and --memory-limit lead to the answer from below, without running out
 of memory; `batchfit: num_alloc_retries=N` keeps away from retries. When a run ends, whatever it started and left is ended too.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 crashes; 130 interrupted.";
+
+pub(super) const RUN: &str = "\
+Examples:
+  batchfit run --on rtx4090 -- python train.py
+  batchfit run --on h100 --gpus 8 --steps 5 --report memory -- python train.py --batch-size 16
+
+The script runs on its own PyTorch; nothing is computed on a GPU, so losses mean nothing and time says nothing.
+What it says goes to stderr. Exit codes: 0 it fits, with retries or without; 2 bad input; 3 it runs out of memory;
+4 nothing used the GPU; 124 --timeout; 130 interrupted; the script's own where it fails for reasons of its own.";
 
 pub(super) const SERVE: &str = "\
 Examples:

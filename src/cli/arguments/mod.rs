@@ -12,6 +12,7 @@ mod recorder;
 mod search;
 mod service;
 mod soak;
+mod virtual_gpu;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ pub(in crate::cli) use service::{
     Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
 };
 pub(in crate::cli) use soak::{Course, Soak};
+pub(in crate::cli) use virtual_gpu::Run;
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -217,6 +219,8 @@ pub(in crate::cli) enum Command {
     Soak(Soak),
     /// Run a command at batch after batch, in any framework, to find the largest that fits.
     Search(Box<Search>),
+    /// Run a training script on a GPU that is not there: whether it fits, its peaks, and where memory goes.
+    Run(Box<Run>),
     /// List the answers that are stored, and which of them are of yesterday.
     Answers(ListAnswers),
     /// Tell what a training came to that followed an answer: later ones learn from it.

@@ -105,7 +105,7 @@ impl Search {
 }
 
 /// A time of at least a millisecond, and of at most some years.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "a number of seconds, such as 600".to_owned())?;

@@ -21,15 +21,15 @@ const MOST_BYTES: u64 = 1 << 60;
 
 /// What was heard of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(in crate::cli) struct Heard {
     /// Whether a line said that memory ran out.
-    pub(super) out_of_memory: bool,
+    pub(in crate::cli) out_of_memory: bool,
     /// The most bytes that a line said were reserved; several ranks may speak.
     pub(super) peak_reserved_bytes: Option<u64>,
     /// Whether a line said that the allocator had to retry.
     pub(super) has_retries: bool,
     /// The last line with anything in it, or the beginning of it.
-    pub(super) last_line: String,
+    pub(in crate::cli) last_line: String,
 }
 
 /// The lines of one stream.

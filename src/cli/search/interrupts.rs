@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Becomes true when somebody wants this process to end. From now on that is all that comes of it, so whoever asks for it
 /// has to look.
-pub(super) fn watch() -> io::Result<Arc<AtomicBool>> {
+pub(in crate::cli) fn watch() -> io::Result<Arc<AtomicBool>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate, mut hangup) = {
         let _inside = runtime.enter();

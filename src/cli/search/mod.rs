@@ -5,10 +5,10 @@ mod converse;
 #[cfg(fuzzing)]
 pub(super) mod fuzzed;
 mod heard;
-mod interrupts;
-mod run;
+pub(super) mod interrupts;
+pub(super) mod run;
 mod stored;
-mod verdict;
+pub(super) mod verdict;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -94,7 +94,8 @@ fn lead(
         let number = conversation.told().len() + 1;
         tell(arguments, &format!("run {number}: batch {batch}"));
         let began = Instant::now();
-        let ran = run::run(&template.at(batch), rules, arguments.quiet, interrupted)?;
+        let command = run::command(&template.at(batch))?;
+        let ran = run::run(command, rules, arguments.quiet, interrupted)?;
         if matches!(ran.end, End::Interrupted) {
             return Ok(said);
         }
@@ -157,7 +158,7 @@ fn print(
                 largest => format!("a micro-batch of {largest} was seen to fit"),
             }
         )),
-        Outcome::Answered | Outcome::NothingFits | Outcome::NothingToDo => {}
+        Outcome::Answered | Outcome::NothingFits | Outcome::NothingToDo | Outcome::Command(_) => {}
     }
     match arguments.format() {
         SearchFormat::Json => output::json(document)?,
@@ -210,6 +211,6 @@ fn chance() -> u64 {
 }
 
 /// What is wrong with the command itself.
-fn wrong(problem: impl Into<String>) -> Trouble {
+pub(super) fn wrong(problem: impl Into<String>) -> Trouble {
     Trouble::named(&"CMD", Invalid::at("", problem))
 }

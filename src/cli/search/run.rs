@@ -35,7 +35,7 @@ const CHUNK: usize = 64 << 10;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::cli) enum End {
     /// With this code.
     Exit(i32),
     /// By this signal.
@@ -59,23 +59,29 @@ impl fmt::Display for End {
 
 /// What came of a run.
 #[derive(Debug)]
-pub(super) struct Ran {
-    pub(super) end: End,
-    pub(super) heard: Heard,
+pub(in crate::cli) struct Ran {
+    pub(in crate::cli) end: End,
+    pub(in crate::cli) heard: Heard,
+}
+
+/// A command by its words.
+pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, Trouble> {
+    let (program, arguments) = words.split_first().ok_or_else(|| wrong("it is empty"))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
 }
 
 /// Runs a command to its end. What it says goes to stderr, unless it shall be quiet.
 ///
 /// It has a process group of its own, of which nothing is left when this returns: it would hold the device's memory.
-pub(super) fn run(
-    command: &[OsString],
+pub(in crate::cli) fn run(
+    mut command: Command,
     rules: &Rules,
     quiet: bool,
     interrupted: &AtomicBool,
 ) -> Result<Ran, Trouble> {
-    let (program, arguments) = command.split_first().ok_or_else(|| wrong("it is empty"))?;
-    let mut child = Command::new(program)
-        .args(arguments)
+    let mut child = command
         // A process group in the background may not read from a terminal.
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -83,7 +89,7 @@ pub(super) fn run(
         .process_group(0)
         .spawn()
         .map_err(|error| {
-            let name = program.to_string_lossy();
+            let name = command.get_program().to_string_lossy();
             wrong(format!("could not start `{name}`: {error}"))
         })?;
     let heard = Arc::new(Mutex::new(Heard::default()));

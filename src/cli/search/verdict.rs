@@ -20,7 +20,7 @@ const PATTERN: usize = 1 << 20;
 
 /// How runs are judged.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(in crate::cli) struct Rules {
     /// What a line says when memory ran out.
     pub(super) pattern: Regex,
     /// The exit code that says so.
@@ -30,8 +30,17 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// What frameworks say, within a time.
+    pub(in crate::cli) fn usual(patience: Option<Duration>) -> Result<Rules, Trouble> {
+        Rules::of(USUAL, None, patience)
+    }
+
     pub(super) fn read(arguments: &Search) -> Result<Rules, Trouble> {
         let pattern = arguments.oom_pattern.as_deref().unwrap_or(USUAL);
+        Rules::of(pattern, arguments.oom_exit, arguments.timeout)
+    }
+
+    fn of(pattern: &str, exit: Option<u8>, patience: Option<Duration>) -> Result<Rules, Trouble> {
         let compiled = RegexBuilder::new(pattern)
             // Letters without case are those of ASCII; anything may come before and after what is no UTF-8.
             .unicode(false)
@@ -40,8 +49,8 @@ impl Rules {
             .build();
         Ok(Rules {
             pattern: compiled.map_err(|error| Trouble::flag("--oom-pattern", error.to_string()))?,
-            exit: arguments.oom_exit,
-            patience: arguments.timeout,
+            exit,
+            patience,
         })
     }
 

@@ -159,6 +159,7 @@ impl Jobs {
                 events: Events::new(is_shared),
                 elsewhere: Elsewhere::default(),
                 running: Mutex::default(),
+                answering: watch::Sender::default(),
                 told_by_agents: Mutex::default(),
                 wake: Notify::new(),
                 for_agents: watch::Sender::default(),

@@ -13,10 +13,11 @@ use super::lower::{Walk, refused};
 use super::modules::Call;
 use super::recorded::types;
 use super::side_table::{self, Flat, TABLE};
-use crate::aten::schema::GraphText;
+use crate::aten::schema::{GraphText, TensorMeta};
 use crate::aten::{Scope, dtype};
 use crate::bounded::{List, clause, shorten, shorten_sentence};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, UntracedFunction, ValueId};
+use crate::shape::{DType, Extent, broadcast};
 
 /// How many functions a note names.
 const NAMED: usize = 8;
@@ -274,14 +275,12 @@ impl<'a> Walk<'a> {
         }
         let types = types(&backward.graph);
         let mut outputs = Vec::new();
-        for (index, name) in text.outputs.iter().enumerate() {
+        for (index, output) in text.outputs.iter().enumerate() {
+            let made = value(output)?;
             let gradient = match &backward.gradients[index] {
                 Some(name) => {
                     let recorded = types.get(name.as_ref()).copied();
-                    let recorded = recorded.ok_or_else(|| {
-                        refused(at)(format!("the gradient {name:?} is not in tensor_values"))
-                    })?;
-                    let (dtype, shape) = self.typed(recorded).map_err(refused(at))?;
+                    let (dtype, shape) = self.gradient((name, recorded), (output, made), at)?;
                     let inner = inside.input(name, dtype, shape, Content::Normal);
                     tensors.insert(name, inner);
                     Some(inner)
@@ -289,7 +288,7 @@ impl<'a> Walk<'a> {
                 None => None,
             };
             outputs.push(FunctionOutput {
-                value: value(name)?,
+                value: made,
                 gradient,
                 differentiable: text.differentiable[index],
             });
@@ -305,6 +304,7 @@ impl<'a> Walk<'a> {
             Err(reason) => return Ok(Err(reason)),
         };
         let results = inside.results(backward, at)?;
+        self.check_results(&inside, text, (&arguments, &results), at)?;
         let mut graph = inside.builder.finish(any, any);
         side_table::read_releases(
             (backward.operators, backward.values),
@@ -326,6 +326,46 @@ impl<'a> Walk<'a> {
             backward_autocast: text.backward_autocast,
             backward: graph,
         }))
+    }
+
+    /// The type of a gradient, which has the shape of what it is of.
+    fn gradient(
+        &mut self,
+        (name, recorded): (&str, Option<&TensorMeta<'_>>),
+        (output, made): (&str, ValueId),
+        at: &str,
+    ) -> Result<(DType, Vec<Extent>), ExportedError> {
+        let recorded = recorded
+            .ok_or_else(|| refused(at)(format!("the gradient {name:?} is not in tensor_values")))?;
+        let (dtype, shape) = self.typed(recorded).map_err(refused(at))?;
+        let of = &self.builder.value(made).shape;
+        if shape != *of {
+            return Err(refused(at)(format!(
+                "the gradient {name:?} has the shape {shape:?}, and {output:?}, whose it is, {of:?}"
+            )));
+        }
+        Ok((dtype, shape))
+    }
+
+    /// Refuses gradients of arguments that autograd cannot sum up to their shapes.
+    fn check_results(
+        &self,
+        inside: &Inside<'_>,
+        text: &FunctionText<'_>,
+        (arguments, results): (&[ValueId], &[Option<ValueId>]),
+        at: &str,
+    ) -> Result<(), ExportedError> {
+        for ((input, name), result) in arguments.iter().zip(&text.inputs).zip(results) {
+            let Some(result) = result else { continue };
+            let [from, to] = [inside.builder.value(*result), self.builder.value(*input)];
+            if !matches!(broadcast(&to.shape, &from.shape), Ok(both) if both == from.shape) {
+                return Err(refused(at)(format!(
+                    "the gradient of {name:?} has the shape {:?}, and {name:?} has {:?}",
+                    from.shape, to.shape
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The same walk, into a graph of its own that shares nothing but sizes; or, as a clause, why not.

@@ -28,6 +28,15 @@ const LORA: [&str; 5] = [
     "target_modules",
 ];
 
+/// Others of them, which change what is computed or trained.
+const NOT_BUILT: [&str; 5] = [
+    "use_dora",
+    "bias",
+    "modules_to_save",
+    "layers_to_transform",
+    "rank_pattern",
+];
+
 /// The layers that PEFT adapts where nobody names any, by `model_type`
 /// (`TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` in PEFT 0.21's `utils/constants.py`).
 const DEFAULT_TARGETS: &[(&[&str], &[&str])] = &[
@@ -209,6 +218,14 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {
     let Some(value) = fields.get("lora") else {
         return Ok(None);
     };
+    let any = Fields::any(value, &fields.at("lora"), "lora")?;
+    if let Some(member) = NOT_BUILT.iter().find(|member| any.get(member).is_some()) {
+        let problem = format!(
+            "adapters are not built with {member}; `batchfit export`, of batchfit's Python client, writes the graph of a model that PEFT \
+             has adapted, and --model takes it"
+        );
+        return Err(Invalid::at(any.at(member), problem));
+    }
     let lora = Fields::of(value, &fields.at("lora"), "lora", &LORA)?;
     let targets = match lora.get("target_modules") {
         None => None,

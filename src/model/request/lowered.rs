@@ -100,6 +100,7 @@ impl Request {
             stored: self.stored(),
             trains: variants.clone().any(|variant| variant.mode == Mode::Train),
             is_checkpointed: variants.all(|variant| variant.checkpointing != Checkpointing::None),
+            soaks: self.soak.is_some(),
         };
         let lowered = self.model.lower(assumptions, run);
         let mut lowered = lowered.map_err(|invalid| match &self.lengths {

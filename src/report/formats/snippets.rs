@@ -219,9 +219,8 @@ fn words(answer: &Answer) -> Words {
                 ("reduce_dtype", policy.reduce_dtype),
                 ("output_dtype", policy.output_dtype),
             ];
-            let typed = |(name, dtype): (&str, Option<DType>)| {
-                Some(format!("{name}=torch.{}", named(dtype?)))
-            };
+            let typed =
+                |(name, dtype): (&str, Option<DType>)| Some(format!("{name}=torch.{}", dtype?));
             let reshard = Value::from(sharded.reshard_after_forward);
             words.extend([
                 ("fsdp2", is(true)),
@@ -284,14 +283,6 @@ fn literal(value: &Value) -> String {
 
 fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
-}
-
-fn named(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BFloat16 => "bfloat16",
-        DType::Float16 => "float16",
-        _ => "float32",
-    }
 }
 
 /// How many tokens or pixels samples have: of several lengths the longest, and of none the preset's own.

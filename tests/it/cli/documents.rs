@@ -51,12 +51,13 @@ fn commands(page: &str) -> Vec<Shown> {
 /// Commands that need more than the program itself: a GPU, cuDNN, Python's packages, a server that is up or was and left a database, files of
 /// the repository, time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 17] = [
+    const WORDS: [&str; 18] = [
         "--ask-cudnn",
         "cuda:",
         "batchfit agent",
         "batchfit calibrate",
         "--on local",
+        "batchfit run ",
         "batchfit db ",
         "batchfit keys ",
         "batchfit config ",

@@ -27,6 +27,7 @@ mod shell;
 mod soak;
 mod times;
 mod together;
+mod virtual_gpu;
 mod what;
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Custom autograd functions: the step programs of models that call them agree with recorded ones in every
 //! event.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use batchfit::compile::compile;
@@ -67,7 +67,7 @@ const BLOOM_UNMATCHED: usize = 7;
 
 #[test]
 fn custom_functions_allocate_and_free_what_pytorch_does() {
-    let graphs: HashMap<String, Value> = serde_json::from_str(&unpacked("graphs.json")).unwrap();
+    let graphs = graphs();
     let mut different = Vec::new();
     let recorded = unpacked("sequences.txt");
     for case in recorded.split("# ").filter(|case| !case.is_empty()) {
@@ -95,9 +95,12 @@ fn custom_functions_allocate_and_free_what_pytorch_does() {
     assert!(different.is_empty(), "{}", different.join("\n"));
 }
 
+pub(crate) fn graphs() -> BTreeMap<String, Value> {
+    serde_json::from_str(&unpacked("graphs.json")).unwrap()
+}
+
 fn document(name: &str) -> Value {
-    let graphs: HashMap<String, Value> = serde_json::from_str(&unpacked("graphs.json")).unwrap();
-    graphs[name].clone()
+    graphs()[name].clone()
 }
 
 fn refusal(document: &Value) -> String {
@@ -189,4 +192,39 @@ fn what_a_call_saves_may_not_have_been_let_go_of() {
     releases[0][0] = json!(1);
 
     assert!(refusal(&document).contains("let go of before its last use"));
+}
+
+#[test]
+fn a_gradient_has_the_shape_of_what_it_is_of() {
+    let mut tried = 0;
+    for (name, graph) in graphs() {
+        for (call, function) in graph["batchfit"]["functions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .enumerate()
+        {
+            let backward = &function["backward"];
+            let gradients = backward["gradients"].as_array().into_iter().flatten();
+            for gradient in gradients.filter_map(Value::as_str) {
+                for change in [
+                    json!([]),
+                    json!([{"as_int": 1}, {"as_int": 2}, {"as_int": 3}]),
+                ] {
+                    let mut document = graph.clone();
+                    let typed = &mut document["batchfit"]["functions"][call]["backward"]["graph"]["tensor_values"]
+                        [gradient];
+                    if typed["sizes"] == change {
+                        continue;
+                    }
+                    typed["sizes"] = change;
+                    let refusal = refusal(&document);
+                    assert!(refusal.contains("has the shape"), "{name}: {refusal}");
+                    tried += 1;
+                }
+            }
+        }
+    }
+
+    assert!(tried > 50, "{tried}");
 }

@@ -1,7 +1,7 @@
 //! Step programs against recorded PyTorch runs.
 
 mod collectives;
-mod functions;
+pub(crate) mod functions;
 mod gaps;
 mod generation;
 mod gradients;

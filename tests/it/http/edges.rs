@@ -163,6 +163,13 @@ impl io::Write for Log {
 
 #[tokio::test]
 async fn refusing_for_now_is_no_error_of_the_service() {
+    let limits = Limits {
+        queued: 0,
+        ..Limits::default()
+    };
+    let service = Service::limited(Scripted::default(), limits).await;
+    // Whoever logs a line first decides for all threads whether anyone reads it; here nobody has, and the subscriber asks anew.
+    service.post("/v1/fits", RESNET).await;
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -170,11 +177,6 @@ async fn refusing_for_now_is_no_error_of_the_service() {
         .with_ansi(false)
         .finish();
     let logging = tracing::subscriber::set_default(subscriber);
-    let limits = Limits {
-        queued: 0,
-        ..Limits::default()
-    };
-    let service = Service::limited(Scripted::default(), limits).await;
 
     let full = service.post("/v1/fits", RESNET).await;
     service.stop().await;

@@ -1,16 +1,17 @@
 //! Whatever is written, reading it ends with an answer or a problem, never a panic.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use batchfit::compile::compile;
 use batchfit::model::exported::UnknownOps;
-use batchfit::model::{RequestDocument, exported};
+use batchfit::model::{RequestDocument, Variant, exported};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 
 use super::{golden_json, request};
-use crate::compile::H200;
+use crate::compile::{H200, functions};
 use crate::sample::sample;
 
 /// Something to put in place of a part of a document.
@@ -285,5 +286,23 @@ proptest! {
         let mut graph = golden_json("gpt2");
         mutate(&mut graph, &changes);
         let _ = exported::parse_value(&graph);
+    }
+}
+
+/// Custom functions bring types of their own. Without the largest, whose graph takes long to compile.
+static FUNCTIONS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let graphs = functions::graphs().into_iter();
+    let small = graphs.filter(|(name, _)| name != "bloom");
+    small.map(|(_, graph)| graph).collect()
+});
+
+proptest! {
+    #[test]
+    fn no_custom_function_panics(which in any::<Index>(), changes in changes()) {
+        let mut graph = which.get(&FUNCTIONS).clone();
+        mutate(&mut graph["batchfit"]["functions"], &changes);
+        if let Ok(read) = exported::parse_value(&graph) {
+            drop(compile(&read.graph, &Variant::default(), H200));
+        }
     }
 }

@@ -33,7 +33,9 @@ fn observation(largest: u64) -> impl Strategy<Value = Observation> {
 
 fn terms() -> impl Strategy<Value = Terms> {
     let some = |most: u64| prop_oneof![Just(None), (1..=most).prop_map(Some)];
-    (some(1 << 36), some(5000), 1..5_u64, 1..200_u64, some(2000)).prop_map(
+    // Less than 64 MiB is refused.
+    let limit = prop_oneof![Just(None), (64_u64 << 20..=1 << 36).prop_map(Some)];
+    (limit, some(5000), 1..5_u64, 1..200_u64, some(2000)).prop_map(
         |(memory_limit, target_batch, world_size, start_batch, max_batch)| {
             let start_batch = max_batch.map_or(start_batch, |most: u64| start_batch.min(most));
             let document = json!({

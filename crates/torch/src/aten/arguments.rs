@@ -183,6 +183,8 @@ impl<'a> Arguments<'a> {
                 // What follows from values has no number while tracing.
                 Ok(self.scope.numbers.get(&**symbol).copied().unwrap_or(1.0))
             }
+            // PyTorch takes the only element of a tensor (`.item()`), which follows from values too.
+            Arg::Tensor(value) if self.shape(self.value(value)?).is_empty() => Ok(1.0),
             _ => Err(format!("its argument {name:?} is not a number")),
         }
     }

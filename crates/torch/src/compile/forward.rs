@@ -467,7 +467,16 @@ impl Forward {
             asks_for: self.type_asked_for(index),
             of_buffer: node.inputs.first().is_some_and(|id| self.is_buffer(*id)),
         };
-        node.op.run(eager, &operands, &context)
+        let made = node.op.run(eager, &operands, &context)?;
+        debug_assert!(
+            made.iter()
+                .zip(context.results)
+                .all(|(made, said)| made.shape.len() == said.len()),
+            "{} makes {made:?} where the graph has {:?}",
+            node.op.name(),
+            context.results
+        );
+        Ok(made)
     }
 
     /// The type of the tensor whose type a cast asks for, as it is now.

@@ -261,7 +261,9 @@ pub(in crate::ops) fn compare(folder: &str) -> BTreeSet<String> {
             arguments: words.map(argument).collect(),
         };
 
-        let ours = call.run().events;
+        let done = call.run();
+        let ours = done.events;
+        assert_eq!(done.result.1, done.inferred.1, "{line}");
 
         if ours != theirs.trim() {
             different.push(format!("{line}\n  ours {ours}"));

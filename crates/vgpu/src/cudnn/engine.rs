@@ -216,4 +216,3 @@ fn in_words(card: &config::Card) -> String {
         card.l2_cache,
     )
 }
-

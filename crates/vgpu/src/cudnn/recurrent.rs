@@ -321,13 +321,27 @@ fn set_dropout(descriptor: usize, handle: u64, share: c_float) -> Status {
 
 /// `cudnnSetDropoutDescriptor`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnSetDropoutDescriptor(descriptor: usize, handle: u64, share: c_float, _states: Opaque, _bytes: usize, _seed: c_ulonglong) -> Status {
+pub extern "C" fn cudnnSetDropoutDescriptor(
+    descriptor: usize,
+    handle: u64,
+    share: c_float,
+    _states: Opaque,
+    _bytes: usize,
+    _seed: c_ulonglong,
+) -> Status {
     set_dropout(descriptor, handle, share)
 }
 
 /// `cudnnRestoreDropoutDescriptor`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnRestoreDropoutDescriptor(descriptor: usize, handle: u64, share: c_float, _states: Opaque, _bytes: usize, _seed: c_ulonglong) -> Status {
+pub extern "C" fn cudnnRestoreDropoutDescriptor(
+    descriptor: usize,
+    handle: u64,
+    share: c_float,
+    _states: Opaque,
+    _bytes: usize,
+    _seed: c_ulonglong,
+) -> Status {
     set_dropout(descriptor, handle, share)
 }
 

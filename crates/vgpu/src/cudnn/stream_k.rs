@@ -12,10 +12,8 @@ pub(super) fn workspace(configuration: Opaque, call: &Convolution, card: &Card) 
     if (card.major, card.minor) != (9, 0) || card.multiprocessors <= 0 || card.memory_clock <= 0 {
         return None;
     }
-    let processor = Processor {
-        multiprocessors: u64::try_from(card.multiprocessors).ok()?,
-        clocks: f64::from(card.clock) / f64::from(card.memory_clock),
-    };
+    let processor =
+        Processor { multiprocessors: u64::try_from(card.multiprocessors).ok()?, clocks: f64::from(card.clock) / f64::from(card.memory_clock) };
     let number = u32::try_from(engine::engine_number(configuration)?).ok()?;
     if !ENGINES.contains(&number) {
         return None;
@@ -82,17 +80,7 @@ const WITHOUT_DEVICE: u64 = 18;
 
 /// How many clusters of so many blocks run at a time on 132 multiprocessors: by what an H200 and an H100 keep. A cluster cannot span the
 /// parts that a chip is made of.
-const CLUSTERS: [(u64, u64); 9] = [
-    (2, 66),
-    (3, 39),
-    (4, 30),
-    (5, 22),
-    (6, 17),
-    (7, 15),
-    (8, 15),
-    (12, 7),
-    (16, 7),
-];
+const CLUSTERS: [(u64, u64); 9] = [(2, 66), (3, 39), (4, 30), (5, 22), (6, 17), (7, 15), (8, 15), (12, 7), (16, 7)];
 
 /// Bytes beside parts of sums: a count of tiles for those who fetch them, which is there where there are more tiles than multiprocessors, and
 /// what aligns it.
@@ -133,8 +121,7 @@ impl Kernel {
             20 => ([256, 96], [11.5, 12.0, 0.3]),
             _ => return None,
         };
-        let is_slow_in_bfloat16 = matches!(engine, 62 | 65)
-            || engine == 67 && call.pass != Pass::Forward;
+        let is_slow_in_bfloat16 = matches!(engine, 62 | 65) || engine == 67 && call.pass != Pass::Forward;
         // These are taken to compute in bfloat16 at eight times the speed.
         let speed = match call.kind {
             Type::BFloat16 if is_slow_in_bfloat16 => 8.0,
@@ -145,11 +132,7 @@ impl Kernel {
             depth,
             cluster: [knob(CLUSTER_ROWS)?.max(1), knob(CLUSTER_COLUMNS)?.max(1)],
             splits: knob(WORKSPACE)? == 0,
-            weights: Weights {
-                level,
-                level_of_rest,
-                split_of_rest,
-            },
+            weights: Weights { level, level_of_rest, split_of_rest },
             pace: speed * 32.0 / depth as f64,
         })
     }
@@ -161,11 +144,7 @@ impl Kernel {
             Some(bytes) if product.tiles > WITHOUT_DEVICE => bytes,
             _ => alone,
         };
-        let counter = if product.tiles > card.multiprocessors {
-            COUNTER
-        } else {
-            0
-        };
+        let counter = if product.tiles > card.multiprocessors { COUNTER } else { 0 };
         if !self.splits {
             return bytes + counter;
         }
@@ -183,8 +162,7 @@ impl Kernel {
     /// The product of matrices that a convolution is to it.
     fn product(&self, call: &Convolution) -> Product {
         let (Convolution { x, w, y, .. }, groups) = (*call, call.groups());
-        let pixels =
-            |[samples, _, depth, height, width]: [u64; 5]| samples * depth * height * width;
+        let pixels = |[samples, _, depth, height, width]: [u64; 5]| samples * depth * height * width;
         let taps = w[2] * w[3] * w[4];
         let (inputs, outputs) = (x[1] / groups, y[1] / groups);
         let [rows, columns] = self.tile;
@@ -194,42 +172,21 @@ impl Kernel {
             of_group => groups * of_group.div_ceil(width),
         };
         let [down, across, steps] = match call.pass {
-            Pass::Forward => [
-                pixels(y).div_ceil(rows),
-                shared(y[1], columns),
-                inputs
-                    .max(x[1].min(columns) * u64::from(groups > 1))
-                    .div_ceil(self.depth)
-                    * taps,
-            ],
-            Pass::GradInput => [
-                pixels(x).div_ceil(rows),
-                shared(x[1], columns),
-                outputs.div_ceil(self.depth) * taps,
-            ],
-            Pass::GradWeight => [
-                shared(y[1], rows),
-                inputs.div_ceil(columns) * taps,
-                pixels(y).div_ceil(self.depth),
-            ],
+            Pass::Forward => {
+                [pixels(y).div_ceil(rows), shared(y[1], columns), inputs.max(x[1].min(columns) * u64::from(groups > 1)).div_ceil(self.depth) * taps]
+            }
+            Pass::GradInput => [pixels(x).div_ceil(rows), shared(x[1], columns), outputs.div_ceil(self.depth) * taps],
+            Pass::GradWeight => [shared(y[1], rows), inputs.div_ceil(columns) * taps, pixels(y).div_ceil(self.depth)],
         };
         let [along, beside] = self.cluster;
-        Product {
-            tiles: down * across,
-            clusters: down.div_ceil(along) * across.div_ceil(beside),
-            steps,
-        }
+        Product { tiles: down * across, clusters: down.div_ceil(along) * across.div_ceil(beside), steps }
     }
 
     fn split(&self, product: &Product, card: &Processor) -> Split {
         let wave = clusters(card.multiprocessors, self.cluster[0] * self.cluster[1]);
         let (waves, tiles) = (product.clusters / wave, product.clusters % wave);
         let most = wave.checked_div(tiles).unwrap_or(0);
-        let parts = if waves == 0 {
-            self.parts_of_all(product.steps, most, card)
-        } else {
-            self.parts_of_rest(product.steps, most, card)
-        };
+        let parts = if waves == 0 { self.parts_of_all(product.steps, most, card) } else { self.parts_of_rest(product.steps, most, card) };
         Split { tiles, parts }
     }
 
@@ -243,9 +200,7 @@ impl Kernel {
             return most.min(steps / longest);
         }
         let level = (self.weights.level + card.slower()) * self.pace;
-        cheapest(steps, most, 1, |parts| {
-            steps.div_ceil(parts) as f64 + level * levels(parts)
-        })
+        cheapest(steps, most, 1, |parts| steps.div_ceil(parts) as f64 + level * levels(parts))
     }
 
     /// Into how many parts the sums of those tiles are split that are left after whole waves.
@@ -256,10 +211,7 @@ impl Kernel {
         let split = self.weights.split_of_rest * self.pace;
         cheapest(steps, most, SHORTEST * 32 / self.depth, |parts| {
             let share = 1.0 / parts as f64;
-            steps as f64 * share
-                + level * waiting(parts)
-                + 0.1 * levels(parts)
-                + split * (1.0 - share)
+            steps as f64 * share + level * waiting(parts) + 0.1 * levels(parts) + split * (1.0 - share)
         })
     }
 }

@@ -141,3 +141,57 @@ pub unsafe fn image<'a>(image: *const u8) -> Option<&'a [u8]> {
     let length = sections_end.max(programs_end);
     (length <= LARGEST).then(|| std::slice::from_raw_parts(image, length as usize))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::kernels;
+
+    /// An image of one section of code, its information, and the names of both.
+    fn image() -> Vec<u8> {
+        let names = b"\0.text.k\0.nv.info.k\0.nv.info\0";
+        let parameter = [4, 0x17, 12, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 16, 0];
+        let registers = [4, 0x2f, 8, 0, 1, 0, 0, 0, 40, 0, 0, 0];
+        let mut image = b"\x7fELF".to_vec();
+        image.resize(64, 0);
+        let mut table = Vec::new();
+        for (name, bytes, symbol) in [(0, &names[..], 0), (1, &[], 1), (9, &parameter[..], 0), (20, &registers[..], 0)] {
+            let mut header = [0; 64];
+            header[..4].copy_from_slice(&u32::to_le_bytes(name));
+            header[24..32].copy_from_slice(&(image.len() as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            header[44..48].copy_from_slice(&u32::to_le_bytes(symbol));
+            image.extend(bytes);
+            table.extend(header);
+        }
+        let start = image.len() as u64;
+        image[40..48].copy_from_slice(&start.to_le_bytes());
+        image[58..64].copy_from_slice(&[64, 0, 4, 0, 0, 0]);
+        image.extend(table);
+        image
+    }
+
+    #[test]
+    fn an_image_says_what_its_kernels_take() {
+        let found = kernels(&image()).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].name.as_c_str(), found[0].registers), (c"k", 40));
+        assert_eq!(found[0].parameters, [(8, 4)]);
+    }
+
+    #[test]
+    fn a_damaged_image_is_read_to_its_end_at_most() {
+        let whole = image();
+        for end in 0..whole.len() {
+            kernels(&whole[..end]);
+        }
+        for place in 0..whole.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut image = whole.clone();
+                image[place..(place + 8).min(whole.len())].fill(value);
+                kernels(&image);
+                image[place..].fill(value);
+                kernels(&image);
+            }
+        }
+    }
+}

@@ -133,7 +133,10 @@ pub unsafe extern "C" fn cuMemAddressReserve(address: *mut u64, bytes: usize, al
 pub extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> Status {
     let bytes = bytes as u64;
     let mapped = mapped();
-    if !is_reserved(address, bytes) || memory::block_of(address) != Some((address, bytes)) || mapped.mappings.range(address..address + bytes).next().is_some() {
+    if !is_reserved(address, bytes)
+        || memory::block_of(address) != Some((address, bytes))
+        || mapped.mappings.range(address..address + bytes).next().is_some()
+    {
         return INVALID_VALUE;
     }
     status(memory::unreserve(address))

@@ -89,8 +89,9 @@ impl Side {
             3 => return Err(NOT_SUPPORTED),
             _ => return Err(INVALID_VALUE),
         };
-        let offset = self.y.checked_mul(self.pitch).and_then(|rows| rows.checked_add(self.x));
-        offset.and_then(|offset| base.checked_add(offset as u64)).ok_or(INVALID_VALUE)
+        let offset = self.y.checked_mul(self.pitch).and_then(|rows| rows.checked_add(self.x)).ok_or(INVALID_VALUE)? as u64;
+        // What begins on a device stays there.
+        if bytes::is_memory(base, offset.saturating_add(1)) { Ok(base + offset) } else { Err(INVALID_VALUE) }
     }
 }
 
@@ -132,7 +133,11 @@ unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height:
     let Some(width) = width.checked_mul(pattern.len()) else {
         return INVALID_VALUE;
     };
-    if width > pitch || to % pattern.len() as u64 != 0 { INVALID_VALUE } else { bytes::fill_rows(to, pitch as u64, pattern, width as u64, height as u64) }
+    if width > pitch || to % pattern.len() as u64 != 0 {
+        INVALID_VALUE
+    } else {
+        bytes::fill_rows(to, pitch as u64, pattern, width as u64, height as u64)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -228,7 +233,13 @@ pub unsafe extern "C" fn cuPointerGetAttributes(count: c_uint, attributes: *cons
         let (attribute, place) = (attributes.add(index).read_unaligned(), to.add(index).read_unaligned());
         if !place.is_null() && cuPointerGetAttribute(place, attribute, address) != SUCCESS {
             let is_wide = matches!(attribute, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20);
-            let bytes = if is_wide { 8 } else if matches!(attribute, 2 | 9 | 16) { 4 } else { 1 };
+            let bytes = if is_wide {
+                8
+            } else if matches!(attribute, 2 | 9 | 16) {
+                4
+            } else {
+                1
+            };
             place.cast::<u8>().write_bytes(0, bytes);
         }
     }

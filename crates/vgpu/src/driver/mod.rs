@@ -204,7 +204,13 @@ pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, function: *mut *m
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(name: *const c_char, function: *mut *mut c_void, version: c_int, _flags: u64, found: *mut c_int) -> Status {
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    _flags: u64,
+    found: *mut c_int,
+) -> Status {
     give_entry_point(name, function, version, found)
 }
 

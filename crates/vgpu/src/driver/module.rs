@@ -237,13 +237,19 @@ fn blocks(function: &Function, threads: u32, dynamic_shared: usize) -> u32 {
     let warps = threads.div_ceil(WARP);
     let by_threads = card().threads_per_multiprocessor as u32 / (warps * WARP);
     let registers = (function.kernel.registers.clamp(1, MOST_REGISTERS) * WARP).next_multiple_of(REGISTER_UNIT) * warps;
-    let shared = u64::from(function.kernel.shared) + dynamic_shared as u64 + if card().major >= 8 { RESERVED_SHARED } else { 0 };
+    let shared =
+        u64::from(function.kernel.shared).saturating_add(dynamic_shared as u64).saturating_add(if card().major >= 8 { RESERVED_SHARED } else { 0 });
     let by_shared = card().shared_per_multiprocessor as u64 / shared.max(1);
     by_threads.min(ALL_REGISTERS / registers).min(by_shared as u32).min(card().blocks_per_multiprocessor as u32)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: *mut c_int, function: u64, threads: c_int, dynamic_shared: usize) -> Status {
+pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    count: *mut c_int,
+    function: u64,
+    threads: c_int,
+    dynamic_shared: usize,
+) -> Status {
     let threads = u32::try_from(threads).unwrap_or(0);
     if !(1..=MOST_THREADS).contains(&threads) {
         return INVALID_VALUE;

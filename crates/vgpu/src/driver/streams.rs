@@ -8,7 +8,14 @@ use crate::names::{done, same};
 use crate::status::{INVALID_VALUE, SUCCESS, Status};
 
 unsafe extern "C" {
-    fn cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const c_void, count: *mut usize) -> Status;
+    fn cudaStreamGetCaptureInfo_v2(
+        stream: u64,
+        status: *mut c_int,
+        id: *mut u64,
+        graph: *mut u64,
+        nodes: *mut *const c_void,
+        count: *mut usize,
+    ) -> Status;
 }
 
 /// The first form, which knows no graph.

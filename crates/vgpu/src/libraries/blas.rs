@@ -183,7 +183,13 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(descriptor: u64, attribu
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cublasLtMatmulDescGetAttribute(descriptor: u64, attribute: c_int, value: *mut u8, room: usize, written: *mut usize) -> Status {
+pub unsafe extern "C" fn cublasLtMatmulDescGetAttribute(
+    descriptor: u64,
+    attribute: c_int,
+    value: *mut u8,
+    room: usize,
+    written: *mut usize,
+) -> Status {
     // What was not set is zero: each attribute's default, or that of a program that set it when it was created.
     let Some(known) = DESCRIPTORS.with(descriptor, |known| known.get(&attribute).cloned()) else {
         return INVALID_VALUE;
@@ -254,7 +260,16 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cublasLtMatmulAlgoCheck(_handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, algorithm: *const [u64; 8], result: *mut Heuristic) -> Status {
+pub unsafe extern "C" fn cublasLtMatmulAlgoCheck(
+    _handle: u64,
+    _operation: u64,
+    _a: u64,
+    _b: u64,
+    _c: u64,
+    _d: u64,
+    algorithm: *const [u64; 8],
+    result: *mut Heuristic,
+) -> Status {
     if algorithm.is_null() {
         return INVALID_VALUE;
     }

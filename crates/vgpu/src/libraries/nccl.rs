@@ -95,7 +95,14 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(to: *mut u64, size: c_int, _id: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, _ids: c_int, _id: *const UniqueId, _config: *const c_void) -> Status {
+pub unsafe extern "C" fn ncclCommInitRankScalable(
+    to: *mut u64,
+    size: c_int,
+    rank: c_int,
+    _ids: c_int,
+    _id: *const UniqueId,
+    _config: *const c_void,
+) -> Status {
     create(to, size, rank, false)
 }
 
@@ -121,7 +128,14 @@ pub unsafe extern "C" fn ncclCommSplit(parent: u64, color: c_int, key: c_int, to
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommShrink(parent: u64, _excluded: *const c_int, count: c_int, to: *mut u64, _config: *const c_void, _flags: c_int) -> Status {
+pub unsafe extern "C" fn ncclCommShrink(
+    parent: u64,
+    _excluded: *const c_int,
+    count: c_int,
+    to: *mut u64,
+    _config: *const c_void,
+    _flags: c_int,
+) -> Status {
     let Some(parent) = find(parent) else {
         return INVALID_ARGUMENT;
     };
@@ -191,7 +205,13 @@ pub extern "C" fn ncclMemFree(address: u64) -> Status {
 const OWN_OPERATION: c_int = 64;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(operation: *mut c_int, _scalar: *const c_void, _kind: c_int, _residence: c_int, _communicator: u64) -> Status {
+pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
+    operation: *mut c_int,
+    _scalar: *const c_void,
+    _kind: c_int,
+    _residence: c_int,
+    _communicator: u64,
+) -> Status {
     give(operation, OWN_OPERATION)
 }
 
@@ -208,6 +228,12 @@ fn width(kind: c_int) -> Option<usize> {
 fn call(communicator: u64, count: usize, kind: c_int) -> Option<(Communicator, usize)> {
     let bytes = width(kind)?.checked_mul(count)?;
     Some((find(communicator)?, bytes))
+}
+
+/// Where the part of this rank begins, in a buffer of all ranks; `None` where that is no memory.
+fn own_part(buffer: u64, one: Communicator, bytes: usize) -> Option<u64> {
+    let before = one.rank.checked_mul(bytes)? as u64;
+    bytes::is_memory(buffer, before.checked_add(bytes as u64)?).then_some(buffer + before)
 }
 
 /// Copies between buffers of a collective; what nobody could read is only marked.
@@ -281,10 +307,8 @@ pub unsafe extern "C" fn ncclReduce(from: u64, to: u64, count: usize, kind: c_in
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| {
-        let own = (one.rank * bytes) as u64;
-        reduce(to, from.wrapping_add(own), bytes, kind, operation, one)
-    })
+    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
+    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| reduce(to, from, bytes, kind, operation, one))
 }
 
 #[unsafe(no_mangle)]
@@ -342,13 +366,14 @@ pub unsafe extern "C" fn ncclGather(from: u64, to: u64, count: usize, kind: c_in
 /// Every rank sends here what this one sends to itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| spread(to, from.wrapping_add((one.rank * bytes) as u64), bytes, one))
+    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
+    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| spread(to, from, bytes, one))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
     match call(communicator, count, kind) {
-        Some((one, bytes)) if one.rank as c_int == root => move_bytes(to, from.wrapping_add((one.rank * bytes) as u64), bytes),
+        Some((one, bytes)) if one.rank as c_int == root => own_part(from, one, bytes).map_or(INVALID_ARGUMENT, |from| move_bytes(to, from, bytes)),
         Some((_, bytes)) => forget(to, bytes),
         None => INVALID_ARGUMENT,
     }

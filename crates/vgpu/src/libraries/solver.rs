@@ -206,13 +206,13 @@ macro_rules! of_type {
 }
 
 of_type! { 4; cusolverDnSpotrf_bufferSize cusolverDnSgetrf_bufferSize cusolverDnSgeqrf_bufferSize cusolverDnSsytrf_bufferSize cusolverDnSgesvd_bufferSize
-    cusolverDnSorgqr_bufferSize cusolverDnSormqr_bufferSize cusolverDnSsyevd_bufferSize cusolverDnSsyevj_bufferSize cusolverDnSgesvdj_bufferSize }
+cusolverDnSorgqr_bufferSize cusolverDnSormqr_bufferSize cusolverDnSsyevd_bufferSize cusolverDnSsyevj_bufferSize cusolverDnSgesvdj_bufferSize }
 of_type! { 8; cusolverDnDpotrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnDgeqrf_bufferSize cusolverDnDsytrf_bufferSize cusolverDnDgesvd_bufferSize
-    cusolverDnDorgqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnDsyevd_bufferSize cusolverDnDsyevj_bufferSize cusolverDnDgesvdj_bufferSize }
+cusolverDnDorgqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnDsyevd_bufferSize cusolverDnDsyevj_bufferSize cusolverDnDgesvdj_bufferSize }
 of_type! { 8; cusolverDnCpotrf_bufferSize cusolverDnCgetrf_bufferSize cusolverDnCgeqrf_bufferSize cusolverDnCsytrf_bufferSize cusolverDnCgesvd_bufferSize
-    cusolverDnCungqr_bufferSize cusolverDnCunmqr_bufferSize cusolverDnCheevd_bufferSize cusolverDnCheevj_bufferSize cusolverDnCgesvdj_bufferSize }
+cusolverDnCungqr_bufferSize cusolverDnCunmqr_bufferSize cusolverDnCheevd_bufferSize cusolverDnCheevj_bufferSize cusolverDnCgesvdj_bufferSize }
 of_type! { 16; cusolverDnZpotrf_bufferSize cusolverDnZgetrf_bufferSize cusolverDnZgeqrf_bufferSize cusolverDnZsytrf_bufferSize cusolverDnZgesvd_bufferSize
-    cusolverDnZungqr_bufferSize cusolverDnZunmqr_bufferSize cusolverDnZheevd_bufferSize cusolverDnZheevj_bufferSize cusolverDnZgesvdj_bufferSize }
+cusolverDnZungqr_bufferSize cusolverDnZunmqr_bufferSize cusolverDnZheevd_bufferSize cusolverDnZheevj_bufferSize cusolverDnZgesvdj_bufferSize }
 
 /// Functions of a batch, whose number follows what the size goes to.
 macro_rules! batched {
@@ -253,7 +253,16 @@ batched! {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXpotrf_bufferSize(
-    handle: u64, _parameters: u64, upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    handle: u64,
+    _parameters: u64,
+    upper: c_int,
+    n: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _compute: c_int,
+    on_device: *mut usize,
+    on_host: *mut usize,
 ) -> Status {
     let size = || Some(((potrf(upper, edge(n)?, width(kind)?) + MORE).next_multiple_of(32), 0));
     give_bytes(handle, on_device, on_host, size())
@@ -261,7 +270,18 @@ pub unsafe extern "C" fn cusolverDnXpotrf_bufferSize(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXgeqrf_bufferSize(
-    handle: u64, _parameters: u64, _m: i64, n: i64, kind: c_int, _a: Matrix, _lda: i64, _tau_kind: c_int, _tau: Matrix, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    handle: u64,
+    _parameters: u64,
+    _m: i64,
+    n: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _tau_kind: c_int,
+    _tau: Matrix,
+    _compute: c_int,
+    on_device: *mut usize,
+    on_host: *mut usize,
 ) -> Status {
     let size = || Some((geqrf(edge(n)?) * width(kind)? + MORE, 0));
     give_bytes(handle, on_device, on_host, size())
@@ -269,7 +289,19 @@ pub unsafe extern "C" fn cusolverDnXgeqrf_bufferSize(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXsyevd_bufferSize(
-    handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    handle: u64,
+    _parameters: u64,
+    _job: c_int,
+    _upper: c_int,
+    n: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _w_kind: c_int,
+    _w: Matrix,
+    _compute: c_int,
+    on_device: *mut usize,
+    on_host: *mut usize,
 ) -> Status {
     let size = || Some((syevd(edge(n)?) * width(kind)? + MORE, 0));
     give_bytes(handle, on_device, on_host, size())
@@ -278,7 +310,20 @@ pub unsafe extern "C" fn cusolverDnXsyevd_bufferSize(
 /// As often what one needs; what was read is less by 0.1 % at most.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXsyevBatched_bufferSize(
-    handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize, on_host: *mut usize, batch: i64,
+    handle: u64,
+    _parameters: u64,
+    _job: c_int,
+    _upper: c_int,
+    n: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _w_kind: c_int,
+    _w: Matrix,
+    _compute: c_int,
+    on_device: *mut usize,
+    on_host: *mut usize,
+    batch: i64,
 ) -> Status {
     let size = || Some(((syevd(edge(n)?) - 67) * width(kind)? * edge(batch)? + MORE, 0));
     give_bytes(handle, on_device, on_host, size())
@@ -287,8 +332,25 @@ pub unsafe extern "C" fn cusolverDnXsyevBatched_bufferSize(
 /// Read from 512 on, within 600 bytes for a width of 4; below, at most 120 KB less than was read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXgeev_bufferSize(
-    handle: u64, _parameters: u64, _left: c_int, _right: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _vl_kind: c_int, _vl: Matrix, _ldvl: i64, _vr_kind: c_int, _vr: Matrix,
-    _ldvr: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    handle: u64,
+    _parameters: u64,
+    _left: c_int,
+    _right: c_int,
+    n: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _w_kind: c_int,
+    _w: Matrix,
+    _vl_kind: c_int,
+    _vl: Matrix,
+    _ldvl: i64,
+    _vr_kind: c_int,
+    _vr: Matrix,
+    _ldvr: i64,
+    _compute: c_int,
+    on_device: *mut usize,
+    on_host: *mut usize,
 ) -> Status {
     let size = || {
         let (edge, width) = (edge(n)?, width(kind)?);
@@ -299,7 +361,19 @@ pub unsafe extern "C" fn cusolverDnXgeev_bufferSize(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cusolverDnXsytrs_bufferSize(
-    handle: u64, _upper: c_int, n: i64, _columns: i64, kind: c_int, _a: Matrix, _lda: i64, _pivots: Matrix, _b_kind: c_int, _b: Matrix, _ldb: i64, on_device: *mut usize, on_host: *mut usize,
+    handle: u64,
+    _upper: c_int,
+    n: i64,
+    _columns: i64,
+    kind: c_int,
+    _a: Matrix,
+    _lda: i64,
+    _pivots: Matrix,
+    _b_kind: c_int,
+    _b: Matrix,
+    _ldb: i64,
+    on_device: *mut usize,
+    on_host: *mut usize,
 ) -> Status {
     let size = || edge(n).and(width(kind)).map(|_| (0, 0));
     give_bytes(handle, on_device, on_host, size())
@@ -312,9 +386,15 @@ mod tests {
     /// What cuSOLVER 12.0.4 said on an H100.
     #[test]
     fn sizes_are_those_of_a_card() {
-        assert_eq!([1, 64, 65, 160, 200, 513, 1024, 8192].map(|n| (potrf(0, n, 4) + MORE).next_multiple_of(32)), [160, 160, 192, 256, 352, 1312, 4224, 262_272]);
+        assert_eq!(
+            [1, 64, 65, 160, 200, 513, 1024, 8192].map(|n| (potrf(0, n, 4) + MORE).next_multiple_of(32)),
+            [160, 160, 192, 256, 352, 1312, 4224, 262_272]
+        );
         assert_eq!([1, 300, 4096].map(geqrf), [786_432, 831_488, 4_718_592]);
-        assert_eq!([64, 128, 256, 512, 768, 1024, 2048, 4096].map(syevd), [127_043, 213_059, 458_819, 1_245_251, 2_489_795, 4_357_315, 17_070_275, 67_662_019]);
+        assert_eq!(
+            [64, 128, 256, 512, 768, 1024, 2048, 4096].map(syevd),
+            [127_043, 213_059, 458_819, 1_245_251, 2_489_795, 4_357_315, 17_070_275, 67_662_019]
+        );
         assert_eq!([1, 32, 33, 100, 1024].map(syevj), [2055, 3109, 4212, 15_288, 1_087_520]);
         assert_eq!([(16, 1), (512, 64)].map(|(n, batch)| syevj_batched(n, batch)), [2341, 17_893_440]);
         assert_eq!([(32, 32), (400, 400), (1024, 1024)].map(|(m, n)| getrf(m, n, 4)), [768, 7680, 12_544]);

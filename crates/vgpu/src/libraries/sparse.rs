@@ -67,7 +67,17 @@ unsafe fn give_size(matrix: u64, to: *mut usize, elements_a_byte: i64) -> Status
 #[unsafe(no_mangle)]
 #[expect(clippy::too_many_arguments, reason = "cuSPARSE's")]
 pub unsafe extern "C" fn cusparseSpMM_bufferSize(
-    _handle: u64, _op_a: c_int, _op_b: c_int, _alpha: *const c_void, a: u64, _b: u64, _beta: *const c_void, _c: u64, _compute: c_int, _algorithm: c_int, bytes: *mut usize,
+    _handle: u64,
+    _op_a: c_int,
+    _op_b: c_int,
+    _alpha: *const c_void,
+    a: u64,
+    _b: u64,
+    _beta: *const c_void,
+    _c: u64,
+    _compute: c_int,
+    _algorithm: c_int,
+    bytes: *mut usize,
 ) -> Status {
     give_size(a, bytes, 64)
 }
@@ -75,7 +85,16 @@ pub unsafe extern "C" fn cusparseSpMM_bufferSize(
 #[unsafe(no_mangle)]
 #[expect(clippy::too_many_arguments, reason = "cuSPARSE's")]
 pub unsafe extern "C" fn cusparseSpMV_bufferSize(
-    _handle: u64, _op: c_int, _alpha: *const c_void, a: u64, _x: u64, _beta: *const c_void, _y: u64, _compute: c_int, _algorithm: c_int, bytes: *mut usize,
+    _handle: u64,
+    _op: c_int,
+    _alpha: *const c_void,
+    a: u64,
+    _x: u64,
+    _beta: *const c_void,
+    _y: u64,
+    _compute: c_int,
+    _algorithm: c_int,
+    bytes: *mut usize,
 ) -> Status {
     give_size(a, bytes, 1024)
 }
@@ -116,7 +135,19 @@ unknown! {
 #[unsafe(no_mangle)]
 #[expect(clippy::too_many_arguments, reason = "cuSPARSE's")]
 pub unsafe extern "C" fn cusparseSpGEMM_compute(
-    _handle: u64, _op_a: c_int, _op_b: c_int, _alpha: u64, _a: u64, _b: u64, _beta: u64, _c: u64, _compute: c_int, _algorithm: c_int, _product: u64, bytes: *mut usize, buffer: u64,
+    _handle: u64,
+    _op_a: c_int,
+    _op_b: c_int,
+    _alpha: u64,
+    _a: u64,
+    _b: u64,
+    _beta: u64,
+    _c: u64,
+    _compute: c_int,
+    _algorithm: c_int,
+    _product: u64,
+    bytes: *mut usize,
+    buffer: u64,
 ) -> Status {
     say_unanswered!("cusparseSpGEMM");
     if buffer == 0 { give(bytes, 0) } else { SUCCESS }
@@ -128,7 +159,20 @@ crate::names::same! { cusparseSpGEMM_workEstimation = cusparseSpGEMM_compute, }
 #[unsafe(no_mangle)]
 #[expect(clippy::too_many_arguments, reason = "cuSPARSE's")]
 pub unsafe extern "C" fn cusparseXcsrgeam2Nnz(
-    _handle: u64, _m: c_int, _n: c_int, _a: u64, a_elements: c_int, _a_rows: u64, _a_columns: u64, _b: u64, b_elements: c_int, _b_rows: u64, _b_columns: u64, _c: u64, _c_rows: u64, elements: *mut c_int,
+    _handle: u64,
+    _m: c_int,
+    _n: c_int,
+    _a: u64,
+    a_elements: c_int,
+    _a_rows: u64,
+    _a_columns: u64,
+    _b: u64,
+    b_elements: c_int,
+    _b_rows: u64,
+    _b_columns: u64,
+    _c: u64,
+    _c_rows: u64,
+    elements: *mut c_int,
     _workspace: u64,
 ) -> Status {
     say_unanswered!("cusparseXcsrgeam2Nnz");

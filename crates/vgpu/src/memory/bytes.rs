@@ -47,7 +47,11 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
         }
         return SUCCESS;
     }
-    if is_from && !is_to && bytes <= 8 && let Some(count) = EXPECTED.take() {
+    if is_from
+        && !is_to
+        && bytes <= 8
+        && let Some(count) = EXPECTED.take()
+    {
         std::ptr::copy_nonoverlapping(count.to_le_bytes().as_ptr(), to as *mut u8, bytes as usize);
         return SUCCESS;
     }
@@ -108,9 +112,9 @@ fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
     is_memory(to, all).then_some(all)
 }
 
-/// Whether a range ends, and on a device may be read.
+/// Whether a range begins somewhere and ends, and on a device may be read.
 pub fn is_memory(start: u64, bytes: u64) -> bool {
-    if is_device(start) { is_readable(start, bytes) } else { start.checked_add(bytes).is_some() }
+    if is_device(start) { is_readable(start, bytes) } else { start != 0 && start.checked_add(bytes).is_some() }
 }
 
 /// Fills `height` rows with a pattern.

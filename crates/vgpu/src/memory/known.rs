@@ -63,7 +63,11 @@ pub fn mark(address: u64, bytes: u64, is_known: bool) {
     };
     let one = |grain: u64| {
         let (byte, bit) = (&bits[(grain / 8) as usize], 1 << (grain % 8));
-        if is_known { byte.fetch_or(bit, Ordering::Relaxed) } else { byte.fetch_and(!bit, Ordering::Relaxed) };
+        if is_known {
+            byte.fetch_or(bit, Ordering::Relaxed)
+        } else {
+            byte.fetch_and(!bit, Ordering::Relaxed)
+        };
     };
     let whole = grains.start.next_multiple_of(8)..grains.end / 8 * 8;
     if whole.is_empty() {

@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
 use crate::config::{card, devices};
-use crate::{fork, libc};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status};
+use crate::{fork, libc};
 use placement::Placement;
 
 /// Addresses of a device.

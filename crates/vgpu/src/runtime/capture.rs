@@ -264,7 +264,9 @@ unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
     }
     // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
     let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
-    if !is_idle() && let Some((capture, point)) = captures().of(stream) {
+    if !is_idle()
+        && let Some((capture, point)) = captures().of(stream)
+    {
         (status, id) = (if capture.is_valid { 1 } else { 2 }, point.capture);
         (graph, nodes, count) = (capture.graph, point.nodes.as_ptr(), point.nodes.len());
     }
@@ -342,7 +344,9 @@ same! {
 #[cfg(test)]
 mod tests {
     use super::{RELAXED, cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamGetCaptureInfo_v2};
-    use crate::runtime::errors::{CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, ILLEGAL_STATE};
+    use crate::runtime::errors::{
+        CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, ILLEGAL_STATE,
+    };
     use crate::runtime::graph::{cudaGraphDestroy, cudaGraphGetNodes};
     use crate::runtime::launch::enqueue;
     use crate::runtime::streams::{

@@ -10,8 +10,8 @@ use crate::config::{card, config, devices};
 use crate::memory::host::{self, Kind};
 use crate::memory::{MOST_DEVICES, block_of, device_of};
 use crate::names::same;
-use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, give_text};
 use crate::python;
+use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, give_text};
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -87,8 +87,15 @@ pub fn attribute(number: c_int, device: usize) -> Option<c_int> {
 static PEERS: [AtomicU32; MOST_DEVICES] = [const { AtomicU32::new(0) }; MOST_DEVICES];
 
 /// Limits by number, with the defaults of a data-centre card: stack, `printf`, heap, depth (gone), launches, L2 fetches, persisting L2.
-static LIMITS: [AtomicU64; 7] =
-    [const { AtomicU64::new(1024) }, AtomicU64::new(1 << 20), AtomicU64::new(8 << 20), AtomicU64::new(0), AtomicU64::new(2048), AtomicU64::new(64), AtomicU64::new(0)];
+static LIMITS: [AtomicU64; 7] = [
+    const { AtomicU64::new(1024) },
+    AtomicU64::new(1 << 20),
+    AtomicU64::new(8 << 20),
+    AtomicU64::new(0),
+    AtomicU64::new(2048),
+    AtomicU64::new(64),
+    AtomicU64::new(0),
+];
 
 /// A limit of devices; depths of nested launches went away with 9.0.
 pub fn limit(number: c_int) -> Result<&'static AtomicU64, Status> {

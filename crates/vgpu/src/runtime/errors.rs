@@ -91,7 +91,11 @@ const ERRORS: &[(Status, &CStr, &CStr)] = &[
     (906, c"cudaErrorStreamCaptureImplicit", c"operation would make the legacy stream depend on a capturing blocking stream"),
     (907, c"cudaErrorCapturedEvent", c"operation not permitted on an event last recorded in a capturing stream"),
     (908, c"cudaErrorStreamCaptureWrongThread", c"attempt to terminate a thread-local capture sequence from another thread"),
-    (910, c"cudaErrorGraphExecUpdateFailure", c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"),
+    (
+        910,
+        c"cudaErrorGraphExecUpdateFailure",
+        c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update",
+    ),
     (912, c"cudaErrorInvalidClusterSize", c"a kernel launch error has occurred due to cluster misconfiguration"),
     (999, c"cudaErrorUnknown", c"unknown error"),
 ];

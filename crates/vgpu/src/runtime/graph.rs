@@ -2,8 +2,8 @@
 //! else would run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -115,7 +115,9 @@ fn release(object: u64, times: usize) -> Result<(), Status> {
         kept.0 = left;
         Some(left)
     });
-    if left.flatten().ok_or(INVALID_VALUE)? == 0 && let Some((_, (end, data))) = OBJECTS.remove(object) {
+    if left.flatten().ok_or(INVALID_VALUE)? == 0
+        && let Some((_, (end, data))) = OBJECTS.remove(object)
+    {
         // SAFETY: the program passed them for this.
         unsafe { end(data as *mut c_void) };
     }

@@ -148,7 +148,11 @@ const FORGOTTEN: u64 = 64 << 10;
 /// Forgets what lies behind a kernel's arguments.
 fn forget_arguments(arguments: *const u64) {
     if !arguments.is_null() {
-        arguments::values(arguments as u64, |value| if is_device(value) { forget(value) });
+        arguments::values(arguments as u64, |value| {
+            if is_device(value) {
+                forget(value)
+            }
+        });
     }
 }
 
@@ -168,7 +172,7 @@ pub fn occupancy(threads: u64, shared: u64) -> u64 {
     let card = card();
     let of = |all: c_int, each: u64| u64::try_from(all).unwrap_or(0) / each.max(1);
     let reserved = if card.major >= 8 { 1024 } else { 0 };
-    let by_threads = of(card.threads_per_multiprocessor, threads.next_multiple_of(32));
+    let by_threads = of(card.threads_per_multiprocessor, threads.min(1 << 32).next_multiple_of(32));
     let by_shared = of(card.shared_per_multiprocessor, shared.saturating_add(reserved));
     by_threads.min(by_shared).min(of(card.blocks_per_multiprocessor, 1))
 }

@@ -174,11 +174,13 @@ impl Extent {
 fn layers(of: &Pitched, position: &Extent, extent: &Extent) -> Option<(u64, u64, u64)> {
     let layer = of.height.checked_mul(of.pitch)?;
     let rows = position.depth.checked_mul(of.height)?.checked_add(position.height)?;
-    let start = of.start.checked_add(rows.checked_mul(of.pitch)?.checked_add(position.width)? as u64)?;
+    let before = rows.checked_mul(of.pitch)?.checked_add(position.width)?;
     let above = (extent.depth - 1).checked_mul(layer)?.checked_add((extent.height - 1).checked_mul(of.pitch)?)?;
     let all = above.checked_add(extent.width)? as u64;
     let is_sound = extent.width <= of.pitch && (extent.depth == 1 || extent.height <= of.height);
-    (is_sound && bytes::is_memory(start, all)).then_some((start, layer as u64, all))
+    // From where it is said to start, which may be on a device when what it is offset to is not.
+    let is_sound = is_sound && bytes::is_memory(of.start, (before as u64).checked_add(all)?);
+    is_sound.then(|| (of.start + before as u64, layer as u64, all))
 }
 
 unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
@@ -205,7 +207,8 @@ unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
     }
     let (to_pitch, from_pitch) = (copy.to.pitch as u64, copy.from.pitch as u64);
     let (width, height) = (copy.extent.width as u64, copy.extent.height as u64);
-    (0..copy.extent.depth as u64).try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
+    (0..copy.extent.depth as u64)
+        .try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
 }
 
 unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
@@ -229,7 +232,8 @@ unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count:
     if to.is_null() || from.is_null() || sizes.is_null() {
         return Err(INVALID_VALUE);
     }
-    (0..count).try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
+    (0..count)
+        .try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
 }
 
 /// Whether memory may be advised or fetched ahead: a device's or managed.

@@ -121,7 +121,8 @@ impl Pool {
 
     /// Gives chunks back that are free, down to `keep` bytes.
     fn trim(&mut self, keep: u64) {
-        let idle: Vec<(u64, u64)> = self.chunks.iter().filter(|&(start, bytes)| self.free.get(start) == Some(bytes)).map(|(&start, &bytes)| (start, bytes)).collect();
+        let idle: Vec<(u64, u64)> =
+            self.chunks.iter().filter(|&(start, bytes)| self.free.get(start) == Some(bytes)).map(|(&start, &bytes)| (start, bytes)).collect();
         for (start, bytes) in idle {
             if self.reserved <= keep {
                 break;

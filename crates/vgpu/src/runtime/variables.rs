@@ -51,7 +51,14 @@ pub extern "C" fn __cudaRegisterVar(_binary: u64, symbol: u64, _device: *const c
 
 /// A managed variable: the program's own pointer is set to it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __cudaRegisterManagedVar(_binary: u64, symbol: *mut u64, _device: *const c_char, _name: *const c_char, _external: c_int, bytes: usize) {
+pub unsafe extern "C" fn __cudaRegisterManagedVar(
+    _binary: u64,
+    symbol: *mut u64,
+    _device: *const c_char,
+    _name: *const c_char,
+    _external: c_int,
+    bytes: usize,
+) {
     variables().insert(symbol as u64, Variable { bytes, address: 0 });
     if let Ok(variable) = found(symbol as u64) {
         let _ = out(symbol, variable.address);

@@ -5,7 +5,7 @@ mod simulated;
 
 pub(super) use placed::is_of_kind;
 pub(super) use simulated::{
-    asked, card, room_on, simulated_is_safe, simulated_probe, simulated_step_time, simulation,
+    asked, card, room_on, simulated_probe, simulated_step_time, simulation,
 };
 
 use std::path::{Path, PathBuf};

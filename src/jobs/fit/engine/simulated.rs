@@ -83,6 +83,7 @@ pub(super) fn simulated<'a>(
 
 /// A simulated probe beside a fit.
 pub(in crate::jobs::fit) struct Simulated {
+    simulator: Simulator,
     probed: Probed,
     limit: Bytes,
     kept: Kept,
@@ -97,6 +98,17 @@ impl Simulated {
     /// The same for the answer's document.
     pub(in crate::jobs::fit) fn document(&self) -> Headroom {
         self.kept.document(&self.probed.uncertainties, self.limit)
+    }
+
+    /// Whether the batch that it was for would be safe.
+    pub(in crate::jobs::fit) fn is_safe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+    ) -> Result<bool, EngineError> {
+        let probe = |limit| self.simulator.probe(variant, batch, limit, Detail::Verdict);
+        let headroom = self.kept.bytes(&self.probed.uncertainties, self.limit);
+        self.probed.is_safe(headroom, self.limit, probe)
     }
 
     /// What the probe found.
@@ -120,29 +132,11 @@ pub(in crate::jobs::fit) fn simulated_probe(
     let limit = room.limit(&variant.parallel);
     let probed = simulator.probe(variant, batch, limit, detail)?;
     Ok(Some(Simulated {
+        simulator,
         probed,
         limit,
         kept: Sayings::of(request).about(variant),
     }))
-}
-
-/// Whether one batch of a variant would be safe on the card that a request names; `None` where that is a real one.
-pub(in crate::jobs::fit) fn simulated_is_safe(
-    request: &Request,
-    variant: &Variant,
-    batch: u64,
-    cancel: &Arc<AtomicBool>,
-) -> Result<Option<bool>, EngineError> {
-    let Some(card) = card(request) else {
-        return Ok(None);
-    };
-    let (mut simulator, room) = simulation(request, card, cancel)?;
-    let limit = room.limit(&variant.parallel);
-    let mut probe = |limit| simulator.probe(variant, batch, limit, Detail::Verdict);
-    let probed = probe(limit)?;
-    let kept = Sayings::of(request).about(variant);
-    let headroom = kept.bytes(&probed.uncertainties, limit);
-    probed.is_safe(headroom, limit, probe).map(Some)
 }
 
 /// How long an optimizer step of so many samples in each of so many micro-steps takes on the card that a request names.

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::at;
 use crate::jobs::EngineError;
-use crate::jobs::fit::engine::simulated_is_safe;
+use crate::jobs::fit::engine::simulated_probe;
 use crate::jobs::fit::inquiry::micro_steps;
 use crate::jobs::fit::plan::Wish;
 use crate::model::{Length, Lengths, Request, Variant};
+use crate::probe::Detail;
 use crate::search::{Plan, closest_plans, exact_plans};
 
 /// So many batches below one that is not safe are tried one by one; below them, so many more down to a batch of one.
@@ -104,7 +105,10 @@ impl<'a> Safety<'a> {
             accumulation: run,
             ..self.training.clone()
         };
-        let leaves = simulated_is_safe(&question, &variant, batch, self.cancel)?;
+        let detail = Detail::Verdict;
+        let simulated = simulated_probe(&question, &variant, batch, detail, self.cancel)?;
+        let is_safe = simulated.map(|mut simulated| simulated.is_safe(&variant, batch));
+        let leaves = is_safe.transpose()?;
         self.last = Some((length, question));
         if let Some(leaves) = leaves {
             self.known.insert((length, run, batch), leaves);

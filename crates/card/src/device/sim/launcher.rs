@@ -6,7 +6,7 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
-use super::workspaces::{Lookup, Source, WorkspaceTable};
+use super::workspaces::{Lookup, Plans, Source, WorkspaceTable};
 use super::{Card, calibrated, heuristics};
 
 /// Knows what scratch memory a library would want, and launches nothing.
@@ -107,6 +107,11 @@ impl SimulatedLauncher {
             split: Bytes(multiprocessors * TILE),
             estimated: BTreeMap::new(),
         }
+    }
+
+    /// The plans of one call with where they are from, which is the caller's to tell.
+    pub fn plans(&mut self, convolution: &Convolution) -> Plans {
+        self.workspaces.plans(convolution)
     }
 
     /// What is not known of the plans given since the last call, if there is something.

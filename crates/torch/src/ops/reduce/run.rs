@@ -9,7 +9,7 @@ use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
-use crate::shape::{DType, Extent, contiguous_strides, numel};
+use crate::shape::{DType, Extent, numel};
 
 /// Kinds of reductions, by what they accumulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,22 +97,20 @@ impl Eager {
         Tensor::new(output)
     }
 
-    /// The mean of each plane, `[n, c, h, w] -> [n, c, 1, 1]`.
+    /// The mean of each plane, `[n, c, h, w] -> [n, c, 1, 1]`, or of each signal or volume.
     pub fn plane_mean(&mut self, tensor: &Tensor) -> TensorBody {
         let (n, c) = (tensor.shape[0], tensor.shape[1]);
-        let output = self.empty(&[n, c, Extent::ONE, Extent::ONE], tensor.dtype);
         let plane = numel(&tensor.shape[2..]).at(1) as f64;
         let mut kept = vec![Extent::ONE; tensor.shape.len()];
         kept[..2].copy_from_slice(&[n, c]);
-        let seen = output.alias(kept.clone(), contiguous_strides(&kept));
+        let output = self.empty(&kept, tensor.dtype);
         self.reduce(
             tensor,
-            &seen,
+            &output,
             along(tensor, |dim| dim >= 2),
             Kernel::Sum { scale: 1.0 / plane },
             [n * c, tensor.numel()],
         );
-        drop(seen);
         output
     }
 

@@ -86,12 +86,16 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.index_copy_.default", read),
     ("aten.index_fill.int_Scalar", read),
     ("aten.index_fill_.int_Scalar", read),
+    ("aten.index_fill.int_Tensor", read),
+    ("aten.index_fill_.int_Tensor", read),
     ("aten.take.default", read),
     ("aten.put.default", read),
     ("aten.put_.default", read),
     ("aten.take_along_dim.default", read),
     ("aten.scatter_reduce.two", read),
     ("aten.scatter_reduce_.two", read),
+    ("aten.scatter.reduce", read),
+    ("aten.scatter_.reduce", read),
     ("aten.masked_scatter.default", read),
     ("aten.masked_scatter_.default", read),
     ("aten.select_scatter.default", into_view),
@@ -108,7 +112,11 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             let dim = args.dim("dim", None, args.shape(operands[0]).len())?;
             (Scattered::IndexCopy { dim, in_place }, operands)
         }
-        "aten.index_fill.int_Scalar" | "aten.index_fill_.int_Scalar" => {
+        // A tensor is asked for its only element (`TensorAdvancedIndexing.cpp`).
+        "aten.index_fill.int_Scalar"
+        | "aten.index_fill_.int_Scalar"
+        | "aten.index_fill.int_Tensor"
+        | "aten.index_fill_.int_Tensor" => {
             let operands = args.all(&["self", "index"])?;
             let fill = Scattered::IndexFill {
                 dim: args.dim("dim", None, args.shape(operands[0]).len())?,
@@ -144,8 +152,9 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         }
         _ => {
             let reduce = match args.text("reduce", "")? {
-                "sum" => Combination::Sum,
-                "prod" => Combination::Product,
+                // `scatter(reduce=..)`, which has no gradient, knows two of them by these names.
+                "sum" | "add" => Combination::Sum,
+                "prod" | "multiply" => Combination::Product,
                 "mean" => Combination::Mean,
                 "amax" => Combination::Largest,
                 "amin" => Combination::Smallest,

@@ -27,12 +27,7 @@ fn networks_take_what_an_h100_gave_them() {
         let words: Vec<i128> = line.split(' ').map(|word| word.parse().unwrap()).collect();
         let (told, recorded) = words.split_at(13);
         let (network, sequence) = network(told);
-        let found = [
-            network.workspace(sequence, false),
-            network.workspace(sequence, true),
-            network.reserve(sequence),
-            network.weights(),
-        ];
+        let found = [network.workspace(sequence, false), network.workspace(sequence, true), network.reserve(sequence), network.weights()];
         for (found, recorded) in found.iter().zip(recorded) {
             assert!((found - recorded).abs() < 512, "{line}: {found} is not {recorded}");
             exact += usize::from(found == recorded);

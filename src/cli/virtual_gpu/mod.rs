@@ -1,0 +1,264 @@
+//! `batchfit run --on CARD -- CMD`: a user's own script on a GPU that is not there.
+
+mod environment;
+mod python;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::arguments::Run;
+use super::question::files::read_bytes;
+use super::question::{cards, size};
+use super::search::interrupts;
+use super::search::run::{self, End};
+use super::search::verdict::Rules;
+use super::trouble::Trouble;
+use super::{Outcome, output, style};
+use crate::alloc::MemoryLimit;
+use crate::probe::Verdict;
+use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
+use crate::report;
+use crate::units::Bytes;
+use crate::virtual_gpu::{
+    Answer, Ending, HISTORY, Listener, NOT_CARRIED, Oracle, SESSION, SOCKET, Session, is_carried,
+    unpack,
+};
+
+/// Longest path of a socket: its address has room for 108 bytes, the last of which is zero.
+const LONGEST_SOCKET: usize = 107;
+
+/// Pinned memory where this machine does not say what it has free.
+const HOST_MEMORY: Bytes = Bytes::gib(16);
+
+pub(super) fn run(arguments: &Run) -> Result<Outcome, Trouble> {
+    if !is_carried() {
+        return Err(Trouble::flag("run", NOT_CARRIED));
+    }
+    let session = session(arguments)?;
+    let mut command = run::command(&arguments.command)?;
+    let folder = unpack(arguments.scratch.as_deref()).map_err(|source| Trouble::Unwritable {
+        path: arguments.scratch.clone().unwrap_or_else(std::env::temp_dir),
+        source,
+    })?;
+    let socket = folder.path().join(SOCKET);
+    if socket.as_os_str().len() > LONGEST_SOCKET {
+        let problem = format!(
+            "{} is too long a path for a socket; a shorter one is needed",
+            socket.display()
+        );
+        return Err(Trouble::flag("--scratch", problem));
+    }
+    let broken = |error: std::io::Error| Trouble::Broken(error.into());
+    let listener = Listener::start(&socket, Oracle::of(session.card)).map_err(broken)?;
+    fs::write(folder.path().join(SESSION), session.text(folder.path())).map_err(broken)?;
+    let starts_ranks = environment::starts_ranks(&arguments.command);
+    environment::set(&mut command, folder.path(), session.gpus, starts_ranks).map_err(broken)?;
+    let rules = Rules::usual(arguments.timeout)?;
+    let interrupted = interrupts::watch().map_err(broken)?;
+    let ran = run::run(command, &rules, arguments.quiet, &interrupted)?;
+    let heard = listener.finish();
+    let ending = match ran.end {
+        End::Exit(code) => Ending::Exit(code),
+        End::Signal(signal) => Ending::Signal(signal),
+        End::TookTooLong => Ending::TookTooLong,
+        End::Interrupted => Ending::Interrupted,
+    };
+    let words = arguments
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned());
+    let answer = Answer::of(
+        words.collect(),
+        &session,
+        &heard,
+        ending,
+        ran.heard.out_of_memory,
+    );
+    let Some(mut answer) = answer else {
+        return Ok(without_gpu(arguments, ending));
+    };
+    look_back(&mut answer, arguments, folder.path())?;
+    if arguments.json {
+        output::json(&answer)?;
+    } else {
+        output::text(&report::virtual_gpu(
+            &answer,
+            &style::stdout(arguments.verbose),
+        ))?;
+    }
+    Ok(outcome(&answer, ending))
+}
+
+fn outcome(answer: &Answer, ending: Ending) -> Outcome {
+    match answer.verdict {
+        Verdict::Fits | Verdict::FitsWithRetries => Outcome::Answered,
+        Verdict::OutOfMemory => Outcome::NothingFits,
+        Verdict::Failed => of_command(ending),
+    }
+}
+
+/// What the command itself told the shell.
+fn of_command(ending: Ending) -> Outcome {
+    match ending {
+        Ending::Interrupted => Outcome::Interrupted,
+        // As `timeout` of coreutils has it.
+        Ending::TookTooLong => Outcome::Command(124),
+        Ending::Exit(code) => Outcome::Command(u8::try_from(code).unwrap_or(1)),
+        Ending::Signal(signal) => Outcome::Command(u8::try_from(128 + signal).unwrap_or(1)),
+    }
+}
+
+/// There is no answer where nothing asked for a GPU.
+fn without_gpu(arguments: &Run, ending: Ending) -> Outcome {
+    match ending {
+        Ending::Exit(0) => {
+            let program = arguments
+                .command
+                .first()
+                .map(|it| it.to_string_lossy())
+                .unwrap_or_default();
+            let why = python::why_not(&arguments.command);
+            output::error(&format!("`{program}` ended without using the GPU{why}"));
+            Outcome::DeviceTrouble
+        }
+        Ending::Interrupted | Ending::TookTooLong | Ending::Exit(_) | Ending::Signal(_) => {
+            output::error(
+                "the command failed before it used the GPU; what it says itself is above",
+            );
+            of_command(ending)
+        }
+    }
+}
+
+fn session(arguments: &Run) -> Result<Session, Trouble> {
+    let on = cards::parse(&arguments.on).map_err(|invalid| Trouble::named(&"--on", invalid))?;
+    if let Some(note) = &on.note {
+        output::note(note);
+    }
+    let limit = arguments
+        .memory_limit
+        .as_deref()
+        .map(|text| memory_limit(text, on.card.total_memory));
+    let started = environment::ranks(&arguments.command);
+    let gpus = arguments.gpus.or(on.count).or(started).unwrap_or(1);
+    if gpus > crate::virtual_gpu::MOST_GPUS {
+        let problem = format!(
+            "a machine of at most {} GPUs can be had, and {gpus} are asked for",
+            crate::virtual_gpu::MOST_GPUS
+        );
+        return Err(Trouble::flag("--gpus", problem));
+    }
+    Ok(Session {
+        card: on.card,
+        gpus,
+        limit: limit.transpose()?,
+        cuda: python::cuda_of(&arguments.command),
+        steps: arguments.steps,
+        host_memory: arguments.host_memory.map_or_else(available, Bytes),
+        keeps_history: arguments.report.is_some() || arguments.svg.is_some(),
+        launches: arguments.launches.as_deref().map(absolute).transpose()?,
+    })
+}
+
+fn memory_limit(text: &str, total: Bytes) -> Result<MemoryLimit, Trouble> {
+    let limit = Value::String(size("--memory-limit", text));
+    let limit = crate::model::parse_memory_limit(&limit, "");
+    let limit = limit.map_err(|invalid| Trouble::named(&"--memory-limit", invalid))?;
+    match limit {
+        MemoryLimit::Bytes(bytes) if bytes > total => {
+            let problem = format!("{bytes} are more than the {total} that the card has");
+            Err(Trouble::flag("--memory-limit", problem))
+        }
+        limit => Ok(limit),
+    }
+}
+
+/// The command may run elsewhere; files that it writes are meant from here.
+fn absolute(path: &Path) -> Result<PathBuf, Trouble> {
+    let unwritable = |source| Trouble::Unwritable {
+        path: path.to_owned(),
+        source,
+    };
+    // So that a folder that does not exist is said before the run, and not by nobody.
+    fs::File::create(path).map_err(unwritable)?;
+    std::path::absolute(path).map_err(unwritable)
+}
+
+/// What this machine has free.
+fn available() -> Bytes {
+    let said = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map_or(HOST_MEMORY, |kib| Bytes(kib << 10))
+}
+
+/// Reads what the allocator's history says into the answer, and writes the files that were asked for.
+fn look_back(answer: &mut Answer, arguments: &Run, folder: &Path) -> Result<(), Trouble> {
+    if arguments.report.is_none() && arguments.svg.is_none() {
+        return Ok(());
+    }
+    let process = answer.main().map_or(0, |main| main.process);
+    let history = folder.join(HISTORY);
+    let snapshot = history.join(format!("snapshot-{process}.pickle"));
+    match replayed(&snapshot) {
+        Ok(document) => {
+            if let Some(path) = &arguments.svg {
+                write(path, report::replay_svg(&document).as_bytes())?;
+            }
+            answer.findings = Some(document.findings);
+        }
+        Err(why) => output::warning(&format!(
+            "the memory snapshot of the run cannot be read: {why}"
+        )),
+    }
+    let Some(folder) = &arguments.report else {
+        return Ok(());
+    };
+    fs::create_dir_all(folder).map_err(|source| Trouble::Unwritable {
+        path: folder.clone(),
+        source,
+    })?;
+    for (from, to) in [
+        (snapshot, "snapshot.pickle"),
+        (
+            history.join(format!("memory-summary-{process}.txt")),
+            "memory-summary.txt",
+        ),
+    ] {
+        // Missing where the process was ended, or memory did not run out.
+        let _ = fs::copy(from, folder.join(to));
+    }
+    output::json_file(&folder.join("answer.json"), answer)?;
+    write(
+        &folder.join("answer.md"),
+        report::virtual_gpu_markdown(answer).as_bytes(),
+    )
+}
+
+fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
+    if !snapshot.exists() {
+        return Err("the process that used most was ended before it could write one".to_owned());
+    }
+    let file = read_bytes(snapshot).map_err(|trouble| trouble.into_problem().detail)?;
+    let recording = read(&file, Bounds::default()).map_err(|error| error.to_string())?;
+    let replay = replay(&recording, &Asked::default()).map_err(|error| error.to_string())?;
+    Ok(ReplayReport::of(&recording, &replay))
+}
+
+fn write(path: &Path, contents: &[u8]) -> Result<(), Trouble> {
+    fs::write(path, contents).map_err(|source| Trouble::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The file name of a command's program.
+fn program_name(command: &[OsString]) -> String {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    program.unwrap_or_default().to_string_lossy().into_owned()
+}

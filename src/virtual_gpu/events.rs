@@ -1,0 +1,265 @@
+//! What a script and what stands for its GPU said, line by line.
+//!
+//! A line is a word and its fields, separated by tabs (`crates/vgpu/src/channel.rs`). Lines that are none are passed over: whatever runs in
+//! the script's processes can write to the socket.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Deserialize;
+
+/// Most different names of one kind that are kept: places in a script, entry points, assumptions.
+pub const MOST_NAMES: usize = 200;
+/// Most processes that are told apart, and most phases of one: thousands of steps are those at the beginning and the last.
+const MOST_PROCESSES: usize = 256;
+const MOST_PHASES: usize = 1000;
+/// Most allocations of the driver that are told apart; PyTorch makes hundreds.
+const MOST_BLOCKS: usize = 1 << 20;
+
+/// What was heard of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Heard {
+    /// One for each process that said something.
+    pub(super) processes: Vec<Process>,
+    /// How often, and of how many bytes, a place in the script read what was never computed.
+    pub(super) doubts: BTreeMap<String, (u64, u64)>,
+    /// How often something was assumed.
+    pub(super) assumptions: BTreeMap<String, u64>,
+    /// Entry points that were called and have no real answer.
+    pub(super) unanswered: BTreeMap<String, u64>,
+    /// What went wrong in what watches.
+    pub(super) problems: BTreeMap<String, u64>,
+    /// Questions about convolutions, by how they were answered.
+    pub(super) convolutions: BTreeMap<&'static str, u64>,
+}
+
+/// What one process said.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Process {
+    pub(super) id: u32,
+    pub(super) rank: Option<u64>,
+    /// By device.
+    pub(super) driver: BTreeMap<u32, Driver>,
+    blocks: HashMap<(u32, u64), u64>,
+    /// Most pinned and managed bytes at a time, and the last that were refused.
+    pub(super) host_peak: u64,
+    pub(super) host_refused: Option<(u64, u64, u64)>,
+    pub(super) start: Option<Start>,
+    pub(super) phases: Vec<SaidPhase>,
+    pub(super) shortages: Vec<SaidShortage>,
+    pub(super) error: Option<SaidError>,
+    pub(super) steps: u64,
+    /// Whether it was ended after the steps that were asked for.
+    pub(super) is_cut: bool,
+}
+
+/// What the driver handed out on one device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Driver {
+    now: u64,
+    pub(super) peak: u64,
+    /// The last request that it refused, and what was used then.
+    pub(super) refused: Option<(u64, u64)>,
+}
+
+/// `report`, as the hooks write it.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Report {
+    Start(Start),
+    Phase(SaidPhase),
+    OutOfMemory(SaidShortage),
+    Error(SaidError),
+    End { how: String, steps: u64 },
+}
+
+/// The program, when it began to use CUDA.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Start {
+    pub(super) python: String,
+    pub(super) torch: String,
+    pub(super) cuda: String,
+    pub(super) cudnn: Option<u64>,
+    pub(super) allocator: String,
+    pub(super) modules: BTreeMap<String, String>,
+}
+
+/// A phase that is over; of each device its number, the peaks, what is left, and the allocator's retries until then.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SaidPhase {
+    pub(super) name: String,
+    /// Steps that were over then.
+    pub(super) steps: u64,
+    pub(super) devices: Vec<(u32, u64, u64, u64, u64, u64)>,
+}
+
+/// A request that PyTorch's allocator refused.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SaidShortage {
+    pub(super) phase: String,
+    pub(super) requested: u64,
+    pub(super) allocated: u64,
+    pub(super) reserved: u64,
+    pub(super) stack: Vec<String>,
+}
+
+/// An error that nobody caught.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SaidError {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) message: String,
+    pub(super) out_of_memory: bool,
+}
+
+impl Heard {
+    /// Takes note of a process; its number is for [`Heard::take`]. Of too many the last is several.
+    pub(super) fn process(&mut self) -> usize {
+        if self.processes.len() < MOST_PROCESSES {
+            self.processes.push(Process::default());
+        }
+        self.processes.len() - 1
+    }
+
+    /// Takes in a line of a process.
+    pub(super) fn take(&mut self, process: usize, line: &str) {
+        let (word, rest) = line.split_once('\t').unwrap_or((line, ""));
+        let process = &mut self.processes[process];
+        match word {
+            "doubt" => {
+                let (bytes, place) = rest.split_once('\t').unwrap_or((rest, "an unknown place"));
+                if let Some(seen) = entry(&mut self.doubts, place) {
+                    seen.0 += 1;
+                    seen.1 = seen.1.saturating_add(bytes.parse().unwrap_or(0));
+                }
+            }
+            // With the times until now behind it, where there were many.
+            "assumed" => match rest
+                .rsplit_once('\t')
+                .map(|(what, times)| (what, times.parse::<u64>()))
+            {
+                Some((what, Ok(times))) => {
+                    if let Some(seen) = entry(&mut self.assumptions, what) {
+                        *seen = times.max(*seen);
+                    }
+                }
+                _ => count(&mut self.assumptions, rest),
+            },
+            "unanswered" => count(&mut self.unanswered, rest),
+            "problem" => count(&mut self.problems, rest),
+            "report" => {
+                if let Ok(report) = serde_json::from_str(rest) {
+                    process.report(report);
+                }
+            }
+            _ => {
+                process.memory(word, rest);
+            }
+        }
+    }
+
+    /// Counts an answer to a question about a convolution.
+    pub(super) fn answered(&mut self, how: &'static str) {
+        *self.convolutions.entry(how).or_default() += 1;
+    }
+}
+
+fn entry<'m, T: Default>(map: &'m mut BTreeMap<String, T>, name: &str) -> Option<&'m mut T> {
+    if map.len() >= MOST_NAMES && !map.contains_key(name) {
+        return None;
+    }
+    Some(map.entry(name.to_owned()).or_default())
+}
+
+fn count(map: &mut BTreeMap<String, u64>, name: &str) {
+    if let Some(seen) = entry(map, name) {
+        *seen += 1;
+    }
+}
+
+impl Process {
+    /// What the driver and the host handed out. `None` where a field is missing or no number.
+    fn memory(&mut self, word: &str, rest: &str) -> Option<()> {
+        let mut fields = rest.split('\t');
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        match word {
+            "hello" => {
+                self.id = u32::try_from(number()?).ok()?;
+                self.rank = number();
+            }
+            "malloc" => {
+                let (device, bytes) = (device(number()?)?, number()?);
+                let address =
+                    u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok()?;
+                if self.blocks.len() < MOST_BLOCKS {
+                    self.blocks.insert((device, address), bytes);
+                    self.driver.entry(device).or_default().grow(bytes);
+                }
+            }
+            "free" => {
+                let device = device(number()?)?;
+                let address =
+                    u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok()?;
+                let bytes = self.blocks.remove(&(device, address))?;
+                self.driver.entry(device).or_default().shrink(bytes);
+            }
+            "create" => {
+                let device = device(number()?)?;
+                self.driver.entry(device).or_default().grow(number()?);
+            }
+            "release" => {
+                let device = device(number()?)?;
+                self.driver.entry(device).or_default().shrink(number()?);
+            }
+            "refused" => {
+                let device = device(number()?)?;
+                self.driver.entry(device).or_default().refused = Some((number()?, number()?));
+            }
+            "host" => {
+                number()?;
+                self.host_peak = self.host_peak.max(number()?);
+            }
+            "host_refused" => self.host_refused = Some((number()?, number()?, number()?)),
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Start(start) => self.start = Some(start),
+            Report::Phase(phase) => {
+                self.steps = phase.steps;
+                if self.phases.len() >= MOST_PHASES {
+                    // The last phases say what memory has grown to.
+                    self.phases.remove(MOST_PHASES / 2);
+                }
+                self.phases.push(phase);
+            }
+            Report::OutOfMemory(shortage) => {
+                self.shortages.truncate(MOST_NAMES - 1);
+                self.shortages.push(shortage);
+            }
+            Report::Error(error) => self.error = Some(error),
+            Report::End { how, steps } => {
+                self.steps = steps;
+                self.is_cut = how == "steps";
+            }
+        }
+    }
+}
+
+/// A device's number. Nobody has so many.
+fn device(number: u64) -> Option<u32> {
+    u32::try_from(number).ok().filter(|number| *number < 1024)
+}
+
+impl Driver {
+    fn grow(&mut self, bytes: u64) {
+        self.now = self.now.saturating_add(bytes);
+        self.peak = self.peak.max(self.now);
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        self.now = self.now.saturating_sub(bytes);
+    }
+}

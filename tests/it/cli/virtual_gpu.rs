@@ -1,0 +1,245 @@
+//! `batchfit run`: commands that use no GPU, and lines that a virtual GPU would say.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Output;
+
+use batchfit::device::sim::Card;
+use batchfit::report::{Style, virtual_gpu, virtual_gpu_markdown};
+use batchfit::units::Bytes;
+use batchfit::virtual_gpu::{Answer, Ending, Listener, Oracle, Session};
+
+use super::{Place, stderr, stdout};
+
+fn session(name: &str) -> Session {
+    Session {
+        card: Card::find(name).unwrap(),
+        gpus: 1,
+        limit: None,
+        cuda: 13_000,
+        steps: 3,
+        host_memory: Bytes::gib(8),
+        keeps_history: false,
+        launches: None,
+    }
+}
+
+/// What came of lines that one process says.
+fn answer(session: &Session, lines: &[&str], ending: Ending) -> Option<Answer> {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let listener = Listener::start(&socket, Oracle::of(session.card)).unwrap();
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    // A listener that had enough closes the connection.
+    let _ = stream.write_all((lines.join("\n") + "\n").as_bytes());
+    drop(stream);
+    let heard = listener.finish();
+    Answer::of(
+        vec!["python".to_owned(), "train.py".to_owned()],
+        session,
+        &heard,
+        ending,
+        false,
+    )
+}
+
+const START: &str = r#"report	{"kind": "start", "script": "train.py", "python": "3.12.1", "torch": "2.11.0", "cuda": "13.0", "cudnn": 91900, "allocator": "", "modules": {"trl": "1.16.0"}}"#;
+
+/// A step that ends with so many MiB allocated.
+fn step(number: u64, left: u64) -> String {
+    let [peak, left, reserved] = [900_u64 << 20, left << 20, 1 << 30];
+    format!(
+        r#"report	{{"kind": "phase", "name": "step {number}", "steps": {number}, "devices": [[0, {peak}, {reserved}, {left}, {reserved}, 0]]}}"#
+    )
+}
+
+#[test]
+fn a_session_says_what_the_card_is() {
+    let session = Session {
+        gpus: 8,
+        limit: None,
+        ..session("h100-80g")
+    };
+
+    let text = session.text(Path::new("/tmp/x"));
+
+    let read = batchfit_vgpu::config::parse(&text).unwrap();
+    assert_eq!(read.card.memory, 85_017_493_504);
+    assert_eq!(read.devices, 8);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
+    let steps = [step(1, 300), step(2, 310), step(3, 320), step(4, 330)];
+    let lines = [
+        "hello\t12\t",
+        START,
+        "malloc\t0\t1073741824\t0x1000000000",
+        &steps[0],
+        &steps[1],
+        &steps[2],
+        &steps[3],
+        "doubt\t1\ttrain.py:12 if mask.any():",
+        "assumed\tmultinomial",
+        "unanswered\tcusolverDnXgeev",
+        "nonsense",
+        "malloc\tnot\ta\tnumber",
+        r#"report	{"kind": "end", "how": "steps", "steps": 4}"#,
+    ];
+
+    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+
+    assert_eq!(answer.growth_bytes_per_step, Some(10 << 20));
+    insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
+    assert!(
+        virtual_gpu_markdown(&answer)
+            .starts_with("# `python train.py` fits on h200 (virtual).\n\n```text\n")
+    );
+}
+
+#[test]
+fn memory_that_runs_out_is_told_with_the_lines_that_asked() {
+    let lines = [
+        "hello\t12\t0",
+        START,
+        r#"report	{"kind": "out_of_memory", "phase": "step 1", "device": 0, "requested": 2147483648, "free": 1, "allocated": 21474836480, "reserved": 22548578304, "stack": ["train.py:31 forward", "train.py:90 <module>"]}"#,
+        r#"report	{"kind": "error", "type": "OutOfMemoryError", "message": "CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory": true}"#,
+        r#"report	{"kind": "end", "how": "exit", "steps": 0}"#,
+    ];
+    let session = Session {
+        gpus: 2,
+        ..session("rtx4090")
+    };
+
+    let answer = answer(&session, &lines, Ending::Exit(1)).unwrap();
+
+    insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
+}
+
+#[test]
+fn convolutions_are_answered_as_simulations_have_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let listener = Listener::start(&socket, Oracle::of(Card::find("h200").unwrap())).unwrap();
+    let mut stream = BufReader::new(UnixStream::connect(&socket).unwrap());
+    let mut ask = |fields: &str| {
+        writeln!(
+            stream.get_mut(),
+            "convolution\t{}",
+            fields.replace(' ', "\t")
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_line(&mut answer).unwrap();
+        answer
+            .split_once('\t')
+            .map(|(how, _)| how.to_owned())
+            .unwrap()
+    };
+
+    // ResNet's first layer; the same call as the gradient of a transposed layer; nonsense.
+    let stem = "float32 32 3 64 1 1,224,224 1,7,7 1,2,2 0,3,3 1,1,1 0 0,0,0 0 0";
+    assert_eq!(ask(&format!("forward {stem}")), "recorded");
+    let other = "float32 32 64 3 1 1,112,112 1,7,7 1,2,2 0,3,3 1,1,1 1 0,1,1 0 0";
+    assert_eq!(ask(&format!("grad_input {other}")), "recorded");
+    for nonsense in [
+        "",
+        "forward",
+        "forward float32 0 3 64 1 1,1,1 1,1,1 0,0,0 0,0,0 1,1,1 0 0,0,0 0 0",
+    ] {
+        assert_eq!(ask(nonsense), "none", "{nonsense:?}");
+    }
+    drop(stream);
+    listener.finish();
+}
+
+#[test]
+fn a_line_that_never_ends_is_not_waited_for() {
+    let long = "x".repeat(1 << 20);
+    assert!(answer(&session("t4"), &[&long, START], Ending::Exit(0)).is_none());
+}
+
+/// Runs `batchfit run --on t4 FLAGS -- sh -c SCRIPT`.
+fn run(place: &Place, flags: &[&str], script: &str) -> Output {
+    let mut command = place.batchfit();
+    command
+        .args(["run", "--on", "t4"])
+        .args(flags)
+        .args(["--", "sh", "-c", script]);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_command_without_python_runs_as_ever_and_finds_the_virtual_gpu() {
+    let place = Place::new();
+
+    let script = "echo $RANK/$WORLD_SIZE $DS_BUILD_OPS ${CUDA_VISIBLE_DEVICES-none}; ls \"$(dirname \"$BATCHFIT_VGPU\")\"; cp \"$BATCHFIT_VGPU\" session";
+    let output = run(&place, &["--gpus", "2", "--memory-limit", "4GiB"], script);
+
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.starts_with("0/2 0 none\n"), "{said}");
+    for name in [
+        "libcuda.so\n",
+        "libcuda.so.1\n",
+        "libnvidia-ml.so.1\n",
+        "python\n",
+        "session.txt\n",
+    ] {
+        assert!(said.contains(name), "{said}");
+    }
+    assert!(
+        said.contains("error: `sh` ended without using the GPU"),
+        "{said}"
+    );
+    assert_eq!(stdout(&output), "");
+    let session = fs::read_to_string(place.directory.path().join("session")).unwrap();
+    assert!(
+        session.contains("\nname Tesla T4\n") && session.contains("\nfraction 0.2"),
+        "{session}"
+    );
+    // The private folder is gone.
+    let socket = session
+        .lines()
+        .find_map(|line| line.strip_prefix("socket "))
+        .unwrap();
+    assert!(!Path::new(socket).exists());
+}
+
+#[test]
+fn the_code_of_a_command_that_fails_is_kept_and_one_that_hangs_is_ended() {
+    let place = Place::new();
+
+    let failed = run(&place, &[], "echo why >&2; exit 7");
+    let hung = run(&place, &["--timeout", "0.2"], "sleep 100");
+
+    assert_eq!(failed.status.code(), Some(7));
+    assert!(stderr(&failed).starts_with("why\nerror: the command failed before it used the GPU"));
+    assert_eq!(hung.status.code(), Some(124));
+}
+
+#[test]
+fn what_cannot_be_run_is_said_with_what_would_be_right() {
+    let place = Place::new();
+    for (flags, expected) in [
+        (&["--on", "h2000"][..], "did you mean \"h200\"?"),
+        (&["--on", "h100", "--gpus", "17"], "1..=16"),
+        (
+            &["--on", "t4", "--memory-limit", "80GiB"],
+            "are more than the",
+        ),
+    ] {
+        let mut command = place.batchfit();
+        let output = command
+            .arg("run")
+            .args(flags)
+            .args(["--", "true"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
