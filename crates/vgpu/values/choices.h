@@ -33,21 +33,17 @@ inline Choice choice_of(const std::string& name) {
   return found == choices.end() ? Choice::None : found->second;
 }
 
+inline std::string environment(const char* name) { return getenv(name) ? getenv(name) : ""; }
+
 // Which part of unknown things is found (`nonzero`, indexing by a mask): none, unless the run says otherwise.
 inline double part_found() {
-  static const double part = [] {
-    const char* text = getenv("BATCHFIT_VGPU_FOUND");
-    return text ? std::min(1.0, std::max(0.0, atof(text))) : 0.0;
-  }();
+  static const double part = std::min(1.0, std::max(0.0, atof(environment("BATCHFIT_VGPU_FOUND").c_str())));
   return part;
 }
 
 // Whether every token goes to the same experts, which is the worst that routing can do.
 inline bool is_worst_routing() {
-  static const bool worst = [] {
-    const char* text = getenv("BATCHFIT_VGPU_EXPERTS");
-    return text && !strcmp(text, "worst");
-  }();
+  static const bool worst = environment("BATCHFIT_VGPU_EXPERTS") == "worst";
   return worst;
 }
 

@@ -1,38 +1,7 @@
 // Tensors of a virtual GPU: which of their bytes are known, and the same bytes seen as tensors of the CPU.
 #pragma once
-// What PyTorch includes itself has to be read before `private` is another word.
-#include <algorithm>
-#include <any>
-#include <array>
-#include <atomic>
-#include <bitset>
-#include <chrono>
-#include <cmath>
-#include <condition_variable>
-#include <cstring>
-#include <deque>
-#include <fstream>
-#include <functional>
-#include <iomanip>
-#include <iostream>
-#include <limits>
-#include <list>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <random>
-#include <set>
-#include <shared_mutex>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <tuple>
-#include <typeinfo>
-#include <unordered_map>
-#include <unordered_set>
-#include <variant>
-#include <vector>
+// All of the standard library, which PyTorch includes itself, has to be read before `private` is another word.
+#include <bits/stdc++.h>
 // An operator keeps its kernels to itself: before PyTorch 2.9 there is no other way to them.
 #define private public
 #include <ATen/core/dispatch/Dispatcher.h>
