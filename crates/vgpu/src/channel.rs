@@ -19,7 +19,7 @@ const LONGEST: usize = 8 << 10;
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 /// Who neither reads nor answers for so long is gone, if the machine is ever so busy; a program goes on without.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 #[derive(Debug)]
 struct Connection {
@@ -90,12 +90,11 @@ fn with<T>(act: impl FnOnce(&mut BufReader<UnixStream>) -> Result<T>) -> Option<
         }
     }
     let stream = connection.as_mut()?.stream.as_mut()?;
-    match act(stream) {
-        Ok(done) => Some(done),
-        Err(_) => {
-            connection.as_mut()?.stream = None;
-            None
-        }
+    if let Ok(done) = act(stream) {
+        Some(done)
+    } else {
+        connection.as_mut()?.stream = None;
+        None
     }
 }
 

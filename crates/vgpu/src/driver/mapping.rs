@@ -40,7 +40,7 @@ pub struct Properties {
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: c_int = 1;
 
-/// `CU_MEM_HANDLE_TYPE_FABRIC`: to other hosts over NVLink; PyTorch asks for it first and does without.
+/// `CU_MEM_HANDLE_TYPE_FABRIC`: to other hosts over `NVLink`; PyTorch asks for it first and does without.
 const FABRIC: c_int = 8;
 
 #[derive(Debug)]

@@ -111,7 +111,7 @@ unsafe fn fill(to: u64, pattern: &[u8], count: usize) -> Status {
     let Some(bytes) = count.checked_mul(pattern.len()) else {
         return INVALID_VALUE;
     };
-    if to % pattern.len() as u64 != 0 { INVALID_VALUE } else { bytes::fill(to, pattern, bytes as u64) }
+    if to.is_multiple_of(pattern.len() as u64) { bytes::fill(to, pattern, bytes as u64) } else { INVALID_VALUE }
 }
 
 #[unsafe(no_mangle)]
@@ -133,7 +133,7 @@ unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height:
     let Some(width) = width.checked_mul(pattern.len()) else {
         return INVALID_VALUE;
     };
-    if width > pitch || to % pattern.len() as u64 != 0 {
+    if width > pitch || !to.is_multiple_of(pattern.len() as u64) {
         INVALID_VALUE
     } else {
         bytes::fill_rows(to, pitch as u64, pattern, width as u64, height as u64)

@@ -51,7 +51,7 @@ same! {
 /// Writes a number on a device when a stream comes to it: now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWriteValue32_v2(_stream: u64, address: u64, value: u32, _flags: c_uint) -> Status {
-    if address % 4 != 0 {
+    if !address.is_multiple_of(4) {
         return INVALID_VALUE;
     }
     crate::memory::bytes::fill(address, &value.to_le_bytes(), 4)
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn cuStreamWriteValue32_v2(_stream: u64, address: u64, val
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWriteValue64_v2(_stream: u64, address: u64, value: u64, _flags: c_uint) -> Status {
-    if address % 8 != 0 {
+    if !address.is_multiple_of(8) {
         return INVALID_VALUE;
     }
     let status = crate::memory::bytes::fill(address, &(value as u32).to_le_bytes(), 4);

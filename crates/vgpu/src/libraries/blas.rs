@@ -1,6 +1,6 @@
 //! cuBLAS and cuBLASLt.
 //!
-//! PyTorch brings the workspaces (CUBLAS_WORKSPACE_CONFIG, CUBLASLT_WORKSPACE_SIZE), so one algorithm that needs none is all that is asked.
+//! PyTorch brings the workspaces (`CUBLAS_WORKSPACE_CONFIG`, `CUBLASLT_WORKSPACE_SIZE`), so one algorithm that needs none is all that is asked.
 
 #![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
 

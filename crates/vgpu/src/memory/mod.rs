@@ -239,7 +239,7 @@ pub fn unreserve(address: u64) -> Result<(), Status> {
 
 /// `cuMemUnmap`: its pages go back to the host.
 pub fn unmap(address: u64, bytes: u64) -> Result<(), Status> {
-    let whole = address % GRANULARITY == 0 && bytes % GRANULARITY == 0;
+    let whole = address.is_multiple_of(GRANULARITY) && bytes.is_multiple_of(GRANULARITY);
     if !whole || !is_readable(address, bytes) {
         return Err(INVALID_VALUE);
     }

@@ -37,7 +37,7 @@ impl Placement {
 
     /// Places `bytes`, a multiple of 2 MiB; `None` where there are no addresses left in one piece.
     pub fn place(&mut self, bytes: u64) -> Option<u64> {
-        let fits = |gap: &Gap| gap.bytes >= bytes && (bytes < CHUNK || gap.start % CHUNK == 0);
+        let fits = |gap: &Gap| gap.bytes >= bytes && (bytes < CHUNK || gap.start.is_multiple_of(CHUNK));
         if let Some(last) = self.gaps.iter().rposition(fits) {
             let gap = &mut self.gaps[last];
             let start = gap.start;

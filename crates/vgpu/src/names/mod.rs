@@ -88,6 +88,6 @@ macro_rules! unanswered {
 #[cfg(not(batchfit_without_names))]
 mod list {
     #![allow(non_snake_case)]
-    use super::{Status, say_unanswered};
+    use super::Status;
     include!("list.rs");
 }

@@ -150,7 +150,7 @@ fn forget_arguments(arguments: *const u64) {
     if !arguments.is_null() {
         arguments::values(arguments as u64, |value| {
             if is_device(value) {
-                forget(value)
+                forget(value);
             }
         });
     }
