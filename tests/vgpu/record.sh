@@ -19,7 +19,7 @@ P
 } > "$OUT/machine.txt" 2>&1; cat "$OUT/machine.txt"
 only=(); [ "${RANKS:-1}" -gt 1 ] && only=(--ranks "$RANKS" --only "$(grep -l 'for torchrun' "$here"/programs/*.py | xargs -n1 basename | sed 's/\.py$//' | paste -sd,)")
 logs=${LOGS:-/tmp/vgpu-logs}; rm -rf "$logs"
-python3 "$here/record.py" "$OUT/programs.json" --slots "${SLOTS:-14}" --room "${ROOM:-66}" --seconds "${SECS:-$((430 - SECONDS + T0))}" --logs "$logs" ${extra[@]+"${extra[@]}"} ${only[@]+"${only[@]}"} ${DOUBLE---double} "$@" > "$OUT/programs.log" 2>&1
+python3 "$here/record.py" "$OUT/programs.json" --slots "${SLOTS:-14}" --room "${ROOM:-66}" --seconds "${SECS:-$((430 - SECONDS + T0))}" --no-fork --logs "$logs" ${extra[@]+"${extra[@]}"} ${only[@]+"${only[@]}"} ${DOUBLE---double} "$@" > "$OUT/programs.log" 2>&1
 grep -v "ok=True" "$OUT/programs.log" | cut -c1-200 | head -60; tail -2 "$OUT/programs.log" | cut -c1-300
 python3 - "$OUT/programs.json" "$logs" "$OUT/logs.tar" <<'P'
 import json, os, sys, tarfile
