@@ -1,12 +1,14 @@
 //! Hears what a script's processes say, and answers what they ask.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::mem;
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::events::Heard;
 use super::oracle::Oracle;
@@ -16,9 +18,6 @@ pub const LONGEST_LINE: usize = 16 << 10;
 
 /// Most processes that are listened to at a time. Further ones get no answer, and go on without.
 const MOST_CONNECTIONS: usize = 512;
-
-/// How long what is on its way may take when all processes have ended: somebody who left the process group may hold a connection open.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Listens until it is asked what it heard.
 #[derive(Debug)]
@@ -33,7 +32,14 @@ struct Shared {
     heard: Mutex<Heard>,
     oracle: Oracle,
     is_over: AtomicBool,
-    open: AtomicUsize,
+    open: Mutex<Vec<Connection>>,
+}
+
+/// A process that is listened to.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    thread: JoinHandle<()>,
 }
 
 impl Listener {
@@ -44,7 +50,7 @@ impl Listener {
             heard: Mutex::default(),
             oracle,
             is_over: AtomicBool::new(false),
-            open: AtomicUsize::new(0),
+            open: Mutex::default(),
         });
         let own = Arc::clone(&shared);
         let accepting = thread::spawn(move || accept(&listener, &own));
@@ -62,9 +68,10 @@ impl Listener {
         if UnixStream::connect(&self.socket).is_ok() {
             let _ = self.accepting.join();
         }
-        let began = Instant::now();
-        while self.shared.open.load(Ordering::Acquire) > 0 && began.elapsed() < LAST_WORDS {
-            thread::sleep(Duration::from_millis(2));
+        // What was said is heard to its end, and nothing more: a process that left the group may hold its connection open.
+        for connection in mem::take(&mut *self.shared.open()) {
+            let _ = connection.stream.shutdown(Shutdown::Both);
+            let _ = connection.thread.join();
         }
         self.shared.heard().clone()
     }
@@ -73,6 +80,10 @@ impl Listener {
 impl Shared {
     fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,25 +103,29 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
                 continue;
             }
         };
-        if shared.open.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
-            shared.open.fetch_sub(1, Ordering::AcqRel);
+        let mut open = shared.open();
+        open.retain(|connection| !connection.thread.is_finished());
+        let Ok(heard) = stream.try_clone() else {
+            continue;
+        };
+        if open.len() >= MOST_CONNECTIONS {
             continue;
         }
         let own = Arc::clone(shared);
         let hear = move || {
-            // A connection that breaks has said what it had to say.
-            let _ = hear(stream, &own);
-            own.open.fetch_sub(1, Ordering::AcqRel);
+            // A connection that breaks has said what it had to say; one that says too much is ended.
+            let _ = hear(&heard, &own);
+            let _ = heard.shutdown(Shutdown::Both);
         };
-        if thread::Builder::new().spawn(hear).is_err() {
-            shared.open.fetch_sub(1, Ordering::AcqRel);
+        if let Ok(thread) = thread::Builder::new().spawn(hear) {
+            open.push(Connection { stream, thread });
         }
     }
 }
 
 /// Hears one process to its end.
-fn hear(stream: UnixStream, shared: &Shared) -> io::Result<()> {
-    let mut answers = stream.try_clone()?;
+fn hear(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let mut answers = stream;
     let mut stream = BufReader::new(stream);
     let process = shared.heard().process();
     let mut line = Vec::new();
@@ -133,7 +148,8 @@ fn hear(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 .convolution(&fields)
                 .unwrap_or(("none", String::new()));
             shared.heard().answered(how);
-            answers.write_all(format!("{how}\t{bytes}\n").as_bytes())?;
+            // Who asked may have ended; what it said after that is heard all the same.
+            let _ = answers.write_all(format!("{how}\t{bytes}\n").as_bytes());
         } else {
             shared.heard().take(process, &text);
         }

@@ -32,13 +32,24 @@ for step in range(int(sys.argv[2])):
         model(data)
 """
 
+SOLVE = """
+import torch
+
+matrix = torch.eye(8, device="cuda") * 2
+right = torch.linspace(0, 1, 64, device="cuda").reshape(8, 8)
+assert torch.linalg.solve(matrix, right).allclose(right / 2)
+values, order = torch.empty(0, device="cuda"), torch.empty(0, dtype=torch.long, device="cuda")
+torch.sort(right, descending=True, out=(values, order))
+assert order[0].tolist() == list(range(7, -1, -1))
+"""
+
 
 @unittest.skipUnless(BATCHFIT and sys.platform == "linux" and torch.version.cuda, "needs batchfit, Linux, and a PyTorch for CUDA")
 class VirtualGpu(unittest.TestCase):
-    def run_it(self, *arguments, flags=()):
+    def run_it(self, *arguments, flags=(), text=TRAIN):
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder, "train.py")
-            script.write_text(TRAIN)
+            script.write_text(text)
             command = [BATCHFIT, "run", "--on", "h100", "--json", "--report", f"{folder}/report", *flags, "--", sys.executable, script, *arguments]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600)
             self.assertTrue(done.stdout, done.stderr)
@@ -62,6 +73,11 @@ class VirtualGpu(unittest.TestCase):
         self.assertIn("train.py:10", shortage["stack"][0])
         self.assertIn("CUDA out of memory", shortage["message"])
         self.assertIn("memory-summary.txt", self.files)
+
+    def test_results_that_are_arguments_are_computed(self):
+        done, answer = self.run_it(text=SOLVE)
+
+        self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
 
 
 if __name__ == "__main__":

@@ -212,8 +212,12 @@ class Kernel final : public c10::OperatorKernel {
     Stack stack;
     stack.reserve(args.size());
     for (size_t i = 0; i < args.size(); i++) stack.push_back(moved(args[i], arguments_[i]));
+    // Several results that are arguments are returned as references into the stack, whose arguments are gone by then: they are read from here.
+    const Stack held = stack;
     op.callBoxed(&stack);
-    return stack;
+    Stack outs;
+    for (size_t i = 0; i < held.size(); i++) if (arguments_[i].is_out) outs.push_back(held[i]);
+    return outs.size() > 1 ? outs : stack;
   }
 
   // How many rows, or bytes of a sparse tensor's indices, a result has whose size depends on values.

@@ -162,6 +162,27 @@ fn a_line_that_never_ends_is_not_waited_for() {
     assert!(answer(&session("t4"), &[&long, START], Ending::Exit(0)).is_none());
 }
 
+#[test]
+fn all_that_was_said_is_heard_and_a_connection_that_stays_open_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let session = session("t4");
+    let listener = Listener::start(&socket, Oracle::of(session.card)).unwrap();
+    let mut streams: Vec<UnixStream> = (0..20)
+        .map(|_| UnixStream::connect(&socket).unwrap())
+        .collect();
+    for stream in &mut streams {
+        let said: String = (0..1000)
+            .map(|number| format!("assumed\tit\t{number}\n"))
+            .collect();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream.write_all(b"unanswered\tcuLast\n").unwrap();
+    }
+    let heard = format!("{:?}", listener.finish());
+    assert!(heard.contains("cuLast") && heard.contains("999"), "{heard}");
+    drop(streams);
+}
+
 /// Runs `batchfit run --on t4 FLAGS -- sh -c SCRIPT`.
 fn run(place: &Place, flags: &[&str], script: &str) -> Output {
     let mut command = place.batchfit();
