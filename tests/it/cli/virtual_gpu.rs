@@ -172,10 +172,10 @@ fn all_that_was_said_is_heard_and_a_connection_that_stays_open_is_not_waited_for
         .map(|_| UnixStream::connect(&socket).unwrap())
         .collect();
     for stream in &mut streams {
-        let said: String = (0..1000)
-            .map(|number| format!("assumed\tit\t{number}\n"))
-            .collect();
-        stream.write_all(said.as_bytes()).unwrap();
+        for number in 0..1000 {
+            let said = format!("assumed\tit\t{number}\n");
+            stream.write_all(said.as_bytes()).unwrap();
+        }
         stream.write_all(b"unanswered\tcuLast\n").unwrap();
     }
     let heard = format!("{:?}", listener.finish());
