@@ -1,7 +1,7 @@
 //! Names the rules that this build answers by: `BATCHFIT_RULES` is a digest of all sources that an answer
 //! can depend on. A number that people have to raise would be forgotten, and old answers served for new ones.
-//! It also lists the files of the page in the browser, which the binary carries, and compiles the object that `batchfit run` loads before a
-//! script.
+//! It also lists the files of the page in the browser and the migrations, which the binary carries, and compiles the object that
+//! `batchfit run` loads before a script.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -27,6 +27,9 @@ const WITHOUT_RULES: [&str; 8] = [
 /// What the page in the browser is made of, except for what says where it is from.
 const PAGE: &str = "src/http/page";
 
+/// SQLite's, with PostgreSQL's in a folder of their own. Listed here, as sqlx's macros would compile both drivers once more to run them.
+const MIGRATIONS: &str = "migrations";
+
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
@@ -35,8 +38,7 @@ fn main() -> io::Result<()> {
     for folder in sources {
         println!("cargo::rerun-if-changed={folder}");
     }
-    // Not a rule, but read by `sqlx::migrate!`, which cannot say so itself.
-    println!("cargo::rerun-if-changed=migrations");
+    println!("cargo::rerun-if-changed={MIGRATIONS}");
     let mut files = BTreeSet::new();
     for folder in sources {
         collect(Path::new(folder), &mut files)?;
@@ -50,15 +52,16 @@ fn main() -> io::Result<()> {
         rules.write(&text);
     }
     println!("cargo::rustc-env=BATCHFIT_RULES={:016x}", rules.finish());
-    embed_page()?;
+    embed("page.rs", PAGE)?;
+    embed("migrations.rs", MIGRATIONS)?;
     embed_virtual_gpu()
 }
 
-/// Writes the list of the page's files.
-fn embed_page() -> io::Result<()> {
+/// Writes the list of all files in a folder.
+fn embed(list: &str, folder: &str) -> io::Result<()> {
     let mut files = BTreeSet::new();
-    collect(Path::new(PAGE), &mut files)?;
-    fs::write(out().join("page.rs"), listed(&files, PAGE)?)
+    collect(Path::new(folder), &mut files)?;
+    fs::write(out().join(list), listed(&files, folder)?)
 }
 
 /// A list of files with what is in them, by their paths below a folder, with `/` between folders.

@@ -1,5 +1,6 @@
 //! The table of agents: machines that work on fits for the service.
 
+use crate::store::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -43,7 +44,7 @@ impl Duty {
 named_in_text!(Duty);
 
 /// An agent.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAgent {
     /// Its name for programs: another one whenever another process registers.
     pub id: String,
@@ -65,6 +66,8 @@ pub struct StoredAgent {
     pub seen_at: Time,
 }
 
+by_name!(StoredAgent: id, name, instance, owner, version, duty, cards, registered_at, seen_at);
+
 impl StoredAgent {
     /// Under which name it works on fits.
     pub fn holder(&self) -> Holder {
@@ -78,11 +81,13 @@ pub fn holder(id: &str) -> Holder {
 }
 
 /// A fit that waits for an agent.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug)]
 struct Waiting {
     id: String,
     lane: String,
 }
+
+by_name!(Waiting: id, lane);
 
 /// What became of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,9 +112,9 @@ impl Db {
         let registered = ask!(
             fetch_optional StoredAgent,
             self.pool.on(),
-            r#"INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at)
-               SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9
-                WHERE EXISTS (SELECT 1 FROM agent WHERE name = ?2) OR (SELECT count(*) FROM agent) < ?11
+            "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at)
+               SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9
+                WHERE EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11
                    ON CONFLICT (name) DO UPDATE
                   SET id = CASE WHEN agent.instance = excluded.instance THEN agent.id ELSE excluded.id END,
                       registered_at = CASE WHEN agent.instance = excluded.instance THEN agent.registered_at ELSE excluded.registered_at END,
@@ -117,9 +122,9 @@ impl Db {
                                   THEN agent.duty ELSE excluded.duty END,
                       instance = excluded.instance, owner = excluded.owner, version = excluded.version, cards = excluded.cards,
                       seen_at = excluded.seen_at
-                WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner OR agent.seen_at < ?10
-               RETURNING id, name, instance, owner, version, duty AS "duty: Duty", cards AS "cards: JsonText",
-                         registered_at AS "registered_at: Time", seen_at AS "seen_at: Time""#,
+                WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner OR agent.seen_at < $10
+               RETURNING id, name, instance, owner, version, duty, cards,
+                         registered_at, seen_at",
             new.id,
             new.name,
             new.instance,
@@ -136,7 +141,7 @@ impl Db {
         if let Some(agent) = registered {
             return Ok(Registered::As(Box::new(agent)));
         }
-        let seen = ask!(fetch_optional scalar, self.pool.on(), r#"SELECT seen_at AS "seen_at: Time" FROM agent WHERE name = ?1"#,
+        let seen = ask!(fetch_optional scalar, self.pool.on(), "SELECT seen_at FROM agent WHERE name = $1",
             new.name)
         .map_err(asking("look for an agent"))?;
         Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
@@ -147,9 +152,9 @@ impl Db {
         ask!(
             fetch_all StoredAgent,
             self.pool.on(),
-            r#"SELECT id, name, instance, owner, version, duty AS "duty: Duty", cards AS "cards: JsonText",
-                      registered_at AS "registered_at: Time", seen_at AS "seen_at: Time"
-                 FROM agent ORDER BY name"#,
+            "SELECT id, name, instance, owner, version, duty, cards,
+                      registered_at, seen_at
+                 FROM agent ORDER BY name",
         )
         .map_err(asking("list agents"))
     }
@@ -159,9 +164,9 @@ impl Db {
         ask!(
             fetch_optional StoredAgent,
             self.pool.on(),
-            r#"SELECT id, name, instance, owner, version, duty AS "duty: Duty", cards AS "cards: JsonText",
-                      registered_at AS "registered_at: Time", seen_at AS "seen_at: Time"
-                 FROM agent WHERE id = ?1"#,
+            "SELECT id, name, instance, owner, version, duty, cards,
+                      registered_at, seen_at
+                 FROM agent WHERE id = $1",
             id,
         )
         .map_err(asking("read an agent"))
@@ -172,7 +177,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE agent SET seen_at = ?2 WHERE id = ?1",
+            "UPDATE agent SET seen_at = $2 WHERE id = $1",
             id,
             now
         )
@@ -185,7 +190,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE agent SET duty = ?2 WHERE id = ?1",
+            "UPDATE agent SET duty = $2 WHERE id = $1",
             id,
             duty
         )
@@ -198,12 +203,12 @@ impl Db {
         let removed = ask!(
             execute,
             self.pool.on(),
-            "DELETE FROM agent WHERE id = ?1",
+            "DELETE FROM agent WHERE id = $1",
             id
         )
         .map_err(asking("forget an agent"))?;
         let holder = holder(id);
-        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = ?1",
+        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
             holder,)
         .map_err(asking("put the fits of an agent back"))?;
         Ok(removed == 1)
@@ -214,7 +219,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "DELETE FROM agent WHERE seen_at < ?1",
+            "DELETE FROM agent WHERE seen_at < $1",
             oldest
         )
         .map(|dropped| dropped)
@@ -229,7 +234,7 @@ impl Db {
             self.pool.on(),
             "SELECT id, lane FROM fit
               WHERE state = 'queued' AND lane LIKE 'agent %'
-              ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN ?1 - ?2 AND ?1 THEN 1 ELSE 0 END, id",
+              ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id",
             now,
             patience,
         );
@@ -248,10 +253,10 @@ impl Db {
         ask!(
             fetch_optional Claimed,
             self.pool.on(),
-            r#"UPDATE fit SET state = 'running', started_at = ?2, attempts = attempts + 1, holder = ?3, lease_until = ?4
-                WHERE id = ?1 AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
-                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
+            "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
+                WHERE id = $1 AND state = 'queued'
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT text FROM request WHERE digest = request_digest) AS request",
             id,
             now,
             lease.holder,
@@ -269,9 +274,9 @@ impl Db {
         let claimed = ask!(
             fetch_optional Claimed,
             self.pool.on(),
-            r#"SELECT id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
-                      text AS "request: JsonText"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1 AND attempts = ?2 AND holder = ?3"#,
+            "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                      text AS request
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1 AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
@@ -286,8 +291,8 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE fit SET lease_until = ?1
-              WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < ?1",
+            "UPDATE fit SET lease_until = $1
+              WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < $1",
             until
         )
         .map(|_| ())

@@ -143,7 +143,7 @@ async fn count(link: &mut Link<'_>, table: &str) -> Result<i64, sqlx::Error> {
 
 /// The columns of a table, by their names.
 async fn columns(link: &mut Link<'_>, table: &str) -> Result<Vec<Column>, sqlx::Error> {
-    let in_sqlite = "SELECT name, type FROM pragma_table_info(?1) ORDER BY name";
+    let in_sqlite = "SELECT name, type FROM pragma_table_info($1) ORDER BY name";
     let in_postgres = "SELECT column_name::text, data_type::text FROM information_schema.columns
                         WHERE table_schema = current_schema() AND table_name = $1 ORDER BY column_name COLLATE \"C\"";
     let found: Vec<(String, String)> = match link.on() {

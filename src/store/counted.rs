@@ -1,5 +1,6 @@
 //! How many rows there are.
 
+use crate::store::text::by_name;
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
@@ -18,18 +19,19 @@ pub struct Counted {
 }
 
 /// How many fits wait and run.
-#[derive(sqlx::FromRow)]
 struct Fits {
     queued: i64,
     running: i64,
 }
 
+by_name!(Fits: queued, running);
+
 impl Db {
     /// Counts what is watched, without looking at every row.
     pub async fn counted(&self) -> Result<Counted, StoreError> {
         self.read_recommendations().await?;
-        let fits = ask!(fetch_one Fits, self.pool.on(), r#"SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS "queued!: i64",
-                      (SELECT count(*) FROM fit WHERE state = 'running') AS "running!: i64""#)
+        let fits = ask!(fetch_one Fits, self.pool.on(), "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
+                      (SELECT count(*) FROM fit WHERE state = 'running') AS running")
         .map_err(asking("count what there is"))?;
         Ok(Counted {
             queued: fits.queued,

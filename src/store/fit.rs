@@ -4,6 +4,7 @@ mod enqueue;
 mod lease;
 mod terms;
 
+use crate::store::text::by_name;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::types::Json;
@@ -70,7 +71,7 @@ impl FitState {
 }
 
 /// A whole row.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
     /// Its name.
     pub id: String,
@@ -90,8 +91,10 @@ pub struct Fit {
     pub finished_at: Option<Time>,
 }
 
+by_name!(Fit: id, state, request, result, error, created_at, started_at, finished_at);
+
 /// An answer, and what is said with it where it is written for other programs.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct FitAnswer {
     /// Where the fit stands.
     pub state: FitState,
@@ -103,8 +106,10 @@ pub struct FitAnswer {
     pub result: Option<Json<Value>>,
 }
 
+by_name!(FitAnswer: state, model, request, result);
+
 /// A row in a list: without what may be megabytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, sqlx::FromRow, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FitSummary {
     /// Its name; `/v1/fits/{id}` is the whole of it.
     pub id: String,
@@ -124,6 +129,8 @@ pub struct FitSummary {
     pub finished_at: Option<Time>,
 }
 
+by_name!(FitSummary: id, state, model, device, micro_batch, created_at, started_at, finished_at);
+
 /// Which fits to list.
 #[derive(Debug, Clone, Default)]
 pub struct FitFilter {
@@ -141,14 +148,15 @@ pub fn question_of(fingerprint: &str) -> &str {
 }
 
 /// Where a fit stands, and how often it was begun.
-#[derive(sqlx::FromRow)]
 struct Stand {
     state: FitState,
     attempts: i64,
 }
 
+by_name!(Stand: state, attempts);
+
 /// What a worker needs to begin.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Claimed {
     /// The fit.
     pub id: String,
@@ -172,6 +180,8 @@ pub struct Claimed {
     pub model_digest: String,
 }
 
+by_name!(Claimed: id, fingerprint, lane, attempts, holder, apart, timeout_seconds, request, taught, model_digest);
+
 impl Claimed {
     /// The attempt that began with this.
     pub fn attempt(&self) -> Attempt<'_> {
@@ -190,27 +200,27 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
-        ask!(fetch_optional Fit, self.pool.on(), r#"SELECT id, state AS "state: FitState", text AS "request: JsonText",
-                      result AS "result: Json<Value>", error AS "error: Json<Value>",
-                      created_at AS "created_at: Time", started_at AS "started_at: Time",
-                      finished_at AS "finished_at: Time"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
+        ask!(fetch_optional Fit, self.pool.on(), "SELECT id, state, text AS request,
+                      result, error,
+                      created_at, started_at,
+                      finished_at
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1",
             id)
         .map_err(asking("read a fit"))
     }
 
     /// The fit's answer, with its question.
     pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
-        ask!(fetch_optional FitAnswer, self.pool.on(), r#"SELECT state AS "state: FitState", model, text AS "request: JsonText",
-                      result AS "result: Json<Value>"
-                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
+        ask!(fetch_optional FitAnswer, self.pool.on(), "SELECT state, model, text AS request,
+                      result
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1",
             id)
         .map_err(asking("read an answer"))
     }
 
     /// Where the fit stands, without reading the rest of it.
     pub async fn fit_state(&self, id: &str) -> Result<Option<FitState>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1"#,
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1",
             id)
         .map_err(asking("read the state of a fit"))
     }
@@ -219,7 +229,7 @@ impl Db {
     pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
         let question = question_of(fingerprint);
         let beyond = format!("{question}~");
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= ?1 AND fingerprint < ?2 AND state = 'done'
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
               ORDER BY id DESC LIMIT 1",
             question,
             beyond)
@@ -228,26 +238,26 @@ impl Db {
 
     /// Where the fit stands, and how often it was begun.
     pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
-        ask!(fetch_optional Stand, self.pool.on(), r#"SELECT state AS "state: FitState", attempts FROM fit WHERE id = ?1"#, id)
+        ask!(fetch_optional Stand, self.pool.on(), "SELECT state, attempts FROM fit WHERE id = $1", id)
         .map(|row| row.map(|row| (row.state, row.attempts)))
         .map_err(asking("read the state of a fit"))
     }
 
     /// Fits, newest first.
     pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
-        ask!(fetch_all FitSummary, self.pool.on(), [r#"SELECT id, state AS "state: FitState", model, device,
-                      result ->> '$.recommendation.micro_batch' AS "micro_batch: i64",
-                      created_at AS "created_at: Time", started_at AS "started_at: Time",
-                      finished_at AS "finished_at: Time"
+        ask!(fetch_all FitSummary, self.pool.on(), ["SELECT id, state, model, device,
+                      result ->> '$.recommendation.micro_batch' AS micro_batch,
+                      created_at, started_at,
+                      finished_at
                  FROM fit
-                WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR id < ?2)
-                ORDER BY id DESC LIMIT ?3"#, r#"SELECT id, state AS "state: FitState", model, device,
-                      CAST(result #>> '{recommendation,micro_batch}' AS BIGINT) AS "micro_batch: i64",
-                      created_at AS "created_at: Time", started_at AS "started_at: Time",
-                      finished_at AS "finished_at: Time"
+                WHERE ($1 IS NULL OR state = $1) AND ($2 IS NULL OR id < $2)
+                ORDER BY id DESC LIMIT $3", "SELECT id, state, model, device,
+                      CAST(result #>> '{recommendation,micro_batch}' AS BIGINT) AS micro_batch,
+                      created_at, started_at,
+                      finished_at
                  FROM fit
-                WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR id < ?2)
-                ORDER BY id DESC LIMIT ?3"#],
+                WHERE ($1 IS NULL OR state = $1) AND ($2 IS NULL OR id < $2)
+                ORDER BY id DESC LIMIT $3"],
             filter.state,
             filter.before,
             filter.limit,)
@@ -275,28 +285,28 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        ask!(fetch_optional Claimed, self.pool.on(), [r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
+        ask!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                              WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
-                                   < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
-                               AND (?6 IS NULL OR waiting.device LIKE 'sim:%' OR ?6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
+                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
+                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
-                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#, r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
-                                   < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
-                               AND (?6 IS NULL OR waiting.device LIKE 'sim:%' OR ?6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
+                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
+                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
                                FOR UPDATE SKIP LOCKED)
                   AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
-                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#],
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT text FROM request WHERE digest = request_digest) AS request"],
             now,
             parallel.0,
             PATIENCE_MS,
@@ -345,7 +355,7 @@ impl Db {
         let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
         ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at, model_digest, taught)
-             VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10, ?11, ?12)",
+             VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
             fit.id,
             fit.fingerprint,
             fit.batchfit_version,
@@ -380,8 +390,8 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE fit SET state = 'failed', error = ?4, finished_at = ?5
-              WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+            "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
+              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
@@ -397,8 +407,8 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE fit SET state = 'cancelled', finished_at = ?2
-              WHERE id = ?1 AND state IN ('queued', 'running')",
+            "UPDATE fit SET state = 'cancelled', finished_at = $2
+              WHERE id = $1 AND state IN ('queued', 'running')",
             id,
             now,
         )
@@ -412,7 +422,7 @@ impl Db {
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'queued', started_at = NULL
-              WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
@@ -437,8 +447,8 @@ async fn finish_on(
     let finished = ask!(
         execute,
         transaction.on(),
-        "UPDATE fit SET state = 'done', result = ?4, finished_at = ?5
-          WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+        "UPDATE fit SET state = 'done', result = $4, finished_at = $5
+          WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
         attempt.id,
         attempt.number,
         attempt.holder,

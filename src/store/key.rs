@@ -1,5 +1,6 @@
 //! API keys: who may ask, and for what.
 
+use crate::store::text::by_name;
 use std::fmt::{self, Write as _};
 use std::hint::black_box;
 
@@ -59,7 +60,7 @@ impl Scope {
 named_in_text!(Scope);
 
 /// A key as it is stored: without what it takes to use it.
-#[derive(Clone, PartialEq, Eq, Serialize, sqlx::FromRow)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct ApiKey {
     /// Its name for programs; part of the key.
     pub id: String,
@@ -74,6 +75,8 @@ pub struct ApiKey {
     #[serde(skip)]
     digest: Vec<u8>,
 }
+
+by_name!(ApiKey: id, name, scope, created_at, revoked_at, digest);
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +152,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES (?1, ?2, ?3, ?4, ?5)
+            "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT DO NOTHING",
             key.id,
             key.name,
@@ -163,15 +166,15 @@ impl Db {
 
     /// All keys, also those that were revoked, in the order in which they were made.
     pub async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        ask!(fetch_all ApiKey, self.pool.on(), r#"SELECT id, name, scope AS "scope: Scope", digest, created_at AS "created_at: Time",
-                      revoked_at AS "revoked_at: Time"
-                 FROM api_key ORDER BY created_at, id"#)
+        ask!(fetch_all ApiKey, self.pool.on(), "SELECT id, name, scope, digest, created_at,
+                      revoked_at
+                 FROM api_key ORDER BY created_at, id")
         .map_err(asking("list keys"))
     }
 
     /// Revokes the key of this name or id. False when there is none that was not revoked before.
     pub async fn revoke_key(&self, name_or_id: &str, now: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = ?2 WHERE (name = ?1 OR id = ?1) AND revoked_at IS NULL",
+        ask!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
             name_or_id,
             now,)
         .map(|revoked| revoked > 0)

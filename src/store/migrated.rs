@@ -11,7 +11,7 @@ use crate::probe::Evidence;
 
 /// A database as the migrations up to `last` make it, with what `rows` adds.
 async fn older(file: &std::path::Path, last: i64, rows: &str) {
-    let migrator = sqlx::migrate!();
+    let migrator = migrator("");
     let earlier = migrator.migrations.iter();
     let earlier = earlier.filter(|migration| migration.version <= last);
     let migrator = Migrator {

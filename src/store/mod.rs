@@ -31,10 +31,11 @@ mod upload;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::SqlSafeStr as _;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
@@ -86,10 +87,35 @@ const MOST_CONNECTIONS: u32 = 4;
 const MOST_CONNECTIONS_TO_SERVER: u32 = 9;
 
 /// The schema in a file.
-static SQLITE: Migrator = sqlx::migrate!();
+static SQLITE: LazyLock<Migrator> = LazyLock::new(|| migrator(""));
 
 /// The schema in PostgreSQL.
-static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| migrator("postgres/"));
+
+/// Those in this folder of `migrations`, each called `NUMBER_what_it_does.sql`.
+fn migrator(folder: &str) -> Migrator {
+    let files = migrations::FILES.iter().filter_map(|(path, sql)| {
+        let (number, name) = path
+            .strip_prefix(folder)?
+            .strip_suffix(".sql")?
+            .split_once('_')?;
+        let sql = str::from_utf8(sql).expect("migrations are text");
+        let name = name.replace('_', " ").into();
+        let sql = sql.into_sql_str();
+        Some(Migration::new(
+            number.parse().ok()?,
+            name,
+            MigrationType::Simple,
+            sql,
+            false,
+        ))
+    });
+    Migrator::with_migrations(files.collect())
+}
+
+mod migrations {
+    include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
+}
 
 /// PostgreSQL's `untranslatable_character` and `character_not_in_repertoire`: its texts cannot have a NUL.
 const NOT_TEXT: [&str; 2] = ["22P05", "22021"];
@@ -465,7 +491,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE readiness SET checked_at = ?1",
+            "UPDATE readiness SET checked_at = $1",
             now
         )
         .map(|_| ())
@@ -474,8 +500,8 @@ impl Db {
 
     /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
     pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
-        let noted =
-            ask!(fetch_one scalar, self.pool.on(), r#"SELECT checked_at AS "checked_at: Time" FROM readiness"#)
+        let noted: Time =
+            ask!(fetch_one scalar, self.pool.on(), "SELECT checked_at FROM readiness")
                 .map_err(asking("read when the database was last written"))?;
         Ok(Some(noted).filter(|noted| noted.0 > 0))
     }

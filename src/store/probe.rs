@@ -1,5 +1,6 @@
 //! The table of probes that somebody asked for.
 
+use crate::store::text::by_name;
 use serde_json::Value;
 use sqlx::types::Json;
 
@@ -10,7 +11,7 @@ use super::{Db, JsonText, StoreError, Time, asking};
 use crate::model::Digest;
 
 /// A whole row.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Probe {
     /// Its name.
     pub id: String,
@@ -32,6 +33,8 @@ pub struct Probe {
     pub created_at: Time,
 }
 
+by_name!(Probe: id, fingerprint, model, device, batch, verdict, request, report, created_at);
+
 impl Db {
     /// Stores a finished probe, and that it refers to those of these uploads that are still there.
     pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
@@ -47,7 +50,7 @@ impl Db {
             .await
             .map_err(asking("begin to store a probe"))?;
         ask!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             probe.id,
             probe.fingerprint,
             probe.model,
@@ -67,9 +70,9 @@ impl Db {
 
     /// The whole probe.
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
-        ask!(fetch_optional Probe, self.pool.on(), r#"SELECT id, fingerprint, model, device, batch, verdict, text AS "request: JsonText",
-                      report AS "report: Json<Value>", created_at AS "created_at: Time"
-                 FROM probe JOIN request ON digest = request_digest WHERE id = ?1"#,
+        ask!(fetch_optional Probe, self.pool.on(), "SELECT id, fingerprint, model, device, batch, verdict, text AS request,
+                      report, created_at
+                 FROM probe JOIN request ON digest = request_digest WHERE id = $1",
             id)
         .map_err(asking("read a probe"))
     }

@@ -18,7 +18,7 @@ pub(super) async fn keep_request(
     ask!(
         execute,
         connection.on(),
-        "INSERT INTO request (digest, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+        "INSERT INTO request (digest, text) VALUES ($1, $2) ON CONFLICT DO NOTHING",
         digest,
         request,
     )

@@ -1,5 +1,6 @@
 //! The tables of searches that are told from outside, and of what they were told.
 
+use crate::store::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -70,7 +71,7 @@ pub struct SearchAnswer {
 }
 
 /// A search that found an answer by itself.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AnsweredSearch {
     /// Its name.
     pub id: String,
@@ -81,6 +82,8 @@ pub struct AnsweredSearch {
     /// When it was last told something.
     pub updated_at: Time,
 }
+
+by_name!(AnsweredSearch: id, terms, recommendation, updated_at);
 
 /// How many searches are kept, and how long those that nobody tells anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +112,6 @@ pub enum Noted {
 }
 
 /// A row of searches.
-#[derive(sqlx::FromRow)]
 struct SearchRow {
     id: String,
     state: SearchState,
@@ -121,14 +123,17 @@ struct SearchRow {
     answered_after: Option<i64>,
 }
 
+by_name!(SearchRow: id, state, terms, created_at, updated_at, recommendation, answered_by, answered_after);
+
 /// A row of observations.
-#[derive(sqlx::FromRow)]
 struct Row {
     batch: i64,
     outcome: String,
     peak_reserved_bytes: Option<i64>,
     recorded: Option<String>,
 }
+
+by_name!(Row: batch, outcome, peak_reserved_bytes, recorded);
 
 impl Db {
     /// Stores a new search. False when there are as many as may be, of which none can go.
@@ -146,16 +151,16 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "DELETE FROM search WHERE state <> 'done' AND updated_at < ?1",
+            "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
             idle
         )
         .map_err(asking("drop idle searches"))?;
         let most = i64::from(bounds.searches);
         let contested = now.0.saturating_sub(bounds.contested_ms);
         ask!(execute, self.pool.on(), "DELETE FROM search
-              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < ?2
+              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
                             ORDER BY state = 'active', updated_at
-                            LIMIT (SELECT CASE WHEN count(*) + 1 > ?1 THEN count(*) + 1 - ?1 ELSE 0 END FROM search))",
+                            LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
             most,
             contested,)
         .map_err(asking("drop the oldest searches"))?;
@@ -166,7 +171,7 @@ impl Db {
             execute,
             self.pool.on(),
             "INSERT INTO search (id, state, terms, created_at, updated_at)
-             SELECT ?1, 'active', ?2, ?3, ?3 WHERE (SELECT count(*) FROM search) < ?4",
+             SELECT $1, 'active', $2, $3, $3 WHERE (SELECT count(*) FROM search) < $4",
             id,
             terms,
             now,
@@ -197,10 +202,10 @@ impl Db {
         let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
         let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
         let added = ask!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
-             SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = ?1), ?2, ?3, ?4, ?5, ?6
+             SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = $1), $2, $3, $4, $5, $6
                FROM search
-              WHERE id = ?1 AND state <> 'cancelled'
-                AND (SELECT count(*) FROM observation WHERE search_id = ?1) < ?7
+              WHERE id = $1 AND state <> 'cancelled'
+                AND (SELECT count(*) FROM observation WHERE search_id = $1) < $7
              ON CONFLICT DO NOTHING",
             id,
             batch,
@@ -214,7 +219,7 @@ impl Db {
             ask!(
                 execute,
                 transaction.on(),
-                "UPDATE search SET updated_at = ?2 WHERE id = ?1",
+                "UPDATE search SET updated_at = $2 WHERE id = $1",
                 id,
                 now
             )
@@ -226,17 +231,18 @@ impl Db {
         drop(transaction);
         // There may be no other.
         drop(connection);
-        let state = ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: SearchState" FROM search WHERE id = ?1"#,
+        let state =
+            ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
             id)
-        .map_err(asking("read the state of a search"))?;
+            .map_err(asking("read the state of a search"))?;
         match state {
             None => return Ok(Noted::Unknown),
             Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
             Some(SearchState::Active | SearchState::Done) => {}
         }
-        let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
-              WHERE search_id = ?1 AND batch = ?2 AND outcome = ?3
-                AND coalesce(peak_reserved_bytes, 0) = coalesce(?4, 0) AND coalesce(recorded, '') = coalesce(?5, '')",
+        let same: Option<i64> = ask!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
+              WHERE search_id = $1 AND batch = $2 AND outcome = $3
+                AND coalesce(peak_reserved_bytes, 0) = coalesce($4, 0) AND coalesce(recorded, '') = coalesce($5, '')",
             id,
             batch,
             outcome,
@@ -263,15 +269,16 @@ impl Db {
 
     /// The whole search.
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
-        let search = ask!(fetch_optional SearchRow, self.pool.on(), r#"SELECT id, state AS "state: SearchState", terms AS "terms: JsonText", created_at AS "created_at: Time",
-                      updated_at AS "updated_at: Time", recommendation AS "recommendation: JsonText", answered_by,
+        let search =
+            ask!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, created_at,
+                      updated_at, recommendation, answered_by,
                       answered_after
-                 FROM search WHERE id = ?1"#, id)
-        .map_err(asking("read a search"))?;
+                 FROM search WHERE id = $1", id)
+            .map_err(asking("read a search"))?;
         let Some(search) = search else {
             return Ok(None);
         };
-        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = ?1 ORDER BY number",
+        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number",
             id)
         .map_err(asking("read what a search was told"))?;
         Ok(Some(StoredSearch {
@@ -297,12 +304,12 @@ impl Db {
         (batch, recorded): (u64, &str),
     ) -> Result<Vec<AnsweredSearch>, StoreError> {
         let batch = integer("batch", batch)?;
-        ask!(fetch_all AnsweredSearch, self.pool.on(), r#"SELECT search.id, terms AS "terms: JsonText", recommendation AS "recommendation!: JsonText",
-                      updated_at AS "updated_at: Time"
+        ask!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
+                      updated_at
                  FROM observation JOIN search ON search.id = observation.search_id
-                WHERE observation.recorded = ?1 AND observation.batch = ?2
+                WHERE observation.recorded = $1 AND observation.batch = $2
                   AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
-                ORDER BY updated_at DESC, search.id DESC LIMIT 64"#,
+                ORDER BY updated_at DESC, search.id DESC LIMIT 64",
             recorded,
             batch,)
         .map_err(asking("look for an answer that is there"))
@@ -321,9 +328,9 @@ impl Db {
         let recommendation = answer.map(|answer| &answer.recommendation);
         let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
         let answered_after = answer.map(|_| told);
-        ask!(execute, self.pool.on(), "UPDATE search SET state = ?2, recommendation = ?4, answered_by = ?5, answered_after = ?6
-              WHERE id = ?1 AND state <> 'cancelled'
-                AND (SELECT count(*) FROM observation WHERE search_id = ?1) = ?3",
+        ask!(execute, self.pool.on(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
+              WHERE id = $1 AND state <> 'cancelled'
+                AND (SELECT count(*) FROM observation WHERE search_id = $1) = $3",
             id,
             state,
             told,
@@ -336,7 +343,7 @@ impl Db {
 
     /// Ends a search that has no answer yet. False when there is none, or none such.
     pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = ?2 WHERE id = ?1 AND state = 'active'",
+        ask!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
             id,
             now,)
         .map(|done| done == 1)

@@ -121,6 +121,62 @@ impl<'r> Decode<'r, Postgres> for JsonText {
     }
 }
 
+/// Has a type be what it wraps in the tables, in either engine.
+macro_rules! as_inner {
+    ($outer:ident($inner:ty)) => {
+        impl<D: sqlx::Database> sqlx::Type<D> for $outer
+        where
+            $inner: sqlx::Type<D>,
+        {
+            fn type_info() -> D::TypeInfo {
+                <$inner as sqlx::Type<D>>::type_info()
+            }
+
+            fn compatible(ty: &D::TypeInfo) -> bool {
+                <$inner as sqlx::Type<D>>::compatible(ty)
+            }
+        }
+
+        impl<'q, D: sqlx::Database> sqlx::Encode<'q, D> for $outer
+        where
+            $inner: sqlx::Encode<'q, D>,
+        {
+            fn encode_by_ref(
+                &self,
+                arguments: &mut D::ArgumentBuffer,
+            ) -> Result<sqlx::encode::IsNull, sqlx::error::BoxDynError> {
+                self.0.encode_by_ref(arguments)
+            }
+        }
+
+        impl<'r, D: sqlx::Database> sqlx::Decode<'r, D> for $outer
+        where
+            $inner: sqlx::Decode<'r, D>,
+        {
+            fn decode(value: D::ValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
+                <$inner as sqlx::Decode<'r, D>>::decode(value).map($outer)
+            }
+        }
+    };
+}
+pub(super) use as_inner;
+
+/// Has a row of either engine be read by the names of its columns.
+macro_rules! by_name {
+    ($row:ident: $($column:ident),*) => {
+        by_name!(@ sqlx::sqlite::SqliteRow, $row: $($column),*);
+        by_name!(@ sqlx::postgres::PgRow, $row: $($column),*);
+    };
+    (@ $of:ty, $row:ident: $($column:ident),*) => {
+        impl sqlx::FromRow<'_, $of> for $row {
+            fn from_row(row: &$of) -> Result<$row, sqlx::Error> {
+                Ok($row { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
+            }
+        }
+    };
+}
+pub(super) use by_name;
+
 /// Has an enum with `ALL` and `name` be its name in the tables, in either engine.
 macro_rules! named_in_text {
     ($named:ty) => {

@@ -1,14 +1,16 @@
 //! Moments, as the tables and the documents hold them.
 
+use crate::store::text::as_inner;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 /// A moment in Unix milliseconds: an integer in SQL, RFC 3339 with `Z` in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, sqlx::Type, ToSchema)]
-#[sqlx(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]
 #[schema(value_type = String, format = DateTime, example = "2026-11-20T22:57:00.123Z")]
 pub struct Time(pub i64);
+
+as_inner!(Time(i64));
 
 impl From<Timestamp> for Time {
     fn from(moment: Timestamp) -> Time {

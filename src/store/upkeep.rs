@@ -109,43 +109,43 @@ impl Db {
         let begin = "begin to drop old fits";
         let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
         let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
-        let first_young = ask!(fetch_one scalar, transaction.on(), r#"SELECT min(rowid) AS "first: i64" FROM fit WHERE finished_at BETWEEN ?1 AND ?2"#,
+        let first_young: Option<i64> = ask!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2",
             oldest,
             now,)
-        .map_err(asking("look for old fits"))?
-        .unwrap_or(i64::MAX);
+        .map_err(asking("look for old fits"))?;
+        let first_young = first_young.unwrap_or(i64::MAX);
         // Whoever refers to a fit goes first.
         ask!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
         .map_err(asking("drop old recommendations"))?;
         ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
         .map_err(asking("drop what old fits refer to"))?;
         let fits = ask!(execute, transaction.on(), "DELETE FROM fit WHERE id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
         .map_err(asking("drop old fits"))?;
-        let first_young_probe = ask!(fetch_one scalar, transaction.on(), r#"SELECT min(rowid) AS "first: i64" FROM probe WHERE created_at BETWEEN ?1 AND ?2"#,
+        let first_young_probe: Option<i64> = ask!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM probe WHERE created_at BETWEEN $1 AND $2",
             oldest,
             now,)
-        .map_err(asking("look for old probes"))?
-        .unwrap_or(i64::MAX);
+        .map_err(asking("look for old probes"))?;
+        let first_young_probe = first_young_probe.unwrap_or(i64::MAX);
         ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
-                (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
+                (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
             oldest,
             most,
             first_young_probe,)
         .map_err(asking("drop what old probes refer to"))?;
         let probes = ask!(execute, transaction.on(), "DELETE FROM probe WHERE id IN
-                (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
+                (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
             oldest,
             most,
             first_young_probe,)
@@ -207,7 +207,7 @@ impl Db {
             let not_text = "its folder has a name that is not UTF-8";
             failed(io::Error::new(io::ErrorKind::InvalidInput, not_text))
         })?;
-        sqlx::query("VACUUM INTO ?1")
+        sqlx::query("VACUUM INTO $1")
             .bind(text)
             .execute(pool)
             .await

@@ -2,10 +2,9 @@
 //!
 //! # Note [One text]
 //!
-//! Queries are written once, for SQLite, where they are checked against the migrations when they are compiled. PostgreSQL
-//! gets the same text with three differences, made by [`for_postgres`]: parameters are `$1` and not `?1`; the types that `query_as!`
-//! reads behind a column's name (`AS "state: FitState"`) are cut off; and SQLite's `rowid` is the identity column `number`.
-//! So a text stays within what both understand: `CASE` and not `max(a, b)`, `CAST(sum(..) AS BIGINT)`, `->` and then `->>` with
+//! Queries are written once, and a test prepares each against the migrations of SQLite (`texts`; `tests/service/postgres.sh` runs them
+//! on PostgreSQL). What is checked when the code compiles, sqlx's `query!`, needs both drivers inside the compiler: a minute of each
+//! build. PostgreSQL gets SQLite's `rowid` as the identity column `number`, by [`for_postgres`]. So a text stays within what both understand: `CASE` and not `max(a, b)`, `CAST(sum(..) AS BIGINT)`, `->` and then `->>` with
 //! a single name, flags that are booleans (`NOT uploaded`, not `uploaded = 0`), and a conflict target where something is updated. Where
 //! that is not enough there are two texts side by side: `["SQLite", "PostgreSQL"]`.
 //!
@@ -20,12 +19,16 @@ mod news;
 mod open;
 #[cfg(test)]
 mod schema;
+#[cfg(test)]
+mod texts;
 
 use std::fmt;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{Connection as _, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool,
+};
 
 pub use news::{Told, Wire};
 pub(super) use open::{fault, open_postgres, why_not};
@@ -166,118 +169,36 @@ impl Link<'_> {
 /// Asks either engine with one text, or with one for each: see Note [One text].
 ///
 /// `ask!(execute, on, text, values..)` says how many rows it changed. `ask!(fetch_one Type, on, text, values..)` reads a row
-/// (`fetch_optional`, `fetch_all`) as `query_as!` does, and with `scalar` for the type its one column.
+/// (`fetch_optional`, `fetch_all`) by its columns' names, and with `scalar` for the type its one column.
 macro_rules! ask {
-    (execute, $on:expr, [$lite:literal, $postgres:literal] $(, $value:expr)* $(,)?) => {
+    (execute, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => sqlx::query!($lite $(, $value)*)
-                .execute(on)
-                .await
-                .map(|done| done.rows_affected()),
-            sqlx::Either::Right(on) => sqlx::query::<sqlx::Postgres>($crate::store::engine::postgres_text!($postgres))
-                $(.bind(&$value))*
-                .execute(on)
-                .await
-                .map(|done| done.rows_affected()),
+            sqlx::Either::Left(on) => ask!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
+                .execute(on).await.map(|done| done.rows_affected()),
+            sqlx::Either::Right(on) => ask!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
+                .execute(on).await.map(|done| done.rows_affected()),
         }
     };
-    ($fetch:ident scalar, $on:expr, [$lite:literal, $postgres:literal] $(, $value:expr)* $(,)?) => {
+    ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => sqlx::query_scalar!($lite $(, $value)*).$fetch(on).await,
-            sqlx::Either::Right(on) => sqlx::query_scalar::<sqlx::Postgres, _>($crate::store::engine::postgres_text!($postgres))
-                $(.bind(&$value))*
-                .$fetch(on)
-                .await,
+            sqlx::Either::Left(on) => ask!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => ask!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
-    ($fetch:ident $row:ty, $on:expr, [$lite:literal, $postgres:literal] $(, $value:expr)* $(,)?) => {
+    ($fetch:ident $row:ty, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => sqlx::query_as!($row, $lite $(, $value)*).$fetch(on).await,
-            sqlx::Either::Right(on) => sqlx::query_as::<sqlx::Postgres, $row>($crate::store::engine::postgres_text!($postgres))
-                $(.bind(&$value))*
-                .$fetch(on)
-                .await,
+            sqlx::Either::Left(on) => ask!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => ask!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
-    (execute, $on:expr, $text:literal $(, $value:expr)* $(,)?) => {
-        ask!(execute, $on, [$text, $text] $(, $value)*)
-    };
-    ($fetch:ident scalar, $on:expr, $text:literal $(, $value:expr)* $(,)?) => {
-        ask!($fetch scalar, $on, [$text, $text] $(, $value)*)
-    };
-    ($fetch:ident $row:ty, $on:expr, $text:literal $(, $value:expr)* $(,)?) => {
-        ask!($fetch $row, $on, [$text, $text] $(, $value)*)
-    };
+    (@ ($($query:tt)*) lite [$lite:literal, $postgres:literal]) => { sqlx::$($query)*($lite) };
+    (@ ($($query:tt)*) lite $text:literal) => { sqlx::$($query)*($text) };
+    (@ ($($query:tt)*) postgres [$lite:literal, $postgres:literal]) => { ask!(@ ($($query)*) postgres $postgres) };
+    (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::store::engine::for_postgres($text)) };
 }
 pub(super) use ask;
 
-/// A text as PostgreSQL reads it, made once.
-macro_rules! postgres_text {
-    ($text:literal) => {{
-        static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-        TEXT.get_or_init(|| $crate::store::engine::for_postgres($text))
-            .as_str()
-    }};
-}
-pub(super) use postgres_text;
-
-/// The same text for PostgreSQL: see Note [One text].
-pub(super) fn for_postgres(text: &str) -> String {
-    let mut translated = String::with_capacity(text.len());
-    let mut rest = text;
-    let mut before = ' ';
-    while let Some(first) = rest.chars().next() {
-        let mut taken = first.len_utf8();
-        match first {
-            '?' => translated.push('$'),
-            '\'' => {
-                let end = rest[1..].find('\'').map_or(rest.len(), |end| end + 2);
-                translated.push_str(&rest[..end]);
-                taken = end;
-            }
-            '"' => {
-                let end = rest[1..].find('"').map_or(rest.len(), |end| end + 2);
-                let name = rest[..end].trim_matches('"');
-                let name = name.split_once(':').map_or(name, |(name, _)| name);
-                translated.push('"');
-                translated.push_str(name.trim_end_matches(['!', '?']));
-                translated.push('"');
-                taken = end;
-            }
-            _ if !is_of_a_word(before) && is_word(rest, "rowid") => {
-                translated.push_str("number");
-                taken = "rowid".len();
-            }
-            _ => translated.push(first),
-        }
-        before = first;
-        rest = &rest[taken..];
-    }
-    translated
-}
-
-fn is_word(text: &str, word: &str) -> bool {
-    let after = text.strip_prefix(word);
-    after.is_some_and(|after| !after.starts_with(is_of_a_word))
-}
-
-fn is_of_a_word(character: char) -> bool {
-    character.is_ascii_alphanumeric() || character == '_'
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_translated_outside_of_strings() {
-        let text = r#"SELECT id, state AS "state: FitState", x AS "x!: i64", y AS "y!", '?1 rowid' FROM fit
-                       WHERE rowid < ?1 AND fit.rowid > ?12 AND growid = arowid_"#;
-
-        assert_eq!(
-            for_postgres(text),
-            r#"SELECT id, state AS "state", x AS "x", y AS "y", '?1 rowid' FROM fit
-                       WHERE number < $1 AND fit.number > $12 AND growid = arowid_"#
-        );
-    }
+/// The same text for PostgreSQL, whose identity columns are called `number`: see Note [One text].
+pub(super) fn for_postgres(text: &'static str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(text.replace("rowid", "number"))
 }

@@ -95,8 +95,8 @@ impl Db {
                     return Err(error);
                 }
             }
-            let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = ?1
-                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
+            let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
+                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = $2 AND $3)
               ORDER BY id DESC LIMIT 1",
             new.fingerprint,
             new.batchfit_version,
@@ -106,7 +106,7 @@ impl Db {
                 return Ok(Enqueued::Same(same));
             }
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
-            let waiting = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
+            let waiting: i64 = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
                 .map_err(asking("count the fits that wait"))?;
             if waiting >= capacity {
                 return Ok(Enqueued::QueueFull);
@@ -135,13 +135,13 @@ async fn enqueue_on(
         .map_err(asking("begin to queue a fit"))?;
     let added = ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught)
-         SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
-                EXISTS (SELECT 1 FROM fit WHERE fingerprint >= ?15 AND fingerprint < ?16 AND state = 'failed' AND apart),
-                ?11, ?12, ?13, ?14
-          WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
+         SELECT $1, $2, $3, 'queued', $4, $5, $6, $7, $8,
+                EXISTS (SELECT 1 FROM fit WHERE fingerprint >= $15 AND fingerprint < $16 AND state = 'failed' AND apart),
+                $11, $12, $13, $14
+          WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = $2
                             AND (state IN ('queued', 'running')
-                                 OR state = 'done' AND batchfit_version = ?3 AND ?9))
-            AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10
+                                 OR state = 'done' AND batchfit_version = $3 AND $9))
+            AND (SELECT count(*) FROM fit WHERE state = 'queued') < $10
              ON CONFLICT (fingerprint) WHERE state IN ('queued', 'running') DO NOTHING",
         new.id,
         new.fingerprint,

@@ -6,15 +6,18 @@
 
 use super::FitState;
 use crate::store::engine::ask;
+use crate::store::text::as_inner;
+use crate::store::text::by_name;
 use crate::store::{Db, StoreError, Time, asking};
 
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.
 const SERVER: &str = "server ";
 
 /// Who works on fits: a server, or somebody who took a fit from one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, sqlx::Type)]
-#[sqlx(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder(String);
+
+as_inner!(Holder(String));
 
 impl Holder {
     /// A server, by a name that no other has: not the next one on the same machine either.
@@ -59,7 +62,7 @@ pub struct Attempt<'a> {
 }
 
 /// A fit that runs.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldFit {
     /// The fit.
     pub id: String,
@@ -71,8 +74,10 @@ pub struct HeldFit {
     pub lease_until: Option<Time>,
 }
 
+by_name!(HeldFit: id, attempts, holder, lease_until);
+
 /// A fit that waits or runs.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnfinishedFit {
     /// The fit.
     pub id: String,
@@ -84,10 +89,12 @@ pub struct UnfinishedFit {
     pub holder: Option<Holder>,
 }
 
+by_name!(UnfinishedFit: id, state, attempts, holder);
+
 impl Db {
     /// Renews the lease of one attempt. False when it is not under way any more: its holder may stop.
     pub async fn renew(&self, attempt: Attempt<'_>, until: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE fit SET lease_until = ?4 WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+        ask!(execute, self.pool.on(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
@@ -101,7 +108,7 @@ impl Db {
         ask!(
             execute,
             self.pool.on(),
-            "UPDATE fit SET lease_until = ?2 WHERE state = 'running' AND holder = ?1",
+            "UPDATE fit SET lease_until = $2 WHERE state = 'running' AND holder = $1",
             lease.holder,
             lease.until,
         )
@@ -112,7 +119,7 @@ impl Db {
     /// many.
     pub async fn expired(&self, now: Time, mine: &Holder) -> Result<u64, StoreError> {
         ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
-              WHERE state = 'running' AND coalesce(lease_until, 0) < ?1 AND coalesce(holder, '') <> ?2",
+              WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
             mine,)
         .map_err(asking("queue fits again whose lease has passed"))
@@ -132,7 +139,7 @@ impl Db {
             self.pool.on(),
             "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running'
-                AND (holder IS NULL OR substr(holder, 1, length(?1)) = ?1)",
+                AND (holder IS NULL OR substr(holder, 1, length($1)) = $1)",
             SERVER,
         )
         .map_err(asking("queue interrupted fits"))
@@ -143,16 +150,16 @@ impl Db {
         ask!(
             fetch_all UnfinishedFit,
             self.pool.on(),
-            r#"SELECT id, state AS "state: FitState", attempts, holder AS "holder: Holder"
-                 FROM fit WHERE state IN ('queued', 'running')"#
+            "SELECT id, state, attempts, holder
+                 FROM fit WHERE state IN ('queued', 'running')"
         )
         .map_err(asking("list the fits that wait or run"))
     }
 
     /// The fits that the table holds for running.
     pub async fn running_fits(&self) -> Result<Vec<HeldFit>, StoreError> {
-        ask!(fetch_all HeldFit, self.pool.on(), r#"SELECT id, attempts, holder AS "holder: Holder", lease_until AS "lease_until: Time"
-                 FROM fit WHERE state = 'running'"#)
+        ask!(fetch_all HeldFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
+                 FROM fit WHERE state = 'running'")
         .map_err(asking("list running fits"))
     }
 
@@ -161,7 +168,7 @@ impl Db {
         &self,
         attempt: Attempt<'_>,
     ) -> Result<Option<FitState>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1 AND attempts = ?2 AND holder = ?3"#,
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1 AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,)

@@ -3,6 +3,7 @@
 
 use crate::model::Priority;
 use crate::store::engine::{Link, ask};
+use crate::store::text::by_name;
 use crate::store::{Db, StoreError, Time, asking};
 
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
@@ -42,7 +43,7 @@ pub struct IdempotencyKey {
 }
 
 /// What was asked under a name.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedBefore {
     /// SHA-256 of the body.
     pub body: String,
@@ -50,16 +51,18 @@ pub struct AskedBefore {
     pub fit_id: String,
 }
 
+by_name!(AskedBefore: body, fit_id);
+
 impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both.
     pub async fn ask_again(&self, id: &str, terms: FitTerms) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
-        ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN ?2 = 'interactive' THEN ?2 ELSE priority END,
-                            timeout_seconds = CASE WHEN ?3 > timeout_seconds THEN ?3 WHEN ?3 IS NULL THEN NULL ELSE timeout_seconds END
-              WHERE id = ?1 AND state IN ('queued', 'running')
-                AND (priority <> ?2 AND ?2 = 'interactive'
-                     OR timeout_seconds IS NOT NULL AND (?3 IS NULL OR ?3 > timeout_seconds))",
+        ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
+                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END
+              WHERE id = $1 AND state IN ('queued', 'running')
+                AND (priority <> $2 AND $2 = 'interactive'
+                     OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",
             id,
             priority,
             timeout_seconds,)
@@ -69,7 +72,7 @@ impl Db {
 
     /// For how many seconds a fit may be worked on.
     pub async fn fit_timeout(&self, id: &str) -> Result<Option<i64>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = ?1", id)
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = $1", id)
             .map(Option::flatten)
             .map_err(asking("read for how long a fit may run"))
     }
@@ -79,7 +82,7 @@ impl Db {
         &self,
         key: &IdempotencyKey,
     ) -> Result<Option<AskedBefore>, StoreError> {
-        ask!(fetch_optional AskedBefore, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = ?1 AND key = ?2",
+        ask!(fetch_optional AskedBefore, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2",
             key.owner,
             key.key,)
         .map_err(asking("read an idempotency key"))
@@ -104,8 +107,8 @@ impl Db {
     /// Forgets names that are older, and the oldest where there are too many. Says how many.
     pub async fn sweep_keys(&self, oldest: Time) -> Result<u64, StoreError> {
         ask!(execute, self.pool.on(), "DELETE FROM idempotency_key
-              WHERE created_at < ?1
-                 OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET ?2)",
+              WHERE created_at < $1
+                 OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET $2)",
             oldest,
             MOST_KEYS,)
         .map_err(asking("forget idempotency keys"))
@@ -123,7 +126,7 @@ pub(super) async fn keep_key(
         execute,
         connection.on(),
         "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
-         SELECT ?1, ?2, ?3, fit.id, ?5 FROM fit WHERE fit.id = ?4
+         SELECT $1, $2, $3, fit.id, $5 FROM fit WHERE fit.id = $4
              ON CONFLICT DO NOTHING",
         key.owner,
         key.key,

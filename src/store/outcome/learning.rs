@@ -3,6 +3,7 @@
 use super::{Learning, LearntOn};
 use crate::search::headroom::{Learnt, Lesson};
 use crate::store::engine::{Link, ask};
+use crate::store::text::by_name;
 use crate::store::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
@@ -10,7 +11,6 @@ use crate::units::Share;
 pub(super) const MOST_LEARNT: i64 = 10_000;
 
 /// What is known of one model on one card.
-#[derive(sqlx::FromRow)]
 struct Row {
     share: i64,
     raised: i64,
@@ -21,8 +21,9 @@ struct Row {
     misses: i64,
 }
 
+by_name!(Row: share, raised, needed, has_sunk, agreed, outcomes, misses);
+
 /// What had to make room.
-#[derive(sqlx::FromRow)]
 struct DroppedRow {
     model_digest: String,
     gpu: String,
@@ -31,6 +32,8 @@ struct DroppedRow {
     driver: String,
     pytorch: String,
 }
+
+by_name!(DroppedRow: model_digest, gpu, source, strategy, driver, pytorch);
 
 /// A share as the table has it. The table takes no other.
 pub(in crate::store) fn share(millionths: i64) -> Share {
@@ -50,9 +53,9 @@ pub(super) async fn learn(
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
     let row = ask!(fetch_optional Row, connection.on(),
-        r#"SELECT share, raised, needed, has_sunk AS "has_sunk: bool", agreed, outcomes, misses
+        "SELECT share, raised, needed, has_sunk, agreed, outcomes, misses
              FROM learnt
-            WHERE model_digest = ?1 AND gpu = ?2 AND source = ?3 AND strategy = ?4 AND driver = ?5 AND pytorch = ?6"#,
+            WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
         learning.model_digest,
         on.gpu,
         on.source,
@@ -76,7 +79,7 @@ pub(super) async fn learn(
     );
     let before = learnt.share;
     learnt.take(learning.lesson);
-    let changed = ask!(fetch_one scalar, connection.on(), r#"SELECT coalesce(max(changed), 0) + 1 AS "changed!: i64" FROM learnt"#)
+    let changed: i64 = ask!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
     .map_err(asking("count what was learnt"))?;
     let (outcomes, misses) = (
         integer("outcomes", learnt.outcomes)?,
@@ -91,7 +94,7 @@ pub(super) async fn learn(
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
     ask!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?17, ?18, ?19)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
             SET share = excluded.share, raised = excluded.raised, needed = excluded.needed, has_sunk = excluded.has_sunk,
                 agreed = excluded.agreed, outcomes = excluded.outcomes, misses = excluded.misses,
@@ -131,7 +134,7 @@ pub(super) async fn learn(
 async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
     let dropped = ask!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
-            (SELECT id FROM learnt ORDER BY updated_at, id LIMIT (SELECT CASE WHEN count(*) > ?1 THEN count(*) - ?1 ELSE 0 END FROM learnt))
+            (SELECT id FROM learnt ORDER BY updated_at, id LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
         MOST_LEARNT
     )

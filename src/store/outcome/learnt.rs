@@ -2,6 +2,7 @@
 //!
 //! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
 
+use crate::store::text::by_name;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -78,7 +79,6 @@ struct OnCard {
 }
 
 /// A row that has changed, as the table has it.
-#[derive(sqlx::FromRow)]
 struct ChangedRow {
     model_digest: String,
     gpu: String,
@@ -95,6 +95,8 @@ struct ChangedRow {
     misses: i64,
     changed: i64,
 }
+
+by_name!(ChangedRow: model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed, outcomes, misses, changed);
 
 /// A row that has changed.
 struct Row {
@@ -196,7 +198,7 @@ impl Lessons {
 impl Db {
     /// Reads what was learnt since somebody last asked.
     pub async fn read_learnt(&self) -> Result<(), StoreError> {
-        let newest = ask!(fetch_one scalar, self.pool.on(), r#"SELECT coalesce(max(changed), 0) AS "newest!: i64" FROM learnt"#)
+        let newest = ask!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
         .map_err(asking("look for what was learnt"))?;
         self.read_learnt_up_to(newest).await
     }
@@ -220,9 +222,9 @@ impl Db {
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
         let rows = ask!(fetch_all ChangedRow, self.pool.on(),
-            r#"SELECT model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed,
-                      has_sunk AS "has_sunk: bool", agreed, outcomes, misses, changed
-                 FROM learnt WHERE changed > ?1 ORDER BY changed LIMIT ?2"#,
+            "SELECT model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed,
+                      has_sunk, agreed, outcomes, misses, changed
+                 FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
             changed,
             AT_A_TIME
         )

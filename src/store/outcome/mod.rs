@@ -5,6 +5,7 @@ mod learnt;
 #[cfg(test)]
 mod tests;
 
+use crate::store::text::by_name;
 use serde_json::Value;
 use sqlx::types::Json;
 
@@ -60,7 +61,7 @@ pub struct Learning {
 }
 
 /// An outcome that is kept.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StoredOutcome {
     /// Its place in the order in which outcomes were told.
     pub number: i64,
@@ -86,6 +87,8 @@ pub struct StoredOutcome {
     pub created_at: Time,
 }
 
+by_name!(StoredOutcome: number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt, headroom_before, headroom_after, created_at);
+
 /// What became of an outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutcomeKept {
@@ -100,7 +103,7 @@ pub enum OutcomeKept {
 }
 
 /// What was learnt about one model on one card, for whoever reads it.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLearnt {
     /// Its place in the list.
     pub id: i64,
@@ -138,8 +141,10 @@ pub struct StoredLearnt {
     pub updated_at: Time,
 }
 
+by_name!(StoredLearnt: id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at);
+
 /// What was learnt in all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LearntCount {
     /// Models on cards of which something is known.
     pub models: i64,
@@ -150,6 +155,8 @@ pub struct LearntCount {
     /// Outcomes of which nothing was learnt.
     pub doubted: i64,
 }
+
+by_name!(LearntCount: models, outcomes, misses, doubted);
 
 impl Db {
     /// Keeps an outcome, and what is learnt of it, all or nothing.
@@ -180,13 +187,13 @@ impl Db {
         before: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredOutcome>, StoreError> {
-        ask!(fetch_all StoredOutcome, self.pool.on(), r#"SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
-                      environment AS "environment: Json<Value>", doubt, headroom_before, headroom_after,
-                      outcome.created_at AS "created_at: Time"
+        ask!(fetch_all StoredOutcome, self.pool.on(), "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
+                      environment, doubt, headroom_before, headroom_after,
+                      outcome.created_at
                  FROM outcome
-                WHERE recommendation = (SELECT number FROM recommendation WHERE id = ?1)
-                  AND (?2 IS NULL OR outcome.number < ?2)
-                ORDER BY outcome.number DESC LIMIT ?3"#,
+                WHERE recommendation = (SELECT number FROM recommendation WHERE id = $1)
+                  AND ($2 IS NULL OR outcome.number < $2)
+                ORDER BY outcome.number DESC LIMIT $3",
             recommendation_id,
             before,
             limit,)
@@ -201,11 +208,11 @@ impl Db {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredLearnt>, StoreError> {
-        ask!(fetch_all StoredLearnt, self.pool.on(), r#"SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk AS "has_sunk: bool", agreed, outcomes,
-                      misses, refused, peaks, error_sum, error_most, updated_at AS "updated_at: Time"
+        ask!(fetch_all StoredLearnt, self.pool.on(), "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
+                      misses, refused, peaks, error_sum, error_most, updated_at
                  FROM learnt
-                WHERE (?1 IS NULL OR gpu = ?1) AND (?2 IS NULL OR id > ?2)
-                ORDER BY id LIMIT ?3"#,
+                WHERE ($1 IS NULL OR gpu = $1) AND ($2 IS NULL OR id > $2)
+                ORDER BY id LIMIT $3",
             gpu,
             after,
             limit,)
@@ -214,28 +221,29 @@ impl Db {
 
     /// What was learnt in all.
     pub async fn learnt_count(&self) -> Result<LearntCount, StoreError> {
-        ask!(fetch_one LearntCount, self.pool.on(), r#"SELECT count(*) AS "models!: i64", CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS "outcomes!: i64",
-                      CAST(coalesce(sum(misses), 0) AS BIGINT) AS "misses!: i64",
-                      (SELECT doubted FROM outcome_count) AS "doubted!: i64"
-                 FROM learnt"#)
+        ask!(fetch_one LearntCount, self.pool.on(), "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
+                      CAST(coalesce(sum(misses), 0) AS BIGINT) AS misses,
+                      (SELECT doubted FROM outcome_count) AS doubted
+                 FROM learnt")
         .map_err(asking("count what was learnt"))
     }
 
     /// The recommendation of this id, or the first of the fit of this id.
     pub async fn recommendation_named(&self, id: &str) -> Result<Option<String>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = ?1 OR (fit_id = ?1 AND rank = 1) LIMIT 1",
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1",
             id)
         .map_err(asking("look for a recommendation"))
     }
 }
 
 /// An outcome that was told under a name.
-#[derive(sqlx::FromRow)]
 struct Before {
     number: i64,
     body: Option<String>,
     recommendation: i64,
 }
+
+by_name!(Before: number, body, recommendation);
 
 /// What came of a transaction.
 struct Added {
@@ -254,7 +262,7 @@ impl From<OutcomeKept> for Added {
 }
 
 async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
-    let recommendation = ask!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = ?1",
+    let recommendation = ask!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = $1",
         new.recommendation_id)
     .map_err(asking("look for the recommendation of an outcome"))?;
     let Some(recommendation) = recommendation else {
@@ -265,7 +273,7 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         None => (None, None),
     };
     if let Some(name) = name {
-        let before = ask!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = ?1 AND key = ?2", new.owner, name)
+        let before = ask!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)
         .map_err(asking("look for an outcome by its name"))?;
         if let Some(before) = before {
             let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
@@ -303,8 +311,8 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
     let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
     let number = ask!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                               headroom_before, headroom_after, owner, key, body, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-         RETURNING number AS \"number!\"",
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+         RETURNING number",
         recommendation,
         batch,
         outcome,
@@ -337,13 +345,13 @@ async fn make_room(
     ask!(
         execute,
         connection.on(),
-        "DELETE FROM outcome WHERE number <= ?1",
+        "DELETE FROM outcome WHERE number <= $1",
         oldest
     )
     .map_err(asking("drop the oldest outcomes"))?;
     ask!(execute, connection.on(), "DELETE FROM outcome
-          WHERE recommendation = ?1
-            AND number <= (SELECT number FROM outcome WHERE recommendation = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+          WHERE recommendation = $1
+            AND number <= (SELECT number FROM outcome WHERE recommendation = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
         recommendation,
         MOST_OF_ONE,)
     .map(|_| ())
@@ -351,9 +359,9 @@ async fn make_room(
 }
 
 async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
-    ask!(fetch_one StoredOutcome, connection.on(), r#"SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment AS "environment: Json<Value>", doubt,
-                  headroom_before, headroom_after, created_at AS "created_at: Time"
-             FROM outcome WHERE number = ?1"#,
+    ask!(fetch_one StoredOutcome, connection.on(), "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+                  headroom_before, headroom_after, created_at
+             FROM outcome WHERE number = $1",
         number)
     .map_err(asking("read an outcome"))
 }

@@ -11,6 +11,7 @@
 //! they were stored, and the numbers of those that are gone are kept for a while (`migrations/0022`). Every list first
 //! reads what is new of both; whoever asks for one row does so once a [`FRESH`].
 
+use crate::store::text::by_name;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -284,7 +285,6 @@ impl Shelf {
 }
 
 /// A row as the table has it.
-#[derive(sqlx::FromRow)]
 struct Found {
     number: i64,
     id: String,
@@ -330,13 +330,16 @@ struct Found {
     model_digest: String,
 }
 
+by_name!(Found: number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from, pareto, objective, batchfit_version, created_at, strategy, driver, cudnn, pytorch, rules, headroom_millionths, headroom_from, headroom_outcomes, model_digest);
+
 /// What has happened to the tables.
-#[derive(sqlx::FromRow)]
 struct Now {
     newest: i64,
     gone: i64,
     learnt: i64,
 }
+
+by_name!(Now: newest, gone, learnt);
 
 impl Db {
     /// A recommendation. One that another process dropped may be there for a [`FRESH`] longer.
@@ -428,14 +431,14 @@ impl Db {
         &self,
         number: i64,
     ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
-        let rows = ask!(fetch_all Found, self.pool.on(), r#"SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+        let rows = ask!(fetch_all Found, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
-                      pareto AS "pareto: bool", objective, batchfit_version, created_at AS "created_at: Time", strategy,
+                      pareto, objective, batchfit_version, created_at, strategy,
                       driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
                       headroom_outcomes, model_digest
-                 FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#, number, AT_A_TIME)
+                 FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)
         .map_err(asking("read recommendations"))?;
         let rows = rows.into_iter().map(|row| {
             let recommendation = StoredRecommendation {
@@ -492,9 +495,9 @@ impl Db {
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
     async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
-        let now = ask!(fetch_one Now, self.pool.on(), r#"SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS "newest!: i64",
-                      (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS "gone!: i64",
-                      (SELECT coalesce(max(changed), 0) FROM learnt) AS "learnt!: i64""#)
+        let now = ask!(fetch_one Now, self.pool.on(), "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
+                      (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS gone,
+                      (SELECT coalesce(max(changed), 0) FROM learnt) AS learnt")
         .map_err(asking("look for new recommendations"))?;
         let current = Current {
             newest: now.newest,
@@ -505,7 +508,7 @@ impl Db {
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.
     async fn recommendations_gone(&self, after: i64) -> Result<HashSet<i64>, StoreError> {
-        let gone = ask!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > ?1",
+        let gone = ask!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > $1",
             after)
         .map_err(asking("look for recommendations that are gone"))?;
         Ok(gone.into_iter().collect())

@@ -3,6 +3,7 @@
 use super::engine::{Connection, Link, ask};
 use super::{Db, JsonText, StoreError, Time, asking, integer};
 use crate::model::{Digest, UploadKind};
+use crate::store::text::by_name;
 
 /// What an upload takes besides its contents, in bytes: a page, its names, what is known about it.
 const OVERHEAD: u64 = 4096;
@@ -109,15 +110,16 @@ impl Db {
     /// What is known about an upload, by any of its digests.
     pub async fn upload(&self, name: &Digest) -> Result<Option<StoredUpload>, StoreError> {
         let name = name.digits();
-        let row = ask!(fetch_optional Row, self.pool.on(), r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
-                      created_at AS "created_at: Time", used_at AS "used_at: Time",
+        let row =
+            ask!(fetch_optional Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+                      created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
-                               WHERE upload_reference.digest = upload.digest) AS "referred!: bool",
-                      digest IN (SELECT digest FROM upload_in_use) AS "in_use!: bool"
+                               WHERE upload_reference.digest = upload.digest) AS referred,
+                      digest IN (SELECT digest FROM upload_in_use) AS in_use
                  FROM upload
-                WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = ?1), ?1)"#,
+                WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)",
             name)
-        .map_err(asking("look for an upload"))?;
+            .map_err(asking("look for an upload"))?;
         Ok(row.and_then(Row::read))
     }
 
@@ -128,15 +130,15 @@ impl Db {
         limit: i64,
     ) -> Result<Vec<StoredUpload>, StoreError> {
         let before = before.map(Digest::digits);
-        let rows = ask!(fetch_all Row, self.pool.on(), r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
-                      created_at AS "created_at: Time", used_at AS "used_at: Time",
+        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+                      created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
-                               WHERE upload_reference.digest = upload.digest) AS "referred!: bool",
-                      digest IN (SELECT digest FROM upload_in_use) AS "in_use!: bool"
+                               WHERE upload_reference.digest = upload.digest) AS referred,
+                      digest IN (SELECT digest FROM upload_in_use) AS in_use
                  FROM upload
-                WHERE ?1 IS NULL
-                   OR (created_at, digest) < (SELECT created_at, digest FROM upload WHERE digest = ?1)
-                ORDER BY created_at DESC, digest DESC LIMIT ?2"#,
+                WHERE $1 IS NULL
+                   OR (created_at, digest) < (SELECT created_at, digest FROM upload WHERE digest = $1)
+                ORDER BY created_at DESC, digest DESC LIMIT $2",
             before,
             limit)
         .map_err(asking("list uploads"))?;
@@ -146,14 +148,14 @@ impl Db {
     /// The contents of an upload, compressed with gzip, by the digest of its contents.
     pub async fn upload_contents(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let digest = digest.digits();
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = ?1", digest)
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = $1", digest)
             .map_err(asking("read an upload"))
     }
 
     /// Notes that an upload was named in a request, so that it does not expire soon.
     pub async fn use_upload(&self, digest: &Digest, now: Time) -> Result<(), StoreError> {
         let digest = digest.digits();
-        ask!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < ?2 THEN ?2 ELSE used_at END WHERE digest = ?1",
+        ask!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
             digest,
             now)
         .map(|_| ())
@@ -170,7 +172,7 @@ impl Db {
             execute,
             transaction.on(),
             "DELETE FROM upload
-              WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = ?1), ?1)
+              WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)
                 AND digest NOT IN (SELECT digest FROM upload_in_use)",
             digits
         )
@@ -198,12 +200,12 @@ impl Db {
             transaction.on(),
             "DELETE FROM upload WHERE digest IN (
                 SELECT digest FROM upload
-                 WHERE used_at < ?1
+                 WHERE used_at < $1
                    AND digest NOT IN (SELECT digest FROM upload_in_use)
                    AND (NOT uploaded
                         OR NOT EXISTS (SELECT 1 FROM upload_reference
                                         WHERE upload_reference.digest = upload.digest))
-                 ORDER BY used_at LIMIT ?2)",
+                 ORDER BY used_at LIMIT $2)",
             oldest,
             most
         )
@@ -223,7 +225,7 @@ async fn keep_on(
         .await
         .map_err(asking("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = ask!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < ?3 THEN ?3 ELSE used_at END, about = ?4 WHERE digest = ?1 AND kind = ?2",
+    let there = ask!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2",
         digest,
         kind,
         new.created_at,
@@ -264,7 +266,7 @@ pub(super) async fn keep_aside(
     space: UploadSpace,
 ) -> Result<(), StoreError> {
     let (digest, kind) = (new.digest.digits(), new.kind.name());
-    let there = ask!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < ?3 THEN ?3 ELSE used_at END WHERE digest = ?1 AND kind = ?2",
+    let there = ask!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END WHERE digest = $1 AND kind = $2",
         digest,
         kind,
         new.created_at,)
@@ -289,7 +291,7 @@ pub(super) async fn refer(
         execute,
         connection.on(),
         "INSERT INTO upload_reference (digest, what, id)
-         SELECT digest, ?2, ?3 FROM upload WHERE digest = ?1
+         SELECT digest, $2, $3 FROM upload WHERE digest = $1
          ON CONFLICT (digest, what, id) DO UPDATE SET id = excluded.id",
         digest,
         what,
@@ -315,9 +317,9 @@ async fn make_room(
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
-                 WHERE (NOT uploaded OR used_at < ?2)
+                 WHERE (NOT uploaded OR used_at < $2)
                    AND digest NOT IN (SELECT digest FROM upload_in_use)) AS candidate
-             WHERE freed - charged < ?1)",
+             WHERE freed - charged < $1)",
         excess,
         oldest)
     .map(|_| ())
@@ -325,7 +327,7 @@ async fn make_room(
 }
 
 async fn taken(connection: &mut Link<'_>) -> Result<i64, StoreError> {
-    ask!(fetch_one scalar, connection.on(), r#"SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS "taken!: i64" FROM upload"#)
+    ask!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload")
         .map_err(asking("add up what uploads take"))
 }
 
@@ -344,7 +346,7 @@ async fn insert(
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
     ask!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8)
+         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
                                             used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip",
@@ -361,8 +363,8 @@ async fn insert(
 }
 
 async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result<(), StoreError> {
-    ask!(execute, connection.on(), "DELETE FROM upload_name WHERE digest = ?1 AND name <> ?2 AND rowid NOT IN (
-            SELECT rowid FROM upload_name WHERE digest = ?1 AND name <> ?2 ORDER BY rowid DESC LIMIT ?3)",
+    ask!(execute, connection.on(), "DELETE FROM upload_name WHERE digest = $1 AND name <> $2 AND rowid NOT IN (
+            SELECT rowid FROM upload_name WHERE digest = $1 AND name <> $2 ORDER BY rowid DESC LIMIT $3)",
         digest,
         name,
         MOST_NAMES - 1,)
@@ -370,7 +372,7 @@ async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result
     ask!(
         execute,
         connection.on(),
-        "INSERT INTO upload_name (name, digest) VALUES (?1, ?2)
+        "INSERT INTO upload_name (name, digest) VALUES ($1, $2)
          ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
         name,
         digest
@@ -380,7 +382,6 @@ async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result
 }
 
 /// A row as the table has it.
-#[derive(sqlx::FromRow)]
 struct Row {
     digest: String,
     kind: String,
@@ -392,6 +393,8 @@ struct Row {
     referred: bool,
     in_use: bool,
 }
+
+by_name!(Row: digest, kind, uploaded, bytes, about, created_at, used_at, referred, in_use);
 
 impl Row {
     /// `None` where it says what no version of this program writes.

@@ -1,10 +1,12 @@
 //! What the management library knows of the machine's cards, without opening a context on any.
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
 
+use libloading::Library;
+
+use super::error::GpuError;
 use crate::units::Bytes;
 
 /// A card of this machine.
@@ -28,37 +30,188 @@ pub struct Card {
     pub mig: Option<bool>,
 }
 
+/// `nvmlMemory_t`, in bytes.
+#[repr(C)]
+#[derive(Default)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_t` of version 3: memory in bytes, all ones where it is not known.
+#[repr(C)]
+#[derive(Clone, Default)]
+struct Process {
+    pid: c_uint,
+    used: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// `nvmlDevice_t`.
+type Device = *mut c_void;
+
+/// `NVML_ERROR_INSUFFICIENT_SIZE`.
+const INSUFFICIENT_SIZE: c_int = 7;
+
+/// What is used of the library, by the C names of nvml.h without their prefix.
+struct Nvml {
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    init: unsafe extern "C" fn() -> c_int,
+    system_get_driver_version: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int,
+    device_get_count: unsafe extern "C" fn(*mut c_uint) -> c_int,
+    device_get_handle_by_index: unsafe extern "C" fn(c_uint, *mut Device) -> c_int,
+    device_get_handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut Device) -> c_int,
+    device_get_name: unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_int,
+    device_get_uuid: unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_int,
+    device_get_memory_info: unsafe extern "C" fn(Device, *mut Memory) -> c_int,
+    device_get_processes: unsafe extern "C" fn(Device, *mut c_uint, *mut Process) -> c_int,
+    device_get_mig_mode: unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint) -> c_int,
+}
+
+impl Nvml {
+    /// The library, loaded once and never unloaded; initialised, which it counts.
+    fn open() -> Result<&'static Nvml, GpuError> {
+        static LOADED: OnceLock<Option<Nvml>> = OnceLock::new();
+        let missing = || GpuError::LibrariesMissing {
+            libraries: "libnvidia-ml.so.1".to_owned(),
+        };
+        let nvml = LOADED
+            .get_or_init(Nvml::load)
+            .as_ref()
+            .ok_or_else(missing)?;
+        // SAFETY: it has no preconditions.
+        nvml.check("nvmlInit", unsafe { (nvml.init)() })?;
+        Ok(nvml)
+    }
+
+    fn load() -> Option<Nvml> {
+        /// One function, by its C name.
+        fn get<F: Copy>(library: &Library, name: &[u8]) -> Option<F> {
+            // SAFETY: `F` is the type of the field that the result goes into, and each field has the signature that nvml.h gives.
+            unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
+        }
+        // SAFETY: loading it runs its initialisers, which have no preconditions.
+        let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
+        let nvml = Nvml {
+            error_string: get(&library, b"nvmlErrorString")?,
+            init: get(&library, b"nvmlInit_v2")?,
+            system_get_driver_version: get(&library, b"nvmlSystemGetDriverVersion")?,
+            device_get_count: get(&library, b"nvmlDeviceGetCount_v2")?,
+            device_get_handle_by_index: get(&library, b"nvmlDeviceGetHandleByIndex_v2")?,
+            device_get_handle_by_uuid: get(&library, b"nvmlDeviceGetHandleByUUID")?,
+            device_get_name: get(&library, b"nvmlDeviceGetName")?,
+            device_get_uuid: get(&library, b"nvmlDeviceGetUUID")?,
+            device_get_memory_info: get(&library, b"nvmlDeviceGetMemoryInfo")?,
+            device_get_processes: get(&library, b"nvmlDeviceGetComputeRunningProcesses_v3")?,
+            device_get_mig_mode: get(&library, b"nvmlDeviceGetMigMode")?,
+        };
+        std::mem::forget(library);
+        Some(nvml)
+    }
+
+    fn check(&self, call: &'static str, status: c_int) -> Result<(), GpuError> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: any number is taken, and the text is the library's own.
+        let detail = unsafe { CStr::from_ptr((self.error_string)(status)) };
+        let detail = detail.to_string_lossy().into_owned();
+        Err(GpuError::Call { call, detail })
+    }
+
+    /// A text that a function writes into so many bytes (`NVML_DEVICE_UUID_V2_BUFFER_SIZE` and others: 96 at most).
+    fn text(
+        &self,
+        call: &'static str,
+        write: impl FnOnce(*mut c_char, c_uint) -> c_int,
+    ) -> Result<String, GpuError> {
+        let mut bytes = [0_u8; 96];
+        self.check(call, write(bytes.as_mut_ptr().cast(), 96))?;
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    fn memory(&self, device: Device) -> Result<Memory, GpuError> {
+        let mut memory = Memory::default();
+        // SAFETY: the device is the library's, and there is room for what it writes.
+        let status = unsafe { (self.device_get_memory_info)(device, &raw mut memory) };
+        self.check("nvmlDeviceGetMemoryInfo", status)?;
+        Ok(memory)
+    }
+
+    /// Who uses the card. None where it does not say.
+    fn processes(&self, device: Device) -> Vec<Process> {
+        let mut room: c_uint = 64;
+        loop {
+            let mut found = vec![Process::default(); room as usize];
+            let mut count = room;
+            // SAFETY: the device is the library's, and there is room for as many as `count` says.
+            let status =
+                unsafe { (self.device_get_processes)(device, &raw mut count, found.as_mut_ptr()) };
+            match status {
+                0 => {
+                    found.truncate(count as usize);
+                    return found;
+                }
+                INSUFFICIENT_SIZE if room < 1 << 16 => room *= 4,
+                _ => return Vec::new(),
+            }
+        }
+    }
+}
+
 /// The cards of this machine, or why that cannot be said: usually that it has none.
-pub fn cards() -> Result<Vec<Card>, NvmlError> {
-    let nvml = Nvml::init()?;
-    let driver = nvml.sys_driver_version()?;
+pub fn cards() -> Result<Vec<Card>, GpuError> {
+    let nvml = Nvml::open()?;
+    // SAFETY: each call below gets devices of the library and room for what it writes, as its signature says.
+    let driver = nvml.text("nvmlSystemGetDriverVersion", |text, room| unsafe {
+        (nvml.system_get_driver_version)(text, room)
+    })?;
+    let mut count = 0;
+    // SAFETY: as above.
+    nvml.check("nvmlDeviceGetCount", unsafe {
+        (nvml.device_get_count)(&raw mut count)
+    })?;
     let own_pid = std::process::id();
-    (0..nvml.device_count()?)
+    (0..count)
         .map(|index| {
-            let device = nvml.device_by_index(index)?;
-            let memory = device.memory_info()?;
-            // A card that does not say who uses it has no known other users.
-            let processes = device.running_compute_processes().unwrap_or_default();
+            let mut device = null_mut();
+            // SAFETY: as above.
+            let status = unsafe { (nvml.device_get_handle_by_index)(index, &raw mut device) };
+            nvml.check("nvmlDeviceGetHandleByIndex", status)?;
+            let memory = nvml.memory(device)?;
+            let processes = nvml.processes(device);
             let others = processes.iter().filter(|process| process.pid != own_pid);
+            let (mut mig, mut pending) = (0, 0);
+            // SAFETY: as above.
+            let status =
+                unsafe { (nvml.device_get_mig_mode)(device, &raw mut mig, &raw mut pending) };
             Ok(Card {
                 index,
-                name: device.name()?,
-                uuid: device.uuid()?,
+                // SAFETY: as above.
+                name: nvml.text("nvmlDeviceGetName", |text, room| unsafe {
+                    (nvml.device_get_name)(device, text, room)
+                })?,
+                // SAFETY: as above.
+                uuid: nvml.text("nvmlDeviceGetUUID", |text, room| unsafe {
+                    (nvml.device_get_uuid)(device, text, room)
+                })?,
                 total: Bytes(memory.total),
                 free: Bytes(memory.free),
                 used_by_others: others.filter_map(held).sum(),
                 driver: driver.clone(),
-                mig: device.mig_mode().ok().map(|mode| mode.current != 0),
+                mig: (status == 0).then_some(mig != 0),
             })
         })
         .collect()
 }
 
-fn held(process: &ProcessInfo) -> Option<Bytes> {
-    match process.used_gpu_memory {
-        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-        UsedGpuMemory::Unavailable => None,
-    }
+fn held(process: &Process) -> Option<Bytes> {
+    Some(process.used)
+        .filter(|used| *used != u64::MAX)
+        .map(Bytes)
 }
 
 /// How a card's memory is used at a moment.
@@ -73,26 +226,30 @@ pub struct Usage {
 
 /// Reads one card's memory again and again.
 pub struct Meter {
-    nvml: Nvml,
-    uuid: String,
+    nvml: &'static Nvml,
+    uuid: CString,
 }
 
 impl Meter {
     /// A meter of the card of this UUID.
-    pub fn of(uuid: &str) -> Result<Meter, NvmlError> {
+    pub fn of(uuid: &str) -> Result<Meter, GpuError> {
         let meter = Meter {
-            nvml: Nvml::init()?,
-            uuid: uuid.to_owned(),
+            nvml: Nvml::open()?,
+            uuid: CString::new(uuid).unwrap_or_default(),
         };
         meter.read()?;
         Ok(meter)
     }
 
     /// How the card's memory is used now.
-    pub fn read(&self) -> Result<Usage, NvmlError> {
-        let device = self.nvml.device_by_uuid(self.uuid.as_str())?;
-        let free = Bytes(device.memory_info()?.free);
-        let processes = device.running_compute_processes().unwrap_or_default();
+    pub fn read(&self) -> Result<Usage, GpuError> {
+        let mut device = null_mut();
+        // SAFETY: the text ends in a zero byte, and there is room for a device.
+        let status =
+            unsafe { (self.nvml.device_get_handle_by_uuid)(self.uuid.as_ptr(), &raw mut device) };
+        self.nvml.check("nvmlDeviceGetHandleByUUID", status)?;
+        let free = Bytes(self.nvml.memory(device)?.free);
+        let processes = self.nvml.processes(device);
         let own = own_number().and_then(|own| processes.iter().find(|process| process.pid == own));
         Ok(Usage {
             free,
