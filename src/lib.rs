@@ -14,28 +14,8 @@
 //! A program is compiled once for a graph and a variant and runs at any batch size. What decides the
 //! answer is pure and runs in microseconds; devices, database, processes and HTTP are edges.
 //!
-//! # Where everything is
-//!
-//! A crate below `crates/` knows no higher one, which Cargo checks; a module here uses only modules above its own in this list, which a
-//! test checks. What the crates have is re-exported here by module.
-//!
-//! | crate or module | what it is for |
-//! | --- | --- |
-//! | `crates/step` | sizes in bytes, shapes with a symbolic batch, step programs, what a variant is; no I/O, no clock |
-//! | `crates/card` | a step program on a simulated card: the caching allocator, workspaces, time, the probe, replays of recordings |
-//! | `crates/torch` | eager PyTorch without values: operators, autograd, optimizers, parallel; a graph and a variant become a step program |
-//! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
-//! | [`recorded`] | step programs learnt from recordings of a few small batches |
-//! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
-//! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
-//! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor; the child that records under PyTorch |
-//! | [`virtual_gpu`] | a user's own script on a GPU that is not there: what it is told, what it says, what came of it |
-//! | [`store`] | SQLite; the only place with SQL |
-//! | [`jobs`] | the lifecycle of a fit: queue, dispatch, the fit itself, its documents |
-//! | [`report`] | answers as text for people |
-//! | [`http`] | the REST service: one file for each resource, errors as problem documents |
-//! | [`agent`] | a process on another machine that takes fits from a service and brings their answers |
-//! | [`cli`] | the commands; the only place that reads flags and the environment |
+//! `docs/ARCHITECTURE.md` says where everything is: what each crate and module is for, lowest first, and the files that a fit passes. What the
+//! crates have is re-exported here by module.
 pub use batchfit_card::{alloc, probe, replay, timing};
 pub use batchfit_step::{program, shape, units};
 pub use batchfit_torch::{aten, compile, graph, ops};
