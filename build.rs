@@ -33,6 +33,9 @@ const MIGRATIONS: &str = "migrations";
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
+/// A rule of the simulator that it has too.
+const SHARED: &str = "crates/torch/src/ops/recurrent/sizes.rs";
+
 fn main() -> io::Result<()> {
     let sources = ["crates", "src"];
     for folder in sources {
@@ -121,6 +124,7 @@ fn embed_virtual_gpu() -> io::Result<()> {
 fn compile(source: &Path, target: &str) -> io::Result<()> {
     let mut files = BTreeSet::new();
     collect(&Path::new(VIRTUAL_GPU).join("src"), &mut files)?;
+    files.insert(SHARED.into());
     let rustc = said("RUSTC");
     let mut stamp = format!("{rustc} {target}\n");
     for file in files {

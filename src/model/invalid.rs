@@ -42,14 +42,18 @@ impl Invalid {
         known: impl IntoIterator<Item = &'k str>,
     ) -> Invalid {
         let known: Vec<&str> = known.into_iter().collect();
-        let nearest = match words::word(what, word) {
-            Some(Word::Is(meant)) if known.contains(&meant) => Some(meant),
-            Some(Word::NotSupported) => None,
-            Some(Word::Is(_)) | None => nearest(word, known.iter().copied()),
+        let (nearest, instead) = match words::word(what, word) {
+            Some(Word::Is(meant)) if known.contains(&meant) => (Some(meant), None),
+            Some(Word::Is(_)) => (None, None),
+            Some(Word::Other(instead)) => (None, Some(instead)),
+            None => (nearest(word, known.iter().copied()), None),
         };
         let mut problem = format!("unknown {what} {:?}", shorten(word));
         if nearest.is_none() && known.len() <= MOST_LISTED {
             problem = format!("{problem}; known are {}", known.join(", "));
+        }
+        if let Some(instead) = instead {
+            problem = format!("{problem}; {instead}");
         }
         Invalid {
             pointer: pointer.into(),
@@ -73,7 +77,7 @@ impl Invalid {
                 nearest: Some(word.to_owned()),
                 ..self
             },
-            Some(Word::NotSupported) | None => self,
+            Some(Word::Other(_)) | None => self,
         }
     }
 

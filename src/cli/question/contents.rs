@@ -130,6 +130,12 @@ fn unlike(bytes: &[u8]) -> String {
             .is_err_and(|error| error.error_len().is_some())
     {
         "it is a binary file"
+    } else if [&b"import "[..], b"from ", b"#!", b"\"\"\""]
+        .iter()
+        .any(|start| bytes.starts_with(start))
+    {
+        "it is a script, which `batchfit run --on CARD -- python train.py` runs on a virtual GPU, and `batchfit export MODULE:BUILD` \
+         writes the graph of a model of"
     } else {
         "it is not a JSON object"
     };

@@ -79,8 +79,6 @@ fn is_path(what: &Path) -> bool {
 
 /// What nothing is known by.
 fn unknown(what: &Path, name: &str) -> Trouble {
-    let names = presets().map(|preset| preset.name);
-    let nearest = Invalid::unknown("", "model", name, names).nearest;
     let problem = if name.contains('/') {
         let cache = hub::cache().map_or_else(
             || "there is none".to_owned(),
@@ -94,17 +92,55 @@ fn unknown(what: &Path, name: &str) -> Trouble {
         )
     } else {
         "this is no file here, no preset (`batchfit presets` lists them) and no model of Hugging Face, whose names \
-         are like `Qwen/Qwen3-0.6B`"
+         are like `Qwen/Qwen3-0.6B`; a model of your own goes through `batchfit export MODULE:BUILD`, with a function that builds it"
             .to_owned()
     };
     Trouble::named(
         &shorten(&what.display().to_string()),
         Invalid {
-            nearest,
+            nearest: nearest(name),
             ..Invalid::at("", problem)
         },
     )
 }
+
+/// The model that a person means by a name that is no model's: one that it is short for or a variant of, or misspelt. Numbers are sizes and
+/// versions, so none differs.
+fn nearest(name: &str) -> Option<String> {
+    let plain = |text: &str| -> String {
+        let kept = text.chars().filter(char::is_ascii_alphanumeric);
+        kept.map(|c| c.to_ascii_lowercase()).collect()
+    };
+    let digits = |text: &str| -> String { text.chars().filter(char::is_ascii_digit).collect() };
+    let name = shorten(name);
+    let wanted = plain(&name);
+    let names = || presets().map(|preset| preset.name);
+    let alike = || names().filter(|known| digits(known) == digits(&name));
+    let found = if name.contains('/') {
+        // A variant, such as one that follows instructions, is of the same owner.
+        alike().find(|known| wanted.starts_with(&plain(known)))
+    } else {
+        let is_short_for = |known: &&str| {
+            let known = plain(known.rsplit('/').next().unwrap_or(known));
+            known.starts_with(&wanted) || known.ends_with(&wanted)
+        };
+        names().find(|known| wanted.len() >= SHORTEST && is_short_for(known))
+    };
+    let score = |known: &&str| {
+        strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase())
+    };
+    let misspelt = || {
+        let near = alike().filter(|known| score(known) >= MISSPELT);
+        Invalid::unknown("", "model", &name, near).nearest
+    };
+    found.map(str::to_owned).or_else(misspelt)
+}
+
+/// Names less alike are of other models.
+const MISSPELT: f64 = 0.75;
+
+/// Fewer letters are short for too much.
+const SHORTEST: usize = 3;
 
 /// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
 fn read(path: &Path) -> Result<Source, Trouble> {

@@ -18,6 +18,8 @@ pub(super) enum Uncertainty {
     /// The scratch memory of convolutions that were never recorded: so much more may the largest take than its estimate. One that
     /// is refused takes another plan, so no more than [`WORKSPACES`] of the limit is left free for it.
     Workspaces(Bytes),
+    /// The same where some are of groups over volumes, of which few were recorded. See Note [Measured errors].
+    GroupedVolumes,
     /// Custom autograd functions whose backward passes were not traced.
     Functions,
     /// Rules that were measured on another card.
@@ -54,6 +56,7 @@ impl Uncertainty {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
             Uncertainty::Functions => 0.16,
+            Uncertainty::GroupedVolumes => 0.12,
             Uncertainty::Far(doublings) => FAR * f64::from(doublings),
             Uncertainty::Beyond(millionths) => f64::from(millionths) / 1e6,
             Uncertainty::Workspaces(_)
@@ -71,6 +74,7 @@ impl Uncertainty {
             | Uncertainty::Card
             | Uncertainty::Far(_)
             | Uncertainty::Beyond(_)
+            | Uncertainty::GroupedVolumes
             | Uncertainty::Functions => Bytes::ZERO,
             Uncertainty::Workspaces(bytes) => bytes.min(Bytes(limit.0 / WORKSPACES)),
             Uncertainty::Short(bytes) | Uncertainty::Assumed(bytes) => bytes,
@@ -85,7 +89,7 @@ impl Uncertainty {
             Uncertainty::Lifetimes => {
                 "how long Python keeps its variables, which is not in the graph"
             }
-            Uncertainty::Workspaces(_) => {
+            Uncertainty::Workspaces(_) | Uncertainty::GroupedVolumes => {
                 "the scratch memory of convolutions, where it is estimated"
             }
             Uncertainty::Functions => {
@@ -211,6 +215,8 @@ mod tests {
         let [much, more] =
             [500, 5000].map(|bytes| headroom(&[Uncertainty::Workspaces(Bytes(bytes))], limit));
         assert_eq!([much, more], [Bytes(100); 2]);
+        let measured = headroom(&[Uncertainty::GroupedVolumes], limit);
+        assert_eq!(measured, Bytes(120));
     }
 
     #[test]

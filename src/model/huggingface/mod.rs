@@ -276,7 +276,7 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
 }
 
 /// How a class that is not built is exported.
-fn exported(class: &str) -> &'static str {
+fn exported(class: &str) -> String {
     /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
     const ENDINGS: [&str; 9] = [
         "ForCausalLM",
@@ -289,11 +289,29 @@ fn exported(class: &str) -> &'static str {
         "ForSemanticSegmentation",
         "ForQuestionAnswering",
     ];
+    /// What models of sound and of images take in place of tokens, by what their classes contain.
+    const INPUTS: [(&[&str], &str); 2] = [
+        (
+            &["Wav2Vec2", "Hubert", "WavLM", "SEW", "UniSpeech", "Audio"],
+            "\"input_values=f32[B,160000]\" \"labels=i64[B,100]\"",
+        ),
+        (
+            &["CLIP", "Siglip"],
+            "\"pixel_values=f32[B,3,224,224]\" \"input_ids=i64[B,77]\"",
+        ),
+    ];
     if ENDINGS.iter().any(|ending| class.ends_with(ending)) {
-        return "by `batchfit export --hf config.json -o model.json.gz`";
+        return "by `batchfit export --hf config.json -o model.json.gz`".into();
     }
-    "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch \"input_ids=i64[B,512]\" \
-     \"labels=i64[B,512]\" --loss model -o model.json.gz`"
+    let takes = |(names, _): &&(&[&str], &str)| names.iter().any(|name| class.contains(name));
+    let inputs = INPUTS.iter().find(takes).map_or(
+        "\"input_ids=i64[B,512]\" \"labels=i64[B,512]\"",
+        |(_, inputs)| *inputs,
+    );
+    format!(
+        "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch {inputs} \
+         --loss model -o model.json.gz`"
+    )
 }
 
 /// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that

@@ -114,7 +114,7 @@ impl Saying {
             let given = names.iter().find(|name| fields.get(name).is_some());
             given.unwrap_or(&names[0]).as_str()
         };
-        let dtype = fields.choice(of(DTYPE), "dtype", &DTYPES)?;
+        let dtype = fields.choice(of(DTYPE), "type of weights", &DTYPES)?;
         let attention = fields.choice(of(ATTENTION), "attention", &ATTENTIONS)?;
         Ok(Saying {
             dtype: dtype.flatten(),

@@ -94,7 +94,13 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
             "pipeline_parallel",
             "sequence_parallel",
             "context_parallel",
+            "cp",
+            "sp",
+            "ulysses",
+            "ring",
             "ep",
+            "expert_parallel",
+            "megatron",
         ],
         "splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism)",
         "\"fsdp2\" shards parameters, gradients and the optimizer's state instead",
@@ -104,7 +110,20 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "torch.nn.DataParallel, which PyTorch advises against,",
         "ask for \"ddp\", and train with DistributedDataParallel",
     ),
+    (
+        &["auto", "device_map", "naive", "model_parallel"],
+        "one process that spreads its layers over GPUs (`device_map`)",
+        "\"fsdp2\" shards parameters, gradients and the optimizer's state instead",
+    ),
+    (
+        &["horovod", "fairscale"],
+        "another library's data parallelism",
+        "ask for \"ddp\", and train with DistributedDataParallel",
+    ),
 ];
+
+/// What answers for all of them.
+const RUN: &str = "`batchfit run --on CARD --gpus N -- python train.py` runs your own script with it on virtual GPUs";
 
 /// What a request asks for, and how many train together. Without `training.parallel`, several ranks are DDP's.
 pub(super) fn read(
@@ -185,10 +204,10 @@ fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
     let other = OTHERS.iter().find(|(words, ..)| words.contains(&&*word));
     let problem = if word.starts_with("deepspeed") || ZERO.contains(&&*word) {
         format!(
-            "DeepSpeed's ZeRO is not modelled: {DEEPSPEED}; PyTorch's own way to shard is: ask for \"fsdp2\", and train with fully_shard"
+            "DeepSpeed's ZeRO is not modelled: {DEEPSPEED}; PyTorch's own way to shard is: ask for \"fsdp2\", and train with fully_shard; {RUN}"
         )
     } else if let Some((_, what, instead)) = other {
-        format!("{what} is not modelled; {instead}")
+        format!("{what} is not modelled; {instead}; {RUN}")
     } else {
         return choice(value, pointer, "strategy", &STRATEGIES);
     };

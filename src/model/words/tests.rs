@@ -167,6 +167,16 @@ fn values_of_others_are_answered_with_ours() {
             Some("adamw_8bit_torchao"),
         ),
         ("optimizer", json!("lion"), None),
+        ("optimizer", json!("AdEMAMix_8bit"), None),
+        ("optimizer", json!("torch.optim.ASGD"), None),
+        ("optimizer", json!("adamw-4bit"), None),
+        ("precision", json!("amp_fp8"), None),
+        ("precision", json!("amp_no"), Some("fp32")),
+        ("precision", json!("amp_fp32"), Some("fp32")),
+        ("precision", json!("amp_float16"), Some("amp_fp16")),
+        ("precision", json!("amp_half"), Some("amp_fp16")),
+        ("precision", json!("fp4"), None),
+        ("precision", json!("tf32"), None),
         ("optimizer_impl", json!(true), Some("fused")),
         ("optimizer_impl", json!("for-loop"), Some("for_loop")),
         ("checkpointing", json!(true), Some("per_block")),
@@ -185,9 +195,36 @@ fn values_of_others_are_answered_with_ours() {
     assert!(
         listed
             .problem
-            .ends_with("adafactor, adafactor_transformers"),
+            .contains("adafactor, adafactor_transformers; it is not modelled; `batchfit run "),
         "{listed}"
     );
+}
+
+#[test]
+fn what_a_model_is_said_to_have_is_known_by_its_meaning() {
+    let config = include_str!("../../../tests/golden/huggingface/albert.json");
+    let table = [
+        ("attn_implementation", "flex_attention", None),
+        (
+            "attn_implementation",
+            "flash_attn",
+            Some("flash_attention_2"),
+        ),
+        ("torch_dtype", "float8_e4m3fn", None),
+        ("torch_dtype", "bf16", Some("bfloat16")),
+    ];
+    for (field, value, nearest) in table {
+        let mut model: Value = serde_json::from_str(config).unwrap();
+        model["hf"][field] = json!(value);
+        let invalid = refused(&json!({ "model": model }));
+
+        assert_eq!(invalid.nearest.as_deref(), nearest, "{invalid}");
+        assert_eq!(invalid.pointer, format!("/model/hf/{field}"), "{invalid}");
+        let is_run = invalid
+            .problem
+            .contains("it is not modelled; `batchfit run ");
+        assert_eq!(is_run, nearest.is_none(), "{invalid}");
+    }
 }
 
 #[test]
@@ -263,6 +300,10 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
         .chain(Optimizer::ALL.map(Optimizer::name))
         .chain(OptimizerImpl::ALL.map(OptimizerImpl::name))
         .chain(["none", "per_block", "train", "inference", "auto", "probes"])
+        .chain(["float32", "bfloat16", "float16", "eager", "sdpa"])
+        .chain(["flash_attention_2", "flash_attention_3"])
+        .chain(["causal_lm", "masked_lm", "question_answering"])
+        .chain(["sequence_classification", "token_classification"])
         .collect();
     let mut seen = BTreeSet::new();
     for (what, words, meaning) in values::all() {

@@ -26,6 +26,8 @@ fn check_snippet(text: &str) {
 fn advised(said: &str) -> Vec<Vec<String>> {
     let hints = said.split('`').skip(1).step_by(2);
     let commands = hints.filter_map(|hint| match hint.strip_prefix("batchfit ") {
+        // About a script of one's own.
+        Some(command) if command.ends_with("train.py") => None,
         Some(command) => Some(words(command)),
         None if hint.starts_with("--") => {
             let mut asked = words("fit gpt2");

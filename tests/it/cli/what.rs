@@ -157,6 +157,14 @@ fn what_is_nothing_is_said_to_be_nothing() {
         ("resnt50", "resnt50: this is no file here, no preset"),
         ("resnt50", "did you mean \"resnet50\"?"),
         ("ResNet50", "did you mean \"resnet50\"?"),
+        ("llama-3-8b", "did you mean \"meta-llama/Meta-Llama-3-8B\"?"),
+        ("mistral-7b", "did you mean \"mistralai/Mistral-7B-v0.1\"?"),
+        ("gpt-2", "did you mean \"openai-community/gpt2\"?"),
+        ("model:build", "goes through `batchfit export MODULE:BUILD`"),
+        (
+            "Qwen/Qwen2.5-7B-Instruct",
+            "did you mean \"Qwen/Qwen2.5-7B\"?",
+        ),
         ("zürich", "zürich: this is no file here"),
         ("empty", "empty: the folder has no config.json"),
         ("./resnet34", "./resnet34: the folder has no config.json"),
@@ -178,6 +186,11 @@ fn what_is_nothing_is_said_to_be_nothing() {
             stderr(&refused)
         );
         assert!(refused.stdout.is_empty(), "{what}");
+    }
+    // Of another size it is another model.
+    for other in ["google/gemma-3-4b-it", "nnunet", "fasterrcnn_resnet50_fpn"] {
+        let said = stderr(&ask(&place, &["fit", other, "--on", "t4"]));
+        assert!(!said.contains("did you mean"), "{said}");
     }
     let preset = ask(&place, &["fit", "resnet34", "--on", "t4"]);
     assert_eq!(preset.status.code(), Some(0), "{}", stderr(&preset));
@@ -213,7 +226,7 @@ fn a_file_that_is_something_else_is_said_to_be_that() {
         ),
         (b"\xff\xfe{\x00", "it is a binary file"),
         (b"[1, 2]", "it is not a JSON object"),
-        (b"import torch", "it is not a JSON object"),
+        (b"import torch", "it is a script, which `batchfit run "),
         (
             b"{\"epochs\": 3, \"lr\": 0.1}",
             "it is JSON with \"epochs\", \"lr\", and none of these: a request",

@@ -304,7 +304,8 @@ fn a_network_that_packs_its_sequences_is_told_what_to_do() {
         request(with("model", json!({ "exported": graph }))).and_then(|request| request.graph());
 
     let text = refused.unwrap_err().to_string();
-    assert!(text.contains("pass padded tensors"), "{text}");
+    assert!(text.contains("`batchfit run --on CARD"), "{text}");
+    assert!(text.contains("padded tensors"), "{text}");
 }
 
 #[test]

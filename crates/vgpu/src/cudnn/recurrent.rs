@@ -1,227 +1,28 @@
 //! Recurrent networks: how their weights lie, and what the library keeps.
-//!
-//! The formulas are linear in what the kernels work on, with whole coefficients, fitted to what `cudnnGetRNNTempSpaceSizes` of cuDNN 9.19 said on an
-//! H100 (2026-11-28) of 84,000 descriptors: all cells, 1 to 6 layers, both directions, dropout, projections, full and packed sequences, the algorithms
-//! where PyTorch chooses them. 54,000 of those were networks that PyTorch would run: all are within 512 bytes (`recurrent/h100.txt` has some).
 
 use std::collections::BTreeMap;
 use std::ffi::{c_float, c_int, c_ulonglong, c_void};
 use std::sync::Mutex;
 
+use self::sizes::{Cell, Network, Sequence};
 use super::handle::check;
 use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, lock, real};
 
-/// `cudnnRNNMode_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cell {
-    Plain,
-    Lstm,
-    Gru,
-}
-
-/// What descriptors say of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
-    cell: Cell,
-    /// Biases of each gate: none, one or two.
-    biases: i128,
-    directions: i128,
-    input: i128,
-    hidden: i128,
-    /// What an LSTM's hidden state is projected to; else as many as `hidden`.
-    outputs: i128,
-    layers: i128,
-    /// Bytes of an element.
-    element: i128,
-    dtype: c_int,
-    /// Whether elements between layers are dropped in training.
-    drops: bool,
-    /// Whether the algorithm stays on the card for the whole sequence: the caller's choice.
-    is_persistent: bool,
-}
-
-/// A batch of sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sequence {
-    /// Of the longest.
-    steps: i128,
-    batch: i128,
-    /// Steps of all together.
-    rows: i128,
-    /// Whether they lie without gaps (`CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED`).
-    is_packed: bool,
-}
+// How large things are: the rule of the simulator, in its own format.
+#[rustfmt::skip]
+#[path = "../../../torch/src/ops/recurrent/sizes.rs"]
+mod sizes;
 
 /// What is known of descriptors by their addresses.
 struct Known {
-    networks: BTreeMap<usize, Network>,
+    /// With their `cudnnDataType_t`.
+    networks: BTreeMap<usize, (Network, c_int)>,
     sequences: BTreeMap<usize, Sequence>,
     /// Those of dropout that drop something.
     dropping: BTreeMap<usize, bool>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known { networks: BTreeMap::new(), sequences: BTreeMap::new(), dropping: BTreeMap::new() });
-
-/// Bytes that each layer and direction adds to a workspace whatever its sizes.
-const FOR_EACH_CELL: i128 = 8 << 20;
-/// Bytes in front of a reserve space, and of a workspace.
-const HEADER: i128 = 256;
-/// Steps after which gates of one direction are computed in place of earlier ones.
-const LONGEST: i128 = 256;
-
-impl Network {
-    fn gates(&self) -> i128 {
-        match self.cell {
-            Cell::Plain => 1,
-            Cell::Lstm => 4,
-            Cell::Gru => 3,
-        }
-    }
-
-    fn is_projected(&self) -> bool {
-        self.outputs != self.hidden
-    }
-
-    /// Features that a layer reads.
-    fn reads(&self, layer: i128) -> i128 {
-        if layer == 0 { self.input } else { self.outputs * self.directions }
-    }
-
-    /// Elements of the weights of one layer in one direction, without biases.
-    fn weights_of(&self, layer: i128) -> i128 {
-        let projection = if self.is_projected() { self.outputs * self.hidden } else { 0 };
-        self.gates() * self.hidden * (self.reads(layer) + self.outputs) + projection
-    }
-
-    /// Elements of the weights of so many cells, the first layer's first.
-    fn weights_before(&self, cell: i128) -> i128 {
-        let first = cell.min(self.directions);
-        first * self.weights_of(0) + (cell - first) * self.weights_of(1)
-    }
-
-    fn cells(&self) -> i128 {
-        self.layers * self.directions
-    }
-
-    fn biases_of(&self) -> i128 {
-        self.biases * self.gates() * self.hidden
-    }
-
-    /// Bytes of the buffer of all weights.
-    fn weights(&self) -> i128 {
-        (self.weights_before(self.cells()) + self.cells() * self.biases_of()) * self.element
-    }
-
-    /// Bytes of so many elements; every buffer begins at a multiple of 32.
-    fn bytes(&self, elements: i128) -> i128 {
-        align(elements * self.element)
-    }
-
-    /// Bytes that the forward pass leaves for the backward pass: what the gates were, an LSTM's cell states and what it projects, outputs between
-    /// layers, and a bit for each of those that may be dropped.
-    fn reserve(&self, of: Sequence) -> i128 {
-        let gates: &[i128] = match self.cell {
-            Cell::Lstm if self.is_projected() => &[4 * self.hidden, self.hidden, self.hidden, self.outputs],
-            Cell::Lstm => &[4 * self.hidden, self.hidden],
-            Cell::Gru => &[6 * self.hidden],
-            Cell::Plain => &[self.hidden],
-        };
-        let gates: i128 = gates.iter().map(|gates| self.bytes(of.rows * self.cells() * gates)).sum();
-        let between = (self.layers - 1) * self.directions;
-        let dropped = of.steps * of.batch * self.directions * self.outputs;
-        let dropped = if self.drops { between * align((dropped + 7) / 8) } else { 0 };
-        gates + self.bytes(of.rows * between * self.hidden) + dropped + HEADER
-    }
-
-    /// Bytes of scratch memory: a copy of the weights of each cell, and the larger of what the passes work on.
-    fn workspace(&self, of: Sequence, is_training: bool) -> i128 {
-        let weights = self.directions * (self.bytes(self.weights_of(0)) + (self.layers - 1) * self.bytes(self.weights_of(1)));
-        let fixed = weights + self.cells() * FOR_EACH_CELL + HEADER;
-        fixed + if is_training { self.forward(of).max(self.backward(of)) } else { self.forward(of) }
-    }
-
-    /// States of so many kinds, of all layers.
-    fn states(&self, kinds: i128, of: Sequence) -> i128 {
-        self.bytes(kinds * self.hidden * self.layers * of.batch)
-    }
-
-    /// Sequences that are not packed are, and what comes out is unpacked: input, output, and two of each state, `times` over.
-    fn packing(&self, times: i128, of: Sequence) -> i128 {
-        if of.is_packed {
-            return 0;
-        }
-        let state = |features: i128| 2 * self.bytes(self.directions * features * self.layers * of.batch);
-        let states = state(self.outputs) + if self.cell == Cell::Lstm { state(self.hidden) } else { 0 };
-        let sequences = self.bytes(self.input * of.rows) + self.bytes(self.directions * self.outputs * of.rows);
-        times * (sequences + states) + align(8 * of.batch)
-    }
-
-    /// What the forward pass works on.
-    fn forward(&self, of: Sequence) -> i128 {
-        // Hidden features of all steps in two directions; states of one step; the two that persistent kernels add.
-        let (both, states, more, fewer) = match (self.cell, self.directions) {
-            (Cell::Lstm, 1) => (0, 6, 16, -2),
-            (Cell::Lstm, _) => (12, 16, 16, -6),
-            (Cell::Gru, 1) => (0, 3, 12, -1),
-            (Cell::Gru, _) => (10, 10, 12, -4),
-            (Cell::Plain, 1) => (0, 1, 4, 1),
-            (Cell::Plain, _) => (6, 6, 4, 0),
-        };
-        let (more, states) = if self.is_persistent { (more, states + fewer) } else { (0, states) };
-        // In one direction, gates of later steps take the place of earlier ones.
-        let gates = match (self.directions, self.is_persistent) {
-            (1, false) => self.gates() * of.rows.min(LONGEST * of.batch),
-            (1, true) => self.gates() * of.rows,
-            _ => both * of.rows,
-        };
-        let projected = if self.is_projected() { self.directions * of.rows } else { 0 };
-        let dropped = if self.drops && self.directions == 1 { of.rows } else { 0 };
-        let features = [gates, more * of.rows, projected, dropped].map(|rows| self.bytes(rows * self.hidden));
-        features.iter().sum::<i128>() + self.states(states, of) + self.packing(1, of)
-    }
-
-    /// What the backward pass works on.
-    fn backward(&self, of: Sequence) -> i128 {
-        let (states, more) = match (self.cell, self.directions) {
-            (Cell::Lstm, 1) => (3, 12),
-            (Cell::Lstm, _) => (10, 12),
-            (Cell::Gru, 1) => (1, 14),
-            (Cell::Gru, _) => (6, 14),
-            (Cell::Plain, 1) => (1, 9),
-            (Cell::Plain, _) => (6, 9),
-        };
-        let (more, states) = match (self.is_persistent, self.directions) {
-            (false, _) => (0, states),
-            (true, 1) => (more, states + 1),
-            (true, _) => (more, states),
-        };
-        let (all, is_stack) = (self.directions * of.rows, self.layers > 1);
-        let runs_side_by_side = is_stack && self.directions == 1 && !self.is_persistent;
-        let gradients = if runs_side_by_side { of.rows.min(self.window(of) * of.batch) } else { all };
-        let projected = if self.is_projected() { all } else { 0 };
-        let between = if is_stack && !runs_side_by_side { all } else { 0 };
-        let features = [gradients, projected, between, more * of.rows].map(|rows| self.bytes(rows * self.hidden));
-        let wide = self.bytes(self.directions * self.directions * self.input.max(self.hidden) * of.rows);
-        features.iter().sum::<i128>() + wide + self.states(states, of) + self.packing(2, of)
-    }
-
-    /// Steps that are kept where the layers of one direction run side by side, each a few steps behind the other.
-    fn window(&self, of: Sequence) -> i128 {
-        let apart = match (of.batch, of.steps) {
-            (..=1, _) => 32,
-            (..=8, _) => 16,
-            (..=16, _) | (_, 128..) => 8,
-            (..=96, _) => 4,
-            _ => 2,
-        };
-        apart * self.layers + apart.max(8)
-    }
-}
-
-/// The next multiple of what buffers begin at.
-fn align(bytes: i128) -> i128 {
-    (bytes + 31) / 32 * 32
-}
 
 /// Bytes of an element of a `cudnnDataType_t`.
 fn width(dtype: c_int) -> i128 {
@@ -278,11 +79,10 @@ pub extern "C" fn cudnnSetRNNDescriptor_v8(
         outputs: i128::from(if cell == Cell::Lstm && projection > 0 { projection } else { hidden }),
         layers: i128::from(layers),
         element: width(dtype),
-        dtype,
         drops: known.dropping.get(&dropout).copied().unwrap_or(false),
         is_persistent: algorithm != 0,
     };
-    known.networks.insert(descriptor, network);
+    known.networks.insert(descriptor, (network, dtype));
     SUCCESS
 }
 
@@ -348,13 +148,13 @@ pub extern "C" fn cudnnRestoreDropoutDescriptor(
 /// `cudnnGetRNNWeightSpaceSize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: usize, bytes: *mut usize) -> Status {
-    let Some(network) = lock(&KNOWN).networks.get(&descriptor).copied() else {
+    let Some((network, _)) = lock(&KNOWN).networks.get(&descriptor).copied() else {
         return BAD_PARAM;
     };
     if bytes.is_null() {
         return NULL_POINTER;
     }
-    give_size(bytes, network.weights());
+    give_size(bytes, network.weights() * network.element);
     check(handle)
 }
 
@@ -373,7 +173,7 @@ pub unsafe extern "C" fn cudnnGetRNNWeightParams(
     bias: Opaque,
     bias_at: *mut usize,
 ) -> Status {
-    let Some(network) = lock(&KNOWN).networks.get(&descriptor).copied() else {
+    let Some((network, dtype)) = lock(&KNOWN).networks.get(&descriptor).copied() else {
         return BAD_PARAM;
     };
     let (cell, gate, gates) = (i128::from(cell), i128::from(gate), network.gates());
@@ -389,7 +189,7 @@ pub unsafe extern "C" fn cudnnGetRNNWeightParams(
         _ => (hidden, reads, gate * hidden * reads),
     };
     let at = base as i128 + (network.weights_before(cell) + at) * network.element;
-    let status = describe(matrix, network.dtype, [rows, columns]);
+    let status = describe(matrix, dtype, [rows, columns]);
     if status != SUCCESS {
         return status;
     }
@@ -401,7 +201,7 @@ pub unsafe extern "C" fn cudnnGetRNNWeightParams(
     }
     let biases = network.weights_before(network.cells()) + cell * network.biases_of() + gate * hidden;
     give_size(bias_at, base as i128 + biases * network.element);
-    let status = describe(bias, network.dtype, [hidden, 1]);
+    let status = describe(bias, dtype, [hidden, 1]);
     if status == SUCCESS { check(handle) } else { status }
 }
 
@@ -429,7 +229,7 @@ pub unsafe extern "C" fn cudnnGetRNNTempSpaceSizes(
         let known = lock(&KNOWN);
         (known.networks.get(&descriptor).copied(), known.sequences.get(&data).copied())
     };
-    let (Some(network), Some(sequence)) = (network, sequence) else {
+    let (Some((network, _)), Some(sequence)) = (network, sequence) else {
         return BAD_PARAM;
     };
     let is_training = mode != 0;

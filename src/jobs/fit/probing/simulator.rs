@@ -187,7 +187,9 @@ impl Simulator {
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
         let mut uncertainties = self.uncertainties.clone();
         if let Some(estimates) = self.launcher.take_estimates() {
-            if estimates.short_by > Bytes::ZERO {
+            if estimates.of_grouped_volumes {
+                uncertainties.insert(Uncertainty::GroupedVolumes);
+            } else if estimates.short_by > Bytes::ZERO {
                 uncertainties.insert(Uncertainty::Workspaces(estimates.short_by));
             }
             report.notes.push(estimates.note());

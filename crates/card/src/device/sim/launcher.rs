@@ -38,6 +38,8 @@ pub struct Estimates {
     pub estimated: usize,
     /// By how much the scratch memory of one may be larger than is said. They run one at a time.
     pub short_by: Bytes,
+    /// Whether one of groups over a volume was estimated.
+    pub of_grouped_volumes: bool,
     /// The card that was asked about, and the one whose layers estimates are from, and whether that was only asked about too.
     products: [String; 2],
     is_asked: bool,
@@ -124,12 +126,16 @@ impl SimulatedLauncher {
                 .count()
         };
         let (asked, others) = (count(Kind::Asked), count(Kind::Estimated));
+        let of_grouped_volumes = estimated
+            .iter()
+            .any(|(call, (kind, _))| *kind == Kind::Estimated && call.volumes && call.groups > 1);
         let from = self.workspaces.estimated_from();
         let named = |product: &str| product.trim_start_matches("NVIDIA ").to_owned();
         Some(Estimates {
             asked,
             estimated: others,
             short_by: estimated.into_values().map(|(_, bytes)| bytes).max()?,
+            of_grouped_volumes,
             products: [self.product, from.card().unwrap_or(MEASURED)].map(named),
             is_asked: from.is_asked(),
         })

@@ -5,13 +5,14 @@ pub(in crate::ops) mod cell;
 mod formulas;
 mod gates;
 mod launches;
+mod network;
 mod run;
 mod sizes;
 mod space;
 
 use serde::Serialize;
 
-use self::sizes::Network;
+use self::network::Network;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
@@ -88,8 +89,8 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
 
 fn packed(_: &Arguments<'_>) -> Result<Read, String> {
     Err(
-        "it packs sequences, so its sizes depend on their lengths; pass padded tensors to the recurrent module, \
-         without pack_padded_sequence, which takes at least as much memory"
+        "it packs sequences, so its sizes depend on their lengths; `batchfit run --on CARD -- python train.py` takes \
+         them as they are, or give the recurrent module padded tensors, without pack_padded_sequence"
             .into(),
     )
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Recurrent;
 use super::launches::{Forward, Gradients, Past};
-use super::sizes::{Network, Pass};
+use super::network::{Network, Pass};
 use crate::eager::{Draft, Eager, Elements, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};

@@ -1,231 +1,257 @@
-//! How large cuDNN's buffers for recurrent networks are.
+//! How large cuDNN's buffers for recurrent networks are. See Note [Sizes of recurrent networks].
+//!
+//! The virtual GPU (`crates/vgpu`) compiles this file too, so it needs nothing but `std`.
 
-use super::CellKind;
-use crate::program::Capability;
-use crate::shape::{DType, Extent};
-
-/// What cuDNN's descriptors say of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Network {
-    pub(super) cell: CellKind,
-    /// Features of the input.
-    pub(super) input: u64,
-    /// Elements of the hidden (an LSTM's cell) state.
-    pub(super) hidden: u64,
-    /// What an LSTM's hidden state is projected to.
-    pub(super) projection: Option<u64>,
-    pub(super) layers: u64,
-    /// 2 for a bidirectional one.
-    pub(super) directions: u64,
-    /// Whether elements between layers are dropped in training.
-    pub(super) dropout: bool,
+/// `cudnnRNNMode_t`; plain ones are of two functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cell {
+    Plain,
+    Lstm,
+    Gru,
 }
 
-/// For which pass a workspace is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Pass {
-    /// Without a backward pass to come.
-    Inference,
-    /// With one.
-    Forward,
-    /// The backward pass itself.
-    Backward,
+/// What descriptors say of a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Network {
+    pub(super) cell: Cell,
+    /// Biases of each gate: none, one or two.
+    pub(super) biases: i128,
+    pub(super) directions: i128,
+    pub(super) input: i128,
+    pub(super) hidden: i128,
+    /// What an LSTM's hidden state is projected to; else as many as `hidden`.
+    pub(super) outputs: i128,
+    pub(super) layers: i128,
+    /// Bytes of an element.
+    pub(super) element: i128,
+    /// Whether elements between layers are dropped in training.
+    pub(super) drops: bool,
+    /// Whether the algorithm stays on the card for the whole sequence: the caller's choice.
+    pub(super) is_persistent: bool,
+}
+
+/// A batch of sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sequence {
+    /// Of the longest.
+    pub(super) steps: i128,
+    pub(super) batch: i128,
+    /// Steps of all together.
+    pub(super) rows: i128,
+    /// Whether they lie without gaps (`CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED`).
+    pub(super) is_packed: bool,
 }
 
 /// Bytes that each layer and direction adds to a workspace whatever its sizes.
-const FOR_EACH_CELL: u64 = 8 << 20;
-
+const FOR_EACH_CELL: i128 = 8 << 20;
+/// Bytes in front of a reserve space, and of a workspace.
+const HEADER: i128 = 256;
 /// Steps after which gates of one direction are computed in place of earlier ones.
-const LONGEST: u64 = 256;
+const LONGEST: i128 = 256;
 
 impl Network {
-    /// Features of a layer's output in one direction.
-    pub(super) fn outputs(&self) -> u64 {
-        self.projection.unwrap_or(self.hidden)
+    pub(super) fn gates(&self) -> i128 {
+        match self.cell {
+            Cell::Plain => 1,
+            Cell::Lstm => 4,
+            Cell::Gru => 3,
+        }
+    }
+
+    pub(super) fn is_projected(&self) -> bool {
+        self.outputs != self.hidden
     }
 
     /// Features that a layer reads.
-    fn reads(&self, layer: u64) -> u64 {
+    pub(super) fn reads(&self, layer: i128) -> i128 {
         if layer == 0 {
             self.input
         } else {
-            self.outputs() * self.directions
+            self.outputs * self.directions
         }
     }
 
-    /// The shapes of the module's parameters, in its order: for each layer and direction the weights of input and
-    /// hidden state, their biases, the projection.
-    pub(super) fn parameters(&self, biases: bool) -> Vec<Vec<Extent>> {
-        let rows = self.cell.gates() * self.hidden;
-        let mut shapes: Vec<Vec<u64>> = Vec::new();
-        for layer in 0..self.layers {
-            for _ in 0..self.directions {
-                shapes.push(vec![rows, self.reads(layer)]);
-                shapes.push(vec![rows, self.outputs()]);
-                if biases {
-                    shapes.extend([vec![rows], vec![rows]]);
-                }
-                shapes.extend(self.projection.map(|outputs| vec![outputs, self.hidden]));
-            }
-        }
-        let extents = |shape: Vec<u64>| shape.into_iter().map(Extent::fixed).collect();
-        shapes.into_iter().map(extents).collect()
-    }
-
-    /// Elements of the buffer that all weights share; cuDNN's has biases always.
-    pub(super) fn weights(&self) -> u64 {
-        let all = self.parameters(true);
-        all.iter()
-            .map(|shape| crate::shape::numel(shape).at(1))
-            .sum()
-    }
-
-    /// Bytes that the forward pass leaves for the backward pass: what the gates were, outputs between layers,
-    /// which of those were dropped. See Note [Sizes of recurrent networks].
-    pub(super) fn reserve(&self, dtype: DType, time: u64, batch: u64) -> u64 {
-        let (steps, directions) = (time.saturating_mul(batch), self.directions);
-        let gates = match self.cell {
-            CellKind::Lstm => 5 * self.hidden + self.projection.map_or(0, |p| self.hidden + p),
-            CellKind::Gru => 6 * self.hidden,
-            CellKind::Tanh | CellKind::Relu => self.hidden,
-        };
-        let between = (self.layers - 1) * directions;
-        let elements = self.layers * directions * gates + between * self.hidden;
-        let dropped = if self.dropout {
-            between * directions * self.outputs()
+    /// Elements of the weights of one layer in one direction, without biases.
+    fn weights_of(&self, layer: i128) -> i128 {
+        let projection = if self.is_projected() {
+            self.outputs * self.hidden
         } else {
             0
         };
-        let of_elements = steps.saturating_mul(elements).saturating_mul(dtype.size());
-        of_elements
-            .saturating_add(steps.saturating_mul(dropped) / 8)
-            .saturating_add(256)
+        self.gates() * self.hidden * (self.reads(layer) + self.outputs) + projection
     }
 
-    /// Bytes of scratch memory. See Note [Sizes of recurrent networks].
-    pub(super) fn workspace(
-        &self,
-        dtype: DType,
-        [time, batch]: [u64; 2],
-        pass: Pass,
-        capability: Capability,
-    ) -> u64 {
-        let gates = self.cell.gates();
-        let cells = (0..self.layers).map(|layer| {
-            let projection = self.projection.map_or(0, |outputs| outputs * self.hidden);
-            let weights = gates * self.hidden * (self.reads(layer) + self.outputs()) + projection;
-            self.directions * (FOR_EACH_CELL + weights * dtype.size())
-        });
-        let persistent = self.is_persistent(dtype, batch, pass, capability);
-        let forward = self.forward_elements(time, persistent, pass);
-        let elements = match pass {
-            Pass::Inference => forward,
-            Pass::Forward | Pass::Backward => {
-                forward.max(self.backward_elements([time, batch], persistent))
+    /// Elements of the weights of so many cells, the first layer's first.
+    pub(super) fn weights_before(&self, cell: i128) -> i128 {
+        let first = cell.min(self.directions);
+        first * self.weights_of(0) + (cell - first) * self.weights_of(1)
+    }
+
+    pub(super) fn cells(&self) -> i128 {
+        self.layers * self.directions
+    }
+
+    pub(super) fn biases_of(&self) -> i128 {
+        self.biases * self.gates() * self.hidden
+    }
+
+    /// Elements of the buffer of all weights.
+    pub(super) fn weights(&self) -> i128 {
+        self.weights_before(self.cells()) + self.cells() * self.biases_of()
+    }
+
+    /// Bytes of so many elements; every buffer begins at a multiple of 32.
+    fn bytes(&self, elements: i128) -> i128 {
+        align(elements * self.element)
+    }
+
+    /// Bytes that the forward pass leaves for the backward pass: what the gates were, an LSTM's cell states and what it projects, outputs between
+    /// layers, and a bit for each of those that may be dropped.
+    pub(super) fn reserve(&self, of: Sequence) -> i128 {
+        let gates: &[i128] = match self.cell {
+            Cell::Lstm if self.is_projected() => {
+                &[4 * self.hidden, self.hidden, self.hidden, self.outputs]
             }
+            Cell::Lstm => &[4 * self.hidden, self.hidden],
+            Cell::Gru => &[6 * self.hidden],
+            Cell::Plain => &[self.hidden],
         };
-        let of_steps = elements.saturating_mul(batch).saturating_mul(dtype.size());
-        let fixed: u64 = cells.sum::<u64>() + 256;
-        of_steps.saturating_add(8 * batch).saturating_add(fixed)
-    }
-
-    /// What the forward pass wants for each sample.
-    fn forward_elements(&self, time: u64, persistent: bool, pass: Pass) -> u64 {
-        let (hidden, gates) = (self.hidden, self.cell.gates());
-        // Hidden states of all steps, hidden states of one step; the two that persistent kernels add.
-        let (all, one, more, less) = match (self.cell, self.directions) {
-            (CellKind::Lstm, 1) => (5, 10, 16, 8),
-            (CellKind::Lstm, _) => (14, 24, 16, 18),
-            (CellKind::Gru, 1) => (4, 5, 12, 4),
-            (CellKind::Gru, _) => (12, 14, 12, 10),
-            (CellKind::Tanh | CellKind::Relu, 1) => (2, 3, 4, 4),
-            (CellKind::Tanh | CellKind::Relu, _) => (8, 10, 4, 10),
-        };
-        let (all, one) = if persistent {
-            (all + more, less)
+        let gates: i128 = gates
+            .iter()
+            .map(|gates| self.bytes(of.rows * self.cells() * gates))
+            .sum();
+        let between = (self.layers - 1) * self.directions;
+        let dropped = of.steps * of.batch * self.directions * self.outputs;
+        let dropped = if self.drops {
+            between * align((dropped + 7) / 8)
         } else {
-            (all, one)
+            0
         };
-        let mut elements = (all * hidden + self.input).saturating_mul(time);
-        if self.directions == 1 {
-            if !persistent {
-                elements = elements.saturating_sub(gates * hidden * time.saturating_sub(LONGEST));
-            }
-            if self.dropout && pass != Pass::Inference {
-                elements = elements.saturating_add(time * hidden);
-            }
-        }
-        if let Some(outputs) = self.projection {
-            elements = elements.saturating_add(self.directions * time * outputs);
-            let narrower = 2 * self.directions * hidden.saturating_sub(outputs) * self.layers;
-            return (elements + one * hidden * self.layers).saturating_sub(narrower);
-        }
-        elements.saturating_add(one * hidden * self.layers)
+        gates + self.bytes(of.rows * between * self.hidden) + dropped + HEADER
     }
 
-    /// What the backward pass wants for each sample.
-    fn backward_elements(&self, [time, batch]: [u64; 2], persistent: bool) -> u64 {
-        let (hidden, directions) = (self.hidden, self.directions);
-        let (one, more) = match (self.cell, directions) {
-            (CellKind::Lstm, 1) => (11, 12),
-            (CellKind::Lstm, _) => (26, 12),
-            (CellKind::Gru, 1) => (5, 14),
-            (CellKind::Gru, _) => (14, 14),
-            (CellKind::Tanh | CellKind::Relu, 1) => (5, 9),
-            (CellKind::Tanh | CellKind::Relu, _) => (14, 9),
-        };
-        let (all, one) = match (persistent, directions) {
-            (false, _) => (3 * directions, one),
-            (true, 1) => (3 + more, one + 1),
-            (true, _) => (3 * directions + more, one),
-        };
-        let wide = directions * directions * self.input.max(hidden);
-        let steps = (all * hidden + 2 * self.input + wide).saturating_mul(time);
-        let elements = steps.saturating_add(one * hidden * self.layers);
-        if self.layers == 1 {
-            return elements;
-        }
-        if directions > 1 || persistent {
-            return elements.saturating_add(directions * time * hidden);
-        }
-        // Layers run side by side, a few steps apart.
-        let apart = match batch {
-            0 | 1 => 32,
-            2..=8 => 16,
-            _ => 8,
-        };
-        elements.saturating_sub(time.saturating_sub((self.layers + 1) * apart) * hidden)
+    /// Bytes of scratch memory: a copy of the weights of each cell, and the larger of what the passes work on.
+    pub(super) fn workspace(&self, of: Sequence, is_training: bool) -> i128 {
+        let weights = self.directions
+            * (self.bytes(self.weights_of(0)) + (self.layers - 1) * self.bytes(self.weights_of(1)));
+        let fixed = weights + self.cells() * FOR_EACH_CELL + HEADER;
+        fixed
+            + if is_training {
+                self.forward(of).max(self.backward(of))
+            } else {
+                self.forward(of)
+            }
     }
 
-    /// `get_algo` in PyTorch's cudnn/RNN.cpp: whether kernels run that stay on the card for the whole sequence.
-    fn is_persistent(&self, dtype: DType, batch: u64, pass: Pass, capability: Capability) -> bool {
-        if self.projection.is_some() || !matches!(dtype, DType::Float16 | DType::Float32) {
-            return false;
-        }
-        let plain = matches!(self.cell, CellKind::Tanh | CellKind::Relu);
-        let small = match (plain, pass) {
-            (true, Pass::Inference | Pass::Forward) => 384,
-            (true, Pass::Backward) => 256,
-            (false, Pass::Inference | Pass::Forward) => 192,
-            (false, Pass::Backward) => 128,
-        };
-        if self.hidden <= small && capability.compute.0 >= 6 {
-            return true;
-        }
-        let common = dtype == DType::Float16
-            && self.layers == 1
-            && self.hidden <= 1024
-            && self.directions == 1
-            && self.hidden.is_multiple_of(128)
-            && self.input.is_multiple_of(128);
-        let (major, minor) = capability.compute;
-        common
-            && major >= 8
-            && minor != 6
-            && capability.multiprocessors >= 98
-            && self.cell != CellKind::Gru
-            && batch.is_multiple_of(8)
-            && batch <= 128
-            && (self.cell == CellKind::Lstm || batch < 96 || self.hidden < 896)
+    /// States of so many kinds, of all layers.
+    fn states(&self, kinds: i128, of: Sequence) -> i128 {
+        self.bytes(kinds * self.hidden * self.layers * of.batch)
     }
+
+    /// Sequences that are not packed are, and what comes out is unpacked: input, output, and two of each state, `times` over.
+    fn packing(&self, times: i128, of: Sequence) -> i128 {
+        if of.is_packed {
+            return 0;
+        }
+        let state =
+            |features: i128| 2 * self.bytes(self.directions * features * self.layers * of.batch);
+        let states = state(self.outputs)
+            + if self.cell == Cell::Lstm {
+                state(self.hidden)
+            } else {
+                0
+            };
+        let sequences =
+            self.bytes(self.input * of.rows) + self.bytes(self.directions * self.outputs * of.rows);
+        times * (sequences + states) + align(8 * of.batch)
+    }
+
+    /// What the forward pass works on.
+    fn forward(&self, of: Sequence) -> i128 {
+        // Hidden features of all steps in two directions; states of one step; the two that persistent kernels add.
+        let (both, states, more, fewer) = match (self.cell, self.directions) {
+            (Cell::Lstm, 1) => (0, 6, 16, -2),
+            (Cell::Lstm, _) => (12, 16, 16, -6),
+            (Cell::Gru, 1) => (0, 3, 12, -1),
+            (Cell::Gru, _) => (10, 10, 12, -4),
+            (Cell::Plain, 1) => (0, 1, 4, 1),
+            (Cell::Plain, _) => (6, 6, 4, 0),
+        };
+        let (more, states) = if self.is_persistent {
+            (more, states + fewer)
+        } else {
+            (0, states)
+        };
+        // In one direction, gates of later steps take the place of earlier ones.
+        let gates = match (self.directions, self.is_persistent) {
+            (1, false) => self.gates() * of.rows.min(LONGEST * of.batch),
+            (1, true) => self.gates() * of.rows,
+            _ => both * of.rows,
+        };
+        let projected = if self.is_projected() {
+            self.directions * of.rows
+        } else {
+            0
+        };
+        let dropped = if self.drops && self.directions == 1 {
+            of.rows
+        } else {
+            0
+        };
+        let features =
+            [gates, more * of.rows, projected, dropped].map(|rows| self.bytes(rows * self.hidden));
+        features.iter().sum::<i128>() + self.states(states, of) + self.packing(1, of)
+    }
+
+    /// What the backward pass works on.
+    fn backward(&self, of: Sequence) -> i128 {
+        let (states, more) = match (self.cell, self.directions) {
+            (Cell::Lstm, 1) => (3, 12),
+            (Cell::Lstm, _) => (10, 12),
+            (Cell::Gru, 1) => (1, 14),
+            (Cell::Gru, _) => (6, 14),
+            (Cell::Plain, 1) => (1, 9),
+            (Cell::Plain, _) => (6, 9),
+        };
+        let (more, states) = match (self.is_persistent, self.directions) {
+            (false, _) => (0, states),
+            (true, 1) => (more, states + 1),
+            (true, _) => (more, states),
+        };
+        let (all, is_stack) = (self.directions * of.rows, self.layers > 1);
+        let runs_side_by_side = is_stack && self.directions == 1 && !self.is_persistent;
+        let gradients = if runs_side_by_side {
+            of.rows.min(self.window(of) * of.batch)
+        } else {
+            all
+        };
+        let projected = if self.is_projected() { all } else { 0 };
+        let between = if is_stack && !runs_side_by_side {
+            all
+        } else {
+            0
+        };
+        let features = [gradients, projected, between, more * of.rows]
+            .map(|rows| self.bytes(rows * self.hidden));
+        let wide =
+            self.bytes(self.directions * self.directions * self.input.max(self.hidden) * of.rows);
+        features.iter().sum::<i128>() + wide + self.states(states, of) + self.packing(2, of)
+    }
+
+    /// Steps that are kept where the layers of one direction run side by side, each a few steps behind the other.
+    fn window(&self, of: Sequence) -> i128 {
+        let apart = match (of.batch, of.steps) {
+            (..=1, _) => 32,
+            (..=8, _) => 16,
+            (..=16, _) | (_, 128..) => 8,
+            (..=96, _) => 4,
+            _ => 2,
+        };
+        apart * self.layers + apart.max(8)
+    }
+}
+
+/// The next multiple of what buffers begin at.
+fn align(bytes: i128) -> i128 {
+    (bytes + 31) / 32 * 32
 }

@@ -13,7 +13,6 @@ fn network(words: &[i128]) -> (Network, Sequence) {
         outputs: if projection == 0 { hidden } else { projection },
         layers,
         element: width(dtype as c_int),
-        dtype: dtype as c_int,
         drops: drops == 1,
         is_persistent: algorithm != 0,
     };
@@ -27,7 +26,8 @@ fn networks_take_what_an_h100_gave_them() {
         let words: Vec<i128> = line.split(' ').map(|word| word.parse().unwrap()).collect();
         let (told, recorded) = words.split_at(13);
         let (network, sequence) = network(told);
-        let found = [network.workspace(sequence, false), network.workspace(sequence, true), network.reserve(sequence), network.weights()];
+        let found =
+            [network.workspace(sequence, false), network.workspace(sequence, true), network.reserve(sequence), network.weights() * network.element];
         for (found, recorded) in found.iter().zip(recorded) {
             assert!((found - recorded).abs() < 512, "{line}: {found} is not {recorded}");
             exact += usize::from(found == recorded);
