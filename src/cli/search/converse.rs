@@ -79,7 +79,7 @@ async fn opened(kept: &Kept) -> anyhow::Result<Db> {
     match usual.await {
         Ok(db) => Ok(db),
         Err(error) => {
-            info!("the search is not stored: {error:#}");
+            output::warning(&format!("the search is not stored: {error:#}"));
             Ok(Db::open_for_one(IN_MEMORY).await?)
         }
     }

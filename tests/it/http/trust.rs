@@ -125,3 +125,22 @@ async fn a_refusal_says_that_it_closes_the_connection_on_a_body() {
     assert_eq!(said.status, 401);
     assert!(said.head.contains("connection: close"), "{said:?}");
 }
+
+#[tokio::test]
+async fn what_has_a_nul_in_it_is_not_there() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let key = service.key("any", Scope::Admin).await;
+
+    for path in [
+        "fits/a%00",
+        "searches/%00",
+        "agents/%00b",
+        "probes/%00",
+        "graphs/%00",
+    ] {
+        let said = service.with(&key, &format!("GET /v1/{path}"), "").await;
+        assert_eq!(said.status, 404, "{path}: {said:?}");
+    }
+    let said = service.with(&key, "GET /v1/accuracy?gpu=%00", "").await;
+    assert_eq!(said.kind(), "/problems/query-invalid");
+}
