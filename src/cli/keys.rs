@@ -28,6 +28,10 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
     let now = Time::from(Timestamp::now());
     match command {
         KeysCommand::Create { name, scope } => {
+            if output::is_nowhere() {
+                let problem = "the key is shown once, on stdout, which leads nowhere; redirect it to where the key is to be kept";
+                return Err(Trouble::Broken(anyhow::anyhow!(problem)));
+            }
             let id = Ids::default().next(now, u64::from_le_bytes(chance()?));
             let chance: [u8; 32] = chance()?;
             let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
@@ -39,7 +43,11 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
                 );
                 return Err(Trouble::flag("--name", problem));
             }
-            output::text(&format!("{text}\n"))?;
+            if let Err(unseen) = output::text(&format!("{text}\n")) {
+                // Nobody has it, so that nobody misses it.
+                db.revoke_key(&key.id, now).await.map_err(broken)?;
+                return Err(unseen);
+            }
             output::warning("this is shown once and stored nowhere: keep it as you keep passwords");
             Ok(Outcome::Answered)
         }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -48,6 +50,19 @@ fn write(text: &str) -> Result<(), Trouble> {
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
         .map_err(Trouble::writing)
+}
+
+/// Whether stdout is closed, in whose place the standard library opens `/dev/null`, or leads there by itself.
+pub(super) fn is_nowhere() -> bool {
+    let stdout = io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(fs::File::from);
+    let both = (
+        stdout.and_then(|stdout| stdout.metadata()),
+        fs::metadata("/dev/null"),
+    );
+    matches!(both, (Ok(stdout), Ok(null)) if (stdout.dev(), stdout.ino()) == (null.dev(), null.ino()))
 }
 
 /// Prints what another program reads, as it is.

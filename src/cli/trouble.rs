@@ -10,6 +10,9 @@ use crate::jobs::{EngineError, JobError};
 use crate::model::Invalid;
 use crate::replay::{FractionOfUnknown, RecordingError};
 
+/// 128 and SIGPIPE.
+const READER_GONE: u8 = 141;
+
 /// Why a command has no answer.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -58,7 +61,7 @@ pub(super) enum Trouble {
     },
     /// The answer cannot be written to stdout: a full disk, perhaps.
     Unwritten(io::Error),
-    /// Whoever read stdout has stopped reading: not an error.
+    /// Whoever read stdout has stopped reading: nothing is said, and the exit code is that of programs that SIGPIPE ends.
     ReaderGone,
     /// Anything that is neither the user's fault nor a device's.
     Broken(anyhow::Error),
@@ -103,7 +106,7 @@ impl Trouble {
                 | EngineError::DeviceBusy { .. }
                 | EngineError::DeviceFailed { .. },
             ) => ExitCode::from(4),
-            Trouble::ReaderGone => ExitCode::SUCCESS,
+            Trouble::ReaderGone => ExitCode::from(READER_GONE),
             Trouble::Engine(
                 EngineError::Cancelled | EngineError::Died { .. } | EngineError::TimedOut { .. },
             )

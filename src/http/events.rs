@@ -1,7 +1,6 @@
 //! Events of a fit and of all of them, as they happen: Server-Sent Events.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -10,13 +9,15 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use serde::Serialize;
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use utoipa::ToSchema;
 
 use super::App;
 use super::parameters::MOST_WHOLE;
+use super::places::Place;
 use super::problem::{Code, Problem};
+use super::server::keys::Asker;
 use crate::bounded::shorten;
 use crate::jobs::{Event, FitNews, Follower, Jobs, News, Progress, StateNews};
 
@@ -81,6 +82,7 @@ enum FitEventKind {
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
 pub(super) async fn get_fit_events(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -90,7 +92,7 @@ pub(super) async fn get_fit_events(
     if follower.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let place = place(&app)?;
+    let place = place(&app, &asker)?;
     let reader = Reader {
         follower,
         jobs: app.jobs,
@@ -141,8 +143,8 @@ enum AnyFitEventKind {
         (status = 200, body = AnyFitEvent, content_type = "text/event-stream",
             description = "What happens from now on; the schema is that of one event"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
-pub(super) async fn get_events(State(app): State<App>) -> Result<Response, Problem> {
-    let place = place(&app)?;
+pub(super) async fn get_events(State(app): State<App>, asker: Asker) -> Result<Response, Problem> {
+    let place = place(&app, &asker)?;
     let reader = AnyReader {
         changes: app.jobs.follow_all(),
         jobs: app.jobs,
@@ -161,7 +163,7 @@ struct AnyReader {
     changes: broadcast::Receiver<FitNews>,
     jobs: Jobs,
     is_first: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl AnyReader {
@@ -184,11 +186,11 @@ impl AnyReader {
 }
 
 /// A place for one more client that follows.
-fn place(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
-    Arc::clone(&app.followers).try_acquire_owned().map_err(|_| {
+fn place(app: &App, asker: &Asker) -> Result<Place, Problem> {
+    app.followers.take(&asker.id).ok_or_else(|| {
         Problem::new(
             Code::TooManyRequests,
-            "too many clients follow fits at the moment; ask again, or get the fit from time to time",
+            "too many clients follow fits at the moment, or too many under this key; ask again, or get the fit from time to time",
         )
     })
 }
@@ -226,7 +228,7 @@ struct Reader {
     jobs: Jobs,
     id: String,
     is_first: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Reader {

@@ -16,6 +16,7 @@ use super::answers::Answer;
 use super::body::{NewRequest, RequestBody};
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
+use super::server::keys::Asker;
 use super::uploads::Held;
 use super::{App, prefer};
 use crate::jobs::{Asking, Cancellation, FitDocument};
@@ -46,6 +47,7 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(super) async fn create_fit(
     State(app): State<App>,
+    asker: Asker,
     headers: HeaderMap,
     body: RequestBody,
 ) -> Result<Response, Problem> {
@@ -59,38 +61,35 @@ pub(super) async fn create_fit(
     let NewRequest { held, key, same } = asked;
     let Held { read, permit } = held;
     let now = Time::from(Timestamp::now());
-    let (large, small) = match permit.large() {
-        Ok(large) => (Some(large), None),
-        Err(small) => (None, Some(small)),
-    };
     let patience = prefer::wait(&headers);
     let asking = Asking {
         somebody_waits: patience.is_some(),
+        owner: asker.id.clone(),
         key,
     };
     // Before the question is: what is learnt meanwhile makes the answer one of yesterday.
     let turns = app.jobs.turns();
-    let fit = app.jobs.enqueue(read, large, asking, now).await?;
-    drop(small);
+    let fit = app.jobs.enqueue(read, Some(permit), asking, now).await?;
     let keep = |fit: &FitDocument| {
         if let Some(same) = same {
             // The next one who asks has it at hand.
             app.answers.keep(same, answer(fit), turns);
         }
     };
-    sent(&app, fit, patience, keep).await
+    sent(&app, &asker, fit, patience, keep).await
 }
 
 /// Sends a fit, once it has ended where somebody waits for that. `keep` sees it where it is done.
 pub(super) async fn sent(
     app: &App,
+    asker: &Asker,
     fit: FitDocument,
     patience: Option<Duration>,
     keep: impl FnOnce(&FitDocument),
 ) -> Result<Response, Problem> {
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
-    let place = patience.zip(app.waiters.try_acquire().ok());
+    let place = patience.zip(app.waiters.take(&asker.id));
     let Some((patience, _place)) = place else {
         if fit.state == FitState::Done {
             keep(&fit);
@@ -193,24 +192,31 @@ pub(super) async fn get_fit(
 
 /// Cancel a fit.
 ///
-/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing.
+/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. Who asked for it may, unless another key did as well, and `admin`.
 #[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id")),
     responses(
         (status = 200, body = FitDocument, description = "The fit is cancelled"),
+        (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
             example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn cancel_fit(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
 ) -> Result<Json<FitDocument>, Problem> {
-    match app.jobs.cancel(&id, Time::from(Timestamp::now())).await? {
+    let now = Time::from(Timestamp::now());
+    match app.jobs.cancel(&id, asker.owner(), now).await? {
         Cancellation::Cancelled(fit) => Ok(Json(*fit)),
         Cancellation::TooLate(state) => Err(Problem::new(
             Code::FitEnded,
             format!("fit {id:?} is {}", state.name()),
+        )),
+        Cancellation::NotYours => Err(Problem::new(
+            Code::NotYours,
+            format!("another key asked for fit {id:?}; that key may cancel it, or one for `admin`"),
         )),
         Cancellation::Unknown => Err(Problem::no_such("fit", &id)),
     }

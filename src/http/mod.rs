@@ -23,6 +23,7 @@ mod openapi;
 mod outcomes;
 mod page;
 mod parameters;
+mod places;
 mod prefer;
 mod presets;
 mod probes;
@@ -57,6 +58,7 @@ use crate::jobs::Jobs;
 use answers::Answers;
 use metrics::Metrics;
 use parameters::Known;
+use places::Places;
 use server::gate::Gate;
 use uploads::Uploads;
 
@@ -71,10 +73,10 @@ pub use server::serve::{Entrance, ServeError, serve};
 #[derive(Clone)]
 pub struct App {
     jobs: Jobs,
-    /// One permit for each request that may wait for a fit to end.
-    waiters: Arc<Semaphore>,
-    /// One permit for each client that may follow a fit.
-    followers: Arc<Semaphore>,
+    /// One for each request that may wait for a fit to end.
+    waiters: Places,
+    /// One for each client that may follow a fit.
+    followers: Places,
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
     uploads: Uploads,
@@ -133,8 +135,8 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         .with_state(App {
             uploads: Uploads::new(jobs.large_models()),
             jobs,
-            waiters: Arc::new(Semaphore::new(waiters)),
-            followers: Arc::new(Semaphore::new(waiters)),
+            waiters: Places::new(waiters),
+            followers: Places::new(waiters),
             looks: Arc::new(Semaphore::new(1)),
             answers: Answers::default(),
             metrics,

@@ -14,12 +14,15 @@ use serde_json::Value;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use super::problem::{Code, Problem, no_such_method};
+use super::problem::{Code, Problem, no_such_method, no_such_route};
 use crate::alloc::MemoryLimit;
 use crate::bounded::shorten;
 
 /// The largest whole number of the API's description: `int64`, as most languages have it.
 pub(super) const MOST_WHOLE: u64 = i64::MAX.cast_unsigned();
+
+/// A NUL in a path.
+const NUL: &str = "%00";
 
 /// How many items a list gives when nobody says.
 const DEFAULT_LIMIT: i64 = 50;
@@ -67,7 +70,12 @@ fn names(operation: &Operation) -> Vec<String> {
 }
 
 /// Reads the query of every request, before its handler.
+///
+/// What has a NUL in its path is not there: no id has one, and no database takes it in a text.
 pub(super) async fn read(State(known): State<Known>, mut request: Request, next: Next) -> Response {
+    if request.uri().path().contains(NUL) {
+        return no_such_route(request.uri().clone()).await.into_response();
+    }
     let path = request.extensions().get::<MatchedPath>();
     if let Some(methods) = path.and_then(|path| known.0.get(path.as_str())) {
         match Parameters::of_one(methods, &request) {
@@ -117,6 +125,10 @@ impl Parameters {
         let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| Problem::new(Code::QueryInvalid, error.to_string()))?;
         for (index, (name, value)) in given.iter().enumerate() {
+            if value.contains('\0') {
+                let detail = format!("`{}` has a NUL in it, which no text has", shorten(name));
+                return Err(invalid(name, "", detail, None));
+            }
             if !known.contains(&name.as_str()) {
                 let known_are = match known {
                     [] => "this path takes none".to_owned(),

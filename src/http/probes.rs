@@ -79,17 +79,12 @@ pub(super) async fn create_probe(
     body: ProbeBody,
 ) -> Result<Response, Problem> {
     let Held { read, permit } = body.0;
-    let (large, small) = match permit.large() {
-        Ok(large) => (Some(large), None),
-        Err(small) => (None, Some(small)),
-    };
     let asked = Trial {
         request: read.request,
         batch: read.batch,
         events: read.events,
     };
-    let probe = app.jobs.probe(asked, large).await?;
-    drop(small);
+    let probe = app.jobs.probe(asked, Some(permit)).await?;
     let location = [(LOCATION, format!("/v1/probes/{}", probe.id))];
     if probe.events.is_none() {
         return Ok((StatusCode::CREATED, location, Json(probe)).into_response());

@@ -108,6 +108,8 @@ codes! {
     MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
     /// A fit that has ended cannot be cancelled.
     FitEnded = "fit-ended", CONFLICT, "The fit has ended already";
+    /// Another key asked for it.
+    NotYours = "not-yours", FORBIDDEN, "It is another key's";
     /// A search that was cancelled is told nothing more, and one that is done cannot be cancelled.
     SearchEnded = "search-ended", CONFLICT, "The search has ended already";
     /// A search was told as much as it may be.
@@ -272,6 +274,7 @@ impl From<JobError> for Problem {
             JobError::KeyReused { .. } => {
                 Problem::new(Code::IdempotencyKeyReused, error.to_string())
             }
+            JobError::TooLarge => Problem::new(Code::UploadsBusy, error.to_string()),
             JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())

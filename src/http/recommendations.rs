@@ -14,9 +14,10 @@ use super::body::RequestBody;
 use super::fits::sent;
 use super::parameters::{Parameters, no_cursor};
 use super::problem::{Code, Problem};
+use super::server::keys::Asker;
 use super::uploads::Held;
 use super::{App, prefer};
-use crate::jobs::{FitDocument, JobError, NearDocument};
+use crate::jobs::{Asking, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
 use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation, Time};
@@ -165,14 +166,20 @@ pub(super) async fn get_recommendation(
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(super) async fn create_refresh(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let patience = prefer::wait(&headers);
     let now = Time::from(Timestamp::now());
-    let fit = app.jobs.refresh(&id, patience.is_some(), now).await?;
+    let asking = Asking {
+        somebody_waits: patience.is_some(),
+        owner: asker.id.clone(),
+        key: None,
+    };
+    let fit = app.jobs.refresh(&id, asking, now).await?;
     let fit = fit.ok_or_else(|| Problem::no_such("recommendation", &id))?;
-    sent(&app, fit, patience, |_| ()).await
+    sent(&app, &asker, fit, patience, |_| ()).await
 }
 
 /// Find the stored answer that is nearest to a question.
@@ -196,9 +203,7 @@ pub(super) async fn get_nearest_recommendation(
         RequestBody::Answered(answer) => app.jobs.answer_of(&answer.id).await?,
         RequestBody::New(asked) => {
             let Held { read, permit } = asked.held;
-            let found = app.jobs.nearest(read).await?;
-            drop(permit);
-            found
+            app.jobs.nearest(read, Some(permit)).await?
         }
     };
     let none = "no answer for this model is stored; POST /v1/fits makes one";

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::problem::{Code, Problem};
+use super::server::keys::Asker;
 use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{SearchCancellation, SearchDocument, Telling};
 use crate::model::{Digest, Invalid};
@@ -155,9 +156,10 @@ pub(super) async fn small_named<T: Send + 'static>(
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many searches are under way", headers(("Retry-After" = u64)))))]
 pub(super) async fn create_search(
     State(app): State<App>,
+    asker: Asker,
     Small(terms): Small<Terms>,
 ) -> Result<Response, Problem> {
-    let search = app.jobs.create_search(terms).await?;
+    let search = app.jobs.create_search(terms, &asker.id).await?;
     let location = [(LOCATION, format!("/v1/searches/{}", search.id))];
     Ok((StatusCode::CREATED, location, Json(search)).into_response())
 }
@@ -168,8 +170,8 @@ pub(super) async fn create_search(
 /// and the worst counts. What fits may be told with `peak_reserved_bytes`: with a `memory_limit`, two such batches are enough
 /// for the next one to come from a line through them, from below. `crashed` says nothing about memory: another batch is
 /// tried, and three crashes in a row end the search. With `recorded`, a recording of the run, batches are proposed by what the
-/// recordings predict. Where the first recording was told to an earlier search for the same, on the same card, that search's
-/// answer is given at once (`answered_by`).
+/// recordings predict. Where the first recording was told to an earlier search of the same key for the same, on the same card, that
+/// search's answer is given at once (`answered_by`). A search is its key's: others, but for `admin`, do not find it.
 #[utoipa::path(post, path = "/v1/searches/{id}/observations", tag = "searches", request_body = NewObservation,
     params(("id" = String, Path, description = "The search's id")),
     responses(
@@ -187,10 +189,12 @@ pub(super) async fn create_search(
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn create_observation(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
     Small(observation): Small<Observation>,
 ) -> Result<Response, Problem> {
-    match app.jobs.tell_search(&id, &observation).await? {
+    let told = app.jobs.tell_search(&id, asker.owner(), &observation);
+    match told.await? {
         Telling::New(search) => Ok((StatusCode::CREATED, Json(search)).into_response()),
         Telling::Again(search) => Ok(Json(search).into_response()),
         Telling::Full(most) => Err(Problem::new(
@@ -214,9 +218,10 @@ pub(super) async fn create_observation(
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn get_search(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    let search = app.jobs.search(&id).await?;
+    let search = app.jobs.search(&id, asker.owner()).await?;
     search
         .map(Json)
         .ok_or_else(|| Problem::no_such("search", &id))
@@ -235,9 +240,10 @@ pub(super) async fn get_search(
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn cancel_search(
     State(app): State<App>,
+    asker: Asker,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    match app.jobs.cancel_search(&id).await? {
+    match app.jobs.cancel_search(&id, asker.owner()).await? {
         SearchCancellation::Cancelled(search) => Ok(Json(*search)),
         SearchCancellation::TooLate => Err(Problem::new(
             Code::SearchEnded,

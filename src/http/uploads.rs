@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::problem::{Code, Problem};
 use super::unpack::{Unpacked, is_packed, unpack};
 use crate::bounded::{CancelOnDrop, is_cancelled, unless};
+use crate::jobs::Permit;
 use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
@@ -63,24 +64,6 @@ pub(super) struct Arrived {
 pub(super) struct Held<T> {
     pub(super) read: T,
     pub(super) permit: Permit,
-}
-
-/// Lets the next body of its size in, once this is dropped.
-pub(super) struct Permit {
-    permit: OwnedSemaphorePermit,
-    /// Whether it is that of the largest, which fits of large models need too.
-    is_large: bool,
-}
-
-impl Permit {
-    /// The permit for a large model; or this one again, where it is that of a smaller body.
-    pub(super) fn large(self) -> Result<OwnedSemaphorePermit, Permit> {
-        if self.is_large {
-            Ok(self.permit)
-        } else {
-            Err(self)
-        }
-    }
 }
 
 impl Arrived {

@@ -1,5 +1,7 @@
 //! The documents that outsiders read: a fit, a probe, and why a fit failed.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -112,7 +114,7 @@ pub async fn record(
             short_digest(&digest),
         ),
         None,
-        (terms(request, false), lane),
+        (terms(request, false, Duration::MAX), lane),
         document.created_at,
     );
     let digest = &new.model_digest;
@@ -234,21 +236,31 @@ pub(super) fn new_fit(
         aside,
         terms,
         key: None,
+        owner: String::new(),
         created_at: now,
     }
 }
 
 /// The terms of a request; without a word of its own, it goes first where somebody waits for the answer.
-pub(super) fn terms(request: &Request, somebody_waits: bool) -> FitTerms {
+///
+/// On a simulated device it is worked on for `deadline` at most; where GPUs or recorders take part, for ten times that unless it says so.
+pub(super) fn terms(request: &Request, somebody_waits: bool, deadline: Duration) -> FitTerms {
     let unsaid = if somebody_waits {
         Priority::Interactive
     } else {
         Priority::Batch
     };
-    let timeout_seconds = request.timeout_seconds;
+    let deadline = deadline.as_secs();
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_)) && !request.has_recorder();
+    let seconds = match request.timeout_seconds {
+        Some(seconds) if is_simulated => seconds.min(deadline),
+        Some(seconds) => seconds,
+        None if is_simulated => deadline,
+        None => deadline.saturating_mul(10),
+    };
     FitTerms {
         priority: request.priority.unwrap_or(unsaid),
-        timeout_seconds: timeout_seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX)),
+        timeout_seconds: Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
     }
 }
 

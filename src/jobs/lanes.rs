@@ -3,9 +3,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::queue::Shared;
+use super::validate::work;
+use super::{Engine, EngineError, JobError, Jobs};
+use crate::bounded::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
 use crate::store::SIMULATED_LANE;
 
@@ -18,12 +23,45 @@ pub(super) const LARGE_LANE: &str = "simulated, large";
 /// autocast.
 const LARGE: usize = 20_000;
 
+/// Size of the largest models that the service takes on: what an exported graph may have, in nodes, operands and results.
+const LARGEST: usize = MOST_NODES + MOST_NAMES;
+
+/// Work from which on it is large, in operations to simulate: see [`work`](super::validate::work). Some ten seconds.
+const LARGE_WORK: usize = 100_000;
+
+/// What all work on models that are not large may take at a time, in MiB: with one large model, the service itself and what waits for a turn,
+/// less than 512.
+const MEMORY_MIB: usize = 128;
+
+/// What any work takes, in MiB, and how much of a model takes one more. Measured: a graph takes 0.3 to 0.7 KiB for each node, operand, result
+/// and parameter, and its largest variant as much again.
+const LEAST_MIB: usize = 4;
+const SIZE_OF_MIB: usize = 1_000;
+
+/// Most requests that wait to be read as large ones; what they hold meanwhile is not counted.
+const MOST_WAITING: usize = 8;
+
+/// How long a request waits to be read as a large one.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Under which a body was read, and under which what it asks is read.
+#[derive(Debug)]
+pub struct Permit {
+    /// The next one of its size is read once this is dropped.
+    pub permit: OwnedSemaphorePermit,
+    /// Whether it is that of [`Jobs::large_models`], which work on a large model keeps.
+    pub is_large: bool,
+}
+
 /// The lanes in use. A permit is held by the thread that works, so a lane stays taken until the thread
 /// has really ended, cancelled or not.
 #[derive(Debug)]
 pub(super) struct Lanes {
     simulated_in_parallel: usize,
     known: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// A permit for each MiB of [`MEMORY_MIB`].
+    memory: Arc<Semaphore>,
+    waiting: Semaphore,
 }
 
 impl Lanes {
@@ -31,6 +69,8 @@ impl Lanes {
         Lanes {
             simulated_in_parallel,
             known: Mutex::default(),
+            memory: Arc::new(Semaphore::new(MEMORY_MIB)),
+            waiting: Semaphore::new(MOST_WAITING),
         }
     }
 
@@ -47,6 +87,14 @@ impl Lanes {
         self.places(LARGE_LANE)
     }
 
+    /// Waits for what work on a model of this size takes, which is not large. Whoever has it waits for nothing else.
+    async fn reserve(&self, size: usize) -> OwnedSemaphorePermit {
+        let mib = LEAST_MIB + size.min(LARGE) / SIZE_OF_MIB;
+        let mib = u32::try_from(mib).unwrap_or(u32::MAX);
+        let memory = Arc::clone(&self.memory).acquire_many_owned(mib);
+        memory.await.expect("it is never closed")
+    }
+
     fn places(&self, lane: &str) -> Arc<Semaphore> {
         let mut known = self.known.lock().expect("nothing panics while it is held");
         let places = match lane {
@@ -55,6 +103,66 @@ impl Lanes {
         };
         let lane = known.entry(lane.to_owned());
         Arc::clone(lane.or_insert_with(|| Arc::new(Semaphore::new(places))))
+    }
+}
+
+impl Shared {
+    /// Waits for the memory that work in this lane takes, where others work beside it. `known` is its request, where that was read.
+    pub(super) async fn memory(
+        &self,
+        lane: &str,
+        known: Option<&Request>,
+    ) -> Option<OwnedSemaphorePermit> {
+        if lane != SIMULATED_LANE {
+            return None;
+        }
+        let size = known.and_then(Request::size).unwrap_or(LARGE);
+        Some(self.lanes.reserve(size).await)
+    }
+}
+
+/// Makes no graph that is larger than the service takes on.
+pub(super) fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
+    graphs_within(LARGEST, work).0
+}
+
+impl Jobs {
+    /// Runs work that reads a model, on a thread of its own and in the memory that all such work shares. What turns out to be large begins anew
+    /// when it has the permit for that, which is given back with the answer.
+    pub(super) async fn reading<T: Send + 'static>(
+        &self,
+        name: &str,
+        permit: Option<Permit>,
+        work: impl Fn(&dyn Engine) -> Result<T, EngineError> + Clone + Send + 'static,
+    ) -> Result<(T, Option<OwnedSemaphorePermit>), JobError> {
+        let lanes = &self.shared.lanes;
+        let late = |_| JobError::TooLarge;
+        let large = match permit {
+            Some(Permit {
+                permit,
+                is_large: true,
+            }) => permit,
+            small => {
+                let reserved = tokio::time::timeout(PATIENCE, lanes.reserve(LARGE));
+                let memory = reserved.await.map_err(late)?;
+                let first = work.clone();
+                let reading = move |engine: &dyn Engine| graphs_within(LARGE, || first(engine));
+                let (read, is_larger) = self.on_thread(name, reading).await?;
+                if !is_larger {
+                    return Ok((read?, None));
+                }
+                // Others are read meanwhile.
+                drop((small, memory));
+                let _waiting = lanes
+                    .waiting
+                    .try_acquire()
+                    .map_err(|_| JobError::TooLarge)?;
+                let acquired = tokio::time::timeout(PATIENCE, self.shared.enter(LARGE_LANE));
+                acquired.await.map_err(late)?
+            }
+        };
+        let reading = move |engine: &dyn Engine| of_any_size(|| work(engine));
+        Ok((self.on_thread(name, reading).await??, Some(large)))
     }
 }
 
@@ -70,9 +178,10 @@ pub(super) fn lane_of(device: &str) -> &str {
 /// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated.
 pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
     let device = request.device.to_string();
-    let size = request.lower().map_or(0, |lowered| lowered.workload.size());
+    let size = request.size().unwrap_or(0);
+    let is_large = size >= LARGE || work(request) >= LARGE_WORK;
     match (&request.device, card) {
-        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if size >= LARGE => {
+        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if is_large => {
             LARGE_LANE.to_owned()
         }
         (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) => SIMULATED_LANE.to_owned(),

@@ -41,6 +41,7 @@ pub use events::{Event, FitNews, Follower, News, StateNews};
 pub use fit::{
     FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
 };
+pub use lanes::Permit;
 pub use leases::LEASE;
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{

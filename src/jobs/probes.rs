@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::document::{chance, json, model_name};
-use super::lanes::{LARGE_LANE, lane_of};
+use super::lanes::{LARGE_LANE, Permit, lane_of, of_any_size};
 use super::queue::Checked;
 use super::validate::{validate_alone, validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
@@ -40,11 +39,11 @@ pub struct Trial {
 impl Jobs {
     /// Runs one batch, as soon as its device is free, and stores what was found.
     ///
-    /// `large` is the permit of [`Jobs::large_models`], where the request was read under it.
+    /// `permit` is that under which the request was read.
     pub async fn probe(
         &self,
         trial: Trial,
-        large: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
     ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
         let Trial {
@@ -54,6 +53,7 @@ impl Jobs {
         } = trial;
         validate_single(&request).map_err(EngineError::Invalid)?;
         validate_alone(&request).map_err(EngineError::Invalid)?;
+        let (checked, large) = self.checked(request, permit).await?;
         let Checked {
             request,
             fingerprint,
@@ -61,7 +61,7 @@ impl Jobs {
             lane,
             for_agents,
             ..
-        } = self.checked(request).await?;
+        } = checked;
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
         let uploads = request.uploads().to_vec();
@@ -80,17 +80,20 @@ impl Jobs {
             place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
         };
+        let memory = shared.memory(&lane, Some(&request)).await;
         let patience = request.timeout_seconds.map(Duration::from_secs);
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
         let working = self.on_thread("probe", move |engine| {
-            let report = if events {
-                engine.probe_events(&request, batch, &cancel)
-            } else {
-                engine.probe(&request, batch, &cancel)
-            };
-            drop(place);
+            let report = of_any_size(|| {
+                if events {
+                    engine.probe_events(&request, batch, &cancel)
+                } else {
+                    engine.probe(&request, batch, &cancel)
+                }
+            });
+            drop((place, memory));
             (request, report)
         });
         let deadline = patience.map_or(probe_deadline(&device), |patience| {

@@ -12,6 +12,7 @@ use tracing::Instrument as _;
 
 use super::document::{FitDocument, FitError, chance, json, recommendations};
 use super::events::News;
+use super::lanes::of_any_size;
 use super::queue::{Running, Shared, had_its_limit};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
@@ -231,6 +232,10 @@ async fn answer(
             Err(error) => return fail(shared, claimed, error).await,
         },
     };
+    let memory = match claimed.apart {
+        true => None,
+        false => shared.memory(&claimed.lane, Some(&*request)).await,
+    };
     let Ok(_turn) = turn(shared, claimed, &request).await else {
         return put_back().await.map(|_| ());
     };
@@ -263,9 +268,9 @@ async fn answer(
             let outcome = if apart {
                 engine.fit_apart(&request, &progress, &running.cancel)
             } else {
-                engine.fit(&request, &progress, &running.cancel)
+                of_any_size(|| engine.fit(&request, &progress, &running.cancel))
             };
-            drop(place);
+            drop((place, memory));
             outcome
         }
     };

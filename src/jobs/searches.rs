@@ -28,6 +28,7 @@ const IDLE: Duration = Duration::from_hours(14 * 24);
 /// What may be kept. A search takes a few dozen runs.
 const BOUNDS: SearchBounds = SearchBounds {
     searches: 10_000,
+    of_a_key: 1_000,
     observations: 500,
     contested_ms: HOUR_MS,
 };
@@ -128,8 +129,14 @@ impl SearchDocument {
 pub async fn record_search(db: &Db, document: &SearchDocument) -> Result<(), JobError> {
     let terms = terms(&document.request);
     let idle = Clock::since(db.last_noted().await?).older_than(IDLE);
-    db.add_search(&document.id, &terms, BOUNDS, idle, document.created_at)
-        .await?;
+    db.add_search(
+        &document.id,
+        (&terms, ""),
+        BOUNDS,
+        idle,
+        document.created_at,
+    )
+    .await?;
     for observation in &document.observations {
         db.add_observation(&document.id, observation, BOUNDS, document.updated_at)
             .await?;
@@ -152,21 +159,31 @@ async fn note(db: &Db, document: &SearchDocument) -> Result<(), JobError> {
 }
 
 impl Jobs {
-    /// Begins a search.
-    pub async fn create_search(&self, request: Terms) -> Result<SearchDocument, JobError> {
+    /// Begins a search, under an API key; empty where none is needed.
+    pub async fn create_search(
+        &self,
+        request: Terms,
+        owner: &str,
+    ) -> Result<SearchDocument, JobError> {
         let now = Time::from(Timestamp::now());
         let id = self.shared.ids.next(now, chance());
         let stored = terms(&request);
         let db = &self.shared.db;
         let idle = self.shared.clock.older_than(IDLE);
-        if !db.add_search(&id, &stored, BOUNDS, idle, now).await? {
-            let most = BOUNDS.searches;
+        let new = (&stored, owner);
+        if !db.add_search(&id, new, BOUNDS, idle, now).await? {
+            let most = if owner.is_empty() {
+                BOUNDS.searches
+            } else {
+                BOUNDS.of_a_key
+            };
             return Err(JobError::TooManySearches { most });
         }
         let stored = StoredSearch {
             id,
             state: SearchState::Active,
             terms: stored,
+            owner: owner.to_owned(),
             created_at: now,
             updated_at: now,
             observations: Vec::new(),
@@ -178,14 +195,18 @@ impl Jobs {
         Ok(begun?)
     }
 
-    /// Tells a search what somebody saw.
+    /// Tells a search what somebody saw; where an owner is named, one of theirs.
     pub async fn tell_search(
         &self,
         id: &str,
+        owner: Option<&str>,
         observation: &Observation,
     ) -> Result<Telling, JobError> {
         let now = Time::from(Timestamp::now());
         let db = &self.shared.db;
+        if self.own_search(id, owner).await?.is_none() {
+            return Ok(Telling::Unknown);
+        }
         let observation = &self.with_recording(id, observation.clone()).await?;
         let mut foreseen = None;
         if let (Some(_), Some(stored)) = (&observation.recorded, db.search(id).await?) {
@@ -247,7 +268,12 @@ impl Jobs {
             return Ok(None);
         }
         let told = (observation.batch, recorded.as_str());
-        for earlier in self.shared.db.answered_searches(told).await? {
+        for earlier in self
+            .shared
+            .db
+            .answered_searches(told, &search.owner)
+            .await?
+        {
             let Ok(asked) = read_terms(&earlier.terms) else {
                 continue;
             };
@@ -313,9 +339,26 @@ impl Jobs {
         })
     }
 
-    /// The search, with what comes next.
-    pub async fn search(&self, id: &str) -> Result<Option<SearchDocument>, JobError> {
-        self.search_as_foreseen(id, None).await
+    /// The search, with what comes next; where an owner is named, one of theirs.
+    pub async fn search(
+        &self,
+        id: &str,
+        owner: Option<&str>,
+    ) -> Result<Option<SearchDocument>, JobError> {
+        match self.own_search(id, owner).await? {
+            None => Ok(None),
+            Some(_) => self.search_as_foreseen(id, None).await,
+        }
+    }
+
+    /// The search as it is stored. What others have is as if it were not there.
+    async fn own_search(
+        &self,
+        id: &str,
+        owner: Option<&str>,
+    ) -> Result<Option<StoredSearch>, StoreError> {
+        let stored = self.shared.db.search(id).await?;
+        Ok(stored.filter(|search| owner.is_none_or(|owner| search.owner == owner)))
     }
 
     /// The same, where what is foreseen after these observations is known.
@@ -347,11 +390,17 @@ impl Jobs {
         Ok(Some(document))
     }
 
-    /// Stops a search that has no answer yet.
-    pub async fn cancel_search(&self, id: &str) -> Result<SearchCancellation, JobError> {
+    /// Stops a search that has no answer yet; where an owner is named, one of theirs.
+    pub async fn cancel_search(
+        &self,
+        id: &str,
+        owner: Option<&str>,
+    ) -> Result<SearchCancellation, JobError> {
         let now = Time::from(Timestamp::now());
-        self.shared.db.cancel_search(id, now).await?;
-        Ok(match self.search(id).await? {
+        if self.own_search(id, owner).await?.is_some() {
+            self.shared.db.cancel_search(id, now).await?;
+        }
+        Ok(match self.search(id, owner).await? {
             None => SearchCancellation::Unknown,
             Some(search) if search.state == SearchState::Cancelled => {
                 SearchCancellation::Cancelled(Box::new(search))

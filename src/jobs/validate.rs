@@ -2,11 +2,13 @@
 
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
-use crate::compile::{CompileError, check_checkpointing, check_parallel};
+use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel};
 use crate::graph::Graph;
 use crate::jobs::engine::NO_RECORDER;
 use crate::jobs::fit::check_soak;
-use crate::model::{Checkpointing, DeviceChoice, Invalid, Lowered, Request, SearchMode, Workload};
+use crate::model::{
+    Checkpointing, DeviceChoice, Invalid, Lowered, Request, SearchMode, Variant, Workload,
+};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
@@ -21,14 +23,7 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     let Workload::Graph(graph) = &lowered.workload else {
         return Ok(lowered);
     };
-    let lengths = request
-        .lengths
-        .as_ref()
-        .map_or(1, |lengths| lengths.each.len());
-    bounded(
-        graph.nodes.len(),
-        request.variants.len().saturating_mul(lengths),
-    )?;
+    bounded(request, work(request))?;
     check_lengths(request, graph)?;
     let mut asked: Vec<&Checkpointing> = Vec::new();
     for variant in &request.variants {
@@ -157,21 +152,70 @@ pub fn validate_batch(lowered: &Lowered, batch: u64) -> Result<(), Invalid> {
 /// Where recordings are in a request.
 const RECORDED: &str = "/model/recorded";
 
-/// Most operations of all variants of a request together. One takes up to a millisecond, since each variant is
-/// simulated dozens of times: these take minutes, and a ResNet-152 under all of 60 variants three percent of them.
+/// Most operations that are simulated for one request, each variant dozens of times: an operation takes up to a millisecond, so these
+/// take minutes, and a ResNet-152 under all of 60 variants three percent of them.
 const MOST_OPERATIONS: usize = 1_000_000;
 
+/// How many changes `suggest` answers, each like a variant of its own.
+const SUGGESTED: usize = 12;
+
+/// How many operations of a soak, each simulated once, are worth one of a variant.
+const OF_A_SOAK: usize = 1_000;
+
+/// Most variants that are soaked.
+const SOAKED: usize = 8;
+
+/// The operations that an answer to a request simulates, as far as its model was read: those of each variant, at each length, of each class of
+/// ranks, of each change that is suggested and of each step of a soak.
+pub(super) fn work(request: &Request) -> usize {
+    let Some(Lowered {
+        workload: Workload::Graph(graph),
+        ..
+    }) = request.read()
+    else {
+        return 0;
+    };
+    let lengths = request.lengths.as_ref();
+    let lengths = lengths.map_or(1, |lengths| lengths.each.len());
+    let variants = request.variants.len();
+    let suggested = request.suggest.map_or(0, |_| SUGGESTED);
+    let ranks = |variant: &Variant| match variant.parallel.world_size() {
+        0 | 1 => 1,
+        ranks => usize::try_from(ranks).map_or(MOST_CLASSES, |ranks| ranks.min(MOST_CLASSES)),
+    };
+    let each = request.variants.iter().map(ranks).sum::<usize>() + suggested;
+    let steps = request.soak.as_ref().map_or(0, |course| {
+        usize::try_from(course.length()).unwrap_or(usize::MAX)
+    });
+    let soaked = steps.saturating_mul(variants.min(SOAKED)) / OF_A_SOAK;
+    let times = each.saturating_mul(lengths).saturating_add(soaked);
+    graph.nodes.len().saturating_mul(times)
+}
+
 /// Whether the work that a request asks for is within bounds, before any of it is done.
-fn bounded(operations: usize, variants: usize) -> Result<(), Invalid> {
-    let all = operations.saturating_mul(variants);
-    if all <= MOST_OPERATIONS {
+fn bounded(request: &Request, work: usize) -> Result<(), Invalid> {
+    if work <= MOST_OPERATIONS {
         return Ok(());
     }
+    let has = |name: &'static str, is_there: bool| is_there.then_some(name);
+    let makes: Vec<&str> = [
+        has("variants", request.variants.len() > 1),
+        has("`lengths`", request.lengths.is_some()),
+        has("`suggest`", request.suggest.is_some()),
+        has("steps of `soak`", request.soak.is_some()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let fewer = match makes.as_slice() {
+        [] => "layers".to_owned(),
+        makes => makes.join(", or "),
+    };
     Err(Invalid::at(
         "/training",
         format!(
-            "{variants} variants of a model of {operations} operations make {all} operations to simulate, and at most \
-             {MOST_OPERATIONS} are taken on for one request; ask for fewer variants at a time"
+            "this makes {work} operations to simulate, and at most {MOST_OPERATIONS} are taken on for one request; ask for fewer {fewer} at \
+             a time"
         ),
     ))
 }
@@ -241,17 +285,34 @@ mod tests {
 
     #[test]
     fn work_is_refused_with_the_figure_and_the_limit() {
-        assert_eq!(bounded(100_000, 10), Ok(()));
+        let asked = |more: &str| {
+            let layers = vec![r#"{"type": "relu"}"#; 998].join(",");
+            let model = format!(
+                r#"{{"input": {{"shape": [8]}}, "layers": [{layers}, {{"type": "linear", "out_features": 8}}]}}"#
+            );
+            let text = format!(r#"{{"model": {model}, "device": "sim:h200"{more}}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            let request = Request::parse(document, &["h200"]).unwrap();
+            request.lower().unwrap();
+            request
+        };
+        let each = work(&asked(""));
+        assert!((1_000..1_010).contains(&each), "{each}");
+        let times = |more: &str| work(&asked(more)) / each;
 
-        let refused = bounded(100_000, 11).unwrap_err();
+        assert_eq!(times(r#", "training": {"optimizer": ["sgd", "adam"]}"#), 2);
+        assert_eq!(times(r#", "suggest": true"#), 1 + SUGGESTED);
+        assert_eq!(times(r#", "soak": {"steps": 100000}"#), 101);
+        let ranks = |ranks: u64| times(&format!(r#", "world_size": {ranks}"#));
+        assert_eq!([ranks(1), ranks(2), ranks(1 << 20)], [1, 2, MOST_CLASSES]);
 
+        let refused = bounded(&asked(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
         assert_eq!(refused.pointer, "/training");
         assert!(
-            refused.problem.contains(" 1100000 operations "),
+            refused.problem.contains(" 1000001 operations "),
             "{refused}"
         );
-        assert!(refused.problem.contains(" at most 1000000 "), "{refused}");
-        assert!(bounded(usize::MAX, 2).is_err());
+        assert!(refused.problem.contains("fewer `suggest`"), "{refused}");
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub const AGENT_LANE: &str = "agent ";
 /// Most agents that are kept; the service knows where to look for more machines than this.
 const MOST_AGENTS: i64 = 10_000;
 
+/// What the cards of all agents of one key may take, in bytes: a thousand machines with eight cards each take three million.
+const MOST_BYTES: i64 = 4 << 20;
+
 /// What an agent is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -114,7 +117,8 @@ impl Db {
             self.pool.on(),
             "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at)
                SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9
-                WHERE EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11
+                WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11)
+                  AND (SELECT coalesce(CAST(sum(length(CAST(cards AS TEXT))) AS BIGINT), 0) FROM agent WHERE owner = $4 AND name <> $2) + length(CAST($7 AS TEXT)) <= $12
                    ON CONFLICT (name) DO UPDATE
                   SET id = CASE WHEN agent.instance = excluded.instance THEN agent.id ELSE excluded.id END,
                       registered_at = CASE WHEN agent.instance = excluded.instance THEN agent.registered_at ELSE excluded.registered_at END,
@@ -136,6 +140,7 @@ impl Db {
             new.seen_at,
             lost,
             MOST_AGENTS,
+            MOST_BYTES,
         )
         .map_err(asking("register an agent"))?;
         if let Some(agent) = registered {

@@ -10,7 +10,7 @@ use super::engine::{Connection, Link, Transaction};
 use super::{Db, StoreError, asking};
 
 /// The tables, those first to which others refer.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "request",
     "fit",
     "probe",
@@ -26,6 +26,7 @@ const TABLES: [&str; 17] = [
     "agent",
     "outcome",
     "learnt",
+    "teller",
     "outcome_count",
     "readiness",
 ];

@@ -265,7 +265,8 @@ impl Db {
     }
 
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer somebody
-    /// waits, and those that have waited for a minute whatever anybody does.
+    /// waits, and those that have waited for a minute whatever anybody does. Keys take turns: the next fit of one comes after those of
+    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
@@ -287,23 +288,33 @@ impl Db {
     ) -> Result<Option<Claimed>, StoreError> {
         ask!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
+                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
+                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
+                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
+                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
+                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
+                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
+                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
+                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
+                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
-                               FOR UPDATE SKIP LOCKED)
+                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
+                               FOR UPDATE OF waiting SKIP LOCKED)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS request"],
@@ -402,15 +413,21 @@ impl Db {
         .map_err(asking("fail a fit"))
     }
 
-    /// Cancels a fit that has not ended. False when it has, or when there is none.
-    pub async fn cancel(&self, id: &str, now: Time) -> Result<bool, StoreError> {
+    /// Cancels a fit that has not ended, if it is of this owner where one is named. False when it is not, or there is none.
+    pub async fn cancel(
+        &self,
+        id: &str,
+        owner: Option<&str>,
+        now: Time,
+    ) -> Result<bool, StoreError> {
         ask!(
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
-              WHERE id = $1 AND state IN ('queued', 'running')",
+              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
             id,
             now,
+            owner,
         )
         .map(|cancelled| cancelled == 1)
         .map_err(asking("cancel a fit"))

@@ -19,13 +19,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The right to work on a database's queue, held until it is dropped, or until the process ends in whatever way.
 ///
 /// It is a lock on a file beside the database, `batchfit.db.lock`, so that it also holds between containers
-/// that share a volume. Not on the database itself: SQLite has locks of its own there, which a process loses
-/// when it closes the file anywhere. Whoever does not ask for it can read and write as before.
+/// that share a volume, and one on the database itself, which may have other names: hard links, and mounts. That one is of another kind than
+/// SQLite's own, which a process loses when it closes the file anywhere: so it is closed when the database is. Whoever does not ask for it
+/// can read and write as before.
 #[derive(Debug)]
 #[must_use = "dropping it gives the database up"]
 pub struct Ownership {
-    /// Nothing is written to it. `None` for a database in memory, which nobody else can see, and for one of several servers.
-    _lock: Option<File>,
+    /// Nothing is written to them. Empty for a database in memory, which nobody else can see, and for one of several servers.
+    _locks: Vec<File>,
 }
 
 impl Ownership {
@@ -58,7 +59,7 @@ impl Ownership {
     ) -> Result<Ownership, StoreError> {
         // Servers on PostgreSQL share the queue.
         if is_in_memory(database) || is_postgres(database) {
-            return Ok(Ownership { _lock: None });
+            return Ok(Ownership { _locks: Vec::new() });
         }
         let open = |source| StoreError::Open {
             database: database.to_owned(),
@@ -79,9 +80,13 @@ impl Ownership {
             .mode(0o600)
             .open(&lock)
             .map_err(failed)?;
-        loop {
+        let itself = File::open(&file).map_err(|source| open(sqlx::Error::Io(source)))?;
+        let locks = vec![held, itself];
+        let mut next = locks.iter();
+        let mut one = next.next();
+        while let Some(held) = one {
             match held.try_lock() {
-                Ok(()) => return Ok(Ownership { _lock: Some(held) }),
+                Ok(()) => one = next.next(),
                 Err(TryLockError::WouldBlock) if waits() => {}
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::InUse {
@@ -91,6 +96,7 @@ impl Ownership {
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
         }
+        Ok(Ownership { _locks: locks })
     }
 }
 
@@ -124,12 +130,16 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let url = format!("sqlite:{}", file.display());
         let other = directory.path().join("other.db");
+        let hard = directory.path().join("hard.db");
         // The link leads to a file that is not there yet.
         let owner = Ownership::take(link.to_str().unwrap()).unwrap();
 
         let refused = Ownership::take_while(&url, || false).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         assert!(refused.to_string().contains("another batchfit server"));
+        fs::hard_link(&file, &hard).unwrap();
+        let refused = Ownership::take_while(hard.to_str().unwrap(), || false).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         let _other = Ownership::take(other.to_str().unwrap()).unwrap();
 
         drop(owner);

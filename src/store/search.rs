@@ -51,6 +51,8 @@ pub struct StoredSearch {
     pub state: SearchState,
     /// What it is for, as JSON.
     pub terms: JsonText,
+    /// The API key under which it was begun; empty where none is needed.
+    pub owner: String,
     /// When it was asked.
     pub created_at: Time,
     /// When something was last told.
@@ -90,6 +92,8 @@ by_name!(AnsweredSearch: id, terms, recommendation, updated_at);
 pub struct SearchBounds {
     /// Searches in all.
     pub searches: u32,
+    /// Searches under one key that have no answer.
+    pub of_a_key: u32,
     /// Observations of each.
     pub observations: u32,
     /// How long one without an answer may be idle where there are too many, in milliseconds.
@@ -116,6 +120,7 @@ struct SearchRow {
     id: String,
     state: SearchState,
     terms: JsonText,
+    owner: String,
     created_at: Time,
     updated_at: Time,
     recommendation: Option<JsonText>,
@@ -123,7 +128,7 @@ struct SearchRow {
     answered_after: Option<i64>,
 }
 
-by_name!(SearchRow: id, state, terms, created_at, updated_at, recommendation, answered_by, answered_after);
+by_name!(SearchRow: id, state, terms, owner, created_at, updated_at, recommendation, answered_by, answered_after);
 
 /// A row of observations.
 struct Row {
@@ -136,14 +141,14 @@ struct Row {
 by_name!(Row: batch, outcome, peak_reserved_bytes, recorded);
 
 impl Db {
-    /// Stores a new search. False when there are as many as may be, of which none can go.
+    /// Stores a new search. False when there are as many as may be, of which none can go, or as many of its owner.
     ///
     /// Those without an answer go that have been idle since before `idle`. When there are too many, first those that have
     /// ended go, and then those that nobody told anything for a while.
     pub async fn add_search(
         &self,
         id: &str,
-        terms: &JsonText,
+        (terms, owner): (&JsonText, &str),
         bounds: SearchBounds,
         idle: Time,
         now: Time,
@@ -156,6 +161,7 @@ impl Db {
         )
         .map_err(asking("drop idle searches"))?;
         let most = i64::from(bounds.searches);
+        let of_a_key = i64::from(bounds.of_a_key);
         let contested = now.0.saturating_sub(bounds.contested_ms);
         ask!(execute, self.pool.on(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
@@ -170,12 +176,15 @@ impl Db {
         let added = ask!(
             execute,
             self.pool.on(),
-            "INSERT INTO search (id, state, terms, created_at, updated_at)
-             SELECT $1, 'active', $2, $3, $3 WHERE (SELECT count(*) FROM search) < $4",
+            "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
+             SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
+                AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
             id,
             terms,
             now,
             most,
+            owner,
+            of_a_key,
         )
         .map_err(asking("store a search"))?;
         Ok(added == 1)
@@ -270,7 +279,7 @@ impl Db {
     /// The whole search.
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
         let search =
-            ask!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, created_at,
+            ask!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, owner, created_at,
                       updated_at, recommendation, answered_by,
                       answered_after
                  FROM search WHERE id = $1", id)
@@ -285,6 +294,7 @@ impl Db {
             id: search.id,
             state: search.state,
             terms: search.terms,
+            owner: search.owner,
             created_at: search.created_at,
             updated_at: search.updated_at,
             answer: search
@@ -298,20 +308,22 @@ impl Db {
         }))
     }
 
-    /// Searches that found an answer by themselves and were told this recording of this batch, the latest first.
+    /// Searches of this owner that found an answer by themselves and were told this recording of this batch, the latest first.
     pub async fn answered_searches(
         &self,
         (batch, recorded): (u64, &str),
+        owner: &str,
     ) -> Result<Vec<AnsweredSearch>, StoreError> {
         let batch = integer("batch", batch)?;
         ask!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
                       updated_at
                  FROM observation JOIN search ON search.id = observation.search_id
                 WHERE observation.recorded = $1 AND observation.batch = $2
-                  AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
+                  AND search.owner = $3 AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
                 ORDER BY updated_at DESC, search.id DESC LIMIT 64",
             recorded,
-            batch,)
+            batch,
+            owner,)
         .map_err(asking("look for an answer that is there"))
     }
 
@@ -370,15 +382,30 @@ mod tests {
 
     const BOUNDS: SearchBounds = SearchBounds {
         searches: 3,
+        of_a_key: 1,
         observations: 2,
         contested_ms: 100,
     };
 
     async fn add(db: &Db, id: &str, now: i64) -> bool {
+        add_of(db, id, "", now).await
+    }
+
+    async fn add_of(db: &Db, id: &str, owner: &str, now: i64) -> bool {
         let terms = JsonText::from("{}");
         let idle = Time(now - 1000);
-        let added = db.add_search(id, &terms, BOUNDS, idle, Time(now)).await;
+        let new = (&terms, owner);
+        let added = db.add_search(id, new, BOUNDS, idle, Time(now)).await;
         added.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_key_has_a_part_of_the_room() {
+        let db = Trial::new().await;
+        assert!(add_of(&db, "a", "greedy", 0).await);
+        assert!(!add_of(&db, "b", "greedy", 0).await);
+        assert!(add_of(&db, "c", "modest", 0).await);
+        assert_eq!(db.search("c").await.unwrap().unwrap().owner, "modest");
     }
 
     async fn tell(db: &Db, id: &str, batch: u64) -> Noted {

@@ -44,6 +44,16 @@ pub(in crate::cli) struct WorkFlags {
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     agent_lease: u64,
+    /// How long a fit on a simulated device is worked on; one on a GPU ten times that, unless its `timeout_seconds` says so.
+    #[arg(
+        long,
+        env = "BATCHFIT_FIT_DEADLINE",
+        value_name = "SECONDS",
+        hide_env = true,
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    fit_deadline: u64,
 }
 
 impl WorkFlags {
@@ -53,6 +63,7 @@ impl WorkFlags {
             queued: self.queue_size,
             simulated_in_parallel: self.simulated_lanes.unwrap_or(usual.simulated_in_parallel),
             lease_of_agents: Duration::from_secs(self.agent_lease),
+            fit_deadline: Duration::from_secs(self.fit_deadline),
             ..usual
         }
     }

@@ -4,8 +4,8 @@ use tracing::info;
 
 use super::Answered;
 use crate::cli::arguments::Kept;
-use crate::cli::database;
 use crate::cli::question::One;
+use crate::cli::{database, output};
 use crate::jobs::{self, Engine as _, FitEngine};
 use crate::model::{DeviceChoice, Taught};
 use crate::store::Db;
@@ -13,7 +13,7 @@ use crate::store::Db;
 /// Stores answers. Whoever asked has them all the same where that cannot be done.
 pub(super) fn store(kept: &Kept, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
-        info!("the answer is not stored: {error:#}");
+        output::warning(&format!("the answer is not stored: {error:#}"));
     }
 }
 

@@ -79,7 +79,7 @@ async fn opened(kept: &Kept) -> anyhow::Result<Db> {
     match usual.await {
         Ok(db) => Ok(db),
         Err(error) => {
-            info!("the search is not stored: {error:#}");
+            output::warning(&format!("the search is not stored: {error:#}"));
             Ok(Db::open_for_one(IN_MEMORY).await?)
         }
     }
@@ -121,7 +121,7 @@ impl Talk {
         let document = read(line)?;
         let Some(id) = &self.search else {
             let terms = Terms::parse(&document)?;
-            let begun = self.runtime.block_on(self.jobs.create_search(terms))?;
+            let begun = self.runtime.block_on(self.jobs.create_search(terms, ""))?;
             self.search = Some(begun.id.clone());
             return Ok(begun);
         };
@@ -131,7 +131,7 @@ impl Talk {
             if let Some(path) = recorded {
                 observation.recorded = Some(self.keep(&path, observation.batch).await?);
             }
-            Ok::<_, Problem>(self.jobs.tell_search(id, &observation).await?)
+            Ok::<_, Problem>(self.jobs.tell_search(id, None, &observation).await?)
         };
         match self.runtime.block_on(telling)? {
             Telling::New(search) | Telling::Again(search) => Ok(*search),

@@ -1,16 +1,14 @@
 //! Keeps what a search came to where it can be kept.
 
-use tracing::info;
-
 use crate::cli::arguments::Kept;
-use crate::cli::database;
+use crate::cli::{database, output};
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
 
 /// Stores a search. Whoever led it has the answer all the same where that cannot be done.
 pub(super) fn store(kept: &Kept, document: &SearchDocument) {
     if let Err(error) = stored(kept, document) {
-        info!("the search is not stored: {error:#}");
+        output::warning(&format!("the search is not stored: {error:#}"));
     }
 }
 

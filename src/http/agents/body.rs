@@ -1,17 +1,12 @@
-//! What agents send, and who they are.
+//! What agents send.
 
-use std::convert::Infallible;
-
-use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::request::Parts;
+use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
 use crate::bounded::clause;
 use crate::http::App;
 use crate::http::problem::{Code, Problem};
-use crate::http::server::keys::Caller;
 use crate::jobs::{Claim, JobNews, JobOutcome, Registration};
-use crate::store::Scope;
 
 use super::AgentChange;
 
@@ -20,29 +15,6 @@ const LONGEST: usize = 256 << 10;
 
 /// Longest answer: one of sixty variants has about a MiB. What it takes in memory is at most some eight times that.
 const LONGEST_ANSWER: usize = 8 << 20;
-
-/// Whose request it is.
-pub(in crate::http) struct Asker {
-    /// The id of the key; empty where none is needed.
-    pub(in crate::http) id: String,
-    /// What the key is for; everything, where none is needed.
-    pub(in crate::http) scope: Scope,
-}
-
-impl FromRequestParts<App> for Asker {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Asker, Infallible> {
-        let caller = parts.extensions.get::<Caller>().cloned();
-        Ok(caller.map_or(
-            Asker {
-                id: String::new(),
-                scope: Scope::Admin,
-            },
-            |Caller { id, scope }| Asker { id, scope },
-        ))
-    }
-}
 
 /// What is sent as JSON, of any content type.
 pub(in crate::http) struct Said<T>(pub(in crate::http) T);

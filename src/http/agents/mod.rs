@@ -13,9 +13,10 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::problem::Problem;
+use super::server::keys::Asker;
 use crate::jobs::{AgentDocument, Registration, Welcome};
 use crate::store::{Duty, Scope};
-use body::{Asker, Said};
+use body::Said;
 
 /// All agents.
 #[derive(Debug, Serialize, ToSchema)]

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
@@ -11,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections::ConnectionLimits;
 use super::hosts::Hosts;
-use super::keys::Keys;
+use super::keys::{Keys, revoked};
 use super::transfer::Arrival;
 use crate::http::problem::{Code, Problem};
 
@@ -63,17 +66,27 @@ pub(in crate::http) async fn pass(
             let path = request.uri().path();
             match keys.admit(method, path, headers, Instant::now).await {
                 Ok(pass) => pass,
-                Err(refused) => return refused,
+                Err(mut refused) => {
+                    // What is not read of the body stands in the way of the next request.
+                    if !request.body().is_end_stream() {
+                        let close = HeaderValue::from_static("close");
+                        refused.headers_mut().insert(CONNECTION, close);
+                    }
+                    return refused;
+                }
             }
         }
     };
-    if let Some(pass) = &pass {
-        request.extensions_mut().insert(pass.caller.clone());
-    }
-    let answer = answer(&gate, request, next).await;
-    match pass {
-        Some(pass) => pass.until_sent(answer),
-        None => answer,
+    let (Some(pass), Some(keys)) = (pass, &gate.keys) else {
+        return answer(&gate, request, next).await;
+    };
+    let caller = pass.caller.clone();
+    request.extensions_mut().insert(caller.clone());
+    let gone = || Arc::clone(keys).gone(caller.clone());
+    tokio::select! {
+        biased;
+        answer = answer(&gate, request, next) => pass.until_sent(answer, gone()),
+        () = gone() => revoked(),
     }
 }
 

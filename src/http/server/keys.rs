@@ -4,13 +4,16 @@
 //! whoever revoked it. Where they cannot be read, nobody is let in.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::FromRequestParts;
 use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
@@ -18,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::Span;
 
-use crate::http::page;
 use crate::http::problem::{Code, Problem};
+use crate::http::{App, page};
 use crate::jobs::JobError;
 use crate::store::{ApiKey, Db, Scope};
 
@@ -66,6 +69,36 @@ pub(in crate::http) struct Caller {
     pub(in crate::http) id: String,
     /// What the key is for.
     pub(in crate::http) scope: Scope,
+}
+
+/// Whose request it is.
+pub(in crate::http) struct Asker {
+    /// The id of the key; empty where none is needed.
+    pub(in crate::http) id: String,
+    /// What the key is for; everything, where none is needed.
+    pub(in crate::http) scope: Scope,
+}
+
+impl FromRequestParts<App> for Asker {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Asker, Infallible> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(caller.map_or(
+            Asker {
+                id: String::new(),
+                scope: Scope::Admin,
+            },
+            |Caller { id, scope }| Asker { id, scope },
+        ))
+    }
+}
+
+impl Asker {
+    /// Whose things it may change: its own alone, or anybody's.
+    pub(in crate::http) fn owner(&self) -> Option<&str> {
+        (self.scope != Scope::Admin).then_some(&self.id)
+    }
 }
 
 /// The keys.
@@ -117,15 +150,17 @@ pub(in crate::http) struct Pass {
 }
 
 impl Pass {
-    /// Keeps the place until the answer has been sent.
-    pub(in crate::http) fn until_sent(self, answer: Response) -> Response {
-        let Some(place) = self.place else {
-            return answer;
-        };
+    /// Keeps the place until the answer has been sent, or `gone` is at its end: the key was revoked.
+    pub(in crate::http) fn until_sent(
+        self,
+        answer: Response,
+        gone: impl Future<Output = ()> + Send + 'static,
+    ) -> Response {
         answer.map(|body| {
             Body::new(Held {
                 body,
-                _place: place,
+                gone: Box::pin(gone),
+                _place: self.place,
             })
         })
     }
@@ -134,7 +169,8 @@ impl Pass {
 /// An answer that holds a place until it has been sent.
 struct Held {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    gone: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl HttpBody for Held {
@@ -145,7 +181,11 @@ impl HttpBody for Held {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_pending() && self.gone.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -202,6 +242,17 @@ impl Keys {
             },
             place,
         }))
+    }
+
+    /// Ends within a second or so of when this key was revoked.
+    pub(in crate::http) async fn gone(self: Arc<Keys>, caller: Caller) {
+        loop {
+            tokio::time::sleep(FRESH).await;
+            let known = self.known(Instant::now).await;
+            if known.is_ok_and(|known| !known.contains_key(&caller.id)) {
+                return;
+            }
+        }
     }
 
     /// Counts a request.
@@ -317,6 +368,11 @@ fn bearer(headers: &HeaderMap) -> Result<&str, &'static str> {
             Err("`Authorization` is not of the form `Bearer KEY`; other schemes are not understood")
         }
     }
+}
+
+/// What is answered to who waited under a key that was revoked meanwhile.
+pub(in crate::http) fn revoked() -> Response {
+    unauthorized("this key was revoked", Some("invalid_token"))
 }
 
 fn unauthorized(detail: &str, error: Option<&str>) -> Response {

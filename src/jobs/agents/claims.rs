@@ -16,6 +16,7 @@ use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs,
 use crate::model::{DeviceChoice, Invalid, Request};
 use crate::store::{Attempt, Claimed, Duty, FitState, Holder, Lease, StoredAgent, Time};
 
+use super::check::{check, is_hidden};
 use super::place::{Takes, lanes};
 use super::{Claim, ClaimDocument, JobDocument, JobNews, JobOutcome, LeaseDocument, Owner, cards};
 
@@ -241,6 +242,8 @@ impl Jobs {
             JobOutcome::Failed { error } => {
                 let error = FitError {
                     detail: cut(error.detail, LONGEST_REASON),
+                    pointer: error.pointer.map(|pointer| cut(pointer, LONGEST_NOTE)),
+                    simulated: None,
                     ..error
                 };
                 self.fail_job(&claimed, error).await?;
@@ -378,12 +381,10 @@ fn signed(
         let detail = format!("the agent {name} answered something else than was asked: {what}");
         FitError::new(FailureCode::Internal, detail)
     };
-    if result.variants.is_empty() || result.variants.len() > request.variants.len() {
-        return Err(wrong("the answer is of other variants"));
-    }
     if result.environment.batchfit != VERSION {
         return Err(wrong("the answer is of another version"));
     }
+    check(&result, request, &cards(agent)).map_err(|what| wrong(&what))?;
     let on = &mut result.environment.device;
     if on.starts_with("sim:") {
         let note = format!("simulated by the agent {name}");
@@ -402,8 +403,9 @@ fn signed(
     }
 }
 
-/// A text of an agent, of at most so many bytes.
-fn cut(mut text: String, most: usize) -> String {
+/// A text of an agent, of at most so many bytes and without what leads readers astray.
+fn cut(text: String, most: usize) -> String {
+    let mut text = text.replace(is_hidden, "\u{fffd}");
     if text.len() > most {
         let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));

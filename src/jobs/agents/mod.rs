@@ -5,6 +5,7 @@
 //! it is. One that says nothing loses the fit to another, and what it says of that attempt afterwards is refused. All that
 //! counts is in the table, so agents may speak to any server on the same database.
 
+mod check;
 mod claims;
 mod documents;
 mod place;

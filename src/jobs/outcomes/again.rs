@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::{followed, question_about, taught};
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::document::model_name;
+use crate::jobs::lanes::Permit;
 use crate::jobs::validate::validate;
 use crate::jobs::{Asking, Engine, EngineError, FitDocument, JobError, Jobs, runner};
 use crate::model::{Invalid, Request, RequestDocument};
@@ -125,13 +126,19 @@ pub async fn question_of(db: &Db, id: &str) -> Result<Option<JsonText>, StoreErr
 
 impl Jobs {
     /// The stored answer to a question, or the nearest one for the same model. Computes nothing, and needs no device.
-    pub async fn nearest(&self, request: Request) -> Result<Option<NearDocument>, JobError> {
+    /// `permit` is that under which the request was read.
+    pub async fn nearest(
+        &self,
+        request: Request,
+        permit: Option<Permit>,
+    ) -> Result<Option<NearDocument>, JobError> {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
-        let understand = move |engine: &dyn Engine| understand(&db, engine, request, &cancel);
-        let understood = self.on_thread("nearest", understand).await??;
+        let understand =
+            move |engine: &dyn Engine| understand(&db, engine, request.clone(), &cancel);
+        let (understood, _large) = self.reading("nearest", permit, understand).await?;
         Ok(look(&self.shared.db, &understood).await?)
     }
 
@@ -144,7 +151,7 @@ impl Jobs {
     pub async fn refresh(
         &self,
         id: &str,
-        somebody_waits: bool,
+        asking: Asking,
         now: Time,
     ) -> Result<Option<FitDocument>, JobError> {
         let shared = &self.shared;
@@ -167,7 +174,10 @@ impl Jobs {
         let large = if names_files {
             let acquired = self.large_models().acquire_owned();
             let permit = tokio::time::timeout_at(deadline, acquired).await;
-            Some(permit.map_err(late)?.expect("it is never closed"))
+            Some(Permit {
+                permit: permit.map_err(late)?.expect("it is never closed"),
+                is_large: true,
+            })
         } else {
             None
         };
@@ -178,10 +188,6 @@ impl Jobs {
             let pointer = error.pointer.unwrap_or_default();
             EngineError::Invalid(Invalid::at(pointer, error.detail))
         })?;
-        let asking = Asking {
-            somebody_waits,
-            key: None,
-        };
         self.enqueue(request, large, asking, now).await.map(Some)
     }
 }

@@ -9,7 +9,7 @@ use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::agents::Place;
 use crate::jobs::document::{asked_by, chance, new_fit, terms};
-use crate::jobs::lanes::{LARGE_LANE, lane_of_fit};
+use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
 use crate::jobs::outcomes::{short_digest, taught};
 use crate::jobs::uploads::unknown;
 use crate::jobs::validate::{validate, validate_fit};
@@ -24,12 +24,11 @@ impl Jobs {
     /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
     /// one whose limit other processes lowered.
     ///
-    /// `large` is the permit of [`Jobs::large_models`], where the request was read under it. A large model keeps it
-    /// until it is answered.
+    /// `permit` is that under which the request was read. A large model keeps it until it is answered.
     pub async fn enqueue(
         &self,
         request: Request,
-        large: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
         asking: Asking,
         now: Time,
     ) -> Result<FitDocument, JobError> {
@@ -37,7 +36,8 @@ impl Jobs {
         if let Some(fit) = self.asked_before(asking.key.as_ref()).await? {
             return Ok(fit);
         }
-        let terms = terms(&request, asking.somebody_waits);
+        let terms = terms(&request, asking.somebody_waits, shared.limits.fit_deadline);
+        let (checked, large) = self.checked(request, permit).await?;
         let Checked {
             request,
             fingerprint,
@@ -47,13 +47,14 @@ impl Jobs {
             lane,
             for_agents,
             is_simulated,
-        } = self.checked(request).await?;
+        } = checked;
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         validate_fit(lowered).map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
         let aside = aside.map(|aside| beside(aside, now));
         let new = NewFit {
             key: asking.key,
+            owner: asking.owner,
             ..new_fit(
                 id,
                 &request,
@@ -133,7 +134,7 @@ impl Jobs {
         // One that ended long ago may be dropped meanwhile.
         let fit = self.fit(&id).await?.ok_or(JobError::Busy)?;
         if is_shared && !fit.state.is_final() {
-            shared.db.ask_again(&id, terms).await?;
+            shared.db.ask_again(&id, &new.owner, terms).await?;
         }
         Ok(fit)
     }
@@ -156,17 +157,24 @@ impl Jobs {
 
     /// Builds the request's graph and looks for its device, in this order: a request that is wrong
     /// everywhere is answered with what is wrong in it.
-    pub(in crate::jobs) async fn checked(&self, request: Request) -> Result<Checked, JobError> {
+    ///
+    /// Whatever is large is read under the permit for that, which is given back with it.
+    pub(in crate::jobs) async fn checked(
+        &self,
+        request: Request,
+        permit: Option<Permit>,
+    ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
         let db = self.shared.db.clone();
         db.read_learnt().await?;
-        let place = self.place(&request).await?;
+        let place = Arc::new(self.place(&request).await?);
         let check = move |engine: &dyn Engine| {
+            let request = request.clone();
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
-            let (card, agents) = match place? {
+            let (card, agents) = match (*place).clone()? {
                 Place::Here => (engine.check(&request)?, None),
                 Place::Agents { lane, card } => (card, Some(lane)),
             };
@@ -188,8 +196,7 @@ impl Jobs {
                 request,
             })
         };
-        let checked: Result<_, EngineError> = self.on_thread("check", check).await?;
-        Ok(checked?)
+        self.reading("check", permit, check).await
     }
 }
 

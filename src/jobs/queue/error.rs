@@ -71,6 +71,9 @@ pub enum JobError {
         /// What it said.
         message: String,
     },
+    /// Other large requests are being read.
+    #[error("other large requests are being read; ask again, or for less at a time")]
+    TooLarge,
     /// The work was not done in time, and was stopped.
     #[error("the probe took longer than {} s and was stopped; ask for less at a time", deadline.as_secs())]
     TookTooLong {

@@ -45,6 +45,8 @@ pub struct Limits {
     pub lease: Duration,
     /// How long an agent may say nothing before what it works on is given to another.
     pub lease_of_agents: Duration,
+    /// How long a fit on a simulated device is worked on; ten times that where a GPU or a recorder is asked and the request does not say.
+    pub fit_deadline: Duration,
     /// How often the queue is looked at unasked: for rows that nobody works on, and for fits that nobody announced.
     pub look_around: Duration,
 }
@@ -61,6 +63,7 @@ impl Default for Limits {
             lease: LEASE,
             // Some lost messages, and an agent that loads a large model, are no reason to begin anew.
             lease_of_agents: Duration::from_secs(30),
+            fit_deadline: Duration::from_mins(1),
             look_around: Duration::from_secs(5),
         }
     }
@@ -71,6 +74,8 @@ impl Default for Limits {
 pub struct Asking {
     /// Whether somebody waits for the answer.
     pub somebody_waits: bool,
+    /// The API key under which it is asked; empty where none is needed.
+    pub owner: String,
     /// The name that the client gave to this request: what it asks again under it is the same fit.
     pub key: Option<IdempotencyKey>,
 }
@@ -82,6 +87,8 @@ pub enum Cancellation {
     Cancelled(Box<FitDocument>),
     /// It had ended before.
     TooLate(FitState),
+    /// Another key asked for it.
+    NotYours,
     /// There is no such fit.
     Unknown,
 }
@@ -290,10 +297,15 @@ impl Jobs {
         self.fit(id).await
     }
 
-    /// Stops a fit that waits or runs.
-    pub async fn cancel(&self, id: &str, now: Time) -> Result<Cancellation, JobError> {
+    /// Stops a fit that waits or runs; where an owner is named, one of theirs.
+    pub async fn cancel(
+        &self,
+        id: &str,
+        owner: Option<&str>,
+        now: Time,
+    ) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
-        if shared.db.cancel(id, now).await? {
+        if shared.db.cancel(id, owner, now).await? {
             shared.handover.take(id);
             if let Some(running) = shared.running(id) {
                 running.cancel.store(true, Ordering::Relaxed);
@@ -307,7 +319,8 @@ impl Jobs {
         Ok(match self.fit(id).await? {
             None => Cancellation::Unknown,
             Some(fit) if fit.state == FitState::Cancelled => Cancellation::Cancelled(Box::new(fit)),
-            Some(fit) => Cancellation::TooLate(fit.state),
+            Some(fit) if fit.state.is_final() => Cancellation::TooLate(fit.state),
+            Some(_) => Cancellation::NotYours,
         })
     }
 

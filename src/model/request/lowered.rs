@@ -84,6 +84,16 @@ impl Request {
         Ok(self.lowered.0.get_or_init(|| lowered))
     }
 
+    /// Its model as it is run, where that was read.
+    pub fn read(&self) -> Option<&Lowered> {
+        self.lowered.0.get()
+    }
+
+    /// The size of that.
+    pub fn size(&self) -> Option<usize> {
+        self.read().map(|lowered| lowered.workload.size())
+    }
+
     fn read_model(&self) -> Result<Lowered, Invalid> {
         let assumptions = Assumptions {
             unknown_ops: self.unknown_ops,

@@ -343,7 +343,7 @@ impl Tracer {
                 .map(|id| self.named(vec![id], true))
                 .collect(),
             // Enough for every operator that is taken apart; nothing is added any more.
-            None => (0..MOST_RESULTS).map(|_| self.nothing()).collect(),
+            None => vec![self.nothing(); MOST_RESULTS],
         }
     }
 

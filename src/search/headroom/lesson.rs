@@ -11,6 +11,9 @@ const STEPS: u64 = 3;
 /// that they asked about.
 const MOST_LIMITS: u64 = 2;
 
+/// One part in so many of its prediction every training reserves: the worst of 1,056 measured peaks was 19 % off.
+const LEAST_PART: u64 = 2;
+
 /// What an answer said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
@@ -65,6 +68,8 @@ pub enum Doubt {
     EnvironmentUnknown,
     /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
     EnvironmentOther,
+    /// It reserved far less than was predicted.
+    Implausible,
     /// It reserved far more than it may under the limit that the answer is for.
     OtherLimit,
     /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
@@ -73,7 +78,7 @@ pub enum Doubt {
 
 impl Doubt {
     /// All of them.
-    pub const ALL: [Doubt; 10] = [
+    pub const ALL: [Doubt; 11] = [
         Doubt::Crashed,
         Doubt::LargerBatch,
         Doubt::SmallerBatch,
@@ -82,6 +87,7 @@ impl Doubt {
         Doubt::OtherCause,
         Doubt::EnvironmentUnknown,
         Doubt::EnvironmentOther,
+        Doubt::Implausible,
         Doubt::OtherLimit,
         Doubt::AnswerTooOld,
     ];
@@ -97,6 +103,7 @@ impl Doubt {
             Doubt::OtherCause => "other_cause",
             Doubt::EnvironmentUnknown => "environment_unknown",
             Doubt::EnvironmentOther => "environment_other",
+            Doubt::Implausible => "implausible",
             Doubt::OtherLimit => "other_limit",
             Doubt::AnswerTooOld => "answer_too_old",
         }
@@ -128,6 +135,9 @@ impl Doubt {
             }
             Doubt::EnvironmentOther => {
                 "it ran on another card, or with another PyTorch, driver or cuDNN, than the answer is for"
+            }
+            Doubt::Implausible => {
+                "it reserved less than half of what was predicted: another model ran, or the figure is wrong"
             }
             Doubt::OtherLimit => {
                 "it reserved more than twice the limit that the answer is for: it ran under another one, or the figure is wrong"
@@ -171,6 +181,9 @@ pub fn lesson(answered: &Answered, seen: &Seen) -> Result<Lesson, Doubt> {
     };
     if reserved.0 / MOST_LIMITS > answered.limit.0 {
         return Err(Doubt::OtherLimit);
+    }
+    if reserved.0 < answered.peak_reserved.0 / LEAST_PART && !is_smaller {
+        return Err(Doubt::Implausible);
     }
     let short_by = reserved.saturating_sub(answered.peak_reserved);
     if short_by == Bytes::ZERO {

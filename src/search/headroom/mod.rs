@@ -8,4 +8,7 @@ mod rule;
 mod tests;
 
 pub use lesson::{Answered, Doubt, Lesson, Seen, lesson};
-pub use rule::{AGREEING, CEILING, CEILING_OF_OTHERS, FLOOR, Learnt, of_others};
+pub use rule::{
+    AGREEING, AGREEING_OF_A_KEY, CEILING, CEILING_OF_A_KEY, CEILING_OF_OTHERS, FLOOR, Learnt,
+    Teller, of_others,
+};

@@ -1,5 +1,7 @@
 //! How headroom follows from lessons.
 
+use std::collections::BTreeMap;
+
 use super::Lesson;
 use crate::units::Share;
 
@@ -15,6 +17,12 @@ pub const CEILING_OF_OTHERS: Share = Share(50_000);
 
 /// So many outcomes in a row have to agree before headroom sinks.
 pub const AGREEING: u32 = 20;
+
+/// As many of these as one key may tell: whoever else agrees is asked too.
+pub const AGREEING_OF_A_KEY: u32 = 7;
+
+/// What misses raise headroom to that one key alone tells of.
+pub const CEILING_OF_A_KEY: Share = CEILING_OF_OTHERS;
 
 /// What is kept beyond what was needed, at the least: half of the floor.
 const MARGIN: Share = Share(2_500);
@@ -44,6 +52,55 @@ pub struct Learnt {
     pub misses: u64,
 }
 
+/// What one key has told about one model on one card. Where no keys are needed, everybody is one who is believed alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Teller {
+    /// The key; empty where none is needed.
+    pub owner: String,
+    /// What its misses ask for.
+    pub missed: Share,
+    /// How many of those that agree in a row are its.
+    pub agreed: u32,
+}
+
+impl Teller {
+    /// Of this key, which has told nothing.
+    pub fn of(owner: &str) -> Teller {
+        Teller {
+            owner: owner.to_owned(),
+            ..Teller::default()
+        }
+    }
+
+    /// Whether it is believed alone.
+    fn is_anybody(&self) -> bool {
+        self.owner.is_empty()
+    }
+
+    /// What its misses raise headroom to if nobody else tells of any.
+    fn alone(&self) -> Share {
+        if self.is_anybody() {
+            self.missed
+        } else {
+            self.missed.min(CEILING_OF_A_KEY)
+        }
+    }
+}
+
+/// What the misses of these ask for together: as much as two of them do, and of what one alone does a part.
+fn believed<'t>(tellers: impl Iterator<Item = &'t Teller> + Clone) -> Share {
+    let [mut most, mut second] = [Share(0); 2];
+    for teller in tellers.clone() {
+        if teller.missed > most {
+            (most, second) = (teller.missed, most);
+        } else {
+            second = second.max(teller.missed);
+        }
+    }
+    let alone = tellers.map(Teller::alone).max();
+    second.max(alone.unwrap_or_default())
+}
+
 impl Learnt {
     /// Before the first outcome: what the answer left free that it is about.
     pub fn begin(share: Share) -> Learnt {
@@ -58,8 +115,9 @@ impl Learnt {
         }
     }
 
-    /// Takes in what was learnt of a run; says whether the headroom is another one now.
-    pub fn take(&mut self, lesson: Lesson) -> bool {
+    /// Takes in what was learnt of a run that `tellers[teller]` tells of, one of those who told before or now for the first time; says whether the headroom
+    /// is another one now.
+    pub fn take(&mut self, lesson: Lesson, tellers: &mut [Teller], teller: usize) -> bool {
         let before = (self.share, self.has_sunk);
         self.outcomes += 1;
         let (wanted, is_miss) = match lesson {
@@ -75,35 +133,60 @@ impl Learnt {
             self.misses += 1;
             self.agreed = 0;
             self.needed = Share(0);
-            self.raised = self.raised.max(wanted.clamp(FLOOR, CEILING));
+            for one in tellers.iter_mut() {
+                one.agreed = 0;
+            }
+            let one = &mut tellers[teller];
+            one.missed = one.missed.max(wanted.clamp(FLOOR, CEILING));
+            self.raised = self.raised.max(believed(tellers.iter()));
             self.share = self.share.max(self.raised);
         } else {
-            self.agreed += 1;
             self.needed = self.needed.max(wanted);
+            let one = &mut tellers[teller];
+            if one.is_anybody() || one.agreed < AGREEING_OF_A_KEY {
+                one.agreed += 1;
+                self.agreed += 1;
+            }
             if self.agreed == AGREEING {
-                self.sink();
+                self.sink(tellers);
             }
         }
         before != (self.share, self.has_sunk)
     }
 
-    /// Half of the way to what was needed, or all of it where that is near.
-    fn sink(&mut self) {
-        let needed = self.needed.max(FLOOR);
+    /// Half of the way to what was needed, or all of it where that is near; never below what the misses of those ask for who do not agree.
+    fn sink(&mut self, tellers: &mut [Teller]) {
+        let silent = tellers.iter().filter(|teller| teller.agreed == 0);
+        let needed = self.needed.max(FLOOR).max(believed(silent)).min(self.share);
         let beyond = self.share.0.saturating_sub(needed.0);
         self.share = Share(needed.0 + if beyond <= GRAIN { 0 } else { beyond / 2 });
         self.raised = self.raised.min(self.share);
         self.has_sunk = true;
         self.agreed = 0;
         self.needed = Share(0);
+        for teller in tellers {
+            if std::mem::take(&mut teller.agreed) > 0 {
+                teller.missed = teller.missed.min(self.share);
+            }
+        }
     }
 }
 
-/// What the models of a card teach about one that nobody has told anything about: what the second worst of them was raised to.
-/// The worst one alone may be what is wrong, or whoever tells of it.
-pub fn of_others(models: impl Iterator<Item = Learnt>) -> Option<Share> {
+/// What the models of a card teach about one that nobody has told anything about: what the second worst of them was raised to, of those of one
+/// key the worst. The worst one alone may be what is wrong, or whoever tells of it.
+pub fn of_others<'k>(models: impl Iterator<Item = (Share, &'k str)>) -> Option<Share> {
+    let mut by_key: BTreeMap<&str, Share> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (raised, owner) in models.filter(|(raised, _)| *raised > FLOOR) {
+        if owner.is_empty() {
+            all.push(raised);
+        } else {
+            let most = by_key.entry(owner).or_default();
+            *most = raised.max(*most);
+        }
+    }
     let [mut most, mut second] = [Share(0); 2];
-    for raised in models.map(|learnt| learnt.raised) {
+    for raised in all.into_iter().chain(by_key.into_values()) {
         if raised > most {
             (most, second) = (raised, most);
         } else {

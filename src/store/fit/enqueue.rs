@@ -37,8 +37,24 @@ pub struct NewFit {
     pub terms: FitTerms,
     /// The name that its client gave it.
     pub key: Option<IdempotencyKey>,
+    /// The API key under which it is asked; empty where none is needed.
+    pub owner: String,
     /// Now.
     pub created_at: Time,
+}
+
+/// Each key may fill one part of the queue in so many.
+const PART_OF_A_KEY: i64 = 4;
+
+impl NewFit {
+    /// How much of a queue its owner may fill.
+    fn share(&self, capacity: i64) -> i64 {
+        if self.owner.is_empty() {
+            capacity
+        } else {
+            (capacity / PART_OF_A_KEY).max(1)
+        }
+    }
 }
 
 /// Whether an answer found earlier will do.
@@ -66,7 +82,8 @@ pub enum Enqueued {
 }
 
 impl Db {
-    /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`.
+    /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`, or a quarter of that under the
+    /// same key.
     ///
     /// Fits that failed or were cancelled do not count as asked. A question whose process died runs apart
     /// from the start when it is asked again.
@@ -108,7 +125,9 @@ impl Db {
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
             let waiting: i64 = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
                 .map_err(asking("count the fits that wait"))?;
-            if waiting >= capacity {
+            let own: i64 = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)
+                .map_err(asking("count the fits of a key that wait"))?;
+            if waiting >= capacity || own >= new.share(capacity) {
                 return Ok(Enqueued::QueueFull);
             }
         }
@@ -129,19 +148,21 @@ async fn enqueue_on(
     let beyond = format!("{question}~");
     let priority = new.terms.priority.name();
     let timeout_seconds = new.terms.timeout_seconds.map(i64::from);
+    let share = new.share(capacity);
     let mut transaction = connection
         .begin_alone()
         .await
         .map_err(asking("begin to queue a fit"))?;
     let added = ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
-                          priority, timeout_seconds, model_digest, taught)
+                          priority, timeout_seconds, model_digest, taught, owner)
          SELECT $1, $2, $3, 'queued', $4, $5, $6, $7, $8,
                 EXISTS (SELECT 1 FROM fit WHERE fingerprint >= $15 AND fingerprint < $16 AND state = 'failed' AND apart),
-                $11, $12, $13, $14
+                $11, $12, $13, $14, $17
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = $2
                             AND (state IN ('queued', 'running')
                                  OR state = 'done' AND batchfit_version = $3 AND $9))
             AND (SELECT count(*) FROM fit WHERE state = 'queued') < $10
+            AND (SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $17) < $18
              ON CONFLICT (fingerprint) WHERE state IN ('queued', 'running') DO NOTHING",
         new.id,
         new.fingerprint,
@@ -158,7 +179,9 @@ async fn enqueue_on(
         new.model_digest,
         new.taught,
         question,
-        beyond,)
+        beyond,
+        new.owner,
+        share,)
     .map_err(asking("queue a fit"))?;
     if added == 0 {
         return Ok(None);

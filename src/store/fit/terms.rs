@@ -54,18 +54,26 @@ pub struct AskedBefore {
 by_name!(AskedBefore: body, fit_id);
 
 impl Db {
-    /// A fit that waits or runs is asked for under other terms too: it gets the better of both.
-    pub async fn ask_again(&self, id: &str, terms: FitTerms) -> Result<(), StoreError> {
+    /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
+    /// nobody's own any more.
+    pub async fn ask_again(
+        &self,
+        id: &str,
+        owner: &str,
+        terms: FitTerms,
+    ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
         ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
-                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END
+                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
+                            owner = CASE WHEN owner = $4 THEN owner ELSE '*' END
               WHERE id = $1 AND state IN ('queued', 'running')
-                AND (priority <> $2 AND $2 = 'interactive'
+                AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",
             id,
             priority,
-            timeout_seconds,)
+            timeout_seconds,
+            owner,)
         .map(|_| ())
         .map_err(asking("change the terms of a fit"))
     }

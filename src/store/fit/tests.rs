@@ -23,6 +23,7 @@ fn new(id: &str, lane: &str) -> NewFit {
         aside: None,
         terms: FitTerms::default(),
         key: None,
+        owner: String::new(),
         created_at: Time(0),
     }
 }
@@ -80,6 +81,41 @@ async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
 }
 
 #[tokio::test]
+async fn keys_take_turns() {
+    let db = Trial::new().await;
+    for (id, owner) in [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "b")] {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "cuda:0")
+        };
+        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+    }
+    let mut claimed = Vec::new();
+    for now in 1..=5 {
+        let fit = claim_for(&db, &me(), now).await.unwrap();
+        db.cancel(&fit.id, None, Time(now)).await.unwrap();
+        claimed.push(fit.id);
+    }
+    assert_eq!(claimed, ["1", "4", "2", "5", "3"]);
+}
+
+#[tokio::test]
+async fn a_key_has_a_part_of_the_queue() {
+    let db = Trial::new().await;
+    let ask = async |id: &str, owner: &str| {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "cuda:0")
+        };
+        let added = db.enqueue(&fit, Reuse::Finished, 8, SPACE).await;
+        added.unwrap() == Enqueued::Added
+    };
+    assert!(ask("1", "a").await && ask("2", "a").await);
+    assert!(!ask("3", "a").await);
+    assert!(ask("4", "b").await);
+}
+
+#[tokio::test]
 async fn the_end_of_a_fit_makes_room_in_its_lane() {
     let db = queue(&[("1", "cuda:0"), ("2", "cuda:0")]).await;
     claim(&db).await;
@@ -98,8 +134,8 @@ async fn a_fit_ends_once() {
     let db = queue(&[("1", "simulated")]).await;
     claim(&db).await;
 
-    assert!(db.cancel("1", Time(2)).await.unwrap());
-    assert!(!db.cancel("1", Time(3)).await.unwrap());
+    assert!(db.cancel("1", None, Time(2)).await.unwrap());
+    assert!(!db.cancel("1", None, Time(3)).await.unwrap());
     let me = me();
     let first = attempt("1", 1, &me);
     let finished = db.finish(first, &Value::Null, &[], Time(3)).await;
@@ -121,7 +157,7 @@ async fn an_interrupted_fit_is_queued_again_to_run_apart() {
 
     let mut claimed = Vec::new();
     while let Some(fit) = claim_for(&db, &me(), 3).await {
-        db.cancel(&fit.id, Time(3)).await.unwrap();
+        db.cancel(&fit.id, None, Time(3)).await.unwrap();
         claimed.push((fit.id, fit.attempts, fit.apart));
     }
     let expected = [("1", 2, true), ("2", 2, true), ("3", 1, false)];
@@ -164,7 +200,7 @@ async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
     ];
     let db = queue(&ends.map(|(id, _)| (id, "simulated"))).await;
     for (id, end) in ends {
-        assert!(db.cancel(id, Time(end)).await.unwrap());
+        assert!(db.cancel(id, None, Time(end)).await.unwrap());
     }
 
     // The third ended after the second, whatever the clock said; the fifth ended when it was ahead.

@@ -1,17 +1,20 @@
 //! What is learnt of an outcome, in the table.
 
 use super::{Learning, LearntOn};
-use crate::search::headroom::{Learnt, Lesson};
+use crate::search::headroom::{Learnt, Lesson, Teller};
 use crate::store::engine::{Link, ask};
 use crate::store::text::by_name;
 use crate::store::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
-/// Most models and cards of which something is known; those that nobody has told anything about for longest make room.
+/// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
+/// taught, and those that nobody has told anything about for longest.
 pub(super) const MOST_LEARNT: i64 = 10_000;
 
 /// What is known of one model on one card.
 struct Row {
+    id: i64,
+    owner: String,
     share: i64,
     raised: i64,
     needed: i64,
@@ -21,7 +24,16 @@ struct Row {
     misses: i64,
 }
 
-by_name!(Row: share, raised, needed, has_sunk, agreed, outcomes, misses);
+by_name!(Row: id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses);
+
+/// What a key has told of it.
+struct TellerRow {
+    owner: String,
+    missed: i64,
+    agreed: i64,
+}
+
+by_name!(TellerRow: owner, missed, agreed);
 
 /// What had to make room.
 struct DroppedRow {
@@ -49,11 +61,12 @@ pub(super) fn count(stored: i64) -> u32 {
 pub(super) async fn learn(
     connection: &mut Link<'_>,
     learning: &Learning,
+    owner: &str,
     now: Time,
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
     let row = ask!(fetch_optional Row, connection.on(),
-        "SELECT share, raised, needed, has_sunk, agreed, outcomes, misses
+        "SELECT id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
         learning.model_digest,
@@ -65,6 +78,17 @@ pub(super) async fn learn(
     )
     .map_err(asking("read what was learnt of a model"))?;
     let is_new = row.is_none();
+    let id = row.as_ref().map(|row| row.id);
+    let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
+    let mut tellers = match id {
+        Some(id) => tellers(connection, id).await?,
+        None => Vec::new(),
+    };
+    let known = tellers.iter().position(|teller| teller.owner == owner);
+    let teller = known.unwrap_or_else(|| {
+        tellers.push(Teller::of(owner));
+        tellers.len() - 1
+    });
     let mut learnt = row.map_or_else(
         || Learnt::begin(learning.begin),
         |row| Learnt {
@@ -77,8 +101,16 @@ pub(super) async fn learn(
             misses: row.misses.unsigned_abs(),
         },
     );
-    let before = learnt.share;
-    learnt.take(learning.lesson);
+    let (before, raised) = (learnt.share, learnt.raised);
+    learnt.take(learning.lesson, &mut tellers, teller);
+    if learnt.raised > raised {
+        let only = tellers.iter().filter(|one| one.missed > Share(0)).count() <= 1;
+        raised_by = if only {
+            owner.to_owned()
+        } else {
+            String::new()
+        };
+    }
     let changed: i64 = ask!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
     .map_err(asking("count what was learnt"))?;
     let (outcomes, misses) = (
@@ -93,15 +125,16 @@ pub(super) async fn learn(
     let shares = [learnt.share.0, learnt.raised.0, learnt.needed.0];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
     ask!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
-                             agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19)
+                             agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
             SET share = excluded.share, raised = excluded.raised, needed = excluded.needed, has_sunk = excluded.has_sunk,
                 agreed = excluded.agreed, outcomes = excluded.outcomes, misses = excluded.misses,
                 refused = learnt.refused + excluded.refused, error_sum = learnt.error_sum + excluded.error_sum,
                 error_most = CASE WHEN excluded.peaks = 0 THEN learnt.error_most WHEN learnt.peaks = 0 THEN excluded.error_most
                                   WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
-                peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed",
+                peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
+                owner = excluded.owner",
         learning.model_digest,
         learning.model,
         on.gpu,
@@ -120,8 +153,21 @@ pub(super) async fn learn(
         peaks,
         error,
         now,
-        changed,)
+        changed,
+        raised_by,)
     .map_err(asking("keep what was learnt"))?;
+    let id: i64 = match id {
+        Some(id) => id,
+        None => ask!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
+            .map_err(asking("look for what was learnt"))?,
+    };
+    for teller in &tellers {
+        let (missed, agreed) = (i64::from(teller.missed.0), i64::from(teller.agreed));
+        ask!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
+            id, teller.owner, missed, agreed)
+        .map_err(asking("keep what a key told"))?;
+    }
     let dropped = if is_new {
         drop_oldest(connection).await?
     } else {
@@ -130,11 +176,25 @@ pub(super) async fn learn(
     Ok(([before, learnt.share], dropped))
 }
 
-/// Drops what was learnt longest ago, where there is too much.
+/// What each key has told.
+async fn tellers(connection: &mut Link<'_>, id: i64) -> Result<Vec<Teller>, StoreError> {
+    let rows = ask!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
+        .map_err(asking("read what keys told"))?;
+    let tellers = rows.into_iter().map(|row| Teller {
+        owner: row.owner,
+        missed: share(row.missed),
+        agreed: count(row.agreed),
+    });
+    Ok(tellers.collect())
+}
+
+/// Drops what is worth least, where there is too much.
 async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
     let dropped = ask!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
-            (SELECT id FROM learnt ORDER BY updated_at, id LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
+            (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
+              ORDER BY room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
+              LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
         MOST_LEARNT
     )

@@ -72,15 +72,24 @@ struct Known {
 /// What is known of the models of a card.
 #[derive(Debug, Default)]
 struct OnCard {
-    models: HashMap<String, Learnt>,
+    /// Each with the key that raised it most; empty for several, or where none is needed.
+    models: HashMap<String, (Learnt, String)>,
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
 }
 
+impl OnCard {
+    fn learn_of_others(&mut self) {
+        let models = self.models.values();
+        self.others = of_others(models.map(|(learnt, owner)| (learnt.raised, owner.as_str())));
+    }
+}
+
 /// A row that has changed, as the table has it.
 struct ChangedRow {
     model_digest: String,
+    owner: String,
     gpu: String,
     source: String,
     strategy: String,
@@ -96,13 +105,14 @@ struct ChangedRow {
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed, outcomes, misses, changed);
+by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed, outcomes, misses, changed);
 
 /// A row that has changed.
 struct Row {
     on: LearntOn,
     model_digest: String,
     learnt: Learnt,
+    owner: String,
     changed: i64,
 }
 
@@ -121,7 +131,9 @@ impl Lessons {
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
             let says = |learnt: &Learnt| (learnt.share, learnt.has_sunk);
-            let before = card.models.insert(row.model_digest, row.learnt);
+            let learnt = (row.learnt, row.owner);
+            let before = card.models.insert(row.model_digest, learnt);
+            let before = before.map(|(before, _)| before);
             has_turned |= before.as_ref().map(says) != Some(says(&row.learnt));
             card.outcomes += row.learnt.outcomes;
             card.outcomes -= before.map_or(0, |before| before.outcomes);
@@ -131,7 +143,7 @@ impl Lessons {
         }
         for on in raised {
             if let Some(card) = known.cards.get_mut(&on) {
-                card.others = of_others(card.models.values().copied());
+                card.learn_of_others();
             }
         }
         let models: usize = known.cards.values().map(|card| card.models.len()).sum();
@@ -153,9 +165,9 @@ impl Lessons {
         let Some(card) = known.cards.get_mut(&on.text()) else {
             return;
         };
-        if let Some(learnt) = card.models.remove(model_digest) {
+        if let Some((learnt, _)) = card.models.remove(model_digest) {
             card.outcomes -= learnt.outcomes;
-            card.others = of_others(card.models.values().copied());
+            card.learn_of_others();
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -172,7 +184,7 @@ impl Lessons {
         let card = known.cards.get(&on.text())?;
         let strategy = on.strategy.clone();
         match card.models.get(model_digest) {
-            Some(learnt) => Some(Taught {
+            Some((learnt, _)) => Some(Taught {
                 strategy,
                 share: learnt.share,
                 replaces: learnt.has_sunk,
@@ -222,7 +234,7 @@ impl Db {
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
         let rows = ask!(fetch_all ChangedRow, self.pool.on(),
-            "SELECT model_digest, gpu, source, strategy, driver, pytorch, share, raised, needed,
+            "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed,
                       has_sunk, agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
             changed,
@@ -247,6 +259,7 @@ impl Db {
                 outcomes: row.outcomes.unsigned_abs(),
                 misses: row.misses.unsigned_abs(),
             },
+            owner: row.owner,
             changed: row.changed,
         });
         Ok(rows.collect())

@@ -284,7 +284,8 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         }
     }
     let (shares, dropped) = if let Ok(learning) = &new.learning {
-        let ([before, after], dropped) = learn(connection, learning, new.created_at).await?;
+        let ([before, after], dropped) =
+            learn(connection, learning, &new.owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
         ask!(

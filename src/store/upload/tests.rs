@@ -49,6 +49,7 @@ fn fit(id: &str, uploads: &[&str], aside: Option<NewUpload>) -> NewFit {
         aside,
         terms: FitTerms::default(),
         key: None,
+        owner: String::new(),
         created_at: Time(2_000),
     }
 }
@@ -64,7 +65,7 @@ async fn enqueue(db: &Db, fit: &NewFit, space: UploadSpace) -> Enqueued {
 }
 
 async fn end(db: &Db, id: &str) {
-    assert!(db.cancel(id, Time(3_000)).await.unwrap());
+    assert!(db.cancel(id, None, Time(3_000)).await.unwrap());
     assert_eq!(db.fit_state(id).await.unwrap(), Some(FitState::Cancelled));
 }
 

@@ -153,6 +153,6 @@ fn a_reader_that_leaves_is_no_panic() {
         .read_to_string(&mut said)
         .unwrap();
 
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(141));
     assert_eq!(said, "");
 }

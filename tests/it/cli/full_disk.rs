@@ -62,16 +62,40 @@ fn a_full_disk_is_said_in_a_sentence() {
 }
 
 #[test]
-fn a_reader_that_goes_is_no_trouble() {
+fn a_reader_that_goes_is_no_trouble_and_not_taken_for_one_that_read() {
     let place = Place::new();
     for arguments in COMMANDS {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = command(&place, arguments).stdout(writer).output().unwrap();
 
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(141), "{arguments:?}");
         assert_eq!(stderr(&output), "", "{arguments:?}");
     }
+}
+
+#[test]
+fn a_key_that_nobody_saw_is_none() {
+    let place = Place::new();
+    let create = [
+        "keys",
+        "create",
+        "--name",
+        "ci",
+        "--scope",
+        "fit",
+        "--database",
+        "a.db",
+    ];
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for stdout in [Stdio::from(full()), Stdio::from(writer), Stdio::null()] {
+        let unseen = command(&place, &create).stdout(stdout).output().unwrap();
+        assert_ne!(unseen.status.code(), Some(0), "{}", stderr(&unseen));
+    }
+    // Its name is free.
+    let seen = command(&place, &create).output().unwrap();
+    assert_eq!(seen.status.code(), Some(0), "{}", stderr(&seen));
 }
 
 #[test]

@@ -176,6 +176,61 @@ async fn a_fit_goes_to_an_agent_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
+async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let both = |name: &str, value: Value| {
+        let mut answer = answered(ON_KIND);
+        answer["result"]["recommendation"][name] = value.clone();
+        answer["result"]["variants"][0]["recommendation"][name] = value;
+        answer
+    };
+    let one = |pointer: &str, value: Value| {
+        let mut answer = answered(ON_KIND);
+        *answer.pointer_mut(pointer).unwrap() = value;
+        answer
+    };
+    let lies = [
+        both("micro_batch", json!(1 << 30)),
+        both("micro_batch", json!(u64::MAX)),
+        both("global_batch", json!(3)),
+        both("limit_bytes", json!(1_u64 << 50)),
+        both("peak_reserved_bytes", json!(1_u64 << 50)),
+        both(
+            "headroom",
+            json!({"fraction": -1.0, "from": "learnt", "outcomes": 1}),
+        ),
+        both("step_ms", json!(-1e308)),
+        both("evidence", json!("trained")),
+        both("limited_by", json!("a\u{0}b")),
+        both("limited_by", json!("\u{202e}b")),
+        both("notes", json!(["x".repeat(1 << 20)])),
+        one("/result/recommendation/micro_batch", json!(7)),
+        one("/result/environment/gpu", json!("NVIDIA L4")),
+        one("/result/environment/device", json!("sim:h200")),
+        one("/result/environment/pytorch", json!("99.99")),
+        one("/result/variants/0/rank", json!(u32::MAX)),
+        one("/result/variants/0/training/precision", json!("bf16")),
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let asked = ON_KIND.replace(
+            "\"resnet18\"",
+            &format!("\"resnet18\", \"num_classes\": {}", number + 2),
+        );
+        let fit = service.post("/v1/fits", asked).await.id();
+        let attempt = service.attempt(&agent).await;
+
+        let refused = service.finish(&agent, &attempt, &lie).await;
+
+        assert_eq!(refused.status, 422, "{number}: {}", refused.text);
+        assert_eq!(service.state_of(&fit).await, "failed", "{number}");
+    }
+    let stored = service.get("/v1/recommendations").await.json();
+    assert_eq!(stored["items"], json!([]));
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn a_kind_of_card_that_nobody_has_is_simulated() {
     let service = service().await;
     let request = r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;

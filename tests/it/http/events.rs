@@ -349,7 +349,7 @@ async fn the_most_patient_of_those_who_ask_the_same_decides() {
     let gate = Gate::closed();
     let service = Service::start(Scripted::behind(&gate)).await;
     let (allowed, db) = (Db::fit_timeout, service.jobs.db());
-    let hasty = RESNET.replace("{\"model\"", "{\"timeout_seconds\": 3600, \"model\"");
+    let hasty = RESNET.replace("{\"model\"", "{\"timeout_seconds\": 30, \"model\"");
 
     let hasty = service.post("/v1/fits", hasty).await.id();
     let alone = allowed(db, &hasty).await.unwrap();
@@ -357,7 +357,7 @@ async fn the_most_patient_of_those_who_ask_the_same_decides() {
 
     assert_eq!(hasty, patient);
     let together = allowed(db, &hasty).await.unwrap();
-    assert_eq!((alone, together), (Some(3600), None));
+    assert_eq!((alone, together), (Some(30), Some(60)));
 }
 
 #[tokio::test]

@@ -18,15 +18,15 @@ use super::scripted::{Gate, Scripted};
 use super::{LONGEST_WAIT, RESNET, RESNET_8};
 use crate::wait::{self, HANG};
 
-const NO_LIMITS: KeyLimits = KeyLimits {
+pub(super) const NO_LIMITS: KeyLimits = KeyLimits {
     per_second: None,
     at_a_time: None,
 };
 
 /// A service that asks for keys.
-struct Guarded {
+pub(super) struct Guarded {
     address: std::net::SocketAddr,
-    db: Db,
+    pub(super) db: Db,
     _end: DropGuard,
     _server: JoinSet<Result<(), ServeError>>,
     _directory: TempDir,
@@ -34,21 +34,21 @@ struct Guarded {
 
 /// What came back.
 #[derive(Debug)]
-struct Said {
-    status: u16,
-    head: String,
-    body: String,
+pub(super) struct Said {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: String,
 }
 
 impl Said {
-    fn kind(&self) -> String {
+    pub(super) fn kind(&self) -> String {
         let problem: Value = serde_json::from_str(&self.body).unwrap();
         problem["type"].as_str().unwrap().to_owned()
     }
 }
 
 impl Guarded {
-    async fn start(engine: Scripted, limits: KeyLimits) -> Guarded {
+    pub(super) async fn start(engine: Scripted, limits: KeyLimits) -> Guarded {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("batchfit.db");
         let db = Db::open(file.to_str().unwrap()).await.unwrap();
@@ -85,7 +85,7 @@ impl Guarded {
     }
 
     /// A key of this scope.
-    async fn key(&self, name: &str, scope: Scope) -> String {
+    pub(super) async fn key(&self, name: &str, scope: Scope) -> String {
         let id = format!("id-{name}");
         let mut chance = [0; 32];
         chance[..name.len()].copy_from_slice(name.as_bytes());
@@ -94,7 +94,7 @@ impl Guarded {
         text
     }
 
-    async fn open(&self, request: &str, headers: &str, body: &str) -> TcpStream {
+    pub(super) async fn open(&self, request: &str, headers: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = body.len();
         let head = format!(
@@ -104,7 +104,7 @@ impl Guarded {
         stream
     }
 
-    async fn ask(&self, request: &str, headers: &str, body: &str) -> Said {
+    pub(super) async fn ask(&self, request: &str, headers: &str, body: &str) -> Said {
         let mut stream = self.open(request, headers, body).await;
         let mut text = Vec::new();
         let _ = wait::for_future("an answer", stream.read_to_end(&mut text)).await;
@@ -117,7 +117,7 @@ impl Guarded {
         }
     }
 
-    async fn with(&self, key: &str, request: &str, body: &str) -> Said {
+    pub(super) async fn with(&self, key: &str, request: &str, body: &str) -> Said {
         let header = format!("authorization: Bearer {key}\r\n");
         self.ask(request, &header, body).await
     }

@@ -31,6 +31,7 @@ mod scripted;
 mod searches;
 mod servers;
 mod storage;
+mod trust;
 mod upkeep;
 mod uploads;
 

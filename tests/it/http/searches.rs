@@ -289,6 +289,7 @@ async fn what_no_search_knows_is_not_found() {
 
 /// No less than the service allows.
 const BOUNDS: SearchBounds = SearchBounds {
+    of_a_key: 1_000,
     searches: 1,
     observations: 500,
     contested_ms: 0,

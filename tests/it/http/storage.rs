@@ -136,6 +136,7 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
     let service = Service::start(Scripted::default()).await;
     let asked = Time(1_700_000_000_000);
     let old = NewFit {
+        owner: String::new(),
         id: "0000000000000000".to_owned(),
         fingerprint: OLD_FINGERPRINT.to_owned(),
         batchfit_version: env!("CARGO_PKG_VERSION").to_owned(),

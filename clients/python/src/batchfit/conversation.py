@@ -9,20 +9,16 @@ import select
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-from . import binary
+from . import _http, binary
 
 # Seconds that an answer may take: recordings of 100,000 events take a few.
 _PATIENCE = 120.0
-
-# Most bytes of an answer: a search of a few dozen observations has a few KiB.
-_LONGEST = 16 << 20
 
 Document = dict[str, Any]
 
@@ -116,7 +112,7 @@ class Local:
             if not ready:
                 raise SearchError(f"`batchfit search --converse` did not answer within {_PATIENCE:.0f} s")
             more = os.read(file, 1 << 16)
-            if not more or len(self._buffer) > _LONGEST:
+            if not more or len(self._buffer) > _http.LONGEST:
                 raise SearchError(f"`batchfit search --converse` has ended{self._last_words()}")
             self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\n")
@@ -158,11 +154,9 @@ class Server:
         request = urllib.request.Request(self._address + path, data=body, method="POST")
         request.add_header("Content-Type", "application/octet-stream" if path == "/v1/graphs" else "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-                return _document(answer.read(_LONGEST), self._address)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise Refused(f"{self._address} refuses: {_problem(error.read(1 << 16))}") from error
+            return _document(_http.ask(request, _PATIENCE), self._address)
+        except _http.Refused as refused:
+            raise Refused(f"{self._address} refuses: {refused}") from refused
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise SearchError(f"{self._address} does not answer: {reason}") from error
@@ -170,21 +164,13 @@ class Server:
 
 def _document(line: bytes, who: str) -> Document:
     try:
-        document = json.loads(line)
+        document = _http.document(line)
     except ValueError:
         document = None
     if not isinstance(document, dict):
         raise SearchError(f"{who} answered {line[:200]!r}, which is no JSON object")
     error = document.get("error")
     if error is not None:
-        raise Refused(f"{who} refuses: {_problem(json.dumps(error).encode())}")
+        raise Refused(f"{who} refuses: {_http.problem(json.dumps(error).encode())}")
     return document
 
-
-def _problem(body: bytes) -> str:
-    """What a problem document says."""
-    try:
-        problem = json.loads(body)
-        return str(problem.get("detail") or problem.get("title") or problem)
-    except (ValueError, AttributeError):
-        return body[:500].decode(errors="replace")

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import subprocess
-import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
@@ -22,7 +21,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import binary, device
+from . import _http, binary, device
 
 logger = logging.getLogger("batchfit")
 
@@ -154,14 +153,7 @@ def _to_service(answer: str, told: dict[str, Any], name: str, url: str, key: Opt
     if key:
         headers["Authorization"] = f"Bearer {key}"
     request = urllib.request.Request(where, data=json.dumps(told).encode(), headers=headers, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
-            return _document(response.read())
-    except urllib.error.HTTPError as refused:
-        detail = refused.read(65_536).decode(errors="replace")
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            detail = str(json.loads(detail)["detail"])
-        raise RuntimeError(f"{refused.code}: {detail}") from refused
+    return _document(_http.ask(request, _PATIENCE))
 
 
 def _to_database(
@@ -172,12 +164,12 @@ def _to_database(
         command += ["--database", os.fspath(database)]
     done = subprocess.run(command, input=json.dumps(told).encode(), capture_output=True, timeout=_PATIENCE, check=False)
     if done.returncode != 0:
-        raise RuntimeError(done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}")
+        raise RuntimeError(_http.plain(done.stderr.decode(errors="replace")) or f"it ended with {done.returncode}")
     return _document(done.stdout)
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    document = json.loads(text)
+    document = _http.document(text)
     if not isinstance(document, dict):
         raise ValueError("the answer is no JSON object")
     return document

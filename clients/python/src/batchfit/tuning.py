@@ -32,6 +32,9 @@ _STEPS = 3
 # Most runs of a search; most take three to six.
 _MOST_RUNS = 60
 
+# The largest batch that searches ask for.
+_LARGEST_BATCH = 1 << 24
+
 # Bytes that a step may leave behind outside `state` without a word.
 _LEFT = 32 << 20
 
@@ -181,8 +184,10 @@ class Tuning:
                 batch = document.get("next_batch")
                 if batch is None:
                     return document
+                if not isinstance(batch, int) or not 1 <= batch <= _LARGEST_BATCH:
+                    raise SearchError("whoever leads the search asks for a batch that is none")
                 recording = folder / f"{number}.gz"
-                observation = self._observe(int(batch), recording)
+                observation = self._observe(batch, recording)
                 path = recording if recording.exists() else None
                 document = self._together((lambda: self._tell(observation, path)) if is_leader else None)
             raise SearchError(f"the search did not end within {_MOST_RUNS} runs")

@@ -31,7 +31,15 @@ const LONGEST_WORD: usize = 60;
 /// of our own have a few hundred.
 const SENTENCE: [usize; 2] = [700, 300];
 
+/// Graphs that a thread makes, as far as somebody bounds them.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    most: usize,
+    largest: usize,
+}
+
 thread_local! {
+    static GROWTH: Cell<Option<Growth>> = const { Cell::new(None) };
     static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
     /// Becomes true when nobody wants what this thread reads.
     static CANCEL: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
@@ -76,6 +84,31 @@ pub fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Excess>) 
     let read = read();
     let excess = ACCOUNT.replace(outer).and_then(|account| account.excess);
     (read, excess)
+}
+
+/// Runs `make`, which makes no graph of more than `most` nodes, operands, results and parameters; says whether one would have been larger.
+pub fn graphs_within<T>(most: usize, make: impl FnOnce() -> T) -> (T, bool) {
+    let outer = GROWTH.replace(Some(Growth { most, largest: 0 }));
+    let made = make();
+    let growth = GROWTH.replace(outer);
+    (made, growth.is_some_and(|growth| growth.largest > most))
+}
+
+/// Says that a graph grows to this size. An error where that is more than the thread may make: see [`graphs_within`].
+pub fn grow(size: usize) -> Result<(), String> {
+    let Some(growth) = GROWTH.get() else {
+        return Ok(());
+    };
+    let largest = growth.largest.max(size);
+    GROWTH.set(Some(Growth { largest, ..growth }));
+    if size <= growth.most {
+        return Ok(());
+    }
+    let most = growth.most;
+    Err(format!(
+        "the model has more than {most} operations, operands and parameters, the most that are simulated; ask about fewer layers or \
+         experts, or for fewer tokens"
+    ))
 }
 
 /// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
@@ -228,6 +261,14 @@ mod tests {
 
         assert_eq!(within(1 << 30, read), (true, None));
         assert_eq!(within(1 << 20, read), (false, Some(Excess::Memory)));
+    }
+
+    #[test]
+    fn graphs_grow_as_far_as_somebody_says() {
+        assert_eq!(grow(usize::MAX), Ok(()));
+        assert_eq!(graphs_within(8, || grow(8).is_ok()), (true, false));
+        let (inner, outer) = graphs_within(8, || graphs_within(4, || grow(5).is_ok()));
+        assert_eq!((inner, outer), ((false, true), false));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 use crate::eager::{Eager, Stop};
 use crate::graph::{Graph, Parameter, ParameterKind, ValueId};
 use batchfit_step::{Checkpointing, Globs, Mode, Parallel, Variant};
-pub use parallel::{RankClass, rank_classes};
+pub use parallel::{MOST_CLASSES, RankClass, rank_classes};
 
 use crate::program::{Capability, Program};
 use crate::shape::{DType, numel};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{
     Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
+use crate::bounded::grow;
 use crate::ops::{Op, infer};
 use crate::shape::{DType, Extent, is_oversize};
 
@@ -39,6 +40,8 @@ pub struct Builder {
     inputs: Vec<Input>,
     grad_enabled: bool,
     autocast_enabled: bool,
+    /// Operands and results of all operations.
+    names: usize,
 }
 
 impl Builder {
@@ -61,6 +64,7 @@ impl Builder {
             inputs: Vec::new(),
             grad_enabled: true,
             autocast_enabled: true,
+            names: 0,
         }
     }
 
@@ -163,7 +167,9 @@ impl Builder {
                 (value.dtype, value.shape.clone())
             })
             .collect();
-        let results = infer(&op, &operands)
+        self.names += inputs.len() + 1;
+        let results = grow(self.nodes.len() + 1 + self.names + self.parameters.len())
+            .and_then(|()| infer(&op, &operands))
             .and_then(|results| {
                 let oversize = results.iter().find(|(_, shape)| is_oversize(shape));
                 oversize.map_or(Ok(()), |(_, shape)| {

@@ -12,7 +12,7 @@ use crate::eager::{Eager, Leaf};
 
 pub(super) use ddp::{Model, Reducer, send_from};
 pub(super) use fully_shard::{Sharded, modules};
-pub use ranks::{RankClass, rank_classes};
+pub use ranks::{MOST_CLASSES, RankClass, rank_classes};
 pub(super) use zero::partition;
 
 /// What a model is wrapped in.

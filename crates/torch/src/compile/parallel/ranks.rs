@@ -17,7 +17,7 @@ pub struct RankClass {
 }
 
 /// Most classes that are told apart; a rank beyond them counts as one that holds more. See Note [Ranks].
-const MOST_CLASSES: usize = 4;
+pub const MOST_CLASSES: usize = 4;
 
 /// A trained parameter.
 #[derive(Debug, Clone, Copy)]

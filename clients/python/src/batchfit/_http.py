@@ -1,0 +1,91 @@
+"""How a service is asked: without following it elsewhere, and not for longer or for more than was meant."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import urllib.error
+import urllib.request
+from typing import Any, Union
+
+# Most bytes of an answer: a search of a few dozen observations has a few KiB.
+LONGEST = 16 << 20
+
+# Bytes that are read of a refusal.
+_REFUSAL = 1 << 16
+
+# What is said of a refusal, in characters.
+_SAID = 1_000
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A service of batchfit's redirects nobody; whoever does would get the key."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+class Refused(Exception):
+    """The service refuses. The message says why."""
+
+
+def ask(request: urllib.request.Request, patience: float) -> bytes:
+    """The whole answer, within so many seconds. Raises `Refused` and `OSError`."""
+    done: list[Union[bytes, Exception]] = []
+
+    def wait() -> None:
+        try:
+            done.append(_answer(request, patience))
+        except Exception as trouble:
+            done.append(trouble)
+
+    # A socket's timeout begins anew with each byte that comes; this one does not.
+    waiting = threading.Thread(target=wait, name="batchfit", daemon=True)
+    waiting.start()
+    waiting.join(patience)
+    if not done:
+        raise OSError(f"no answer within {patience:.0f} s")
+    if isinstance(done[0], Exception):
+        raise done[0]
+    return done[0]
+
+
+def _answer(request: urllib.request.Request, patience: float) -> bytes:
+    try:
+        with _OPENER.open(request, timeout=patience) as answer:
+            body: bytes = answer.read(LONGEST + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused(f"{error.code}: {problem(error.read(_REFUSAL))}") from error
+    except http.client.HTTPException as error:
+        raise OSError(f"its answer is not HTTP: {plain(repr(error))}") from error
+    if len(body) > LONGEST:
+        raise OSError("its answer is too long")
+    return body
+
+
+def document(text: bytes) -> Any:
+    """What a JSON text says. Raises `ValueError` alone."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def problem(body: bytes) -> str:
+    """What a problem document says."""
+    try:
+        found = document(body)
+        text = str(found.get("detail") or found.get("title") or found)
+    except (ValueError, AttributeError):
+        text = body[:_SAID].decode(errors="replace")
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """A text of somebody else as a line of a log: short, and nothing that a terminal acts on."""
+    return "".join(c if c.isprintable() else " " for c in text[:_SAID]).strip()

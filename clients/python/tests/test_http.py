@@ -1,0 +1,73 @@
+"""A service that means harm: what it may cost whoever asks."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import unittest
+import urllib.request
+
+from batchfit import _http
+
+
+class Evil(http.server.BaseHTTPRequestHandler):
+    """Answers as the path says; keeps what it was sent."""
+
+    seen: list[tuple[str, str]] = []
+    ended = threading.Event()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Authorization", "")))
+        if self.path == "/redirect":
+            self.send_response(302)
+            self.send_header("Location", "/stolen")
+            self.end_headers()
+            return
+        self.send_response(422 if self.path == "/refuse" else 200)
+        self.end_headers()
+        if self.path == "/refuse":
+            self.wfile.write(json.dumps({"detail": "\x1b]0;owned\x07no"}).encode())
+        elif self.path == "/flood":
+            self.wfile.write(b" " * (_http.LONGEST + 1))
+        elif self.path == "/hang":
+            self.wfile.flush()
+            self.ended.wait()
+
+
+class HttpTest(unittest.TestCase):
+    def setUp(self) -> None:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Evil.seen.clear()
+        Evil.ended.clear()
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.addCleanup(Evil.ended.set)
+
+    def ask(self, path: str, patience: float = 30.0) -> bytes:
+        headers = {"Authorization": "Bearer secret"}
+        return _http.ask(urllib.request.Request(self.url + path, headers=headers), patience)
+
+    def test_a_key_follows_no_redirect(self) -> None:
+        with self.assertRaisesRegex(_http.Refused, "^302"):
+            self.ask("/redirect")
+        self.assertEqual(Evil.seen, [("/redirect", "Bearer secret")])
+
+    def test_an_answer_is_bounded_in_bytes_and_in_whole_time(self) -> None:
+        with self.assertRaisesRegex(OSError, "too long"):
+            self.ask("/flood")
+        with self.assertRaisesRegex(OSError, "no answer within|timed out"):
+            self.ask("/hang", patience=0.1)
+
+    def test_a_refusal_is_plain_text(self) -> None:
+        with self.assertRaisesRegex(_http.Refused, "^422: \\]0;owned no$"):
+            self.ask("/refuse")
+
+    def test_a_deep_answer_is_a_value_error(self) -> None:
+        with self.assertRaises(ValueError):
+            _http.document(b"[" * 200_000)

@@ -1,0 +1,146 @@
+//! What one key does changes nothing of another's.
+
+use batchfit::store::{Scope, Time};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+use super::keys::{Guarded, NO_LIMITS};
+use super::scripted::{Gate, Scripted};
+use super::{RESNET, RESNET_8};
+use crate::wait;
+
+fn id(body: &str) -> String {
+    let document: Value = serde_json::from_str(body).unwrap();
+    document["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_search_is_its_keys() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let mine = service.key("mine", Scope::Fit).await;
+    let other = service.key("other", Scope::Fit).await;
+    let admin = service.key("admin", Scope::Admin).await;
+    let begun = service.with(&mine, "POST /v1/searches", "{}").await;
+    let search = format!("/v1/searches/{}", id(&begun.body));
+    let tell = format!("POST {search}/observations");
+    let told = r#"{"batch": 4096, "outcome": "fits"}"#;
+    let (read, end) = (format!("GET {search}"), format!("DELETE {search}"));
+
+    for (request, body) in [(&tell, told), (&read, ""), (&end, "")] {
+        let said = service.with(&other, request, body).await;
+        assert_eq!(said.status, 404, "{request}: {said:?}");
+    }
+    let seen = service.with(&mine, &read, "").await;
+    assert!(seen.body.contains(r#""observations":[]"#), "{seen:?}");
+    assert_eq!(service.with(&admin, &read, "").await.status, 200);
+    assert_eq!(service.with(&mine, &tell, told).await.status, 201);
+    assert_eq!(service.with(&admin, &end, "").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fit_is_cancelled_by_the_one_key_that_asked() {
+    let gate = Gate::closed();
+    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let mine = service.key("mine", Scope::Fit).await;
+    let other = service.key("other", Scope::Fit).await;
+    let admin = service.key("admin", Scope::Admin).await;
+    let asked = service.with(&mine, "POST /v1/fits", RESNET).await;
+    let end = format!("DELETE /v1/fits/{}", id(&asked.body));
+
+    let refused = service.with(&other, &end, "").await;
+    assert_eq!(
+        (refused.status, refused.kind().as_str()),
+        (403, "/problems/not-yours")
+    );
+    // Two want it now.
+    let same = service.with(&other, "POST /v1/fits", RESNET).await;
+    assert_eq!(id(&same.body), id(&asked.body));
+    assert_eq!(service.with(&mine, &end, "").await.status, 403);
+    assert_eq!(service.with(&admin, &end, "").await.status, 200);
+    // One alone may.
+    let asked = service.with(&mine, "POST /v1/fits", RESNET_8).await;
+    let end = format!("DELETE /v1/fits/{}", id(&asked.body));
+    assert_eq!(service.with(&mine, &end, "").await.status, 200);
+    gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_key_follows_or_waits_for_ends_with_it() {
+    let gate = Gate::closed();
+    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let key = service.key("gone", Scope::Fit).await;
+    let bearer = format!("authorization: Bearer {key}\r\n");
+    let mut following = service.open("GET /v1/events", &bearer, "").await;
+    let mut first = [0; 64];
+    following.read_exact(&mut first).await.unwrap();
+    let waits = format!("prefer: wait=600\r\n{bearer}");
+    let mut waiting = service.open("POST /v1/fits", &waits, RESNET).await;
+    gate.arrival().await;
+
+    assert!(service.db.revoke_key("gone", Time(2)).await.unwrap());
+
+    let mut rest = Vec::new();
+    let _ = wait::for_future("the end of a stream", following.read_to_end(&mut rest)).await;
+    let mut text = Vec::new();
+    let _ = wait::for_future("the end of a wait", waiting.read_to_end(&mut text)).await;
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
+    gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_fills_a_quarter_of_the_queue() {
+    let gate = Gate::closed();
+    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let greedy = service.key("greedy", Scope::Fit).await;
+    let modest = service.key("modest", Scope::Fit).await;
+    let asked = |classes: usize| {
+        format!(
+            r#"{{"model": {{"preset": "alexnet", "num_classes": {classes}}}, "device": "sim:h200"}}"#
+        )
+    };
+    let mut statuses = Vec::new();
+    // Some of them run.
+    for classes in 1..60 {
+        let said = service
+            .with(&greedy, "POST /v1/fits", &asked(classes))
+            .await;
+        statuses.push(said.status);
+    }
+    let taken = statuses.iter().filter(|status| **status == 202).count();
+    assert!((25..50).contains(&taken), "{statuses:?}");
+    assert_eq!(statuses.last(), Some(&503));
+
+    let said = service.with(&modest, "POST /v1/fits", &asked(1_000)).await;
+    assert_eq!(said.status, 202, "{said:?}");
+    gate.open();
+}
+
+#[tokio::test]
+async fn a_refusal_says_that_it_closes_the_connection_on_a_body() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+
+    let said = service.ask("POST /v1/fits", "", RESNET).await;
+
+    assert_eq!(said.status, 401);
+    assert!(said.head.contains("connection: close"), "{said:?}");
+}
+
+#[tokio::test]
+async fn what_has_a_nul_in_it_is_not_there() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let key = service.key("any", Scope::Admin).await;
+
+    for path in [
+        "fits/a%00",
+        "searches/%00",
+        "agents/%00b",
+        "probes/%00",
+        "graphs/%00",
+    ] {
+        let said = service.with(&key, &format!("GET /v1/{path}"), "").await;
+        assert_eq!(said.status, 404, "{path}: {said:?}");
+    }
+    let said = service.with(&key, "GET /v1/accuracy?gpu=%00", "").await;
+    assert_eq!(said.kind(), "/problems/query-invalid");
+}
