@@ -10,9 +10,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use crate::config::config;
 use crate::handle::{Handles, fresh};
 use crate::libraries::real;
-use crate::memory::bytes;
+use crate::memory::{self, bytes};
 use crate::names::same;
 use crate::runtime::capture;
+use crate::runtime::devices::current_device;
 
 /// `cublasStatus_t`.
 type Status = c_int;
@@ -51,6 +52,8 @@ pub extern "C" fn cublasSetWorkspace_v2(handle: u64, workspace: *const c_void, b
     if workspace.is_null() && bytes > 0 {
         return INVALID_VALUE;
     }
+    // PyTorch says it before each product.
+    memory::grow_local(current_device());
     HANDLES.with(handle, |_| SUCCESS).unwrap_or(NOT_INITIALIZED)
 }
 
@@ -255,6 +258,7 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     if operation == 0 || room < 1 || results.is_null() || count.is_null() {
         return INVALID_VALUE;
     }
+    memory::grow_local(current_device());
     give(results, Heuristic { algorithm: [1, 0, 0, 0, 0, 0, 0, 0], workspace: 0, state: SUCCESS, waves: 1.0, reserved: [0; 4] });
     give(count, 1)
 }

@@ -11,6 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
@@ -20,7 +21,7 @@ use crate::{fork, libc};
 use placement::Placement;
 
 /// Addresses of a device.
-pub const SPAN: u64 = 1 << 40;
+pub const SPAN: u64 = 1 << 41;
 /// Where those of the first device begin.
 pub const BASE: u64 = 0x1000_0000_0000;
 /// What memory is handed out in.
@@ -92,7 +93,7 @@ impl Device {
         allocated: 0,
         created: 0,
         blocks: BTreeMap::new(),
-        placement: Placement::between(0, 0),
+        placement: Placement::NONE,
         reserved: BTreeMap::new(),
         next_reserved: 0,
     };
@@ -187,6 +188,21 @@ pub fn free(address: u64) -> Result<(), Status> {
     }
     channel::say(&format!("free\t{device}\t{address:x}"));
     Ok(())
+}
+
+/// How far a context is from growing the local memory of its threads.
+static GROWTH: [AtomicU8; MOST_DEVICES] = [const { AtomicU8::new(0) }; MOST_DEVICES];
+
+/// A kernel is launched whose threads need more local memory than a context has at first. What it had is given back when the next is launched.
+pub fn grow_local(device: usize) {
+    let _ = GROWTH[device].compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// A kernel is launched.
+pub fn launch(device: usize) {
+    if GROWTH[device].load(Ordering::Relaxed) == 1 && GROWTH[device].swap(2, Ordering::Relaxed) == 1 {
+        memory().devices[device].placement.give_local_back();
+    }
 }
 
 /// The block that an address lies in: where it begins and how long it is.

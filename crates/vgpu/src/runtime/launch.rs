@@ -13,7 +13,7 @@ use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTI
 use super::{arguments, capture, devices, out, streams, trace};
 use crate::config::card;
 use crate::handle::{Handles, fresh};
-use crate::memory::{block_of, is_device, known};
+use crate::memory::{self, block_of, is_device, known};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status};
 
@@ -86,6 +86,7 @@ pub fn flush() {
 /// Something that a stream does: counted, and captured where it captures. Says whether it does.
 pub fn enqueue(stream: u64) -> Result<bool, Status> {
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    let _ = streams::device_of(stream).map(memory::launch);
     capture::add(stream, None)
 }
 
