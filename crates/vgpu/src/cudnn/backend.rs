@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::convolution::{Convolution, Operation, Pass, Source, Tensor};
 use super::engine::{self, kind, name, of};
 use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, handle, is_deviceless, lock, real, refused, stand_in, stream_k};
-use crate::runtime::devices::current_device;
-use crate::{config, memory};
+use crate::config;
 
 /// What plans of a graph have been tried and what they take.
 #[derive(Debug, Default)]
@@ -354,11 +353,9 @@ fn check_plan(handle: u64, plan: Opaque) -> Status {
     }
 }
 
-/// `cudnnBackendExecute`: nothing is launched, where there would be several kernels.
+/// `cudnnBackendExecute`: nothing is launched.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) -> Status {
-    memory::grow_local(current_device());
-    memory::launch(current_device());
     check_plan(handle, plan)
 }
 

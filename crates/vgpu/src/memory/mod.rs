@@ -11,7 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
@@ -190,19 +190,17 @@ pub fn free(address: u64) -> Result<(), Status> {
     Ok(())
 }
 
-/// How far a context is from growing the local memory of its threads.
-static GROWTH: [AtomicU8; MOST_DEVICES] = [const { AtomicU8::new(0) }; MOST_DEVICES];
-
-/// A kernel is launched whose threads need more local memory than a context has at first. What it had is given back when the next is launched.
+/// A kernel is launched whose threads need more local memory than a context has at first: what it had is free.
 pub fn grow_local(device: usize) {
-    let _ = GROWTH[device].compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+    static GREW: [AtomicBool; MOST_DEVICES] = [const { AtomicBool::new(false) }; MOST_DEVICES];
+    if !GREW[device].swap(true, Ordering::Relaxed) {
+        let _ = memory().device(device).map(|device| device.placement.give_local_back());
+    }
 }
 
-/// A kernel is launched.
-pub fn launch(device: usize) {
-    if GROWTH[device].load(Ordering::Relaxed) == 1 && GROWTH[device].swap(2, Ordering::Relaxed) == 1 {
-        memory().devices[device].placement.give_local_back();
-    }
+/// A library takes memory of its own, for as long as the program runs. It is among what is said of contexts: only where it lies matters.
+pub fn take(device: usize, bytes: u64) {
+    let _ = memory().device(device).map(|device| device.placement.place(bytes));
 }
 
 /// The block that an address lies in: where it begins and how long it is.

@@ -73,7 +73,8 @@ impl Placement {
             self.gaps.remove(at);
             self.falling.insert(0, Falling { low: rest.end(), floor: local.start });
         } else {
-            self.gaps.push(local);
+            // What is left of chunks is filled before it.
+            self.gaps.insert(0, local);
         }
     }
 
