@@ -227,8 +227,6 @@ pub unsafe extern "C" fn cudnnBackendFinalize(descriptor: Opaque) -> Status {
 
 /// What a plan takes.
 fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>, is_real: bool) -> u64 {
-    /// Without a device the counters of a kernel are not known, which take fewer bytes.
-    const COUNTERS: u64 = 1 << 10;
     let (mut convolution, mut near) = (None, None);
     if let Some((tried, place)) = place {
         let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -251,6 +249,13 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>
     }
     let mended = convolution.and_then(|call| stream_k::workspace(configuration, &call, config::card()));
     let asked = mended.or_else(|| engine::workspace(configuration)).unwrap_or(0);
+    with_counters(asked, near)
+}
+
+/// What cuDNN says without a device, with a kernel's counters, which it does not know then and which recordings of other batches tell.
+fn with_counters(asked: u64, near: Option<u64>) -> u64 {
+    /// They take fewer bytes.
+    const COUNTERS: u64 = 1 << 10;
     near.filter(|near| near.abs_diff(asked) < COUNTERS).unwrap_or(asked)
 }
 
@@ -325,7 +330,10 @@ fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
         (Some(answer), ..) if answer.source == Source::Recorded => (answer.sizes.clone(), true),
         // Without a real cuDNN that can be asked, what is said of similar layers is all there is.
         (_, None, _) => (stand_in::sizes(answer.as_deref()), true),
-        (_, Some(heuristics), Some(call)) => (refused::first_of(heuristics, &call).into_iter().collect(), false),
+        (_, Some(heuristics), Some(call)) => {
+            let first = refused::first_of(heuristics, &call);
+            (first.map(|asked| with_counters(asked, near)).into_iter().collect(), false)
+        },
         (_, Some(_), None) => (Vec::new(), false),
     };
     let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
