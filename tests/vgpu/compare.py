@@ -59,7 +59,7 @@ def main():
         if run["rc"] or "end" not in [k for k, _ in mine]: failed.append((run["program"], run["batch"], run["rc"], run["said"].strip().splitlines()[-1:]))
         for key in truth.keys() & mine.keys():
             for figure in FIGURES:
-                error = 100 * (mine[key][figure] / truth[key][figure] - 1)
+                error = 100 * (mine[key][figure] - truth[key][figure]) / max(truth[key][figure], 1)
                 errors[figure].append(error); worst = per_run.setdefault((run["program"], run["batch"]), {})
                 if abs(error) >= abs(worst.get(figure, (0,))[0]): worst[figure] = (error, key[0])
     print("\nprogram, batch: the worst phase's error of peak allocated, of peak reserved")

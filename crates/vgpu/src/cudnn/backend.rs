@@ -23,8 +23,8 @@ pub(super) struct Tried {
     pub sizes: Vec<u64>,
     /// Whether later ones take as much as the last of those; else what cuDNN says.
     pub is_whole: bool,
-    /// What the first takes by recordings of other batches.
-    pub near: Option<u64>,
+    /// Whether they are of other batches: what the first takes is cuDNN's to say.
+    pub is_near: bool,
     /// Plans built.
     pub built: usize,
     /// For each configuration that was listed, whether a caller as PyTorch is by default passes it over.
@@ -234,14 +234,17 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>
         // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
         if tried.built == 0 && tried.is_passed_over.iter().take(place).any(|passed| !passed) {
             tried.sizes.clear();
-            tried.near = None;
         }
         let at = tried.built;
-        near = tried.near.filter(|_| at == 0);
         tried.built += 1;
+        // Each list that was recorded ends with one that needs nothing.
+        if place > 0 && place + 1 == tried.is_passed_over.len() {
+            return 0;
+        }
         let last = tried.sizes.last().filter(|_| tried.is_whole);
-        if let Some(size) = tried.sizes.get(at).or(last) {
-            return *size;
+        near = tried.sizes.get(at).or(last).copied();
+        if let Some(size) = near.filter(|_| at > 0 || !tried.is_near) {
+            return size;
         }
     }
     if !is_real {
@@ -325,19 +328,23 @@ fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
         return;
     }
     let answer = convolution.map(|call| call.answer());
-    let near = answer.as_ref().filter(|answer| answer.source == Source::Interpolated).and_then(|answer| answer.sizes.first().copied());
-    let (sizes, is_whole) = match (&answer, heuristics, convolution) {
-        (Some(answer), ..) if answer.source == Source::Recorded => (answer.sizes.clone(), true),
+    let (mut sizes, mut is_near) = match &answer {
+        Some(answer) if answer.source <= Source::Interpolated => (answer.sizes.clone(), answer.source != Source::Recorded),
         // Without a real cuDNN that can be asked, what is said of similar layers is all there is.
-        (_, None, _) => (stand_in::sizes(answer.as_deref()), true),
-        (_, Some(heuristics), Some(call)) => {
-            let first = refused::first_of(heuristics, &call);
-            (first.map(|asked| with_counters(asked, near)).into_iter().collect(), false)
-        },
-        (_, Some(_), None) => (Vec::new(), false),
+        _ if heuristics.is_none() => (stand_in::sizes(answer.as_deref()), false),
+        _ => (Vec::new(), false),
     };
+    is_near &= heuristics.is_some();
+    let is_whole = !sizes.is_empty();
+    if let (Some(heuristics), Some(call), true) = (heuristics, convolution, is_near || !is_whole)
+        && let Some(asked) = refused::first_of(heuristics, &call)
+    {
+        let first = with_counters(asked, sizes.first().copied());
+        sizes.splice(..sizes.len().min(1), [first]);
+        is_near = false;
+    }
     let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    (tried.is_known, tried.sizes, tried.is_whole, tried.near) = (true, sizes, is_whole, near);
+    (tried.is_known, tried.sizes, tried.is_whole, tried.is_near) = (true, sizes, is_whole, is_near);
 }
 
 /// Writes elements where there is room for them, and says how many there are.
