@@ -15,7 +15,7 @@ def one(a, program, batch):
         measure, start = os.path.join(folder, "measure"), time.time()
         env = dict(os.environ, MEASURE=measure, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", DS_BUILD_OPS="0", HF_HOME=os.path.join(folder, "hf"), WANDB_DISABLED="true",
                    RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29000 + os.getpid() % 500 + int(start * 1e3) % 400))
-        command = [a.batchfit, "run", "--on", a.on, "--", a.python, os.path.join(HERE, "programs", program + ".py"), "--batch", str(batch)]
+        command = [a.batchfit, "run", "--on", a.on, "--steps", "0", "--", a.python, os.path.join(HERE, "programs", program + ".py"), "--batch", str(batch)]
         log = os.path.join(folder, "log")
         with open(log, "w") as f:
             p = subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, start_new_session=True)
@@ -59,7 +59,7 @@ def main():
         if run["rc"] or "end" not in [k for k, _ in mine]: failed.append((run["program"], run["batch"], run["rc"], run["said"].strip().splitlines()[-1:]))
         for key in truth.keys() & mine.keys():
             for figure in FIGURES:
-                error = 100 * (mine[key][figure] / truth[key][figure] - 1)
+                error = 100 * (mine[key][figure] - truth[key][figure]) / max(truth[key][figure], 1)
                 errors[figure].append(error); worst = per_run.setdefault((run["program"], run["batch"]), {})
                 if abs(error) >= abs(worst.get(figure, (0,))[0]): worst[figure] = (error, key[0])
     print("\nprogram, batch: the worst phase's error of peak allocated, of peak reserved")

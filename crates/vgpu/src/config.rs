@@ -159,3 +159,16 @@ pub fn parse(text: &str) -> Result<Config, String> {
     }
     Ok(config)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn cards_have_addresses_enough_and_nothing_larger_is_taken() {
+        let of = |gib: u64| parse(&include_str!("../session-example.txt").replace("85017493504", &(gib << 30).to_string()));
+        // A B300 has 288 GiB.
+        assert_eq!(of(288).map(|config| config.card.memory), Ok(288 << 30));
+        assert!(of(u64::MAX >> 30).is_err());
+    }
+}

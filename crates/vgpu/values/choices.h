@@ -115,9 +115,13 @@ inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
 }
 
 // Whether an operator asks if numbers are finite, and what the answer is: those that nobody computed are. `isinf(x)` arrives as
-// `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`.
+// `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`. A single number is a norm or a loss: not negative.
 inline std::optional<bool> answer_of_finite(const std::string& name, c10::ArrayRef<IValue> args) {
   if (name == "aten::isnan" || name == "aten::isposinf" || name == "aten::isneginf") return false;
+  const bool is_below = name == "aten::lt" || name == "aten::le", is_above = name == "aten::gt" || name == "aten::ge";
+  if ((is_below || is_above) && args.size() > 1 && args[0].isTensor() && args[0].toTensor().numel() == 1 && args[0].toTensor().is_floating_point() &&
+      args[1].isScalar() && args[1].toScalar().toDouble() == 0)
+    return is_above;
   const bool is_equal = name == "aten::eq", is_unequal = name == "aten::ne";
   if ((!is_equal && !is_unequal) || args.size() < 2 || !args[0].isTensor()) return {};
   const Tensor& asked = args[0].toTensor();

@@ -338,7 +338,7 @@ class Kernel final : public c10::OperatorKernel {
         }
       });
     }
-    if (answer) assume("finite numbers (" + name_ + ")");
+    if (answer) assume("finite numbers, single ones above zero (" + name_ + ")");
     if (choice_ != Choice::None) choose(args, given);
   }
 

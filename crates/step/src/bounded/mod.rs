@@ -89,9 +89,9 @@ pub fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Excess>) 
 /// Runs `make`, which makes no graph of more than `most` nodes, operands, results and parameters; says whether one would have been larger.
 pub fn graphs_within<T>(most: usize, make: impl FnOnce() -> T) -> (T, bool) {
     let outer = GROWTH.replace(Some(Growth { most, largest: 0 }));
-    let made = make();
+    let result = make();
     let growth = GROWTH.replace(outer);
-    (made, growth.is_some_and(|growth| growth.largest > most))
+    (result, growth.is_some_and(|growth| growth.largest > most))
 }
 
 /// Says that a graph grows to this size. An error where that is more than the thread may make: see [`graphs_within`].

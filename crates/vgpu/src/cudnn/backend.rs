@@ -23,6 +23,8 @@ pub(super) struct Tried {
     pub sizes: Vec<u64>,
     /// Whether later ones take as much as the last of those; else what cuDNN says.
     pub is_whole: bool,
+    /// Whether they are of other batches: what the first takes is cuDNN's to say.
+    pub is_near: bool,
     /// Plans built.
     pub built: usize,
     /// For each configuration that was listed, whether a caller as PyTorch is by default passes it over.
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn cudnnBackendFinalize(descriptor: Opaque) -> Status {
 
 /// What a plan takes.
 fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>, is_real: bool) -> u64 {
-    let mut convolution = None;
+    let (mut convolution, mut near) = (None, None);
     if let Some((tried, place)) = place {
         let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         convolution = tried.convolution;
@@ -235,16 +237,29 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>
         }
         let at = tried.built;
         tried.built += 1;
+        // Each list that was recorded ends with one that needs nothing.
+        if place > 0 && place + 1 == tried.is_passed_over.len() {
+            return 0;
+        }
         let last = tried.sizes.last().filter(|_| tried.is_whole);
-        if let Some(size) = tried.sizes.get(at).or(last) {
-            return *size;
+        near = tried.sizes.get(at).or(last).copied();
+        if let Some(size) = near.filter(|_| at > 0 || !tried.is_near) {
+            return size;
         }
     }
     if !is_real {
         return 0;
     }
     let mended = convolution.and_then(|call| stream_k::workspace(configuration, &call, config::card()));
-    mended.or_else(|| engine::workspace(configuration)).unwrap_or(0)
+    let asked = mended.or_else(|| engine::workspace(configuration)).unwrap_or(0);
+    with_counters(asked, near)
+}
+
+/// What cuDNN says without a device, with a kernel's counters, which it does not know then and which recordings of other batches tell.
+fn with_counters(asked: u64, near: Option<u64>) -> u64 {
+    /// They take fewer bytes.
+    const COUNTERS: u64 = 1 << 10;
+    near.filter(|near| near.abs_diff(asked) < COUNTERS).unwrap_or(asked)
 }
 
 /// `cudnnBackendGetAttribute`.
@@ -313,15 +328,23 @@ fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
         return;
     }
     let answer = convolution.map(|call| call.answer());
-    let (sizes, is_whole) = match (&answer, heuristics, convolution) {
-        (Some(answer), ..) if answer.source <= Source::Interpolated => (answer.sizes.clone(), true),
+    let (mut sizes, mut is_near) = match &answer {
+        Some(answer) if answer.source <= Source::Interpolated => (answer.sizes.clone(), answer.source != Source::Recorded),
         // Without a real cuDNN that can be asked, what is said of similar layers is all there is.
-        (_, None, _) => (stand_in::sizes(answer.as_deref()), true),
-        (_, Some(heuristics), Some(call)) => (refused::first_of(heuristics, &call).into_iter().collect(), false),
-        (_, Some(_), None) => (Vec::new(), false),
+        _ if heuristics.is_none() => (stand_in::sizes(answer.as_deref()), false),
+        _ => (Vec::new(), false),
     };
+    is_near &= heuristics.is_some();
+    let is_whole = !sizes.is_empty();
+    if let (Some(heuristics), Some(call), true) = (heuristics, convolution, is_near || !is_whole)
+        && let Some(asked) = refused::first_of(heuristics, &call)
+    {
+        let first = with_counters(asked, sizes.first().copied());
+        sizes.splice(..sizes.len().min(1), [first]);
+        is_near = false;
+    }
     let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    (tried.is_known, tried.sizes, tried.is_whole) = (true, sizes, is_whole);
+    (tried.is_known, tried.sizes, tried.is_whole, tried.is_near) = (true, sizes, is_whole, is_near);
 }
 
 /// Writes elements where there is room for them, and says how many there are.

@@ -11,6 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
@@ -20,7 +21,7 @@ use crate::{fork, libc};
 use placement::Placement;
 
 /// Addresses of a device.
-pub const SPAN: u64 = 1 << 40;
+pub const SPAN: u64 = 1 << 41;
 /// Where those of the first device begin.
 pub const BASE: u64 = 0x1000_0000_0000;
 /// What memory is handed out in.
@@ -92,7 +93,7 @@ impl Device {
         allocated: 0,
         created: 0,
         blocks: BTreeMap::new(),
-        placement: Placement::between(0, 0),
+        placement: Placement::NONE,
         reserved: BTreeMap::new(),
         next_reserved: 0,
     };
@@ -187,6 +188,19 @@ pub fn free(address: u64) -> Result<(), Status> {
     }
     channel::say(&format!("free\t{device}\t{address:x}"));
     Ok(())
+}
+
+/// A kernel is launched whose threads need more local memory than a context has at first: what it had is free.
+pub fn grow_local(device: usize) {
+    static GREW: [AtomicBool; MOST_DEVICES] = [const { AtomicBool::new(false) }; MOST_DEVICES];
+    if !GREW[device].swap(true, Ordering::Relaxed) {
+        let _ = memory().device(device).map(|device| device.placement.give_local_back());
+    }
+}
+
+/// A library takes memory of its own, for as long as the program runs. It is among what is said of contexts: only where it lies matters.
+pub fn take(device: usize, bytes: u64) {
+    let _ = memory().device(device).map(|device| device.placement.place(bytes));
 }
 
 /// The block that an address lies in: where it begins and how long it is.

@@ -13,7 +13,7 @@ use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTI
 use super::{arguments, capture, devices, out, streams, trace};
 use crate::config::card;
 use crate::handle::{Handles, fresh};
-use crate::memory::{block_of, is_device, known};
+use crate::memory::{self, block_of, is_device, known};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status};
 
@@ -51,8 +51,20 @@ pub struct LaunchConfiguration {
     count: c_uint,
 }
 
-/// Kernels by what programs launch them with (a function of the host, or a handle); names are kept where launches are written down.
-static KERNELS: LazyLock<RwLock<HashMap<u64, Box<str>>>> = LazyLock::new(RwLock::default);
+#[derive(Debug)]
+struct Kernel {
+    /// Kept where launches are written down.
+    name: Box<str>,
+    is_local: bool,
+}
+
+/// Kernels by what programs launch them with: a function of the host, or a handle.
+static KERNELS: LazyLock<RwLock<HashMap<u64, Kernel>>> = LazyLock::new(RwLock::default);
+
+/// Kernels of PyTorch whose threads keep arrays in local memory, by a part of their names: on an H100 a context grows its local memory at the
+/// first of these. Not at others that most programs launch: random numbers, products, convolutions, `arange`, `cat`, softmax, `_foreach`.
+const LOCAL: [&str; 4] = ["elementwise_kernelI", "reduce_kernelI", "layer_norm_kernelI", "fused_dropout_kernel"];
+
 /// Kernels that were loaded while the program ran.
 static LIBRARIES: Handles<()> = Handles::new();
 
@@ -91,8 +103,10 @@ pub fn enqueue(stream: u64) -> Result<bool, Status> {
 
 /// Notes a kernel, so that it may be launched.
 pub fn register(kernel: u64, name: &CStr) {
-    let name = if trace::is_on() { name.to_string_lossy().into() } else { Box::default() };
-    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, name);
+    let name = name.to_string_lossy();
+    let is_local = LOCAL.iter().any(|part| name.contains(part));
+    let name = if trace::is_on() { name.into() } else { Box::default() };
+    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, Kernel { name, is_local });
 }
 
 /// Whether there is such a kernel.
@@ -134,8 +148,11 @@ pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Resul
 
 unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
-    let name = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?;
-    launch(&|write| write(name), shape, arguments)
+    let kernel = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?;
+    if kernel.is_local {
+        memory::grow_local(streams::device_of(shape.stream)?);
+    }
+    launch(&|write| write(&kernel.name), shape, arguments)
 }
 
 fn check(is_right: bool, status: Status) -> Result<(), Status> {
