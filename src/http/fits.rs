@@ -51,14 +51,14 @@ pub(super) async fn create_fit(
     headers: HeaderMap,
     body: RequestBody,
 ) -> Result<Response, Problem> {
-    let asked = match body {
+    let new = match body {
         RequestBody::Answered(answer) => {
             app.metrics.at_hand.inc();
             return Ok(known(&headers, answer));
         }
-        RequestBody::New(asked) => *asked,
+        RequestBody::New(new) => *new,
     };
-    let NewRequest { held, key, same } = asked;
+    let NewRequest { held, key, same } = new;
     let Held { read, permit } = held;
     let now = Time::from(Timestamp::now());
     let patience = prefer::wait(&headers);

@@ -12,7 +12,7 @@ use super::validate::work;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
-use crate::store::SIMULATED_LANE;
+use crate::store::{Claimed, SIMULATED_LANE};
 
 /// The lane of work on large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
 /// those of ordinary models do not wait for it.
@@ -118,6 +118,18 @@ impl Shared {
         }
         let size = known.and_then(Request::size).unwrap_or(LARGE);
         Some(self.lanes.reserve(size).await)
+    }
+
+    /// The same for a fit. One that is worked on in another process takes none of this one's.
+    pub(super) async fn memory_for(
+        &self,
+        claimed: &Claimed,
+        request: &Request,
+    ) -> Option<OwnedSemaphorePermit> {
+        if claimed.apart {
+            return None;
+        }
+        self.memory(&claimed.lane, Some(request)).await
     }
 }
 

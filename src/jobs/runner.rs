@@ -232,10 +232,7 @@ async fn answer(
             Err(error) => return fail(shared, claimed, error).await,
         },
     };
-    let memory = match claimed.apart {
-        true => None,
-        false => shared.memory(&claimed.lane, Some(&*request)).await,
-    };
+    let memory = shared.memory_for(claimed, &request).await;
     let Ok(_turn) = turn(shared, claimed, &request).await else {
         return put_back().await.map(|_| ());
     };
@@ -259,11 +256,7 @@ async fn answer(
                 if let Some(log) = &log {
                     log.push(News::Probe(step.clone()));
                 }
-                let mut shown = running
-                    .progress
-                    .lock()
-                    .expect("nothing panics while it is held");
-                *shown = Some(step);
+                running.show(step);
             };
             let outcome = if apart {
                 engine.fit_apart(&request, &progress, &running.cancel)

@@ -200,7 +200,7 @@ impl Jobs {
         shared.db.agent_seen(id, now).await?;
         if let Some(progress) = news.progress {
             let progress = Progress {
-                note: cut(progress.note, LONGEST_NOTE),
+                note: cut(&progress.note, LONGEST_NOTE),
                 ..progress
             };
             if let Some(log) = shared.events.find(named.id) {
@@ -241,8 +241,8 @@ impl Jobs {
             }
             JobOutcome::Failed { error } => {
                 let error = FitError {
-                    detail: cut(error.detail, LONGEST_REASON),
-                    pointer: error.pointer.map(|pointer| cut(pointer, LONGEST_NOTE)),
+                    detail: cut(&error.detail, LONGEST_REASON),
+                    pointer: error.pointer.map(|pointer| cut(&pointer, LONGEST_NOTE)),
                     simulated: None,
                     ..error
                 };
@@ -404,7 +404,7 @@ fn signed(
 }
 
 /// A text of an agent, of at most so many bytes and without what leads readers astray.
-fn cut(text: String, most: usize) -> String {
+fn cut(text: &str, most: usize) -> String {
     let mut text = text.replace(is_hidden, "\u{fffd}");
     if text.len() > most {
         let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));

@@ -48,8 +48,10 @@ impl Jobs {
             for_agents,
             is_simulated,
         } = checked;
-        let lowered = request.lower().map_err(EngineError::Invalid)?;
-        validate_fit(lowered).map_err(EngineError::Invalid)?;
+        request
+            .lower()
+            .and_then(validate_fit)
+            .map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
         let aside = aside.map(|aside| beside(aside, now));
         let new = NewFit {
@@ -73,12 +75,10 @@ impl Jobs {
         };
         let capacity = i64::from(shared.limits.queued);
         // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
-        let handed = match request.device {
-            DeviceChoice::Sim(_) => request.clone().without_text(),
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..) => request.clone(),
+        let handed = if matches!(request.device, DeviceChoice::Sim(_)) {
+            request.clone().without_text()
+        } else {
+            request.clone()
         };
         let permit = large.filter(|_| new.lane == LARGE_LANE);
         // An agent reads it for itself.
@@ -90,10 +90,8 @@ impl Jobs {
             && fit.state == FitState::Done
             && !had_its_limit(&request, &fit)
         {
-            queued = shared
-                .db
-                .enqueue(&new, Reuse::InFlight, capacity, space)
-                .await?;
+            let reuse = Reuse::InFlight;
+            queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         }
         let is_shared = matches!(queued, Enqueued::Same(_));
         let id = match queued {

@@ -64,6 +64,17 @@ pub(in crate::jobs) struct Running {
     pub(in crate::jobs) progress: Mutex<Option<Progress>>,
 }
 
+impl Running {
+    /// Has whoever looks see this step.
+    pub(in crate::jobs) fn show(&self, step: Progress) {
+        let mut shown = self
+            .progress
+            .lock()
+            .expect("nothing panics while it is held");
+        *shown = Some(step);
+    }
+}
+
 impl Shared {
     /// Reads a request that names these uploads.
     pub(in crate::jobs) fn parse(

@@ -52,6 +52,20 @@ pub(in crate::store) fn share(millionths: i64) -> Share {
     Share(count(millionths))
 }
 
+impl Row {
+    fn learnt(self) -> Learnt {
+        Learnt {
+            share: share(self.share),
+            raised: share(self.raised),
+            has_sunk: self.has_sunk,
+            agreed: count(self.agreed),
+            needed: share(self.needed),
+            outcomes: self.outcomes.unsigned_abs(),
+            misses: self.misses.unsigned_abs(),
+        }
+    }
+}
+
 /// A small count as the table has it.
 pub(super) fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
@@ -89,18 +103,7 @@ pub(super) async fn learn(
         tellers.push(Teller::of(owner));
         tellers.len() - 1
     });
-    let mut learnt = row.map_or_else(
-        || Learnt::begin(learning.begin),
-        |row| Learnt {
-            share: share(row.share),
-            raised: share(row.raised),
-            has_sunk: row.has_sunk,
-            agreed: count(row.agreed),
-            needed: share(row.needed),
-            outcomes: row.outcomes.unsigned_abs(),
-            misses: row.misses.unsigned_abs(),
-        },
-    );
+    let mut learnt = row.map_or_else(|| Learnt::begin(learning.begin), Row::learnt);
     let (before, raised) = (learnt.share, learnt.raised);
     learnt.take(learning.lesson, &mut tellers, teller);
     if learnt.raised > raised {
@@ -161,13 +164,7 @@ pub(super) async fn learn(
         None => ask!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
             .map_err(asking("look for what was learnt"))?,
     };
-    for teller in &tellers {
-        let (missed, agreed) = (i64::from(teller.missed.0), i64::from(teller.agreed));
-        ask!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
-            id, teller.owner, missed, agreed)
-        .map_err(asking("keep what a key told"))?;
-    }
+    keep_tellers(connection, id, &tellers).await?;
     let dropped = if is_new {
         drop_oldest(connection).await?
     } else {
@@ -186,6 +183,21 @@ async fn tellers(connection: &mut Link<'_>, id: i64) -> Result<Vec<Teller>, Stor
         agreed: count(row.agreed),
     });
     Ok(tellers.collect())
+}
+
+async fn keep_tellers(
+    connection: &mut Link<'_>,
+    id: i64,
+    tellers: &[Teller],
+) -> Result<(), StoreError> {
+    for teller in tellers {
+        let (missed, agreements) = (i64::from(teller.missed.0), i64::from(teller.agreed));
+        ask!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
+            id, teller.owner, missed, agreements)
+        .map_err(asking("keep what a key told"))?;
+    }
+    Ok(())
 }
 
 /// Drops what is worth least, where there is too much.
