@@ -62,7 +62,6 @@ async fn what_is_no_digest_is_refused_before_the_body_is_read() {
         format!("SHA256:{digits}"),
         format!("md5:{digits}"),
         "sha256:..%2f..%2f..%2fetc%2fpasswd".to_owned(),
-        format!("sha256:{}%00", &digits[1..]),
         format!("sha256:%2e%2e{}", &digits[2..]),
         format!("sha256:{}'", &digits[1..]),
         "..".to_owned(),
@@ -79,7 +78,13 @@ async fn what_is_no_digest_is_refused_before_the_body_is_read() {
             assert_eq!(answer.json()["type"], "/problems/digest-invalid", "{path}");
         }
     }
-    for path in ["/v1/graphs/", "/v1/graphs/a/b", "/v1/graphs/../fits/x"] {
+    let with_nul = format!("/v1/graphs/sha256:{}%00", &digits[1..]);
+    for path in [
+        "/v1/graphs/",
+        "/v1/graphs/a/b",
+        "/v1/graphs/../fits/x",
+        with_nul.as_str(),
+    ] {
         assert_eq!(service.get(path).await.status, 404, "{path}");
     }
     assert_eq!(service.delete("/v1/graphs").await.status, 405);
