@@ -289,6 +289,10 @@ pub enum SuggestionKind {
     Gpus,
     /// What is kept in the host's memory.
     Offload,
+    /// Adapters that are trained instead of the weights.
+    Adapter,
+    /// Several of the others at once, where none of them alone makes a batch fit.
+    Combination,
 }
 
 /// A change of the request, answered as if the changed request had been asked.

@@ -140,6 +140,40 @@ fn suggestions_are_fits_of_the_changed_requests() {
 }
 
 #[test]
+fn where_nothing_fits_changes_are_combined_until_something_does_and_none_of_them_is_needless() {
+    let mut model = text_model();
+    model["hf"]["n_embd"] = json!(768);
+    let request = json!({
+        "model": model, "device": "sim:a100-40g", "memory_limit": "150MiB", "suggest": true
+    });
+    let answer = fit(&request).unwrap();
+    assert_eq!(answer.recommendation.micro_batch, 0);
+    compare(&request, &answer);
+
+    let (together, alone): (Vec<_>, Vec<_>) = answer
+        .suggestions
+        .iter()
+        .partition(|one| one.kind == SuggestionKind::Combination);
+
+    assert!(
+        alone
+            .iter()
+            .all(|one| one.micro_batch == 0 || one.world_size > 1),
+        "{alone:#?}"
+    );
+    let changes: Vec<&str> = together.iter().map(|one| one.change.as_str()).collect();
+    assert_eq!(
+        changes,
+        ["precision bf16; LoRA of rank 16 on all linear layers"]
+    );
+    assert!(
+        together
+            .iter()
+            .all(|one| one.micro_batch > 0 && one.reaches)
+    );
+}
+
+#[test]
 fn the_best_of_several_variants_is_changed() {
     let request = json!({
         "model": { "layers": [{ "type": "linear", "out_features": 2048 }, { "type": "relu" }, { "type": "linear", "out_features": 10 }],

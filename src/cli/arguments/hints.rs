@@ -1,7 +1,9 @@
 //! Flags of other tools, and what to write here instead. What stands in backticks works as it is: a test types it.
 
+use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::Arguments;
 use crate::model::preset;
 
 /// Commands that ask a question.
@@ -55,11 +57,40 @@ fn say(error: &clap::Error, command: &str, typed: &[String]) -> Option<String> {
             ))
         }
         ErrorKind::InvalidSubcommand => {
-            let preset = preset(command)?.name;
+            let instead = match preset(command) {
+                Some(preset) => format!("fit {}", preset.name),
+                None => nearest_command(command)?,
+            };
             Some(format!(
-                "{command:?} is no command; write `batchfit fit {preset}`"
+                "{command:?} is no command; write `batchfit {instead}`"
             ))
         }
         _ => None,
     }
+}
+
+/// Words of others for what a command here does.
+const COMMANDS: [(&str, &str); 8] = [
+    ("estimate", "probe --help"),
+    ("estimate-memory", "probe --help"),
+    ("find", "fit --help"),
+    ("train", "run --help"),
+    ("tune", "fit --help"),
+    ("plan", "fit --help"),
+    ("why", "fit resnet18 --on t4 --why"),
+    ("explain", "fit resnet18 --on t4 --why"),
+];
+
+/// What does the same here, or the command that is misspelt.
+fn nearest_command(typed: &str) -> Option<String> {
+    let typed = typed.to_lowercase();
+    let others = COMMANDS.iter().find(|(other, _)| *other == typed);
+    if let Some((_, instead)) = others {
+        return Some((*instead).to_owned());
+    }
+    let own = Arguments::command();
+    let names = own.get_subcommands().map(clap::Command::get_name);
+    let like = |name: &&str| strsim::damerau_levenshtein(&typed, name);
+    let nearest = names.min_by_key(like)?;
+    (like(&nearest) <= 2 && typed.len() > 2).then(|| format!("{nearest} --help"))
 }

@@ -24,13 +24,35 @@ pub(super) enum Source {
 /// Extensions of files that are read: what ends so is a file, whether it is there or not.
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 
+/// What trains by itself, by its extension, and a command that runs it; `{}` is the file.
+const SCRIPTS: [(&str, &str, &str); 6] = [
+    ("py", "a Python script", "python {}"),
+    ("ipynb", "a notebook", "ipython {}"),
+    ("sh", "a shell script", "bash {}"),
+    ("yaml", "a trainer's settings", "axolotl train {}"),
+    ("yml", "a trainer's settings", "axolotl train {}"),
+    (
+        "toml",
+        "a trainer's settings",
+        "python -m torchtitan.train --job.config_file {}",
+    ),
+];
+
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
 pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
     if what == Path::new("-") {
         return told("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
-    let preset = preset(name).map(|preset| preset.name);
+    let preset = preset(name)
+        .map(|preset| preset.name)
+        .or_else(|| full(name));
+    if let Some(problem) = script(what) {
+        return Err(Trouble::named(
+            &shorten(&what.display().to_string()),
+            Invalid::at("", problem),
+        ));
+    }
     let found = fs::metadata(what);
     let is_folder = found.as_ref().is_ok_and(fs::Metadata::is_dir);
     let config = what.join("config.json");
@@ -63,6 +85,25 @@ pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
         return Err(Trouble::named(&what.display(), Invalid::at("", problem)));
     }
     Err(unknown(what, name))
+}
+
+/// The one model whose name is this but for the owner and the case: `qwen3-8b` is `Qwen/Qwen3-8B`.
+fn full(name: &str) -> Option<&'static str> {
+    let of = |known: &str| known.rsplit('/').next().map(str::to_lowercase);
+    let mut all = presets().filter(|preset| of(preset.name) == Some(name.to_lowercase()));
+    let found = all.next()?.name;
+    all.next().is_none().then_some(found)
+}
+
+/// What to do with a file that trains by itself.
+fn script(what: &Path) -> Option<String> {
+    let extension = what.extension()?.to_str()?.to_lowercase();
+    let (_, kind, command) = SCRIPTS.iter().find(|(known, ..)| *known == extension)?;
+    let command = command.replace("{}", &shorten(&what.display().to_string()));
+    Some(format!(
+        "this is {kind}, not a model: `batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
+         GPU and says whether it fits; a model that Python builds goes through `batchfit export MODULE:BUILD`"
+    ))
 }
 
 /// Whether this can only be a path.

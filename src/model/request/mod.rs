@@ -444,6 +444,11 @@ impl Request {
         }
     }
 
+    /// Whether PEFT has adapted the model, where it is one of transformers that batchfit builds.
+    pub fn is_adapted(&self) -> Option<bool> {
+        self.model.is_adapted()
+    }
+
     /// What a person would call the model: the preset's name, or else the kind of description and the beginning
     /// of its digest.
     pub fn model_name(&self) -> &str {

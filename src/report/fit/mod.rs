@@ -101,7 +101,20 @@ fn advice(result: &FitResult) -> String {
             (0, 1..) => "Nothing runs without retries in every step",
             (0, 0) => "Nothing fits",
         };
-        return format!("{what}{missing}.");
+        let is_asked = result.suggested_for.is_some()
+            || best
+                .notes
+                .iter()
+                .any(|note| note.contains("no changes are suggested"));
+        let is_training = |one: &VariantResult| one.training.mode == Mode::Train;
+        let is_changeable = result.environment.device.starts_with("sim:")
+            && result.variants.first().is_some_and(is_training);
+        let way = if is_changeable && !is_asked {
+            " Add `--suggest` for changes that would."
+        } else {
+            ""
+        };
+        return format!("{what}{missing}.{way}");
     }
     let is_training = |variant: &VariantResult| variant.training.mode == Mode::Train;
     if result.variants.first().is_none_or(is_training) {

@@ -10,7 +10,9 @@ use crate::units::Bytes;
 /// A line for each change that gains samples, in the order of the answer, for which so many are wanted at once; and for each setting of
 /// the allocator, since somebody may have one in mind. The others are named below.
 pub(super) fn table(suggestions: &[Suggestion], wanted: u64, style: &Style) -> String {
-    let is_line = |one: &&Suggestion| one.gained > 0 || one.kind == SuggestionKind::Allocator;
+    let is_line = |one: &&Suggestion| {
+        one.gained > 0 || (one.kind == SuggestionKind::Allocator && one.micro_batch > 0)
+    };
     let (lines, others): (Vec<_>, Vec<_>) = suggestions.iter().partition(is_line);
     let any_steps = lines.iter().any(|one| one.accumulation_steps > 1);
     let any_pace = lines.iter().any(|one| one.samples_per_second.is_some());
@@ -47,23 +49,28 @@ pub(super) fn table(suggestions: &[Suggestion], wanted: u64, style: &Style) -> S
     if suggestions.iter().all(|one| one.micro_batch == 0) {
         let tried: Vec<&str> = suggestions.iter().map(|one| one.change.as_str()).collect();
         let text = format!(
-            "None of these makes a batch of one fit: {}",
+            "None of these makes a batch of one fit, alone or together: {}",
             tried.join(", ")
         );
         return paragraph("", &text, style.width);
     }
-    let title = format!("What else, first what takes {wanted} samples at once\n");
+    let title = match wanted {
+        1 => "What makes a batch of one fit\n".to_owned(),
+        _ => format!("What else, first what takes {wanted} samples at once\n"),
+    };
     let mut report = title + &text(&table, style);
     if !others.is_empty() {
         let with_peak = |one: &Suggestion| match one.micro_batch {
+            0 if wanted == 1 => one.change.clone(),
             0 => format!("{} (nothing fits)", one.change),
             _ => format!("{} ({})", one.change, Bytes(one.peak_reserved_bytes)),
         };
         let others: Vec<String> = others.into_iter().map(with_peak).collect();
-        let others = format!(
-            "No more samples, but so much reserved: {}",
-            others.join(", ")
-        );
+        let title = match wanted {
+            1 => "Not one of these alone",
+            _ => "No more samples, but so much reserved",
+        };
+        let others = format!("{title}: {}", others.join(", "));
         report += &paragraph("", &others, style.width);
     }
     report

@@ -21,11 +21,29 @@ pub(super) struct Candidate {
     pub(super) price: u32,
 }
 
+/// What weights in half precision cost next to the others.
+pub(super) const HALF_WEIGHTS: u32 = 20;
+
+/// What a loss in chunks costs next to the others: a part of what checkpointing computes again.
+pub(super) const CHUNKING: u32 = 25;
+
 /// What checkpointing costs next to the others.
 pub(super) const RECOMPUTING: u32 = 30;
 
-/// What a loss in chunks costs next to the others: a part of what checkpointing computes again.
-const CHUNKING: u32 = 25;
+/// What moments that bitsandbytes pages cost next to the others.
+pub(super) const PAGING: u32 = 43;
+
+/// What an adapter costs next to the others: another training.
+pub(super) const ADAPTING: u32 = 55;
+
+/// What shards on twice as many GPUs cost next to the others; two more for each doubling.
+pub(super) const SHARDING: u32 = 61;
+
+/// What shards in the host's memory cost next to the others.
+pub(super) const OFFLOADING: u32 = 70;
+
+/// The rank of an adapter that is suggested: what PEFT's own examples take.
+const ADAPTER_RANK: u64 = 16;
 
 /// Chunks of a loss that are suggested: torchtune's default, and four times as many.
 const CHUNKS: [u64; 2] = [8, 32];
@@ -39,6 +57,7 @@ pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidat
     all.extend(optimizers(aim));
     all.extend(precisions(aim));
     all.extend(losses(aim));
+    all.extend(adapter(aim));
     all.extend(tokens(aim, observer)?);
     all.extend(several(aim));
     Ok(all)
@@ -132,7 +151,7 @@ fn optimizers(aim: &Aim<'_>) -> Vec<Candidate> {
             None,
             "optimizer paged_adamw_8bit",
             "moments in eight bits, paged to the host",
-            43,
+            PAGING,
         );
         paged.kind = SuggestionKind::Offload;
         all.push(paged);
@@ -150,9 +169,11 @@ fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
                 "arithmetic in fp16, with loss scaling",
                 11,
             ),
-            (Precision::Bf16, "weights in bf16", 20),
+            (Precision::Bf16, "weights in bf16", HALF_WEIGHTS),
         ],
-        Precision::AmpFp16 | Precision::AmpBf16 => &[(Precision::Bf16, "weights in bf16", 20)],
+        Precision::AmpFp16 | Precision::AmpBf16 => {
+            &[(Precision::Bf16, "weights in bf16", HALF_WEIGHTS)]
+        }
         Precision::Bf16 | Precision::Fp16 => &[],
     };
     let candidate = |(precision, cost, price): &(Precision, &str, u32)| Candidate {
@@ -183,6 +204,17 @@ fn losses(aim: &Aim<'_>) -> Vec<Candidate> {
 /// Whether the model is built from a name or a config, with what else a request says of it.
 fn is_built(aim: &Aim<'_>) -> bool {
     ["preset", "hf"].contains(&aim.request.model_kind())
+}
+
+/// PEFT's adapters on all linear layers, of a model of transformers that has none.
+fn adapter(aim: &Aim<'_>) -> Option<Candidate> {
+    (aim.request.is_adapted() == Some(false)).then(|| Candidate {
+        kind: SuggestionKind::Adapter,
+        change: format!("LoRA of rank {ADAPTER_RANK} on all linear layers"),
+        patch: json!({ "model": { "lora": { "r": ADAPTER_RANK, "target_modules": "all-linear" } } }),
+        cost: "adapters are trained, not the weights".to_owned(),
+        price: ADAPTING,
+    })
 }
 
 /// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
@@ -245,11 +277,23 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         if is_alone {
             let zero = json!({ "strategy": "zero1", "world_size": gpus });
             let change = format!("ZeRO-1 on {gpus} GPUs");
-            add(SuggestionKind::Gpus, change, zero, &cost, 60 + 2 * place);
+            add(
+                SuggestionKind::Gpus,
+                change,
+                zero,
+                &cost,
+                SHARDING - 1 + 2 * place,
+            );
         }
         let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
         let change = format!("FSDP2 on {gpus} GPUs");
-        add(SuggestionKind::Gpus, change, sharded, &cost, 61 + 2 * place);
+        add(
+            SuggestionKind::Gpus,
+            change,
+            sharded,
+            &cost,
+            SHARDING + 2 * place,
+        );
     }
     let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
     for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
@@ -263,7 +307,7 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
         let cost = format!("{others}a step on the host");
-        add(SuggestionKind::Offload, change, shards, &cost, 70);
+        add(SuggestionKind::Offload, change, shards, &cost, OFFLOADING);
     }
     all
 }

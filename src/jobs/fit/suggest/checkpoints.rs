@@ -20,6 +20,9 @@ use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::probing::prober::{Prober as _, StepTime};
 use crate::jobs::fit::probing::simulator::Simulator;
 
+/// What checkpointing of every block costs next to the others.
+pub(super) const EVERY_BLOCK: u32 = RECOMPUTING + 1;
+
 /// Most blocks that are looked at: as many as a request may name modules.
 const MOST_BLOCKS: usize = 64;
 
@@ -80,7 +83,7 @@ pub(super) fn candidates(
         change,
         found.len(),
         &json!("per_block"),
-        RECOMPUTING + 1,
+        EVERY_BLOCK,
     ));
     Ok(all)
 }

@@ -5,6 +5,7 @@
 
 mod candidates;
 mod checkpoints;
+mod combined;
 
 use serde_json::{Value, json};
 
@@ -111,11 +112,16 @@ fn suggestions(
     let mut found: Vec<(u32, Suggestion)> = Vec::new();
     let mut candidates = candidates::all(aim, observer)?;
     candidates.extend(checkpoints::candidates(aim, observer)?);
-    for candidate in candidates {
+    for candidate in &candidates {
         observer.tell(&format!("answering with {}", candidate.change));
-        if let Some(suggestion) = answered(engine, aim, &candidate, observer)? {
+        if let Some(suggestion) = answered(engine, aim, candidate, observer)? {
             found.push((candidate.price, suggestion));
         }
+    }
+    let ranks = aim.variant.parallel.world_size();
+    let fits = |(_, one): &(u32, Suggestion)| one.micro_batch > 0 && one.world_size == ranks;
+    if aim.at_once == 0 && !found.iter().any(fits) {
+        found.extend(combined::suggestions(engine, aim, &candidates, observer)?);
     }
     found.sort_by_key(|(price, suggestion)| {
         let Suggestion {
