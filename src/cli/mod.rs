@@ -52,6 +52,7 @@ use crate::device::sim;
 use crate::http;
 use crate::ops;
 use crate::report;
+use crate::worker::supervised;
 
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +87,9 @@ impl From<Outcome> for ExitCode {
 
 /// Runs the command that the process was started with. A service first does what is good for a process that stays.
 pub fn run(before_serving: fn()) -> ExitCode {
+    if let Some(code) = supervised::run_if_asked() {
+        return code;
+    }
     if let Some(folder) = folders::calibrations() {
         sim::look_in(folder);
     }

@@ -275,6 +275,7 @@ fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Hello), Wo
         program: &command.program,
         arguments: &command.arguments,
         environment: &environment,
+        starts_others: false,
         longest_answer: LONGEST,
         ending: ENDING,
     })?;

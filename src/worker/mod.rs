@@ -19,6 +19,7 @@ mod programs;
 pub mod protocol;
 mod recorder;
 mod room;
+pub(crate) mod supervised;
 mod supervisor;
 mod turn;
 

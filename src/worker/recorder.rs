@@ -165,6 +165,7 @@ impl Recorder {
             program: &command.python,
             arguments: &arguments,
             environment: &environment,
+            starts_others: true,
             longest_answer: LONGEST_ANSWER,
             ending: ENDING,
         })?;

@@ -56,6 +56,7 @@ impl WorkerCommand {
             program: &self.program,
             arguments: &self.arguments,
             environment: &[],
+            starts_others: false,
             longest_answer: LONGEST_ANSWER,
             ending: deadlines.end,
         }

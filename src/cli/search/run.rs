@@ -1,6 +1,6 @@
 //! One run of the command: its output, its time, its end, and the end of all that it started.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -18,7 +18,7 @@ use super::verdict::Rules;
 use super::wrong;
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
-use crate::worker::{Patience, reap};
+use crate::worker::{Patience, reap, supervised};
 
 /// How often a wait looks whether the run is over or somebody asked to stop.
 const POLL: Duration = Duration::from_millis(10);
@@ -64,17 +64,19 @@ pub(in crate::cli) struct Ran {
     pub(in crate::cli) heard: Heard,
 }
 
-/// A command by its words.
+/// A command by its words, supervised.
 pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, Trouble> {
     let (program, arguments) = words.split_first().ok_or_else(|| wrong("it is empty"))?;
-    let mut command = Command::new(program);
-    command.args(arguments);
-    Ok(command)
+    supervised::command(program, arguments).map_err(|error| cannot_start(program, &error))
+}
+
+fn cannot_start(program: &OsStr, error: &io::Error) -> Trouble {
+    wrong(format!("could not start `{}`: {error}", program.display()))
 }
 
 /// Runs a command to its end. What it says goes to stderr, unless it shall be quiet.
 ///
-/// It has a process group of its own, of which nothing is left when this returns: it would hold the device's memory.
+/// Nothing that it started is left when this returns: it would hold the device's memory.
 pub(in crate::cli) fn run(
     mut command: Command,
     rules: &Rules,
@@ -88,10 +90,7 @@ pub(in crate::cli) fn run(
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|error| {
-            let name = command.get_program().to_string_lossy();
-            wrong(format!("could not start `{name}`: {error}"))
-        })?;
+        .map_err(|error| cannot_start(command.get_program(), &error))?;
     let heard = Arc::new(Mutex::new(Heard::default()));
     let stdout = child.stdout.take().expect("stdout is piped");
     let stderr = child.stderr.take().expect("stderr is piped");
@@ -101,7 +100,8 @@ pub(in crate::cli) fn run(
     ];
     let pid = Pid::from_child(&child);
     let stopped = wait(pid, rules.patience, interrupted);
-    // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's.
+    // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's.
+    supervised::end_descendants(pid);
     // An error means that nothing is left.
     let _ = kill_process_group(pid, Signal::KILL);
     let mut ending = Patience::of(ENDING);

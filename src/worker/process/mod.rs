@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
+use super::supervised;
 use crate::bounded::shorten;
 
 pub(super) use line::{Line, read};
@@ -47,6 +48,8 @@ pub(super) struct Launch<'a> {
     pub(super) arguments: &'a [OsString],
     /// Variables besides those of this process.
     pub(super) environment: &'a [(OsString, OsString)],
+    /// Whether it may start processes of its own, which end with it.
+    pub(super) starts_others: bool,
     /// The longest line that it may write.
     pub(super) longest_answer: usize,
     /// How long it and the threads at its pipes are waited for once it was killed. A child that hangs in a driver dies only when
@@ -76,19 +79,27 @@ impl Running {
     /// Starts a child, which has a process group of its own: what it starts ends with it.
     pub(super) fn start(launch: &Launch<'_>) -> Result<Running, WorkerError> {
         let environment = launch.environment.iter().map(|(name, value)| (name, value));
-        let mut child = Command::new(launch.program)
-            .args(launch.arguments)
-            .envs(environment)
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|source| WorkerError::Spawn {
-                who: launch.who.clone(),
-                program: launch.program.to_owned(),
-                source,
-            })?;
+        let command = if launch.starts_others {
+            supervised::command(launch.program.as_os_str(), launch.arguments)
+        } else {
+            let mut command = Command::new(launch.program);
+            command.args(launch.arguments);
+            Ok(command)
+        };
+        let spawned = command.and_then(|mut command| {
+            command
+                .envs(environment)
+                .process_group(0)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+        });
+        let mut child = spawned.map_err(|source| WorkerError::Spawn {
+            who: launch.who.clone(),
+            program: launch.program.to_owned(),
+            source,
+        })?;
         let stdin = child.stdin.take().expect("stdin is piped");
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
@@ -222,8 +233,9 @@ impl Running {
         };
         self.orders = None;
         let mut patience = Patience::of(self.ending);
-        // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's. An error
+        // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's. An error
         // means that nothing is left of it.
+        supervised::end_descendants(Pid::from_child(&child));
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
         if reap(&mut child, &mut patience, MOMENT).is_none() {

@@ -243,15 +243,52 @@ fn assert_none_left(place: &Place) {
     }
 }
 
+/// Ways to start a process that outlives who started it: in the background, in a session of its own, and as a daemon.
+const LEAVERS: [&str; 3] = [
+    "sleep 600 & echo $! >> sleepers",
+    "rm -f left; setsid sh -c 'echo $$ | tee -a sleepers > left; exec sleep 600' & until grep -q . left; do :; done 2>/dev/null",
+    "rm -f left; (setsid -f sh -c 'echo $$ | tee -a sleepers > left; exec sleep 600'); until grep -q . left; do :; done 2>/dev/null",
+];
+
 #[test]
 fn what_a_run_leaves_behind_ends_with_it() {
-    let place = Place::new();
-    let script = "sleep 600 & echo $! >> sleepers; [ \"$1\" -le 3 ] || exit 9";
+    for leaver in LEAVERS {
+        let place = Place::new();
+        let script = format!("{leaver}; [ \"$1\" -le 3 ] || exit 9");
 
-    let output = search(&place, &["--oom-exit", "9", "--json"], script);
+        let output = search(&place, &["--oom-exit", "9", "--json"], &script);
 
-    assert_eq!(document(&output)["recommendation"]["micro_batch"], 3);
-    assert_none_left(&place);
+        assert_eq!(document(&output)["recommendation"]["micro_batch"], 3);
+        assert_none_left(&place);
+    }
+}
+
+#[test]
+fn what_a_run_started_ends_with_a_search_that_is_killed() {
+    for leaver in LEAVERS {
+        let place = Place::new();
+        place.write(
+            "script.sh",
+            &format!("echo $$ >> sleepers; {leaver}; echo hanging; sleep 600"),
+        );
+        let mut search = Process::new(env!("CARGO_BIN_EXE_batchfit"))
+            .current_dir(place.directory.path())
+            .env("HOME", place.directory.path())
+            .env_remove("XDG_DATA_HOME")
+            .args(["search", "--", "sh", "script.sh", "{batch}"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(search.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "hanging"));
+
+        search.kill().unwrap();
+        search.wait().unwrap();
+
+        assert_none_left(&place);
+    }
 }
 
 #[test]
