@@ -33,8 +33,11 @@ const MIGRATIONS: &str = "migrations";
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
-/// A rule of the simulator that it has too.
-const SHARED: &str = "crates/torch/src/ops/recurrent/sizes.rs";
+/// Rules of the simulator that it has too.
+const SHARED: [&str; 2] = [
+    "crates/torch/src/ops/recurrent/sizes.rs",
+    "src/device/cuda/cudnn/absent/stream_k.rs",
+];
 
 fn main() -> io::Result<()> {
     let sources = ["crates", "src"];
@@ -124,7 +127,7 @@ fn embed_virtual_gpu() -> io::Result<()> {
 fn compile(source: &Path, target: &str) -> io::Result<()> {
     let mut files = BTreeSet::new();
     collect(&Path::new(VIRTUAL_GPU).join("src"), &mut files)?;
-    files.insert(SHARED.into());
+    files.extend(SHARED.map(PathBuf::from));
     let rustc = said("RUSTC");
     let mut stamp = format!("{rustc} {target}\n");
     for file in files {

@@ -13,7 +13,7 @@ FIGURES = ("peak_allocated", "peak_reserved")
 def one(a, program, batch):
     with tempfile.TemporaryDirectory() as folder:
         measure, start = os.path.join(folder, "measure"), time.time()
-        env = dict(os.environ, MEASURE=measure, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", DS_BUILD_OPS="0", HF_HOME=os.path.join(folder, "hf"), WANDB_DISABLED="true",
+        env = dict(os.environ, MEASURE=measure, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", DS_BUILD_OPS="0", HF_HOME=os.path.join(folder, "hf"), WANDB_DISABLED="true", TORCHINDUCTOR_COMPILE_THREADS="1",
                    RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29000 + os.getpid() % 500 + int(start * 1e3) % 400))
         command = [a.batchfit, "run", "--on", a.on, "--steps", "0", "--", a.python, os.path.join(HERE, "programs", program + ".py"), "--batch", str(batch)]
         log = os.path.join(folder, "log")

@@ -65,7 +65,8 @@ class Types:
     """The C types of the crate's structures."""
 
     def __init__(self, text):
-        self.made, self.members = {}, {name: fields(body or alone) for name, body, alone in STRUCT.findall(text)}
+        # Threads make them, and all have to get the same.
+        self.lock, self.made, self.members = threading.RLock(), {}, {name: fields(body or alone) for name, body, alone in STRUCT.findall(text)}
 
     def c(self, kind):
         kind = ALIASES.get(kind, kind)
@@ -76,10 +77,11 @@ class Types:
         if array := re.fullmatch(r"\[(.*); (\d+)\]", kind):
             return self.c(array[1]) * int(array[2])
         kind = kind.split("::")[-1]
-        if kind not in self.made:
-            members = [(f"m{n}", self.c(member)) for n, (_, member) in enumerate(self.members[kind])]
-            self.made[kind] = type(kind, (ctypes.Structure,), {"_fields_": members})
-        return self.made[kind]
+        with self.lock:
+            if kind not in self.made:
+                members = [(f"m{n}", self.c(member)) for n, (_, member) in enumerate(self.members[kind])]
+                self.made[kind] = type(kind, (ctypes.Structure,), {"_fields_": members})
+            return self.made[kind]
 
 
 def functions(types, text):

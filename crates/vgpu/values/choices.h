@@ -8,7 +8,7 @@ namespace batchfit {
 // What an operator does with numbers that are not known.
 enum class Choice {
   None,         // its results are not known either
-  Counted,      // a result's size is a number that is read from the device: how many were found
+  Counted,      // sizes are numbers that are read from the device, of a result (how many were found) or in between
   One,          // an index among many: tokens, classes
   Several,      // different indices among many: experts, beams, candidates
   Order,        // a permutation
@@ -22,7 +22,8 @@ inline Choice choice_of(const std::string& name) {
       {"aten::unique_dim", Choice::Counted},       {"aten::unique_consecutive", Choice::Counted},
       {"aten::unique_dim_consecutive", Choice::Counted},
       {"aten::masked_select", Choice::Counted},    {"aten::bincount", Choice::Counted},     {"aten::repeat_interleave", Choice::Counted},
-      {"aten::_coalesce", Choice::Counted},        {"aten::multinomial", Choice::One},      {"aten::argmax", Choice::One},
+      {"aten::_coalesce", Choice::Counted},        {"aten::linalg_matrix_exp", Choice::Counted},
+      {"aten::multinomial", Choice::One},          {"aten::argmax", Choice::One},
       {"aten::argmin", Choice::One},               {"aten::max", Choice::One},              {"aten::min", Choice::One},
       {"aten::kthvalue", Choice::One},             {"aten::median", Choice::One},           {"aten::nanmedian", Choice::One},
       {"aten::mode", Choice::One},                 {"aten::topk", Choice::Several},         {"aten::sort", Choice::Order},
@@ -69,6 +70,18 @@ inline int64_t count_among(const std::string& name, int64_t total) {
 // An index among `n`. Ids that end a text lie at the ends of a vocabulary, and an untrained choice hardly ever falls on one of them: it
 // falls on the middle half.
 inline int64_t one_of(int64_t n) { return n < 32 ? draw() % n : n / 4 + draw() % (n / 2); }
+
+inline bool is_fillable(const Tensor& result) {
+  return result.defined() && is_plain(result) && result.scalar_type() == c10::kLong && result.numel() && span(result) <= SMALL_INTEGERS;
+}
+
+// Fills what `unique` says beside what is different: which of `found` each is, or how often each came among the `total` that there are.
+inline void fill_classes(const Tensor& result, int64_t found, int64_t total, bool is_which) {
+  if (!is_fillable(result) || !result.is_contiguous() || found <= 0) return;
+  int64_t *each = static_cast<int64_t*>(result.mutable_data_ptr()), n = result.numel();
+  for (int64_t i = 0; i < n; i++) each[i] = is_which ? i * found / n : (i + 1) * total / found - i * total / found;
+  mark_known(result, true);
+}
 
 // Fills a result's indices; `dim` is where they were looked for, among `n`.
 inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64_t n) {

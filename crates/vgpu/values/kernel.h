@@ -314,6 +314,7 @@ class Kernel final : public c10::OperatorKernel {
       During<int64_t> keeping(kept, choice_ == Choice::Kept ? args[0].toTensor().size(0) : kept);
       During<Reads> reading(reads, is_made_of_reads ? Reads::Zeros : name_ == "aten::normal" ? Reads::Truths : reads);
       run_real(op, keys, stack);
+      if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
     }
     for (const Tensor& tensor : written) {
       // The number that says whether gradients overflowed stays zero.
@@ -351,8 +352,14 @@ class Kernel final : public c10::OperatorKernel {
       return coalesced ? coalesced->size(1) : in._nnz();
     }
     if (kept < 0) assume("how many " + name_ + " finds");
+    return count_among(name_, total_of(args));
+  }
+
+  // Among how many.
+  int64_t total_of(const Stack& args) const {
+    const Tensor& in = args[0].toTensor();
     const bool along = dim_argument_ >= 0 && args[dim_argument_].isInt() && in.dim();
-    return count_among(name_, along ? in.size(args[dim_argument_].toInt()) : in.numel());
+    return along ? in.size(args[dim_argument_].toInt()) : in.numel();
   }
 
   // Coalescing depends on indices only: gradients of embeddings have known indices and unknown values.
@@ -376,8 +383,9 @@ class Kernel final : public c10::OperatorKernel {
       if (coalesced) copy_result(static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl())->indices(), *coalesced, true);
       return;
     }
-    if (!result.defined() || !is_plain(result) || result.scalar_type() != c10::kLong || span(result) > SMALL_INTEGERS) return;
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+    for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], args), total_of(args), i == 1);
+    if (!is_fillable(result)) return;
     if (choice_ == Choice::Counted) {
       if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
       return;

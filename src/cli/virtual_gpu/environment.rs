@@ -81,6 +81,8 @@ pub(super) fn set(
         .env("BATCHFIT_VGPU", folder.join(SESSION))
         // Kernels are loaded when they are first launched, which is never.
         .env("CUDA_MODULE_LOADING", "LAZY")
+        // Inductor keeps which kernels were fastest. Here none takes time: what it keeps would slow a training down later.
+        .env("TORCHINDUCTOR_CACHE_DIR", folder.join("inductor"))
         .env_remove("CUDA_VISIBLE_DEVICES");
     // DeepSpeed compiles its kernels for a GPU that it looks for with `nvcc`.
     default(command, "DS_BUILD_OPS", "0");

@@ -197,12 +197,12 @@ fn run(place: &Place, flags: &[&str], script: &str) -> Output {
 fn a_command_without_python_runs_as_ever_and_finds_the_virtual_gpu() {
     let place = Place::new();
 
-    let script = "echo $RANK/$WORLD_SIZE $DS_BUILD_OPS ${CUDA_VISIBLE_DEVICES-none}; ls \"$(dirname \"$BATCHFIT_VGPU\")\"; cp \"$BATCHFIT_VGPU\" session";
+    let script = "echo $RANK/$WORLD_SIZE $DS_BUILD_OPS ${CUDA_VISIBLE_DEVICES-none} ${TORCHINDUCTOR_CACHE_DIR#$(dirname \"$BATCHFIT_VGPU\")}; ls \"$(dirname \"$BATCHFIT_VGPU\")\"; cp \"$BATCHFIT_VGPU\" session";
     let output = run(&place, &["--gpus", "2", "--memory-limit", "4GiB"], script);
 
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.starts_with("0/2 0 none\n"), "{said}");
+    assert!(said.starts_with("0/2 0 none /inductor\n"), "{said}");
     for name in [
         "libcuda.so\n",
         "libcuda.so.1\n",

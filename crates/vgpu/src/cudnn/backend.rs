@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use super::convolution::{Convolution, Operation, Pass, Source, Tensor};
+use super::convolution::{Convolution, Operation, Said, Source, Tensor};
 use super::engine::{self, kind, name, of};
 use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, handle, is_deviceless, lock, real, refused, stand_in, stream_k};
 use crate::config;
@@ -37,7 +37,7 @@ pub(super) enum Kept {
     Tensor(Tensor),
     /// A convolution's stride, padding and dilation.
     Geometry([Vec<i64>; 3]),
-    Operation(Pass, Operation),
+    Operation(Operation, Said),
     Graph(Arc<Mutex<Tried>>),
     Heuristics(Option<Arc<Mutex<Tried>>>),
     /// The graph, and the place in the list of heuristics.
@@ -89,9 +89,9 @@ pub unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, to: *mut Opaq
         of::TENSOR => Kept::Tensor(Tensor::default()),
         of::CONVOLUTION => Kept::Geometry([const { Vec::new() }; 3]),
         // Forward, the weight's gradient, the input's.
-        10 => Kept::Operation(Pass::Forward, Operation::default()),
-        11 => Kept::Operation(Pass::GradWeight, Operation::default()),
-        12 => Kept::Operation(Pass::GradInput, Operation::default()),
+        10 => Kept::Operation(Operation::Forward, Said::default()),
+        11 => Kept::Operation(Operation::BackwardFilter, Said::default()),
+        12 => Kept::Operation(Operation::BackwardData, Said::default()),
         of::GRAPH => Kept::Graph(Arc::default()),
         of::HEURISTICS => Kept::Heuristics(None),
         of::CONFIGURATION => Kept::Configuration(None),

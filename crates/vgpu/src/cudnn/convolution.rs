@@ -8,13 +8,13 @@ use crate::channel;
 
 /// Which of an ordinary convolution's tensors is computed. Those of a transposed one are others: its result is the input of an ordinary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pass {
+pub enum Operation {
     /// `y` from `x` and `w`.
     Forward,
     /// `x` from `y` and `w`.
-    GradInput,
+    BackwardData,
     /// `w` from `x` and `y`.
-    GradWeight,
+    BackwardFilter,
 }
 
 /// What tensors hold, of the types of which there are recordings.
@@ -82,7 +82,7 @@ impl Tensor {
 
 /// What an operation's descriptor was told.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Operation {
+pub(super) struct Said {
     pub x: Tensor,
     pub w: Tensor,
     pub y: Tensor,
@@ -95,9 +95,9 @@ pub(super) struct Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
     /// What is computed.
-    pub pass: Pass,
+    pub operation: Operation,
     /// Of which type.
-    pub kind: Type,
+    pub dtype: Type,
     /// The input of an ordinary convolution.
     pub x: [u64; 5],
     /// Its weight: output channels, input channels of a group, and the kernel.
@@ -118,7 +118,7 @@ pub struct Convolution {
 
 impl Convolution {
     /// What an operation says; `None` of what there is no recording of.
-    pub(super) fn of(pass: Pass, said: &Operation) -> Option<Convolution> {
+    pub(super) fn of(pass: Operation, said: &Said) -> Option<Convolution> {
         let volumes = said.x.dimensions.len() == 5;
         let sides = |of: &[i64], depth: u64| -> Option<[u64; 3]> {
             let side = |at: usize| of.get(at).and_then(|side| u64::try_from(*side).ok()).filter(|side| *side < 1 << 32);
@@ -129,8 +129,8 @@ impl Convolution {
             return None;
         }
         Some(Convolution {
-            pass,
-            kind: Type::of(said.x.kind)?,
+            operation: pass,
+            dtype: Type::of(said.x.kind)?,
             x,
             w,
             y,
@@ -143,6 +143,11 @@ impl Convolution {
     }
 
     /// Groups of channels that do not mix.
+    /// Itself: what the simulator's convolutions are made of it.
+    pub(super) fn operands(&self) -> &Convolution {
+        self
+    }
+
     pub(super) fn groups(&self) -> u64 {
         self.x[1] / self.w[1]
     }
@@ -150,10 +155,10 @@ impl Convolution {
     /// The question about the layer that this may be a call of: an ordinary one, or a transposed one, which cuDNN cannot tell apart.
     fn question(&self, transposed: bool) -> String {
         let (of, to) = if transposed { (&self.y, &self.x) } else { (&self.x, &self.y) };
-        let pass = match (self.pass, transposed) {
-            (Pass::Forward, false) | (Pass::GradInput, true) => "forward",
-            (Pass::GradInput, false) | (Pass::Forward, true) => "grad_input",
-            (Pass::GradWeight, _) => "grad_weight",
+        let pass = match (self.operation, transposed) {
+            (Operation::Forward, false) | (Operation::BackwardData, true) => "forward",
+            (Operation::BackwardData, false) | (Operation::Forward, true) => "grad_input",
+            (Operation::BackwardFilter, _) => "grad_weight",
         };
         // What a transposed layer's output has beside what its input spreads to.
         let mut added = [0; 3];
@@ -168,7 +173,7 @@ impl Convolution {
         let fields = [
             "convolution".to_owned(),
             pass.to_owned(),
-            self.kind.name().to_owned(),
+            self.dtype.name().to_owned(),
             self.x[0].to_string(),
             of[1].to_string(),
             to[1].to_string(),
@@ -264,8 +269,8 @@ mod tests {
         Tensor { kind: 2, dimensions: dimensions.to_vec(), strides }
     }
 
-    fn operation(x: &[i64], w: &[i64], y: &[i64], channels_last: bool) -> Operation {
-        Operation {
+    fn operation(x: &[i64], w: &[i64], y: &[i64], channels_last: bool) -> Said {
+        Said {
             x: tensor(x, channels_last),
             w: tensor(w, channels_last),
             y: tensor(y, channels_last),
@@ -278,7 +283,7 @@ mod tests {
     #[test]
     fn a_question_names_the_layer() {
         let said = operation(&[8, 64, 32, 32], &[128, 32, 4, 4], &[8, 128, 16, 16], true);
-        let call = Convolution::of(Pass::GradInput, &said).unwrap();
+        let call = Convolution::of(Operation::BackwardData, &said).unwrap();
         let ordinary = "convolution\tgrad_input\tfloat16\t8\t64\t128\t2\t1,32,32\t1,4,4\t1,2,2\t0,1,1\t1,1,1\t0\t0,0,0\t0\t1";
         assert_eq!(call.question(false), ordinary);
         let transposed = "convolution\tforward\tfloat16\t8\t128\t64\t2\t1,16,16\t1,4,4\t1,2,2\t0,1,1\t1,1,1\t1\t0,0,0\t0\t1";
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn what_a_transposed_layer_adds_to_its_output_is_told() {
         let said = operation(&[1, 8, 32, 32], &[16, 8, 3, 3], &[1, 16, 16, 16], false);
-        let call = Convolution::of(Pass::GradInput, &said).unwrap();
+        let call = Convolution::of(Operation::BackwardData, &said).unwrap();
         assert!(call.question(true).contains("\t1\t0,1,1\t0\t0"), "{}", call.question(true));
         assert!(!call.channels_last);
     }
@@ -301,11 +306,11 @@ mod tests {
             ([8, 0, 32, 32], [128, 64, 4, 4], [8, 128, 16, 16]),
             ([8, 64, -1, 32], [128, 64, 4, 4], [8, 128, 16, 16]),
         ] {
-            assert_eq!(Convolution::of(Pass::Forward, &operation(&x, &w, &y, false)), None);
+            assert_eq!(Convolution::of(Operation::Forward, &operation(&x, &w, &y, false)), None);
         }
         let mut said = operation(&[8, 64, 32, 32], &[128, 64, 4, 4], &[8, 128, 16, 16], false);
         said.stride.clear();
-        assert_eq!(Convolution::of(Pass::Forward, &said), None);
+        assert_eq!(Convolution::of(Operation::Forward, &said), None);
     }
 
     #[test]

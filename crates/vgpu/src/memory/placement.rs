@@ -1,9 +1,11 @@
 //! Where the driver places allocations.
 //!
-//! It matters: PyTorch takes the free block of the lowest address among equals. Read off recorded segments of H100s and an H200: chunks of 32 MiB
-//! are handed out at falling addresses; what fits into a chunk's unused end goes there, the gap that was made last first; a request of 32 MiB or
-//! more takes whole chunks, and its unused end becomes a gap. What the context took first, for local memory of its threads, comes back when a
-//! kernel needs more of it, and is then filled from its lowest address on.
+//! It matters: PyTorch takes the free block of the lowest address among equals. Read off recorded segments of H100s and an H200: windows of
+//! whole chunks of 32 MiB are opened at the top of the highest hole that holds them, so mostly at falling addresses; what a window has left
+//! serves later requests, the lowest such gap first; a window goes with the last that is in it. What the context took first, for local memory
+//! of its threads, comes back when a kernel needs more of it. The simulator has the same rule, without contexts (Note [Simulated placement]).
+
+use std::collections::BTreeMap;
 
 /// What the driver takes of the addresses at a time.
 pub const CHUNK: u64 = 32 << 20;
@@ -19,99 +21,96 @@ const ABOVE: u64 = 3;
 /// The addresses of one device.
 #[derive(Debug)]
 pub struct Placement {
-    /// Where addresses fall, and to where, the highest first.
-    falling: Vec<Falling>,
-    /// Free ranges, the one made last at the end.
-    gaps: Vec<Gap>,
-    /// What the context keeps for local memory, as long as it does.
-    local: Option<Gap>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Falling {
-    low: u64,
     floor: u64,
+    top: u64,
+    /// By where they begin.
+    windows: BTreeMap<u64, Window>,
+    /// What is free of windows: where it begins and ends.
+    gaps: BTreeMap<u64, u64>,
+    /// Where the context keeps local memory, as long as it does.
+    local: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Gap {
-    start: u64,
-    bytes: u64,
-    /// Whether 32 MiB or more may begin within a chunk.
-    is_dense: bool,
-}
-
-impl Gap {
-    const fn of(start: u64, bytes: u64) -> Gap {
-        Gap { start, bytes, is_dense: false }
-    }
-
-    const fn end(self) -> u64 {
-        self.start + self.bytes
-    }
+#[derive(Debug)]
+struct Window {
+    end: u64,
+    /// Bytes of it that are in use.
+    taken: u64,
 }
 
 impl Placement {
     /// Of no device.
-    pub const NONE: Placement = Placement { falling: Vec::new(), gaps: Vec::new(), local: None };
+    pub const NONE: Placement = Placement { floor: 0, top: 0, windows: BTreeMap::new(), gaps: BTreeMap::new(), local: None };
 
     /// Nothing placed yet but what a context takes; addresses fall from `top` to `floor`, multiples of [`CHUNK`].
     pub fn between(floor: u64, top: u64) -> Self {
         let end = top - ABOVE * CHUNK;
-        let local = Gap { start: end - LEFT - LOCAL, bytes: LOCAL, is_dense: true };
-        let gaps = vec![Gap::of(top - LEFT_ABOVE, LEFT_ABOVE), Gap::of(end - LEFT, LEFT)];
-        Placement { falling: vec![Falling { low: local.start, floor }], gaps, local: Some(local) }
+        let local = end - LEFT - LOCAL;
+        let above = Window { end: top, taken: ABOVE * CHUNK - LEFT_ABOVE };
+        let windows = BTreeMap::from([(local, Window { end, taken: LOCAL }), (end, above)]);
+        let gaps = BTreeMap::from([(top - LEFT_ABOVE, top), (end - LEFT, end)]);
+        Placement { floor, top, windows, gaps, local: Some(local) }
     }
 
-    /// Gives back what the context kept for local memory. Nobody having taken the end of its last chunk, addresses fall through all of it.
+    /// Gives back what the context kept for local memory.
     pub fn give_local_back(&mut self) {
-        let Some(local) = self.local.take() else {
-            return;
-        };
-        let rest = Gap::of(local.end(), LEFT);
-        if let Some(at) = self.gaps.iter().position(|gap| *gap == rest) {
-            self.gaps.remove(at);
-            self.falling.insert(0, Falling { low: rest.end(), floor: local.start });
-        } else {
-            // What is left of chunks is filled before it.
-            self.gaps.insert(0, local);
+        if let Some(local) = self.local.take() {
+            self.free(local, LOCAL);
         }
     }
 
     /// Places `bytes`, a multiple of 2 MiB; `None` where there are no addresses left in one piece.
     pub fn place(&mut self, bytes: u64) -> Option<u64> {
-        let fits = |gap: &Gap| gap.bytes >= bytes && (bytes < CHUNK || gap.is_dense || gap.start.is_multiple_of(CHUNK));
-        if let Some(last) = self.gaps.iter().rposition(fits) {
-            let gap = &mut self.gaps[last];
-            let start = gap.start;
-            gap.start += bytes;
-            gap.bytes -= bytes;
-            if gap.bytes == 0 {
-                self.gaps.remove(last);
-            }
-            return Some(start);
+        let gap = self.gaps.iter().find(|(start, end)| *end - *start >= bytes).map(|(&start, &end)| (start, end));
+        let (start, end) = match gap {
+            Some(gap) => gap,
+            None => self.open(bytes.checked_next_multiple_of(CHUNK)?)?,
+        };
+        self.gaps.remove(&start);
+        if end > start + bytes {
+            self.gaps.insert(start + bytes, end);
         }
-        let whole = bytes.checked_next_multiple_of(CHUNK)?;
-        let has_room = |falling: &&mut Falling| falling.low - falling.floor >= whole;
-        let falling = self.falling.iter_mut().find(has_room)?;
-        falling.low -= whole;
-        let start = falling.low;
-        if whole > bytes {
-            self.gaps.push(Gap::of(start + bytes, whole - bytes));
-        }
+        self.around(start).1.taken += bytes;
         Some(start)
     }
 
-    /// Takes a range back: it joins the free ones beside it, and what is lowest is as if it had never been taken.
-    pub fn free(&mut self, start: u64, bytes: u64) {
-        let mut freed = Gap::of(start, bytes);
-        while let Some(beside) = self.gaps.iter().position(|gap| gap.end() == freed.start || freed.end() == gap.start) {
-            let gap = self.gaps.remove(beside);
-            freed = Gap { start: gap.start.min(freed.start), bytes: gap.bytes + freed.bytes, is_dense: gap.is_dense || freed.is_dense };
+    /// Opens a window.
+    fn open(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        let mut above = self.top;
+        for (&start, window) in self.windows.iter().rev() {
+            if above - window.end >= bytes {
+                break;
+            }
+            above = start;
         }
-        match self.falling.iter_mut().find(|falling| falling.low == freed.start) {
-            Some(falling) => falling.low = freed.end(),
-            None => self.gaps.push(freed),
+        let start = above.checked_sub(bytes).filter(|start| *start >= self.floor)?;
+        self.windows.insert(start, Window { end: above, taken: 0 });
+        Some((start, above))
+    }
+
+    fn around(&mut self, address: u64) -> (u64, &mut Window) {
+        let (&start, window) = self.windows.range_mut(..=address).next_back().expect("it was placed in a window");
+        (start, window)
+    }
+
+    /// Takes a range back: it joins the gaps beside it.
+    pub fn free(&mut self, start: u64, bytes: u64) {
+        let (first, window) = self.around(start);
+        window.taken -= bytes;
+        let (is_empty, last) = (window.taken == 0, window.end);
+        let (mut low, mut high) = (start, start + bytes);
+        if let Some((&before, &end)) = self.gaps.range(first..start).next_back()
+            && end == start
+        {
+            low = before;
+        }
+        if high < last {
+            high = self.gaps.remove(&high).unwrap_or(high);
+        }
+        self.gaps.insert(low, high);
+        if is_empty {
+            self.gaps.remove(&first);
+            self.windows.remove(&first);
         }
     }
 }
@@ -133,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn chunks_fall_and_their_ends_are_filled() {
+    fn windows_fall_and_their_ends_are_filled() {
         let mut memory = filled();
         assert_eq!(memory.place(20 * MIB), Some(LOW - CHUNK));
-        assert_eq!(memory.place(2 * MIB), Some(LOW - CHUNK + 20 * MIB));
         assert_eq!(memory.place(20 * MIB), Some(LOW - 2 * CHUNK));
-        // The gap made last comes first.
+        // The lowest gap comes first.
         assert_eq!(memory.place(2 * MIB), Some(LOW - 2 * CHUNK + 20 * MIB));
+        assert_eq!(memory.place(12 * MIB), Some(LOW - CHUNK + 20 * MIB));
     }
 
     #[test]
@@ -149,16 +148,16 @@ mod tests {
         for (start, bytes) in taken {
             memory.free(start, bytes);
         }
-        // All but the first chunk's gaps joined; what comes next is placed where the first was.
         assert_eq!(memory.place(20 * MIB), Some(LOW - CHUNK));
     }
 
     #[test]
-    fn what_is_whole_starts_at_a_chunk() {
+    fn a_hole_is_filled_from_its_top() {
         let mut memory = filled();
         assert_eq!(memory.place(34 * MIB), Some(LOW - 2 * CHUNK));
         assert_eq!(memory.place(CHUNK), Some(LOW - 3 * CHUNK));
-        assert_eq!(memory.place(30 * MIB), Some(LOW - 2 * CHUNK + 34 * MIB));
+        memory.free(LOW - 2 * CHUNK, 34 * MIB);
+        assert_eq!(memory.place(CHUNK), Some(LOW - CHUNK));
     }
 
     #[test]
@@ -172,8 +171,8 @@ mod tests {
         let mut memory = Placement::between(0, TOP);
         assert_eq!(memory.place(20 * MIB), Some(TOP - 24 * MIB));
         memory.give_local_back();
-        assert_eq!(memory.place(24 * MIB), Some(LOW + 12 * CHUNK));
-        assert_eq!(memory.place(64 * MIB), Some(LOW + 10 * CHUNK));
+        assert_eq!(memory.place(24 * MIB), Some(TOP - 4 * CHUNK));
+        assert_eq!(memory.place(64 * MIB), Some(TOP - 6 * CHUNK));
     }
 
     #[test]
@@ -181,7 +180,5 @@ mod tests {
         let mut memory = Placement::between(LOW - 2 * CHUNK, TOP);
         assert_eq!(memory.place(3 * CHUNK), None);
         assert_eq!(memory.place(u64::MAX - MIB + 1), None);
-        assert_eq!(memory.place(2 * CHUNK), Some(LOW - 2 * CHUNK));
-        assert_eq!(memory.place(26 * MIB), None);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::device::sim::Card;
 use crate::device::sim::workspaces::{of_spectra, of_winograd};
-use crate::program::{Architecture, Capability, Convolution, ConvolutionPass};
+use crate::program::{Architecture, Capability, Convolution, ConvolutionPass, Operation};
 use crate::shape::DType;
 use crate::units::Bytes;
 
@@ -373,3 +373,7 @@ fn of_a_product(call: &Convolution) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+#[path = "absent/stream_k/tests.rs"]
+mod stream_k_tests;

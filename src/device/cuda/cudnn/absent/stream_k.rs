@@ -1,7 +1,8 @@
 //! What a kernel keeps that splits sums over multiprocessors. See Note [Splits of a sum].
+//!
+//! The virtual GPU (`crates/vgpu`) compiles this file too, so it needs nothing but what its parent names.
 
-use crate::program::{Convolution, Operation};
-use crate::shape::DType;
+use super::{Convolution, DType, Operation};
 
 /// What of a card decides how sums are split.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,11 +73,11 @@ const COUNTER: u64 = 131;
 
 /// How a product is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Split {
+pub(super) struct Split {
     /// Tiles of clusters that are split.
     tiles: u64,
     /// Into how many parts each: one if none is.
-    parts: u64,
+    pub parts: u64,
 }
 
 impl Kernel {
@@ -157,9 +158,10 @@ impl Kernel {
     }
 
     /// The product of matrices that a convolution is to it.
-    fn product(&self, call: &Convolution) -> Product {
+    pub(super) fn product(&self, call: &Convolution) -> Product {
         let operands = call.operands();
-        let ([x, y, w], groups) = ([operands.x, operands.y, operands.w], call.groups.max(1));
+        let [x, y, w] = [operands.x, operands.y, operands.w];
+        let groups = (x[1] / w[1].max(1)).max(1);
         let pixels =
             |[samples, _, depth, height, width]: [u64; 5]| samples * depth * height * width;
         let taps = w[2] * w[3] * w[4];
@@ -198,7 +200,7 @@ impl Kernel {
         }
     }
 
-    fn split(&self, product: &Product, card: &Processor) -> Split {
+    pub(super) fn split(&self, product: &Product, card: &Processor) -> Split {
         let wave = clusters(card.multiprocessors, self.cluster[0] * self.cluster[1]);
         let (waves, tiles) = (product.clusters / wave, product.clusters % wave);
         let most = wave.checked_div(tiles).unwrap_or(0);
@@ -300,13 +302,10 @@ fn nodes(parts: u64) -> u64 {
 
 /// A convolution as a product of matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Product {
+pub(super) struct Product {
     tiles: u64,
     /// Tiles of clusters.
     clusters: u64,
     /// Steps of a tile's sum.
     steps: u64,
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,5 @@
-use super::*;
+use super::stream_k::{Kernel, Processor};
+use super::{Convolution, DType};
 use crate::device::sim::workspaces::parse_layer;
 use crate::program::ConvolutionPass;
 
