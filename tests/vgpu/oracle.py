@@ -5,7 +5,8 @@
 `calls`: a call of each operator, forward and backward; what the allocator is asked for, beside tests/golden/calls.
 `graphs`: three steps of each exported graph of tests/golden, the public cases among them; every request beside `batchfit program`
 and the peaks beside `batchfit probe` (tests/record/check_rules.py).
-`models`: three steps of the models of tests/models whose libraries are installed, as their own code has them; peaks beside `batchfit probe`.
+`models`: three steps of the models of tests/models whose libraries are installed, as their own code has them; peaks beside `batchfit probe`, and beside those
+that an H200 had (`card`).
 
 PYTHON has PyTorch 2.11. `--few` takes two minutes: the calls, and the public cases that are not large. oracle.json has patterns of what is
 known to differ, and why. Ends with 1 where anything else does.
@@ -103,17 +104,19 @@ def models(asked):
     answers = [asked.options.python, run, "answer", folder, "--no-fit", "--batchfit", asked.options.batchfit]
     subprocess.run(answers, env=asked.environment(), stdout=subprocess.DEVNULL, check=True)
 
-    def read(name):
-        rows = map(json.loads, (folder / name).read_text().splitlines())
-        return {(row["model"], row.get("precision"), row.get("batch")): row for row in rows}
+    def read(path):
+        rows = [row for row in map(json.loads, path.read_text().splitlines()) if "allocated" in row and not row.get("stub")]
+        return {"{model} {precision} {batch}".format(**row): [row["allocated"], row["reserved"]] for row in rows}
 
-    answered = read("answers.jsonl")
-    for key, row in read("recordings.jsonl").items():
-        answer = answered.get(key)
-        if answer and "allocated" in row and "allocated" in answer:
+    answered, on_card = read(folder / "answers.jsonl"), read(TESTS / "models/recordings.jsonl")
+    for name, peaks in read(folder / "recordings.jsonl").items():
+        if name in answered:
             asked.compared += 1
             # Simulations still have the loss of the step before; the loop of tests/models lets it go.
-            asked.beside("models {} {} {}".format(*key), [answer["allocated"], answer["reserved"]], [row["allocated"], row["reserved"]], 512)
+            asked.beside(f"models {name}", answered[name], peaks, 512)
+        if name in on_card:
+            asked.compared += 1
+            asked.beside(f"card {name}", peaks, on_card[name])
 
 
 PARTS = {"calls": calls, "graphs": graphs, "models": models}
