@@ -108,6 +108,9 @@ fn shortage_text(shortage: &Shortage, is_one_of_several: bool, style: &Style) ->
             style.width,
         );
     }
+    if let Some(module) = &shortage.module {
+        out += &paragraph("module    ", module, style.width);
+    }
     for (index, line) in shortage.stack.iter().enumerate() {
         let first = if index == 0 {
             "asked by  "

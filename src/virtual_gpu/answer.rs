@@ -133,6 +133,8 @@ pub struct Shortage {
     pub reserved_bytes: Option<u64>,
     /// The lines of the script that asked, the innermost first.
     pub stack: Vec<String>,
+    /// The module whose forward pass asked, `layers.3.mlp`, or whose gradients, `backward of layers.3.mlp`; null where that is not known.
+    pub module: Option<String>,
     /// What PyTorch said.
     pub message: Option<String>,
 }
@@ -423,6 +425,7 @@ impl Shortage {
             allocated_bytes: said.map(|it| it.allocated),
             reserved_bytes: said.map(|it| it.reserved),
             stack: said.map_or_else(Vec::new, |it| it.stack.clone()),
+            module: said.and_then(|it| it.module.clone()),
             message,
         }
     }

@@ -100,6 +100,8 @@ pub(super) struct SaidShortage {
     pub(super) allocated: u64,
     pub(super) reserved: u64,
     pub(super) stack: Vec<String>,
+    #[serde(default)]
+    pub(super) module: Option<String>,
 }
 
 /// An error that nobody caught.

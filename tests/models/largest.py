@@ -98,7 +98,7 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 def compare(name: str, model, binary: str, out: Path, file: TextIO) -> None:
     graph = out / "graphs" / f"{name}.json.gz"
-    if "LD_PRELOAD" in os.environ:
+    if one.ON_STUB:
         major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
         os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
     for precision in PRECISIONS:
@@ -123,7 +123,7 @@ def compare(name: str, model, binary: str, out: Path, file: TextIO) -> None:
             row["trained"] = {"finishes": finishes, "without_retries": calm}
         except Exception as error:  # Whatever a model or its library does wrong is the result.
             row.update(one.failure(error))
-        row.update(trials=len(seen), stub="LD_PRELOAD" in os.environ, seconds=round(time.monotonic() - begin, 1))
+        row.update(trials=len(seen), stub=one.ON_STUB, seconds=round(time.monotonic() - begin, 1))
         file.write(json.dumps(row) + "\n")
         file.flush()
 
@@ -179,7 +179,7 @@ def main() -> int:
             continue
         if not graph.exists() or lines.of(name) and name not in options.names:
             continue
-        if "LD_PRELOAD" in os.environ and uses_cudnn(graph):
+        if one.ON_STUB and uses_cudnn(graph):
             continue
         wanted.append(name)
     preload()

@@ -20,6 +20,10 @@ from zoo import Model
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.simplefilter("ignore")
 
+# A stub of the CUDA runtime is preloaded, and so is batchfit's virtual GPU, which computes what small tensors hold and has cuDNN.
+ON_VIRTUAL_GPU = "BATCHFIT_VGPU" in os.environ
+ON_STUB = "LD_PRELOAD" in os.environ and not ON_VIRTUAL_GPU
+
 AUTOCAST = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
 
@@ -67,8 +71,7 @@ def peaks(model: Model, precision: str, batch: int, limit: int | None = None) ->
     from batchfit.export.batches import parse_batch
     from batchfit.export.losses import with_loss
 
-    on_stub = "LD_PRELOAD" in os.environ
-    if on_stub:
+    if ON_STUB:
         torch.backends.cudnn.enabled = False
         without_packed_sequences()
     if limit is not None:
@@ -107,7 +110,7 @@ def peaks(model: Model, precision: str, batch: int, limit: int | None = None) ->
     card = torch.cuda.get_device_properties(0)
     return {
         "allocated": max(allocated), "reserved": max(reserved), "steps": allocated,
-        "retries": torch.cuda.memory_stats()["num_alloc_retries"], "compute": f"{card.major}.{card.minor}", "stub": on_stub,
+        "retries": torch.cuda.memory_stats()["num_alloc_retries"], "compute": f"{card.major}.{card.minor}", "stub": ON_STUB, "virtual": ON_VIRTUAL_GPU,
     }  # fmt: skip
 
 

@@ -69,8 +69,8 @@ def main() -> int:
             if truth and "allocated" in row:
                 off = [row[kind] / truth[kind] - 1 for kind in ("allocated", "reserved")]
                 rows.append((name, row, truth, *off))
-    for where, stub in (("a stub of the CUDA runtime", True), ("an H200", False)):
-        of = [row for row in rows if row[2].get("stub", False) == stub]
+    for where, *kind in (("a stub of the CUDA runtime", True, False), ("an H200", False, False), ("a virtual H200", False, True)):
+        of = [row for row in rows if [row[2].get("stub", False), row[2].get("virtual", False)] == kind]
         if not of:
             continue
         print(f"Peaks compared with PyTorch 2.11 on {where}, {len({row[0] for row in of})} models:\n")

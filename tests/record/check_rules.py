@@ -28,6 +28,8 @@ from typing import Any, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 PRECISIONS = ("fp32", "amp_bf16", "amp_fp16")
+# Seconds for one row: a virtual GPU's weights of a billion are made on the processor.
+PATIENCE = 120
 
 
 def graphs(paths: list[str]) -> list[tuple[str, str, str]]:
@@ -208,17 +210,23 @@ def only(ours: list[tuple[str, str]], theirs: list[str]) -> str:
 
 
 def sorted_frees(events: list[Any], key: Any) -> list[Any]:
-    """The same with each run of frees sorted."""
+    """The same with each run of frees sorted, but what was allocated last comes first: it may be a convolution's workspace."""
     result: list[Any] = []
     run_of: list[Any] = []
+
+    def end_run() -> None:
+        last = key(result[-1])[1:] if result else ""
+        result.extend(sorted(run_of, key=lambda event: (key(event)[1:] != last, key(event))))
+        run_of.clear()
+
     for event in events:
-        if key(event)[0] == "-" and key(event) != "-workspace":
+        if key(event)[0] == "-":
             run_of.append(event)
             continue
-        result += sorted(run_of, key=key)
-        run_of = []
+        end_run()
         result.append(event)
-    return result + sorted(run_of, key=key)
+    end_run()
+    return result
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------------
@@ -318,7 +326,7 @@ def main() -> int:
                     if (status or child.row is not None) and todo and time.monotonic() - begin < arguments.seconds:
                         start()
             for key in list(ready.get_map().values()):
-                if key.data.row is not None and time.monotonic() - key.data.since > 45:
+                if key.data.row is not None and time.monotonic() - key.data.since > PATIENCE:
                     key.data.process.kill()
     return report(done, len(rows), time.monotonic() - begin)
 

@@ -503,6 +503,6 @@ NETS = {
     "signals": Model(Signals, ["x=f32[B,8,16]", "y=f32[B,1]"], precisions=("fp32", "amp_fp16")),
     "transformer": Model(Transformer, ["x=f32[B,4,4,4]", "y=f32[B,1]"], precisions=("fp32",)),
     "waves": Model(Waves, ["x=f32[B,16]", "y=f32[B,1]"]),
-    "cells": Model(Cells, ["x=f32[B,3,16]", "y=f32[B,1]"], precisions=("fp32",)),
+    "cells": Model(Cells, ["x=f32[B,3,16]", "y=f32[B,1]"], precisions=("fp32", "amp_bf16")),
 }
 MODELS |= NETS

@@ -32,6 +32,35 @@ for step in range(int(sys.argv[2])):
         model(data)
 """
 
+BLOCKS = """
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 16384), torch.nn.Linear(16384, 16384)
+
+    def forward(self, x):
+        return self.down(self.up(x)).sum(-1, keepdim=True).expand(-1, 64)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+with torch.device("cuda"):
+    model = Net()
+model(torch.randn(4096, 64, device="cuda")).sum().backward()
+"""
+
 SOLVE = """
 import torch
 
@@ -71,8 +100,15 @@ class VirtualGpu(unittest.TestCase):
         self.assertEqual((done.returncode, answer["verdict"]), (3, "out_of_memory"), done.stderr)
         shortage = answer["out_of_memory"]
         self.assertIn("train.py:10", shortage["stack"][0])
+        self.assertIsNone(shortage["module"])
         self.assertIn("CUDA out of memory", shortage["message"])
         self.assertIn("memory-summary.txt", self.files)
+
+    def test_memory_that_runs_out_names_the_module(self):
+        for limit, module in [("2800MiB", "blocks.1.down"), ("3300MiB", "backward of blocks.1.down")]:
+            _, answer = self.run_it(flags=["--memory-limit", limit], text=BLOCKS)
+
+            self.assertEqual(answer["out_of_memory"]["module"], module, answer["out_of_memory"])
 
     def test_results_that_are_arguments_are_computed(self):
         done, answer = self.run_it(text=SOLVE)

@@ -383,6 +383,7 @@ def out_of_memory(device, requested, _total, free):
         allocated=allocated,
         reserved=reserved,
         stack=[place(frame) for frame in stack()[:DEEPEST]],
+        module=module_at_work(),
     )
     if FOLDER:
         write("memory-summary", torch.cuda.memory_summary(device))
@@ -535,12 +536,20 @@ torch.cuda._queued_calls.append((initialised, traceback.format_stack()))
 
 
 @quietly
-def load_values():
-    """What computes small tensors; without it a script may take other turns than on a card."""
-    path = os.path.join(HERE, "values.py")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            exec(compile(file.read(), path, "exec"), {"__name__": "batchfit_values", "__file__": path})
+def load(name):
+    """Runs a file beside this one; gives what it defines."""
+    path = os.path.join(HERE, name + ".py")
+    defined = {"__name__": f"batchfit_{name}", "__file__": path}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), defined)
+    return defined
 
 
-load_values()
+@quietly
+def module_at_work():
+    name = load("modules")["working"]()
+    return name and name[:LONGEST]
+
+
+# What computes small tensors; without it a script may take other turns than on a card.
+load("values")

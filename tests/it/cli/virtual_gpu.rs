@@ -105,7 +105,7 @@ fn memory_that_runs_out_is_told_with_the_lines_that_asked() {
     let lines = [
         "hello\t12\t0",
         START,
-        r#"report	{"kind": "out_of_memory", "phase": "step 1", "device": 0, "requested": 2147483648, "free": 1, "allocated": 21474836480, "reserved": 22548578304, "stack": ["train.py:31 forward", "train.py:90 <module>"]}"#,
+        r#"report	{"kind": "out_of_memory", "phase": "step 1", "device": 0, "requested": 2147483648, "free": 1, "allocated": 21474836480, "reserved": 22548578304, "stack": ["train.py:31 forward", "train.py:90 <module>"], "module": "layers.3.mlp"}"#,
         r#"report	{"kind": "error", "type": "OutOfMemoryError", "message": "CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory": true}"#,
         r#"report	{"kind": "end", "how": "exit", "steps": 0}"#,
     ];

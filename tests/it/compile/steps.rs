@@ -87,7 +87,7 @@ fn steps_with_look_ups_products_and_attention_allocate_and_free_what_pytorch_doe
 
 #[test]
 fn steps_on_volumes_signals_and_cells_allocate_and_free_what_pytorch_does() {
-    compare("nets/", 9);
+    compare("nets/", 10);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Convolutions through cuDNN, and PyTorch's own depthwise ones.
 
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Convolution, Resample};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
 use crate::shape::{Extent, MemoryFormat};
@@ -32,9 +32,22 @@ impl Eager {
             }
             let plane = self.unsqueeze(x, 2);
             let taps = self.unsqueeze(weight, 2);
-            let y = self.convolution(convolution, [&plane, &taps], bias, &planes)?;
+            let y = self.planes(convolution, [&plane, &taps], bias, &planes, true)?;
             return Ok(self.reshape(&y, y_shape));
         }
+        self.planes(convolution, [x, weight], bias, y_shape, false)
+    }
+
+    /// The same of planes and volumes. What was a signal is first made contiguous: it would look channels-last where it is
+    /// transposed (`at::_convolution`, `convolution_backward`).
+    fn planes(
+        &mut self,
+        convolution: &Convolution,
+        [x, weight]: [&Tensor; 2],
+        bias: Option<&Tensor>,
+        y_shape: &[Extent],
+        was_signal: bool,
+    ) -> Result<Tensor, Stop> {
         let bias = bias.map(|bias| self.low(bias));
         let weight = self.low(weight);
         let x = self.low(x);
@@ -58,7 +71,11 @@ impl Eager {
         for (side, length) in input[usize::from(!volumes)..].iter_mut().zip(&x.shape[2..]) {
             *side = fixed(length);
         }
-        let format = conv_format(&x, &weight);
+        let format = if was_signal {
+            weight.suggested_format()
+        } else {
+            conv_format(&x, &weight)
+        };
         let shape = ConvolutionShape {
             pass: ConvolutionPass::Forward,
             dtype: x.dtype,
@@ -93,7 +110,15 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
             };
-            eager.convolution_grads(shape, format, wants, gradient, saved)
+            let (x, weight) = (saved.get("input"), saved.get("weight"));
+            let dense_x = if wants[1] || was_signal {
+                eager.copy_in(x, format)
+            } else {
+                Tensor::clone(x)
+            };
+            // A signal's copy lives until the bias's gradient is there, too.
+            let _copy = was_signal.then(|| Tensor::clone(&dense_x));
+            eager.convolution_grads(shape, format, wants, gradient, [x, weight], dense_x)
         });
         Ok(y)
     }
@@ -104,15 +129,10 @@ impl Eager {
         format: MemoryFormat,
         wants: [bool; 3],
         gradient: &Tensor,
-        saved: &Saved,
+        [x, weight]: [&Tensor; 2],
+        dense_x: Tensor,
     ) -> Vec<Option<Tensor>> {
-        let (x, weight) = (saved.get("input"), saved.get("weight"));
         let own_kernel = runs_own_kernel(shape);
-        let dense_x = if wants[1] {
-            self.copy_in(x, format)
-        } else {
-            Tensor::clone(x)
-        };
         let dense = self.copy_in(gradient, format);
         let made = |eager: &mut Eager, like: &Tensor, format: MemoryFormat| {
             let strides = format.strides(&like.shape);
@@ -197,5 +217,49 @@ fn conv_format(x: &Tensor, weight: &Tensor) -> MemoryFormat {
         MemoryFormat::ChannelsLast
     } else {
         MemoryFormat::Contiguous
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::program::Capability;
+    use crate::shape::{DType, Window};
+
+    /// wav2vec2's convolution of positions, whose samples come with features last.
+    #[test]
+    fn a_transposed_signal_is_made_contiguous_and_its_weight_stays() {
+        let card = Capability {
+            compute: (9, 0),
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+        };
+        let mut eager = Eager::new(card, &Arc::default());
+        let [samples, features, length] = [4, 96, 49].map(Extent::fixed);
+        let rows = eager.empty(&[samples, length, features], DType::Float32);
+        let strides = [length * features, Extent::ONE, features];
+        let x = Tensor::new(rows.alias(vec![samples, features, length], strides.to_vec()));
+        let weight = [96, 24, 32].map(Extent::fixed);
+        let weight = Tensor::new(eager.empty(&weight, DType::Float32));
+        let window = Window {
+            padding: [0, 0, 16],
+            groups: 4,
+            ..Window::of([1, 32])
+        };
+        let y = [samples, features, Extent::fixed(50)];
+
+        eager
+            .convolution(&Convolution::Plain(window), [&x, &weight], None, &y)
+            .unwrap();
+
+        let tensors = eager.recorder().take_tensors();
+        assert_eq!(
+            tensors.len(),
+            5,
+            "two operands, a copy, the result, a workspace: {tensors:?}"
+        );
+        assert_eq!(tensors[2].size, tensors[0].size, "{tensors:?}");
     }
 }

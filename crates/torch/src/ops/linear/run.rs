@@ -115,13 +115,14 @@ impl Eager {
         let out = in_out(weight, layout).shape[1];
         let y = self.empty(&[x.shape[0], out], x.dtype);
         let by = in_out(weight, layout);
-        if let Some(bias) = bias {
+        // One feature or one result is no work for cuBLASLt (`addmm_out_cuda_impl` in `Blas.cpp`).
+        if has_bias && !by.shape.contains(&Extent::fixed(1)) {
             self.use_blas_lt();
-            self.launch(Kernel::MatMul, &[x, &by, bias], &[&y]);
         } else {
             self.use_blas();
-            self.launch(Kernel::MatMul, &[x, &by], &[&y]);
         }
+        let operands: Vec<&TensorBody> = [x, &by].into_iter().chain(bias.map(|it| &**it)).collect();
+        self.launch(Kernel::MatMul, &operands, &[&y]);
         let (x_shape, weight_shape) = (x.shape.clone(), weight.shape.clone());
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -198,14 +199,15 @@ mod tests {
     use crate::program::Capability;
     use crate::shape::DType;
 
+    const CARD: Capability = Capability {
+        compute: (9, 0),
+        multiprocessors: 132,
+        threads_per_multiprocessor: 2048,
+    };
+
     #[test]
     fn half_a_batch_goes_through_a_linear_layer() {
-        let card = Capability {
-            compute: (9, 0),
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
-        };
-        let mut eager = Eager::new(card, &Arc::default());
+        let mut eager = Eager::new(CARD, &Arc::default());
         let half = Extent::BATCH.floor_div(2).unwrap();
         let x =
             Tensor::new(eager.empty(&[half, Extent::fixed(3), Extent::fixed(8)], DType::Float32));
@@ -214,5 +216,26 @@ mod tests {
         let y = eager.linear(&x, &weight, None).unwrap();
 
         assert_eq!(*y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
+    }
+
+    #[test]
+    fn cublaslt_adds_a_bias_to_matrices_of_more_than_a_row_or_a_column() {
+        for (features, results, expected) in
+            [(64, 2, true), (64, 1, false), (1, 64, false), (2, 2, true)]
+        {
+            let mut eager = Eager::new(CARD, &Arc::default());
+            let [x, weight, bias] =
+                [&[8, features][..], &[results, features], &[results]].map(|lengths| {
+                    let lengths: Vec<_> = lengths.iter().copied().map(Extent::fixed).collect();
+                    Tensor::new(eager.empty(&lengths, DType::Float32))
+                });
+            eager.linear(&x, &weight, Some(&bias)).unwrap();
+            let sizes = format!("{:?}", eager.recorder().take_sizes());
+            assert_eq!(
+                sizes.contains("1048576"),
+                expected,
+                "{features} to {results}: {sizes}"
+            );
+        }
     }
 }

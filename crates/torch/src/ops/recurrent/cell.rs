@@ -125,8 +125,8 @@ impl Operator for RecurrentCell {
 }
 
 impl Eager {
-    /// `_thnn_fused_lstm_cell` and `_thnn_fused_gru_cell`: save both products and what the gates became. `state` is
-    /// the cell state of an LSTM, the hidden one of a GRU.
+    /// `_thnn_fused_lstm_cell` and `_thnn_fused_gru_cell`: save both products, the biases for gradients of gradients, and what
+    /// the gates became (`derivatives.yaml`). `state` is the cell state of an LSTM, the hidden one of a GRU.
     fn fused_cell(
         &mut self,
         kind: CellKind,
@@ -143,6 +143,10 @@ impl Eager {
             biases.map(|[_, second]| second),
         ];
         let mut draft = Draft::new(self, &inputs);
+        if let Some([first, second]) = biases {
+            draft.save(self, "hidden_bias", second)?;
+            draft.save(self, "input_bias", first)?;
+        }
         draft.save(self, "hidden_gates", recurrent)?;
         draft.save(self, "input_gates", input)?;
         draft.save(self, "state", state)?;

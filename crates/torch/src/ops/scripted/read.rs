@@ -52,8 +52,10 @@ pub(super) fn factors(args: &Arguments<'_>) -> Result<Found, String> {
     if args.always("alpha", 1.0).is_err() {
         holds.push("alpha");
     }
-    // A bias is added by cuBLASLt (`addmm_out_cuda_impl` in `Blas.cpp`).
-    if !holds.contains(&"beta") && args.shape(args.tensor("self")?).len() == 1 {
+    // A bias is added by cuBLASLt, but to one row or column (`addmm_out_cuda_impl` in `Blas.cpp`).
+    let is_one = |id| args.shape(id).contains(&Extent::fixed(1));
+    let adds_bias = args.shape(args.tensor("self")?).len() == 1;
+    if !holds.contains(&"beta") && adds_bias && !args.tensor("mat2").is_ok_and(is_one) {
         holds.push("lt");
     }
     Ok((Vec::new(), holds))

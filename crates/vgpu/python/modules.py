@@ -1,0 +1,75 @@
+"""Which module asks for memory, by the qualified name that the script's own model gives it. Run by hooks.py; looked at only when memory ran out.
+
+Of a forward pass, the innermost module whose code is running, which also holds where a checkpoint runs it again. Of a backward pass, the
+module whose parameters the running node of the graph uses; of nodes that use none, nobody knows it.
+"""
+
+import gc
+import sys
+
+import torch
+
+# Modules that wrap another, and are no part of its name.
+WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+
+# Nodes between a parameter and the product that uses it: transposed, cast by autocast, viewed.
+BETWEEN = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", "ToCopyBackward", "AccumulateGrad")
+DEEPEST = 4
+
+
+def working():
+    """`model.layers.3.mlp`, `backward of model.layers.3.mlp.down_proj`; None where it is not known."""
+    module = running(sys._getframe(1))
+    if module is not None:
+        return name_of(module)
+    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+    parameter = next(parameters(node), None) if node is not None else None
+    if parameter is None:
+        return None
+    owner = next((module for module in modules() if any(own is parameter for own in module._parameters.values())), None)
+    return None if owner is None else f"backward of {name_of(owner)}"
+
+
+def running(frame):
+    while frame is not None:
+        if "self" in frame.f_code.co_varnames:
+            found = frame.f_locals.get("self")
+            if is_module(found):
+                return found
+        frame = frame.f_back
+    return None
+
+
+def parameters(node, depth=DEEPEST):
+    """Those that a node of the graph uses, or casts and transposed ones of them."""
+    for below, _ in node.next_functions:
+        name = below.name() if below is not None else ""
+        if name.rpartition("::")[2].startswith(BETWEEN):
+            if hasattr(below, "variable"):
+                yield below.variable
+            elif depth:
+                yield from parameters(below, depth - 1)
+
+
+def is_module(found):
+    # Not `isinstance`, which asks an object what it would like to be.
+    return issubclass(type(found), torch.nn.Module)
+
+
+def modules():
+    return [found for found in gc.get_objects() if is_module(found)]
+
+
+def name_of(module):
+    """Its name in the outermost module that holds it; its class where it is that one."""
+    above = {}
+    for holder in modules():
+        for name, held in holder._modules.items():
+            above.setdefault(id(held), (name, holder))
+    names, seen, at = [], set(), module
+    while id(at) in above and id(at) not in seen:
+        seen.add(id(at))
+        name, at = above[id(at)]
+        if name not in WRAPPERS:
+            names.append(name)
+    return ".".join(reversed(names)) or type(module).__name__
