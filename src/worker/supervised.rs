@@ -177,7 +177,7 @@ fn descendants(root: i32) -> Vec<i32> {
     below
 }
 
-/// The state and the parent in a line of `/proc/PID/stat`, proc_pid_stat(5). The name before them may contain anything.
+/// The state and the parent in a line of `/proc/PID/stat` (`man 5 proc_pid_stat`). The name before them may contain anything.
 fn state_and_parent(stat: &str) -> Option<(char, i32)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
