@@ -24,6 +24,7 @@ pub use batchfit_step::{
     Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
 pub use huggingface::config_fields;
+pub(crate) use huggingface::hub::{assumed_tokens, assumed_tokens_of};
 pub(crate) use huggingface::of_another_library;
 pub use invalid::Invalid;
 pub(crate) use presets::is_of_transformers;

@@ -8,6 +8,7 @@ mod accumulation;
 mod bracket;
 mod buckets;
 pub mod conversation;
+mod edge;
 pub mod headroom;
 mod ranking;
 mod state;
@@ -15,6 +16,7 @@ mod throughput;
 
 pub use accumulation::{Plan, closest_plans, exact_plans, one_step, short_plans};
 pub use buckets::{OfLength, buckets, budget, padding};
+pub use edge::{Bisections, edge};
 pub use ranking::{Standing, rank};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};
 pub use throughput::{ENOUGH, Knee, Look, knee, smallest_enough, unbeaten};

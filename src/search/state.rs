@@ -6,15 +6,13 @@ use crate::probe::Course;
 /// No batch above this is proposed, whatever the caller's ceiling.
 pub const MAX_BATCH: u64 = 1 << 24;
 
-/// Most simulated probes. Galloping and bisecting for both goals take less.
-const SIMULATED_PROBES: u64 = 160;
 /// What is looked for by real probes, what decides first.
 const REAL_GOALS: [Goal; 3] = [
     Goal::FinishSteadily,
     Goal::Finish,
     Goal::FinishWithoutRetries,
 ];
-/// The first step of a search by simulated probes, or by real ones alone, is the guess divided by this.
+/// The first step of a search by real probes alone is the guess divided by this.
 const FIRST_STEPS: u64 = 16;
 
 /// What a batch can be good enough for. See Note [Two maxima].
@@ -115,25 +113,6 @@ struct Pursuit {
 }
 
 impl Search {
-    /// A search by simulated probes. `guess` need not be good.
-    ///
-    /// Takes 10 to 25 probes with a fair guess, and never more than 160.
-    pub fn simulated(guess: u64, ceiling: u64) -> Search {
-        let pursuits = [
-            Pursuit::new(Goal::Finish, Some(fair(guess)), ceiling),
-            Pursuit::new(Goal::FinishWithoutRetries, None, ceiling),
-            Pursuit::new(Goal::FinishSteadily, None, ceiling),
-        ];
-        let mut search = Search::of(pursuits, SIMULATED_PROBES);
-        search.wanted.retain(|goal| *goal != Goal::FinishSteadily);
-        search
-    }
-
-    /// A search by simulated probes for the largest steady batch, which is at most `largest`.
-    pub fn steady(largest: u64) -> Search {
-        Search::simulated(largest, largest).only(Goal::FinishSteadily)
-    }
-
     /// A search by at most `budget` real probes that expects `prediction` to be right.
     ///
     /// The recommendation depends on the steady maximum, so that comes first: the predicted

@@ -161,6 +161,14 @@ mod tests {
         Turn::take(directory, uuid, Duration::ZERO)
     }
 
+    /// As soon as it is free: until its program starts, a process that another test has just forked holds what this one has let go.
+    fn take_when_free(directory: &Path, mut meanwhile: impl FnMut()) -> Result<Turn, TurnError> {
+        Turn::take_while(directory, UUID, || {
+            meanwhile();
+            true
+        })
+    }
+
     #[test]
     fn a_gpu_has_one_holder_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
@@ -169,7 +177,7 @@ mod tests {
         let second = take(directory.path(), UUID).unwrap_err();
         let other_gpu = take(directory.path(), "GPU-1");
         drop(first);
-        let after = take(directory.path(), UUID);
+        let after = take_when_free(directory.path(), || ());
 
         let path = directory.path().join(format!("batchfit-{UUID}.lock"));
         assert!(matches!(&second, TurnError::Busy { path: held } if *held == path));
@@ -182,7 +190,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut first = Some(take(directory.path(), UUID).unwrap());
 
-        let second = Turn::take_while(directory.path(), UUID, || first.take().is_some());
+        let second = take_when_free(directory.path(), || drop(first.take()));
 
         assert!(second.unwrap().has_waited);
     }
@@ -197,7 +205,7 @@ mod tests {
 
         assert_eq!(mode & 0o777, MODE);
         fs::set_permissions(&file, Permissions::from_mode(0o444)).unwrap();
-        assert!(take(directory.path(), UUID).is_ok());
+        assert!(take_when_free(directory.path(), || ()).is_ok());
     }
 
     #[test]

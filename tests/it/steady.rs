@@ -134,3 +134,30 @@ fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
     println!("{table}");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Limits under which bisection from a guess ended at smaller batches than under smaller limits.
+#[test]
+fn a_larger_limit_never_lowers_the_largest_batch_without_retries() {
+    for (model, precision, card, from) in [
+        ("resnet18", "amp_fp16", "sim:rtx3090", 9278),
+        ("resnet18", "bf16", "sim:h200", 6548),
+        ("regnet_y_400mf", "amp_bf16", "sim:h200", 5634),
+    ] {
+        let without_retries: Vec<u64> = (0..8)
+            .map(|step| {
+                let request = json!({
+                    "model": {"preset": model},
+                    "training": {"precision": precision, "optimizer": "adafactor"},
+                    "device": card,
+                    "memory_limit": format!("{}MiB", from + 64 * step),
+                });
+                let request =
+                    Request::parse(RequestDocument::from(request), &sim::names()).unwrap();
+                let answered = engine().fit(&request, &|_| {}, &Arc::default());
+                answered.unwrap().recommendation.max_batch_without_retries
+            })
+            .collect();
+
+        assert!(without_retries.is_sorted(), "{model}: {without_retries:?}");
+    }
+}

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::contents::Contents;
+use super::what::Source;
 use super::{cards, files};
 use crate::bounded::clause;
 use crate::cli::arguments::{Course, Question};
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
+use crate::model::{assumed_tokens, assumed_tokens_of};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +66,10 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     for (flag, member, text) in sizes {
         let Some(text) = text.as_deref() else {
             continue;
+        };
+        let text = match member {
+            "seq_len" => &thousands(text),
+            _ => text,
         };
         match several(flag, text)? {
             Some(lengths) => put(flag, &["lengths", member], Some(lengths)),
@@ -261,7 +268,7 @@ fn sharded(
     }
     let types = types.into_iter().map(Value::from);
     let types = members.into_iter().map(str::to_owned).zip(types);
-    let types: serde_json::Map<String, Value> = types.collect();
+    let types: Map<String, Value> = types.collect();
     let policy = (!types.is_empty()).then_some(Value::Object(types));
     put(flag, "mixed_precision", policy);
     let offload = training.cpu_offload.then_some(Value::Bool(true));
@@ -284,7 +291,7 @@ pub(in crate::cli) fn members(
     };
     if text.is_empty() {
         // What nobody says is as usual.
-        let usual = Value::Object(serde_json::Map::new());
+        let usual = Value::Object(Map::new());
         return Ok(vec![Given::new(flag, &[part], usual)]);
     }
     let mut given = Vec::new();
@@ -450,6 +457,42 @@ fn checkpointing(text: &str) -> Value {
 /// A whole number; what is none stays text, and is refused where requests are read.
 fn number(text: Option<&str>) -> Option<Value> {
     text.map(whole)
+}
+
+/// The length that is asked about where no flag says one.
+pub(super) fn assumed_length(source: &Source, given: &[Given]) -> Option<Given> {
+    let says = |given: &Given| {
+        given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
+    };
+    if given.iter().any(says) {
+        return None;
+    }
+    let tokens = match source {
+        Source::Contents(Contents::Config(config)) => {
+            assumed_tokens(&serde_json::from_str(config).ok()?)
+        }
+        Source::Preset(name) => assumed_tokens_of(name),
+        Source::Contents(_) => None,
+    };
+    Some(Given::new(
+        "--seq-len",
+        &["model", "seq_len"],
+        Value::from(tokens?),
+    ))
+}
+
+/// With `8k` written out, which is 8,192 tokens.
+fn thousands(text: &str) -> String {
+    let separators = |of: char| ",-: ".contains(of);
+    let written_out = |part: &str| {
+        let number = part.trim_end_matches(separators);
+        let thousands: u64 = number.strip_suffix(['k', 'K'])?.parse().ok()?;
+        let tokens = thousands.checked_mul(1024)?;
+        Some(format!("{tokens}{}", &part[number.len()..]))
+    };
+    text.split_inclusive(separators)
+        .map(|part| written_out(part).unwrap_or_else(|| part.to_owned()))
+        .collect()
 }
 
 fn whole(text: &str) -> Value {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::arguments;
 use super::trouble::Trouble;
+use super::{arguments, output};
 use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Request, RequestDocument};
@@ -211,6 +211,13 @@ fn read_with(
         Some(document) => (again(question, document)?, None),
         None => source(question)?,
     };
+    if let Some(assumed) = flags::assumed_length(&source, &given) {
+        let tokens = &assumed.value;
+        output::note(&format!(
+            "samples are taken to have {tokens} tokens; `--seq-len` says otherwise"
+        ));
+        given.push(assumed);
+    }
     let graph = question
         .model
         .model

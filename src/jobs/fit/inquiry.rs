@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
-use crate::probe::Verdict;
-use crate::search::{Goal, Look, Prediction, Search};
+use crate::probe::{Course, Verdict};
+use crate::search::{Goal, Look};
 use crate::units::Bytes;
 
 use super::answer::Method;
-use super::maxima::{self, BESIDE_ONE, Maxima};
+use super::maxima::{self, Maxima};
 use super::probing::prober::{ProbeCache, Probed, StepTime};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net
 /// are the same to the byte from three micro-steps to 33.
 pub(super) const MOST_MICRO_STEPS: u32 = 4;
-/// Most simulated probes of a search for what leaves headroom; it takes ten or so.
-const PROBES_FOR_HEADROOM: u64 = 160;
 /// How far below the largest batch the growth of memory is measured, as a part of that batch.
 const SLOPE_PART: u64 = 16;
 
@@ -201,34 +199,13 @@ impl<'a, 'b> Inquiry<'a, 'b> {
 
     /// The largest batch of at most `highest` that leaves headroom in the simulation, or 0.
     fn simulated_safe(&mut self, highest: u64, micro_steps: u32) -> Result<u64, EngineError> {
-        if self.simulation_leaves_headroom(micro_steps, highest)? {
-            return Ok(highest);
-        }
-        let lacking = self.samples_lacking(micro_steps, highest)?;
-        let guess = highest.saturating_sub(lacking).max(1);
-        let goal = Goal::FinishSteadily;
-        let mut search =
-            Search::confirming(Prediction::all(guess), highest, PROBES_FOR_HEADROOM).only(goal);
-        search.record(highest, Verdict::OutOfMemory);
-        while let Some(batch) = search.next_batch() {
-            // With the headroom taken off the limit, a batch that needs it would not run.
-            let verdict = if self.simulation_leaves_headroom(micro_steps, batch)? {
-                Verdict::Fits
-            } else {
-                Verdict::OutOfMemory
-            };
-            search.record(batch, verdict);
-        }
-        let found = search.largest(goal).batch;
-        if found > 0 {
-            return Ok(found);
-        }
-        for batch in BESIDE_ONE.into_iter().filter(|batch| *batch < highest) {
-            if self.simulation_leaves_headroom(micro_steps, batch)? {
-                return Ok(batch);
-            }
-        }
-        Ok(0)
+        let (of_real, limit) = (self.headroom_of_real(), self.limit());
+        let cache = self.simulation(micro_steps);
+        let retries = cache.probe(highest)?.report.course() == Course::Steady;
+        let from = if retries { highest } else { 0 };
+        maxima::largest(cache, from, |cache, batch| {
+            Ok(batch <= highest && leaves_headroom(cache, of_real, limit, batch)?)
+        })
     }
 
     /// Whether the simulation is worth asking: not where real probes have found it wrong.
@@ -250,14 +227,8 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         micro_steps: u32,
         batch: u64,
     ) -> Result<bool, EngineError> {
-        let of_real = self.headroom_of_real();
-        let limit = self.limit();
-        let cache = self.simulation(micro_steps);
-        let headroom = match of_real {
-            Some(headroom) => headroom,
-            None => cache.probe(batch)?.headroom(limit),
-        };
-        cache.is_safe(headroom, limit, batch)
+        let (of_real, limit) = (self.headroom_of_real(), self.limit());
+        leaves_headroom(self.simulation(micro_steps), of_real, limit, batch)
     }
 
     /// What a real device says of it, where that was asked about this number of micro-steps at all.
@@ -307,6 +278,20 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         };
         Ok(over.0.div_ceil(per_sample.0.max(1)).max(1))
     }
+}
+
+/// Whether a batch leaves headroom in a simulation: as much as a real device wants, where there is one.
+fn leaves_headroom(
+    cache: &mut ProbeCache<'_>,
+    of_real: Option<Bytes>,
+    limit: Bytes,
+    batch: u64,
+) -> Result<bool, EngineError> {
+    let headroom = match of_real {
+        Some(headroom) => headroom,
+        None => cache.probe(batch)?.headroom(limit),
+    };
+    cache.is_safe(headroom, limit, batch)
 }
 
 /// How much the peak grows with a sample, around a batch.

@@ -1,10 +1,8 @@
 //! The maxima of one variant on one device.
 
-use std::collections::BTreeMap;
-
 use crate::jobs::EngineError;
-use crate::probe::{Evidence, Verdict};
-use crate::search::{Above, Agreement, Goal, MAX_BATCH, Prediction, Search};
+use crate::probe::{Course, Evidence};
+use crate::search::{Above, Agreement, Bisections, Goal, MAX_BATCH, Prediction, Search, edge};
 
 use super::probing::prober::ProbeCache;
 
@@ -13,17 +11,11 @@ use super::probing::prober::ProbeCache;
 const CONFIRMATIONS: u64 = 16;
 /// Most real probes of a fit without a simulation. Galloping and bisection to 2^24 take fewer.
 const REAL_PROBES: u64 = 64;
+/// Most simulated probes from above. Galloping and bisection from 2^24 take fewer.
+const DOWNWARD_PROBES: u64 = 64;
 /// Where a search by real probes alone begins: small enough to fail fast, large enough to be near most.
 pub(super) const FIRST_GUESS: u64 = 32;
-/// The batches that are tried where not even one sample fits. Memory is not monotone in the batch: for a single
-/// sample cuDNN may want more scratch memory than for a few.
-pub(super) const BESIDE_ONE: [u64; 5] = [2, 4, 8, 16, 32];
-
-/// Where simulated searches start, counted from the guess in steps.
-const STARTS: [i64; 5] = [0, 1, -1, 2, -2];
-/// How many such steps the guess is long: each is 4 %.
-const STEPS_TO_START: u64 = 25;
-/// Programs of more instructions are searched from one start only, because each probe of them takes tenths of a
+/// Programs of more instructions are bisected only once, because each probe of them takes tenths of a
 /// second. In what is so long no single block decides, so there are few holes.
 const LONG_PROGRAM: usize = 500_000;
 
@@ -40,64 +32,68 @@ pub(super) struct Maxima {
 }
 
 /// Finds the maxima by simulation alone.
-///
-/// Where there are holes, which edge a search comes to depends on where it starts. Several starts vote;
-/// three that agree at once are enough. See Note [Holes] in `search`.
 pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
-    let guess = guess(cache)?;
-    let outline = cache.outline(guess)?;
-    let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
-    let mut found: Vec<Maxima> = Vec::new();
-    for away in STARTS {
-        let distance = away.saturating_mul((guess / STEPS_TO_START).max(1).cast_signed());
-        let start = guess
-            .saturating_add_signed(distance)
-            .clamp(1, cache.ceiling());
-        let mut search = Search::simulated(start, cache.ceiling());
-        drive(&mut search, cache)?;
-        found.push(maxima(&search, cache.evidence()));
-        let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
-        if is_long || (found.len() == 3 && found.windows(2).all(agree)) {
-            break;
+    let is_met = |goal: Goal| {
+        move |cache: &mut ProbeCache<'_>, batch| {
+            Ok(goal.is_met_by(cache.probe(batch)?.report.course()))
         }
-    }
-    let without_retries = most_common(&found, |maxima| maxima.prediction.max_batch_without_retries);
-    let largest = most_common(&found, |maxima| maxima.prediction.max_batch);
-    let at_without_retries =
-        |maxima: &&Maxima| maxima.prediction.max_batch_without_retries == without_retries;
-    let without_retries_found = found
-        .iter()
-        .find(at_without_retries)
-        .expect("it is one of them");
-    let largest = largest.max(without_retries);
-    let (mut steady, mut at_ceiling) = (without_retries, without_retries_found.at_ceiling);
+    };
+    let max_batch = largest(cache, 0, is_met(Goal::Finish))?;
+    let without_retries = largest(cache, 0, is_met(Goal::FinishWithoutRetries))?;
+    let steady = if max_batch > without_retries {
+        largest(cache, max_batch, is_met(Goal::FinishSteadily))?
+    } else {
+        without_retries
+    };
     // Recordings do not say what a convolution takes that is refused its workspace.
-    if largest > without_retries && cache.evidence() != Evidence::Recorded {
-        let mut search = Search::steady(largest);
-        drive(&mut search, cache)?;
-        steady = steady.max(search.largest(Goal::FinishSteadily).batch);
-        at_ceiling = steady >= cache.ceiling().min(MAX_BATCH);
-    }
+    let steady = match cache.evidence() {
+        Evidence::Recorded => without_retries,
+        _ => steady,
+    };
     Ok(Maxima {
         prediction: Prediction {
-            max_batch: largest,
+            max_batch,
             max_batch_steady: steady,
             max_batch_without_retries: without_retries,
         },
-        at_ceiling,
-        ..*without_retries_found
+        evidence: cache.evidence(),
+        evidence_of_max: cache.evidence(),
+        at_ceiling: steady >= cache.ceiling().min(MAX_BATCH),
     })
 }
 
-/// What most searches found, and the smaller of two that as many found.
-fn most_common(found: &[Maxima], maximum: impl Fn(&Maxima) -> u64) -> u64 {
-    let mut votes = BTreeMap::new();
-    for maxima in found {
-        *votes.entry(maximum(maxima)).or_insert(0) += 1;
+/// The largest batch that `meets` something which no batch does whose tensors alone are larger than the limit.
+///
+/// What depends on retries is not monotone in the limit anyway, and has wide gaps: it is looked for from `from` downward, too.
+/// See Note [One tree for every limit] in `search`.
+pub(super) fn largest<'a>(
+    cache: &mut ProbeCache<'a>,
+    from: u64,
+    mut meets: impl FnMut(&mut ProbeCache<'a>, u64) -> Result<bool, EngineError>,
+) -> Result<u64, EngineError> {
+    let outline = cache.outline(1)?;
+    let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
+    let bisections = if is_long {
+        Bisections::One
+    } else {
+        Bisections::Four
+    };
+    let found = edge(cache.ceiling(), bisections, |batch| {
+        Ok(!cache.is_beyond(batch)? && meets(cache, batch)?)
+    })?;
+    let goal = Goal::FinishSteadily;
+    let mut downward = Search::probing(from, from, DOWNWARD_PROBES).only(goal);
+    while found < from
+        && let Some(batch) = downward.next_batch()
+    {
+        let course = if meets(cache, batch)? {
+            Course::Steady
+        } else {
+            Course::Stopped
+        };
+        downward.record(batch, course);
     }
-    // Of equals, `max_by_key` takes the last.
-    let most = votes.into_iter().rev().max_by_key(|(_, votes)| *votes);
-    most.map_or(0, |(batch, _)| batch)
+    Ok(found.max(downward.largest(goal).batch))
 }
 
 /// Has real probes confirm what was simulated, or find out what is true instead.
@@ -154,57 +150,4 @@ fn maxima(search: &Search, evidence: Evidence) -> Maxima {
         evidence_of_max: evidence,
         at_ceiling: steady.above == Above::Ceiling,
     }
-}
-
-/// Where the limit would be reached if memory grew as it does between small batches, less a little for what
-/// the allocator's fragments take.
-fn guess(cache: &mut ProbeCache<'_>) -> Result<u64, EngineError> {
-    let peak = |cache: &mut ProbeCache<'_>, batch| {
-        let report = &cache.probe(batch)?.report;
-        let fits = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
-        Ok::<_, EngineError>(fits.then_some(report.peak_allocated_bytes))
-    };
-    let limit = cache.limit().0;
-    let Some(of_one) = peak(cache, 1)? else {
-        let ceiling = cache.ceiling();
-        for batch in BESIDE_ONE.into_iter().filter(|batch| *batch <= ceiling) {
-            if peak(cache, batch)?.is_some() {
-                return Ok(batch);
-            }
-        }
-        return Ok(1);
-    };
-    // The further from one sample, the better what grows is told from what does not. Where an outline says that a
-    // batch is far from the limit, or beyond half of it, no probe has to.
-    let far = |cache: &mut ProbeCache<'_>, batch| {
-        let outline = cache.outline(batch)?;
-        Ok::<_, EngineError>(outline.map(|outline| outline.allocated.0 < limit / 2))
-    };
-    let (mut batch, mut peak_there) = (1, of_one);
-    let mut start = 1;
-    let ceiling = cache.ceiling();
-    while 2 * start <= ceiling && far(cache, 2 * start)? == Some(true) {
-        start *= 2;
-    }
-    while start > 1 && batch == 1 {
-        match peak(cache, start)? {
-            Some(there) => (batch, peak_there) = (start, there),
-            None => start /= 2,
-        }
-    }
-    while 2 * batch <= ceiling && (batch == 1 || far(cache, 2 * batch)? != Some(false)) {
-        match peak(cache, 2 * batch)? {
-            Some(next) if next < limit / 2 || batch == 1 => (batch, peak_there) = (2 * batch, next),
-            _ => break,
-        }
-    }
-    let grown = peak_there.saturating_sub(of_one);
-    if grown == 0 {
-        return Ok(batch);
-    }
-    let left = u128::from(limit.saturating_sub(peak_there));
-    let samples = left * u128::from(batch - 1) / u128::from(grown) * 97 / 100;
-    Ok(batch
-        .saturating_add(u64::try_from(samples).unwrap_or(ceiling))
-        .min(ceiling))
 }

@@ -214,12 +214,14 @@ pub async fn accuracy(
 
 /// What is learnt of an outcome, or why nothing is.
 fn learning(answer: &StoredRecommendation, told: &ToldOutcome) -> Result<Learning, Doubt> {
+    let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
     let of = Answered {
         micro_batch: answer.micro_batch.unsigned_abs(),
         peak_reserved: Bytes(answer.peak_reserved_bytes.unsigned_abs()),
         limit: Bytes(answer.limit_bytes.unsigned_abs()),
+        headroom: headroom.share,
+        retries: answer.micro_batch > answer.max_batch_without_retries,
     };
-    let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
     if answer.model_digest.is_empty() {
         return Err(Doubt::AnswerTooOld);
     }

@@ -90,6 +90,45 @@ static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     models().iter().map(preset).collect()
 });
 
+/// Members of a config that say how many tokens a model has room for.
+const ROOM_FOR_TOKENS: [&str; 4] = [
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+];
+
+/// Members of configs whose samples are more than tokens.
+const MORE_THAN_TOKENS: [&str; 4] = [
+    "image_size",
+    "vision_config",
+    "num_mel_bins",
+    "audio_config",
+];
+
+/// Most tokens that are assumed.
+const MOST_ASSUMED: u64 = 2048;
+
+/// The tokens of a sample that a person is taken to mean who does not say: as many as the config has room for, up to 2,048. Nothing
+/// for a config that does not say that its samples are tokens.
+pub(crate) fn assumed_tokens(config: &Value) -> Option<u64> {
+    let has = |name: &&str| config.get(name).is_some();
+    if !has(&"vocab_size") || MORE_THAN_TOKENS.iter().any(has) {
+        return None;
+    }
+    let room = ROOM_FOR_TOKENS
+        .iter()
+        .find_map(|name| config.get(name)?.as_u64())?;
+    // RoBERTa's 514 positions are room for 512.
+    Some((room / 8 * 8).min(MOST_ASSUMED))
+}
+
+/// The same for the preset of this name, where it has no length of its own.
+pub(crate) fn assumed_tokens_of(preset: &str) -> Option<u64> {
+    let open = find(preset).filter(|model| model.seq_len.is_none())?;
+    assumed_tokens(&open.config)
+}
+
 /// All models as presets.
 pub(in crate::model) fn presets() -> std::slice::Iter<'static, Preset> {
     PRESETS.iter()

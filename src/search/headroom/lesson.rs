@@ -23,6 +23,10 @@ pub struct Answered {
     pub peak_reserved: Bytes,
     /// What the allocator may reserve.
     pub limit: Bytes,
+    /// What it left free, at the least. Where its first steps retry, the peak fills the limit all the same.
+    pub headroom: Share,
+    /// Whether it predicts that the first steps retry.
+    pub retries: bool,
 }
 
 /// What somebody saw who trained by it.
@@ -157,15 +161,16 @@ impl Doubt {
 pub fn lesson(answered: &Answered, seen: &Seen) -> Result<Lesson, Doubt> {
     let refused = match seen.outcome {
         Outcome::Crashed => return Err(Doubt::Crashed),
-        Outcome::OutOfMemory | Outcome::FitsWithRetries => true,
-        Outcome::Fits => seen.retries.is_some_and(|retries| retries > 0),
+        Outcome::OutOfMemory => true,
+        Outcome::FitsWithRetries => !answered.retries,
+        Outcome::Fits => !answered.retries && seen.retries.is_some_and(|retries| retries > 0),
     };
     if seen.batch > answered.micro_batch {
         return Err(Doubt::LargerBatch);
     }
     if refused {
         let free = answered.limit.saturating_sub(answered.peak_reserved);
-        let free = Share::of(free, answered.limit);
+        let free = Share::of(free, answered.limit).max(answered.headroom);
         if free > CEILING {
             return Err(Doubt::OtherCause);
         }

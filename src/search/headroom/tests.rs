@@ -10,6 +10,8 @@ const ANSWER: Answered = Answered {
     micro_batch: 64,
     peak_reserved: Bytes(9_900),
     limit: Bytes(10_000),
+    headroom: Share(5_000),
+    retries: false,
 };
 
 fn seen(outcome: Outcome, peak: Option<u64>) -> Seen {
@@ -63,6 +65,21 @@ fn running_out_of_memory_needs_more_than_was_left_free() {
         ..seen(Outcome::OutOfMemory, None)
     };
     assert_eq!(lesson(&ANSWER, &smaller), more);
+}
+
+#[test]
+fn an_answer_whose_first_steps_retry_has_left_free_what_its_peak_does_not_show() {
+    let retrying = Answered {
+        peak_reserved: Bytes(9_999),
+        retries: true,
+        ..ANSWER
+    };
+
+    let gone = lesson(&retrying, &seen(Outcome::OutOfMemory, None));
+    let retried = lesson(&retrying, &seen(Outcome::FitsWithRetries, Some(9_999)));
+
+    assert_eq!(gone, Ok(Lesson::NeedsMoreThan(Share(5_000))));
+    assert_eq!(retried, Ok(Lesson::Needs(Share(0))));
 }
 
 #[test]

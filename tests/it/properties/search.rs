@@ -1,7 +1,11 @@
 //! The search over any pattern of verdicts, holes included, and the plans it ends in.
 
+use std::convert::Infallible;
+
 use batchfit::probe::Verdict;
-use batchfit::search::{Above, Agreement, Goal, Prediction, Search, exact_plans, short_plans};
+use batchfit::search::{
+    Above, Agreement, Bisections, Goal, Prediction, Search, edge, exact_plans, short_plans,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -25,12 +29,15 @@ fn monotone(without_retries: u64, hard: u64) -> impl Fn(u64) -> Verdict {
     }
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
-    prop_oneof![
-        2 => Just(Verdict::Fits),
-        1 => Just(Verdict::FitsWithRetries),
-        2 => Just(Verdict::OutOfMemory),
-    ]
+/// What an edge is found to be, and how many batches were asked about for it.
+fn counted(ceiling: u64, bisections: Bisections, meets: impl Fn(u64) -> bool) -> (u64, u64) {
+    let mut probes = 0;
+    let Ok(batch) = edge(ceiling, bisections, |batch| {
+        assert!((1..=ceiling).contains(&batch), "{batch}");
+        probes += 1;
+        Ok::<_, Infallible>(meets(batch))
+    });
+    (batch, probes)
 }
 
 /// A pair in order: the largest batch without retries and the largest.
@@ -41,38 +48,54 @@ fn maxima(ceiling: u64) -> impl Strategy<Value = (u64, u64)> {
 }
 
 proptest! {
-    /// Whatever fits and whatever does not, the simulated search ends, within its bound, at batches that
-    /// were seen to meet their goal beside one that does not.
+    /// Whatever fits and whatever does not, bisection ends at a batch that meets the goal beside one that does not, in
+    /// few probes.
     #[test]
-    fn simulated_search_ends_at_an_edge(verdicts in vec(verdict(), 1..800), guess in 0..2000_u64) {
-        let ceiling = verdicts.len() as u64;
-        let verdict = |batch: u64| verdicts[usize::try_from(batch).unwrap() - 1];
-        let mut search = Search::simulated(guess, ceiling);
+    fn an_edge_is_one(meets in vec(any::<bool>(), 1..800)) {
+        let ceiling = meets.len() as u64;
+        let meets = |batch: u64| meets[usize::try_from(batch).unwrap() - 1];
 
-        let probes = run(&mut search, verdict);
+        for bisections in [Bisections::One, Bisections::Four] {
+            let (batch, probes) = counted(ceiling, bisections, meets);
 
-        prop_assert!(probes <= 160);
-        for goal in GOALS {
-            let largest = search.largest(goal);
-            prop_assert!(largest.batch == 0 || goal.is_met_by(verdict(largest.batch).into()));
-            match largest.above {
-                Above::Refused => prop_assert!(!goal.is_met_by(verdict(largest.batch + 1).into())),
-                Above::Ceiling => prop_assert_eq!(largest.batch, ceiling),
-                Above::Unknown => prop_assert!(false, "{goal:?} ends at {largest:?} after {probes} probes"),
+            prop_assert!(batch == 0 || meets(batch));
+            prop_assert!(batch == ceiling || !meets(batch + 1));
+            prop_assert!(batch + 2 > ceiling.min(64) || !meets(batch + 2));
+            prop_assert!(probes <= 144, "{probes} probes");
+        }
+    }
+
+    /// What needs no more than a limit needs no more than a larger one: it never ends at a smaller batch, whatever the
+    /// memory over batches looks like.
+    #[test]
+    fn a_larger_limit_never_ends_at_a_smaller_batch(needed in vec(0..1000_u32, 1..600), mut limits in vec(0..1000_u32, 2..24)) {
+        // From noise alone to what grows almost evenly.
+        for growth in [0, 1, 4, 32] {
+            limits.sort_unstable();
+            let needs = |batch: u64| {
+                let grown = u32::try_from(batch).unwrap() * growth * 1000 / u32::try_from(needed.len()).unwrap();
+                (needed[usize::try_from(batch).unwrap() - 1] + grown) / (1 + growth)
+            };
+            for bisections in [Bisections::One, Bisections::Four] {
+                let found: Vec<u64> = limits
+                    .iter()
+                    .map(|limit| counted(needed.len() as u64, bisections, |batch| needs(batch) <= *limit).0)
+                    .collect();
+
+                prop_assert!(found.is_sorted(), "{found:?}");
             }
         }
     }
 
-    /// Where smaller always fits, both maxima are exact, whatever the guess.
+    /// Where smaller always fits, the edge is exact.
     #[test]
-    fn simulated_search_is_exact_without_holes((without_retries, hard) in maxima(1 << 22), guess in 0..1_u64 << 22) {
-        let mut search = Search::simulated(guess, 1 << 22);
+    fn an_edge_is_exact_without_holes(largest in 0..=1_u64 << 24, small in 0..100_u64) {
+        for largest in [largest, small] {
+            let (batch, probes) = counted(1 << 24, Bisections::Four, |batch| batch <= largest);
 
-        let probes = run(&mut search, monotone(without_retries, hard));
-
-        prop_assert_eq!(search.largest(Goal::Finish).batch, hard);
-        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, without_retries);
-        prop_assert!(probes <= 110, "{probes} probes");
+            prop_assert_eq!(batch, largest);
+            prop_assert!(probes <= 96, "{probes} probes");
+        }
     }
 
     /// A right prediction is confirmed by two real probes, both of them by four.
@@ -182,32 +205,9 @@ proptest! {
 #[test]
 fn an_edge_is_found_wherever_there_are_holes() {
     // PyTorch 2.11 on an H200, vit at 24 GiB: 312 and 313 retry, 314 and 315 do not.
-    let verdict = |batch| match batch {
-        ..=311 | 314 | 315 => Verdict::Fits,
-        312..=340 => Verdict::FitsWithRetries,
-        _ => Verdict::OutOfMemory,
-    };
-    for guess in [200, 300, 314, 340, 400] {
-        let mut search = Search::simulated(guess, 1 << 24);
+    let (batch, _) = counted(1 << 24, Bisections::Four, |batch| {
+        batch <= 311 || [314, 315].contains(&batch)
+    });
 
-        run(&mut search, verdict);
-
-        let largest = search.largest(Goal::FinishWithoutRetries);
-        assert!([311, 315].contains(&largest.batch), "{largest:?}");
-        assert_eq!(largest.above, Above::Refused);
-        assert_eq!(search.largest(Goal::Finish).batch, 340);
-    }
-}
-
-#[test]
-fn a_good_guess_keeps_simulated_probes_few() {
-    let mut few = Search::simulated(300, 1 << 24);
-    let mut many = Search::simulated(50_000, 1 << 24);
-
-    let probes = [
-        run(&mut few, monotone(180, 324)),
-        run(&mut many, monotone(48_766, 50_100)),
-    ];
-
-    assert_eq!(probes, [18, 26]);
+    assert!([311, 315].contains(&batch), "{batch}");
 }

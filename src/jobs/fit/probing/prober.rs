@@ -171,6 +171,8 @@ pub(in crate::jobs::fit) struct ProbeCache<'a> {
     kept: Kept,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), Probed>,
+    /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
+    outlined: BTreeMap<u32, (u64, u64)>,
 }
 
 impl<'a> ProbeCache<'a> {
@@ -189,6 +191,7 @@ impl<'a> ProbeCache<'a> {
             ceiling,
             kept: Kept::default(),
             seen: BTreeMap::new(),
+            outlined: BTreeMap::new(),
         }
     }
 
@@ -237,6 +240,24 @@ impl<'a> ProbeCache<'a> {
         batch: u64,
     ) -> Result<Option<Outline>, EngineError> {
         self.prober.outline(&self.variant, batch)
+    }
+
+    /// Whether no probe has to tell that `batch` runs out of memory: its tensors alone are larger than the limit.
+    pub(in crate::jobs::fit) fn is_beyond(&mut self, batch: u64) -> Result<bool, EngineError> {
+        let accumulation = self.accumulation();
+        let (within, beyond) = *self.outlined.entry(accumulation).or_insert((0, u64::MAX));
+        if batch <= within || batch >= beyond {
+            return Ok(batch >= beyond);
+        }
+        let outline = self.outline(batch)?;
+        let is_beyond = outline.is_some_and(|outline| outline.allocated > self.limit);
+        let known = if is_beyond {
+            (within, batch)
+        } else {
+            (batch, beyond)
+        };
+        self.outlined.insert(accumulation, known);
+        Ok(is_beyond)
     }
 
     /// Bytes that a rank sends to others in a step.
