@@ -16,7 +16,7 @@ use crate::store::FitAnswer;
 /// Get the answer of a fit as text.
 ///
 /// What `batchfit fit --format` writes: `text` for people, `markdown` for an issue or a wiki, `env` for a shell to evaluate,
-/// `hf`, `lightning` and `accelerate` as the Python that these trainers take, and `python` as a loop in plain PyTorch. Where nothing fits there
+/// `hf`, `trl`, `lightning` and `accelerate` as the Python that these trainers take, and `python` as a loop in plain PyTorch. Where nothing fits there
 /// is no Python, and `env` is a line that fails. A trainer that has no words for what the answer depends on is refused.
 #[utoipa::path(get, path = "/v1/fits/{id}/formats/{format}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id"),

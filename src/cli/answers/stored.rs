@@ -25,6 +25,7 @@ pub(in crate::cli) fn stored(
         Format::Json => true,
         Format::Env
         | Format::Hf
+        | Format::Trl
         | Format::Lightning
         | Format::Accelerate
         | Format::Python

@@ -290,6 +290,8 @@ pub(in crate::cli) enum Format {
     Env,
     /// `TrainingArguments` of Hugging Face's Trainer.
     Hf,
+    /// `SFTConfig` of TRL.
+    Trl,
     /// Lightning's Trainer.
     Lightning,
     /// Hugging Face's accelerate.
@@ -345,7 +347,7 @@ pub(in crate::cli) struct Fit {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(in crate::cli) struct Output {
-    /// text, json, env, hf, lightning, accelerate or markdown.
+    /// text, json, env, hf, trl, lightning, accelerate, python or markdown.
     #[arg(
         long,
         value_name = "FORMAT",

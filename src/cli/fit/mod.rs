@@ -91,7 +91,12 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
 fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), Trouble> {
     let holds_one = match format {
         Format::Text | Format::Json | Format::Markdown => false,
-        Format::Env | Format::Hf | Format::Lightning | Format::Accelerate | Format::Python => true,
+        Format::Env
+        | Format::Hf
+        | Format::Trl
+        | Format::Lightning
+        | Format::Accelerate
+        | Format::Python => true,
     };
     if holds_one && count > 1 {
         let problem = format!("{} holds one answer; {instead}", format.flag());
@@ -228,6 +233,7 @@ fn print(
         (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
         (Format::Env, ..) => snippet(Form::Env),
         (Format::Hf, ..) => snippet(Form::Hf),
+        (Format::Trl, ..) => snippet(Form::Trl),
         (Format::Lightning, ..) => snippet(Form::Lightning),
         (Format::Accelerate, ..) => snippet(Form::Accelerate),
         (Format::Python, ..) => snippet(Form::Python),

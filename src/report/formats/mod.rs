@@ -31,6 +31,8 @@ pub enum Form {
     Env,
     /// Hugging Face's Trainer.
     Hf,
+    /// TRL's SFTTrainer.
+    Trl,
     /// Lightning's Trainer.
     Lightning,
     /// Hugging Face's accelerate.
@@ -41,11 +43,12 @@ pub enum Form {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Form; 7] = [
+    pub const ALL: [Form; 8] = [
         Form::Text,
         Form::Markdown,
         Form::Env,
         Form::Hf,
+        Form::Trl,
         Form::Lightning,
         Form::Accelerate,
         Form::Python,
@@ -58,6 +61,7 @@ impl Form {
             Form::Markdown => "markdown",
             Form::Env => "env",
             Form::Hf => "hf",
+            Form::Trl => "trl",
             Form::Lightning => "lightning",
             Form::Accelerate => "accelerate",
             Form::Python => "python",
@@ -72,6 +76,7 @@ impl Form {
             Form::Markdown => return Ok(markdown(&[*answer])),
             Form::Env => return Ok(env(answer)),
             Form::Hf => snippets::HF,
+            Form::Trl => snippets::TRL,
             Form::Lightning => snippets::LIGHTNING,
             Form::Accelerate => snippets::ACCELERATE,
             Form::Python => snippets::PYTHON,

@@ -27,6 +27,8 @@ pub(super) const HF: Trainer = (
     include_str!("snippets/hf.txt"),
     Some(TO_DDP.split_at(3).0),
 );
+/// TRL 1.16, whose `SFTConfig` is a `TrainingArguments` with other defaults.
+pub(super) const TRL: Trainer = ("trl", HF.1, HF.2);
 /// Lightning 2.6.
 pub(super) const LIGHTNING: Trainer = (
     "lightning",
@@ -55,9 +57,15 @@ pub(super) fn written(
         beyond(name, &answer.variant(), known)?;
     }
     let model = &answer.request["model"];
-    if !model["loss_chunks"].is_null() {
+    if name == "trl" {
+        if !words.contains_key("seq_len") {
+            return Err("TRL trains language models, and the samples of this answer are no tokens: take --format hf".to_owned());
+        }
+        words.insert("trl", String::new());
+        words.extend((!model["loss_chunks"].is_null()).then(|| ("chunked", String::new())));
+    } else if !model["loss_chunks"].is_null() {
         return Err(format!(
-            "the answer computes the loss in {} chunks, for which no trainer has a word: write that loop over the hidden states, or ask without \
+            "the answer computes the loss in {} chunks, for which no trainer but TRL's has a word (--format trl): write that loop over the hidden states, or ask without \
              loss_chunks",
             model["loss_chunks"]
         ));
@@ -66,7 +74,7 @@ pub(super) fn written(
         return Err("the answer is for generate(), which no trainer calls: call model.generate(), or take --format json".to_owned());
     }
     let has = |words: &Words, word: &str| words.contains_key(word);
-    if name == "hf" && has(&words, "own") && words.remove("per_block").is_some() {
+    if ["hf", "trl"].contains(&name) && has(&words, "own") && words.remove("per_block").is_some() {
         words.insert("own_blocks", String::new());
     }
     let by_rule = has(&words, "fsdp2") && !has(&words, "units");
