@@ -111,11 +111,15 @@ def stack():
     return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)]
 
 
-def place(frame, with_code=False):
-    name = frame.f_code.co_filename
+def place(name, line, function, with_code=False):
     here = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else name
-    what = linecache.getline(name, frame.f_lineno).strip() if with_code else frame.f_code.co_name
-    return f"{here}:{frame.f_lineno} {what}"[-LONGEST:]
+    what = linecache.getline(name, line).strip() if with_code else function
+    return f"{here}:{line} {what}"[-LONGEST:]
+
+
+def spot(frame):
+    """What is left of a frame when it has gone on."""
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 @quietly
@@ -124,7 +128,7 @@ def doubt(size):
     where = stack()
     if not where:
         return say(f"doubt\t{size}")
-    said = place(where[0], True)
+    said = place(*spot(where[0]), True)
     # The line of a library that reads it, where it is not the script itself.
     inner = next((frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(NOT_A_READER)), where[0])
     if inner is not where[0]:
@@ -216,6 +220,7 @@ class Phases:
 
     def close(self, then=None):
         """Reports the innermost phase; another may take its place."""
+        highest.name()
         self.fold()
         self.close_kept(then)
 
@@ -382,12 +387,41 @@ def out_of_memory(device, requested, _total, free):
         free=free,
         allocated=allocated,
         reserved=reserved,
-        stack=[place(frame) for frame in stack()[:DEEPEST]],
-        module=module_at_work(),
+        stack=[place(*spot(frame)) for frame in stack()[:DEEPEST]],
+        module=modules["told"](modules["working"]()),
     )
     if FOLDER:
         write("memory-summary", torch.cuda.memory_summary(device))
         snapshot()
+
+
+class Highest:
+    """What was at work on each device when most was allocated."""
+
+    # A name is looked for among all objects: at the ends of so many phases that went higher, and at the very end.
+    MOST_LOOKS = 8
+
+    def __init__(self):
+        self.seen = {}  # device: the open phase, places, what was at work, and its name once that was looked for
+        self.looks = 0
+
+    @quietly
+    def rise(self, device):
+        if os.getpid() == PROCESS and phases.open:
+            self.seen[device] = [phases.open[-1], [spot(frame) for frame in stack()[:DEEPEST]], modules["working"](), None]
+
+    def name(self, is_last=False):
+        """Before what was at work is gone."""
+        for seen in self.seen.values():
+            if seen[2] is not None and (is_last or self.looks < self.MOST_LOOKS):
+                self.looks += 1
+                seen[3] = modules["told"](seen[2]) or seen[3]
+                seen[2] = None
+
+    def report(self):
+        self.name(True)
+        for device, (phase, places, _, module) in sorted(self.seen.items()):
+            report("peak", device=device, phase=phase[0], stack=[place(*one) for one in places], module=module and module[:LONGEST])
 
 
 def write(name, text):
@@ -441,6 +475,7 @@ def end(how):
     if torch.cuda.is_initialized():
         if how == "exit":
             phases.end(error is not None)
+        highest.report()
         if FOLDER and not os.path.exists(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle")):
             snapshot()
     report("end", how=how, steps=phases.steps)
@@ -510,7 +545,7 @@ def watch_modes():
 
 Phases.is_evaluating = property(lambda self: bool(self.open) and self.open[-1][0] == "evaluation")
 
-phases, steps = Phases(), Steps()
+phases, steps, highest = Phases(), Steps(), Highest()
 made = torch.optim.Optimizer.__init__
 
 
@@ -545,11 +580,9 @@ def load(name):
     return defined
 
 
-@quietly
-def module_at_work():
-    name = load("modules")["working"]()
-    return name and name[:LONGEST]
-
-
+modules = load("modules")
 # What computes small tensors; without it a script may take other turns than on a card.
-load("values")
+values = load("values")["library"]
+if values is not None:
+    rise = ctypes.CFUNCTYPE(None, ctypes.c_int)(highest.rise)
+    values.batchfit_values_on_peak(rise)

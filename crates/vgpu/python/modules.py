@@ -1,4 +1,5 @@
-"""Which module asks for memory, by the qualified name that the script's own model gives it. Run by hooks.py; looked at only when memory ran out.
+"""Which module asks for memory, by the qualified name that the script's own model gives it. Run by hooks.py; looked at when memory runs out, and
+when more is allocated than ever.
 
 Of a forward pass, the innermost module whose code is running, which also holds where a checkpoint runs it again. Of a backward pass, the
 module whose parameters the running node of the graph uses; of nodes that use none, nobody knows it.
@@ -6,6 +7,7 @@ module whose parameters the running node of the graph uses; of nodes that use no
 
 import gc
 import sys
+import weakref
 
 import torch
 
@@ -18,15 +20,20 @@ DEEPEST = 4
 
 
 def working():
+    """A reference to what is at work: a module whose code runs, or a parameter that the running node of a backward pass uses."""
+    found = running(sys._getframe(1))
+    if found is None:
+        node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+        found = next(parameters(node), None) if node is not None else None
+    return found if found is None else weakref.ref(found)
+
+
+def told(reference):
     """`model.layers.3.mlp`, `backward of model.layers.3.mlp.down_proj`; None where it is not known."""
-    module = running(sys._getframe(1))
-    if module is not None:
-        return name_of(module)
-    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
-    parameter = next(parameters(node), None) if node is not None else None
-    if parameter is None:
-        return None
-    owner = next((module for module in modules() if any(own is parameter for own in module._parameters.values())), None)
+    found = None if reference is None else reference()
+    if found is None or is_module(found):
+        return None if found is None else name_of(found)
+    owner = next((module for module in modules() if any(own is found for own in module._parameters.values())), None)
     return None if owner is None else f"backward of {name_of(owner)}"
 
 

@@ -3,6 +3,7 @@
 // Otherwise what it wrote is not known from then on.
 #pragma once
 #include "choices.h"
+#include "peak.h"
 
 namespace batchfit {
 
@@ -128,8 +129,11 @@ class Kernel final : public c10::OperatorKernel {
   static constexpr int MOST_FAILURES = 8;
 
   void run_real(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
-    InOperator inside;
-    real_.callBoxed(op, keys, stack);
+    {
+      InOperator inside;
+      real_.callBoxed(op, keys, stack);
+    }
+    look_at_peak();
   }
 
   c10::ArrayRef<IValue> results(const Stack* stack) const { return torch::jit::last(*stack, is_alias_.size()); }

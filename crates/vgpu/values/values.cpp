@@ -89,3 +89,8 @@ extern "C" __attribute__((visibility("default"))) int batchfit_values_install() 
   (void)listener;
   return wrap_all();
 }
+
+// Has this be called whenever more is allocated on a device than ever.
+extern "C" __attribute__((visibility("default"))) void batchfit_values_on_peak(void (*tell)(int)) {
+  batchfit::tell_peak.store(tell);
+}
