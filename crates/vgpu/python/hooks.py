@@ -88,7 +88,9 @@ def quietly(function):
 # Lines of the script ----------------------------------------------------------------------------------------------------------------
 
 _paths = sysconfig.get_paths()
-NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, "<"})
+# What `torch.compile` wrote is no part of it either.
+_compiled = os.path.abspath(os.environ.get("TORCHINDUCTOR_CACHE_DIR", HERE))
+NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, _compiled + os.sep, "<"})
 NOT_A_READER = (HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
 
 
@@ -103,12 +105,12 @@ def frames(frame):
 
 
 def stack():
-    """The script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
+    """At most so many of the script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
     own = [frame for frame in frames(sys._getframe(1)) if is_of_script(frame.f_code.co_filename)]
     if own:
-        return own
+        return own[:DEEPEST]
     main = sys._current_frames().get(threading.main_thread().ident)
-    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)]
+    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)][:DEEPEST]
 
 
 def place(name, line, function, with_code=False):
@@ -125,6 +127,8 @@ def spot(frame):
 @quietly
 def doubt(size):
     """Somebody reads bytes that were never computed."""
+    if any(frame.f_code.co_filename == torch.serialization.__file__ for frame in frames(sys._getframe(1))):
+        return  # They go to a file, and nothing hangs on them.
     where = stack()
     if not where:
         return say(f"doubt\t{size}")
@@ -263,7 +267,8 @@ class Phases:
         """All that is trained was updated once."""
         while len(self.open) > 1:  # what was taken for an evaluation was a part of the step
             self.fold()
-            _, of_devices = self.open.pop()
+            taken = self.open.pop()
+            taken[0], of_devices = f"step {self.steps + 1}", taken[1]
             kept = self.open[-1][1]
             for device, seen in of_devices.items():
                 before = kept.get(device, (0, 0))
@@ -377,6 +382,7 @@ def wrap_loaded():
 @quietly
 def out_of_memory(device, requested, _total, free):
     """Called by PyTorch's allocator before it raises, without its lock."""
+    module = modules["told"](modules["working"]())
     stats = phases.peaks.stats(device)
     allocated, reserved = (stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))
     report(
@@ -387,41 +393,12 @@ def out_of_memory(device, requested, _total, free):
         free=free,
         allocated=allocated,
         reserved=reserved,
-        stack=[place(*spot(frame)) for frame in stack()[:DEEPEST]],
-        module=modules["told"](modules["working"]()),
+        stack=[place(*spot(frame)) for frame in stack()],
+        module=module and module[:LONGEST],
     )
     if FOLDER:
         write("memory-summary", torch.cuda.memory_summary(device))
         snapshot()
-
-
-class Highest:
-    """What was at work on each device when most was allocated."""
-
-    # A name is looked for among all objects: at the ends of so many phases that went higher, and at the very end.
-    MOST_LOOKS = 8
-
-    def __init__(self):
-        self.seen = {}  # device: the open phase, places, what was at work, and its name once that was looked for
-        self.looks = 0
-
-    @quietly
-    def rise(self, device):
-        if os.getpid() == PROCESS and phases.open:
-            self.seen[device] = [phases.open[-1], [spot(frame) for frame in stack()[:DEEPEST]], modules["working"](), None]
-
-    def name(self, is_last=False):
-        """Before what was at work is gone."""
-        for seen in self.seen.values():
-            if seen[2] is not None and (is_last or self.looks < self.MOST_LOOKS):
-                self.looks += 1
-                seen[3] = modules["told"](seen[2]) or seen[3]
-                seen[2] = None
-
-    def report(self):
-        self.name(True)
-        for device, (phase, places, _, module) in sorted(self.seen.items()):
-            report("peak", device=device, phase=phase[0], stack=[place(*one) for one in places], module=module and module[:LONGEST])
 
 
 def write(name, text):
@@ -475,7 +452,8 @@ def end(how):
     if torch.cuda.is_initialized():
         if how == "exit":
             phases.end(error is not None)
-        highest.report()
+        for device, phase, places, name in highest.told():
+            report("peak", device=device, phase=phase, stack=[place(*one) for one in places], module=name and name[:LONGEST])
         if FOLDER and not os.path.exists(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle")):
             snapshot()
     report("end", how=how, steps=phases.steps)
@@ -523,7 +501,24 @@ def version(name):
     return str(getattr(sys.modules[name], "__version__", "?"))
 
 
+WITHOUT_GRADIENTS = tuple(os.path.join(os.path.dirname(torch.__file__), *path) for path in (("_dynamo", ""), ("_functorch", ""), ("utils", "checkpoint.py")))
+CALLS = {torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__}
+
+
+@quietly
+def first_operator():
+    """An operator begins on the GPU: the first one in a module's call begins the first forward pass. Hooks of all modules would tell, too, but
+    `torch.compile` warns of them and compiles otherwise."""
+    called = [frame for frame in frames(sys._getframe(1)) if frame.f_code in CALLS]
+    if called and os.getpid() == PROCESS:
+        values.batchfit_values_on_operator(None)
+        # Compiled graphs and checkpoints compute with gradients off what has some.
+        inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
+        phases.began(called[-1].f_locals["self"].training and (inside or torch.is_grad_enabled()))
+
+
 def first_forward(module, _args):
+    """The same where there are no values."""
     weight = next(module.parameters(), None)
     if weight is not None and weight.is_cuda and os.getpid() == PROCESS:
         forward.remove()
@@ -545,7 +540,7 @@ def watch_modes():
 
 Phases.is_evaluating = property(lambda self: bool(self.open) and self.open[-1][0] == "evaluation")
 
-phases, steps, highest = Phases(), Steps(), Highest()
+phases, steps = Phases(), Steps()
 made = torch.optim.Optimizer.__init__
 
 
@@ -557,7 +552,6 @@ def make(self, *args, **kwargs):
 
 torch.optim.Optimizer.__init__ = make
 register_optimizer_step_post_hook(steps.after)
-forward = register_module_forward_pre_hook(first_forward)
 watch_modes()
 threading.excepthook = of_thread(threading.excepthook)
 atexit.register(end, "exit")
@@ -581,8 +575,21 @@ def load(name):
 
 
 modules = load("modules")
+highest = modules["Highest"]()
 # What computes small tensors; without it a script may take other turns than on a card.
 values = load("values")["library"]
-if values is not None:
-    rise = ctypes.CFUNCTYPE(None, ctypes.c_int)(highest.rise)
-    values.batchfit_values_on_peak(rise)
+
+
+@quietly
+def rise(device):
+    """More is allocated than ever."""
+    if os.getpid() == PROCESS and phases.open:
+        highest.rise(device, phases.open[-1], [spot(frame) for frame in stack()])
+
+
+if values is None:
+    forward = register_module_forward_pre_hook(first_forward)
+else:
+    told = ctypes.CFUNCTYPE(None)(first_operator), ctypes.CFUNCTYPE(None, ctypes.c_int)(rise)
+    values.batchfit_values_on_operator(told[0])
+    values.batchfit_values_on_peak(told[1])

@@ -80,3 +80,28 @@ def name_of(module):
         if name not in WRAPPERS:
             names.append(name)
     return ".".join(reversed(names)) or type(module).__name__
+
+
+class Highest:
+    """What was at work on each device when most was allocated."""
+
+    # A name is looked for among all objects: at the ends of so many phases that went higher, and at the very end.
+    MOST_LOOKS = 8
+
+    def __init__(self):
+        self.seen = {}  # device: the open phase, whose name comes first, places, a reference to what was at work, and its name
+        self.looks = 0
+
+    def rise(self, device, phase, places):
+        self.seen[device] = [phase, places, working(), None]
+
+    def name(self, is_last=False):
+        """Before what was at work is gone."""
+        for seen in self.seen.values():
+            if seen[2] is not None and (is_last or self.looks < self.MOST_LOOKS):
+                self.looks += 1
+                seen[2:] = None, told(seen[2])
+
+    def told(self):
+        self.name(True)
+        return [(device, phase[0], places, name) for device, (phase, places, _, name) in sorted(self.seen.items())]

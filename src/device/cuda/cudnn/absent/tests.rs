@@ -4,8 +4,8 @@ use super::log::refused_engines;
 use super::*;
 use crate::device::cuda::cudnn::is_present;
 use crate::device::sim::Card;
-use crate::device::sim::workspaces::{Source, WorkspaceTable};
-use crate::program::ConvolutionLayer;
+use crate::device::sim::workspaces::{Source, WorkspaceTable, of_a_product};
+use crate::program::{ConvolutionLayer, ConvolutionPass};
 
 #[test]
 fn a_log_says_which_engines_were_refused_for_want_of_a_device() {
@@ -65,7 +65,7 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
         );
         assert!(may_be_refused(&call), "{line}");
         let given = of_engine(engine.parse().unwrap(), &call);
-        assert_eq!(given, Some(Bytes(bytes.parse().unwrap())), "{line}");
+        assert_eq!(given, Some(bytes.parse().unwrap()), "{line}");
     }
     // Nothing of the kind.
     let plain = crate::device::sim::workspaces::parse_layer("152,64,1,32,32,3,3,2,2,1,1,1,1,0");
@@ -93,8 +93,8 @@ fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
     };
     let given = |layer: ConvolutionLayer, pass| of_a_product(&layer.call(pass, DType::Float32, 32));
 
-    assert_eq!(given(layer, ConvolutionPass::Forward), Some(Bytes::ZERO));
-    let whole = Bytes(4 * 32 * 64 * 256);
+    assert_eq!(given(layer, ConvolutionPass::Forward), Some(0));
+    let whole = 4 * 32 * 64 * 256;
     assert_eq!(given(layer, ConvolutionPass::GradWeight), Some(whole));
     let strided = ConvolutionLayer {
         stride: [1, 2, 2],

@@ -1,4 +1,5 @@
-// Tells when more is allocated than ever, right after the operator that asked for it: what is at work then is at work at the peak.
+// What python/hooks.py is told of operators: each that begins, until it has heard enough, and when more is allocated than ever, right after the
+// operator that asked for it: what is at work then is at work at the peak.
 #pragma once
 #include "tensors.h"
 #include <c10/core/CachingDeviceAllocator.h>
@@ -7,8 +8,12 @@
 
 namespace batchfit {
 
-// Set by python/modules.py.
+inline std::atomic<void (*)()> tell_operator{nullptr};
 inline std::atomic<void (*)(int)> tell_peak{nullptr};
+
+inline void look_at_operator() {
+  if (auto* const tell = tell_operator.load(std::memory_order_relaxed)) tell();
+}
 
 inline void look_at_peak() {
 // Allocators say what they hold through the core library from then on.
