@@ -43,6 +43,12 @@ SCRIPTS = {
         lambda answer: (answer["verdict"], phases(answer), peak(answer), answer["findings"]["has_stacks"]),
         ("fits", ["start", "step 1", "step 2", "step 3"], ("step 1", "backward of 2.up", ["script.py:12", "script.py:15"]), True),
     ),
+    "who looks at the peak keeps nothing alive": (
+        "import torch, torch.nn as nn\nclass Chain(nn.Module):\n    def forward(self, x):\n        a = torch.relu(x)\n        b = torch.relu(a)\n        del a\n        return torch.relu(b)\n"
+        "x = torch.zeros(64 << 20, device='cuda')\nwith torch.no_grad():\n    Chain()(x)\n",
+        lambda answer: answer["peak_allocated_bytes"],
+        3 * (256 << 20),
+    ),
     "a compiled step begins where an eager one does, and nothing is compiled but the script's own": (
         BLOCKS + "import torch._dynamo.utils as u\nstep(torch.compile(model, backend='aot_eager'))\nassert u.counters['frames']['total'] == 1, u.counters\n",
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),

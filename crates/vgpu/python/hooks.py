@@ -514,7 +514,8 @@ def first_operator():
         values.batchfit_values_on_operator(None)
         # Compiled graphs and checkpoints compute with gradients off what has some.
         inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
-        phases.began(called[-1].f_locals["self"].training and (inside or torch.is_grad_enabled()))
+        module = modules["variable"](called[-1], "self")
+        phases.began(getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
 
 
 def first_forward(module, _args):

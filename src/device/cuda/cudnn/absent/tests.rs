@@ -31,7 +31,8 @@ i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 
 #[test]
 fn refused_engines_are_given_what_they_were_recorded_to_take() {
-    // Of an H100 with cuDNN 9.19, 2026-11-25 and 26: layer, pass, type, batch, engine and bytes.
+    // Of an H100 with cuDNN 9.19, 2026-11-25 and 26: layer, pass, type, batch, engine and bytes; the last by the peaks
+    // of Tacotron 2 on an H200 (`tests/models`).
     let recorded = "\
 152,64,1,32,32,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 3391488
 256,128,1,40,40,3,3,1,1,1,1,1,1,0 grad_weight float32 3 17 21307392
@@ -50,7 +51,8 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
 400,400,1,5,5,3,3,1,1,1,1,1,1,0 grad_input float16 2 7 30412800
 128,128,128,128,128,7,7,1,1,3,3,1,1,0,1 grad_weight bfloat16 12 16 2408448
 192,192,192,48,48,3,3,1,1,1,1,1,1,0,1 forward float16 100 5 0
-64,256,1,56,56,1,1,1,1,0,0,1,1,0 grad_weight float32 32 62 2097152";
+64,256,1,56,56,1,1,1,1,0,0,1,1,0 grad_weight float32 32 62 2097152
+64,80,1,1,60,1,5,1,1,0,2,1,1,0 grad_weight float32 16 18 173322240";
     for line in recorded.lines() {
         let [layer, pass, dtype, batch, engine, bytes] = *line.split(' ').collect::<Vec<_>>()
         else {

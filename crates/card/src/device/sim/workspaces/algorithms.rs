@@ -103,7 +103,7 @@ pub fn of_spectra(call: &Convolution) -> Option<u64> {
     let is_such = is_plain(call)
         && operands.operation == Operation::BackwardFilter
         && call.dtype == DType::Float32
-        && w[2..] == [1, 3, 3]
+        && matches!(w[2..], [1, 3, 3] | [1, 1, 5])
         && groups(call) == 1;
     is_such.then(|| {
         let [_, above, beside] = call.padding;
