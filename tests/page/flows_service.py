@@ -107,19 +107,21 @@ with open(f"{session['history']}/snapshot-{os.getpid()}.pickle", "wb") as file:
 """
 
 
-class Runs(Page):
-    def run_script(self, name):
-        command = ["run", "--on", "t4", "--database", self.server.database, "--quiet", "--", sys.executable, "-c", SCRIPT, name]
-        snapshot = GOLDEN / "snapshots/overrun.pickle.gz"
-        subprocess.run(list(map(str, [self.binary, *command, snapshot])), check=True, capture_output=True)
-        return self.server.call("/v1/runs")[1]["items"][0]["id"]
+def run_script(page, name):
+    """The id of a run that is stored where the service of all tests shows it."""
+    command = ["run", "--on", "t4", "--database", page.server.database, "--quiet", "--", sys.executable, "-c", SCRIPT, name]
+    snapshot = GOLDEN / "snapshots/overrun.pickle.gz"
+    subprocess.run(list(map(str, [page.binary, *command, snapshot])), check=True, capture_output=True)
+    return page.server.call("/v1/runs")[1]["items"][0]["id"]
 
+
+class Runs(Page):
     def test_a_run_is_shown_with_its_phases_and_its_step(self):
-        page, run = self.page, self.run_script(HOSTILE[0])
+        page, run = self.page, run_script(self, HOSTILE[0])
         self.go("#/runs")
         page.locator(f"a[href='#/run/{run}']").click()
         expect(page.get_by_role("heading", level=1)).to_contain_text("fits:")
-        expect(page.get_by_role("region", name="Phases").last).to_contain_text("2.00 GiB")
+        expect(page.get_by_role("region", name="Phases")).to_contain_text("2.00 GiB")
         expect(page.get_by_text("backward of layers.3", exact=True)).to_be_visible()
         expect(page.get_by_text(f"{HOSTILE[0]}:31 forward", exact=True)).to_be_visible()
         expect(page.get_by_role("region", name="Largest tensors")).to_be_visible()
@@ -232,7 +234,7 @@ class Hostile(Page):
 
 
 class Reachable(Page):
-    VIEWS = ["", LINK, "#/?model=nothing&device=sim:h200", "#/fits", "#/service"]
+    VIEWS = ["", LINK, "#/?model=nothing&device=sim:h200", "#/fits", "#/runs", "#/service"]
 
     def test_everything_is_reached_with_the_keyboard(self):
         page = self.page
@@ -268,7 +270,7 @@ class Reachable(Page):
 
     def test_axe_finds_nothing(self):
         fits = [self.ask(RESNET)["id"], self.ask({**RESNET, "training": {"precision": ["fp32", "amp_bf16"]}, "suggest": True})["id"]]
-        links = [*self.VIEWS, *(f"#/fit/{fit}" for fit in fits), "#/compare/" + "/".join(fits)]
+        links = [*self.VIEWS, *(f"#/fit/{fit}" for fit in fits), "#/compare/" + "/".join(fits), f"#/run/{run_script(self, 'train.py')}"]
         for scheme, width in (("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)):
             self.page.set_viewport_size({"width": width, "height": 800})
             self.page.emulate_media(color_scheme=scheme)

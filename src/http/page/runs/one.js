@@ -82,8 +82,8 @@ export default function RunView({ parts }) {
       ["Ended", moment(run.created_at)],
     ]} />
     <${Shortage} shortage=${answer.out_of_memory} />
-    ${phases.length > 0 && html`<section aria-label="Phases"><h2>Phases</h2>
-      <${Table} label="Phases" rows=${phases} columns=${["phase", "#peak allocated", "#peak reserved", "#left after"]} /></section>`}
+    ${phases.length > 0 && html`<h2>Phases</h2>
+      <${Table} label="Phases" rows=${phases} columns=${["phase", "#peak allocated", "#peak reserved", "#left after"]} />`}
     ${answer.at_peak && !answer.out_of_memory?.is_fatal && html`<section aria-label="The peak"><h2>Most is allocated in ${answer.at_peak.phase}</h2>
       <${AskedBy} ...${answer.at_peak} /></section>`}
     <${Guessed} answer=${answer} />
