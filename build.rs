@@ -34,8 +34,9 @@ const MIGRATIONS: &str = "migrations";
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
 /// Rules of the simulator that it has too.
-const SHARED: [&str; 2] = [
+const SHARED: [&str; 3] = [
     "crates/torch/src/ops/recurrent/sizes.rs",
+    "crates/card/src/device/sim/workspaces/algorithms.rs",
     "src/device/cuda/cudnn/absent/stream_k.rs",
 ];
 

@@ -50,9 +50,10 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Tr
                     fits,
                     probes,
                     requests,
+                    runs,
                 } = pruned;
                 format!(
-                    "dropped {fits} fits, {probes} probes and {requests} requests that ended more than {older_than_days} days \
+                    "dropped {fits} fits, {probes} probes, {runs} runs and {requests} requests that ended more than {older_than_days} days \
                      ago; `batchfit db vacuum` makes the file smaller\n"
                 )
             })
@@ -94,6 +95,7 @@ async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, StoreError> {
         all.fits += pruned.fits;
         all.probes += pruned.probes;
         all.requests += pruned.requests;
+        all.runs += pruned.runs;
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -103,7 +105,7 @@ fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
     let Checked {
         damage,
         behind,
-        rows: [fits, probes, recommendations],
+        rows: [fits, probes, recommendations, runs],
     } = checked;
     if !damage.is_empty() {
         let lines = damage.join("\n  ");
@@ -119,7 +121,7 @@ fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
         }
     };
     output::text(&format!(
-        "ok: {fits} fits, {probes} probes, {recommendations} recommendations; {behind}\n"
+        "ok: {fits} fits, {probes} probes, {recommendations} recommendations, {runs} runs; {behind}\n"
     ))?;
     Ok(Outcome::Answered)
 }

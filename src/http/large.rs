@@ -13,10 +13,14 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
+use super::uploads::decompress;
 use crate::bounded::is_cancelled;
 
 /// What is compressed before the next look at whether somebody still waits, in bytes: some 10 ms of work.
 const PART: usize = 1 << 20;
+
+/// The most that is decompressed of what is stored, in bytes.
+const MOST_STORED: usize = 128 << 20;
 
 /// Whether whoever asked reads gzip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +62,38 @@ pub(super) fn written(
     } else {
         plain
     };
+    Ok(answer(status, body, reads_gzip))
+}
+
+/// Gives JSON that is stored compressed, as whoever asked reads it. Not on the threads that serve connections.
+pub(super) fn stored(
+    packed: Vec<u8>,
+    ReadsGzip(reads_gzip): ReadsGzip,
+) -> Result<Response, Problem> {
+    if reads_gzip {
+        return Ok(answer(StatusCode::OK, packed, true));
+    }
+    match decompress(&packed, MOST_STORED)? {
+        Some(plain) => Ok(answer(StatusCode::OK, plain, false)),
+        None => Err(Problem::new(
+            Code::Internal,
+            format!(
+                "it is longer than {MOST_STORED} bytes, decompressed; ask with `Accept-Encoding: gzip`"
+            ),
+        )),
+    }
+}
+
+fn answer(status: StatusCode, body: Vec<u8>, is_gzip: bool) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    if reads_gzip {
+    if is_gzip {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
-    Ok(response)
+    response
 }
 
 /// As much of it as somebody waits for.

@@ -31,6 +31,7 @@ mod problem;
 mod problems;
 mod recommendations;
 mod replays;
+mod runs;
 mod searches;
 mod server;
 mod unpack;
@@ -176,6 +177,10 @@ fn routes() -> OpenApiRouter<App> {
         // What came of it?
         .routes(routes!(outcomes::create_outcome, outcomes::list_outcomes))
         .routes(routes!(outcomes::list_accuracy))
+        // What came of scripts on a virtual GPU?
+        .routes(routes!(runs::list_runs))
+        .routes(routes!(runs::get_run))
+        .routes(routes!(runs::get_run_step))
         // What can be asked about?
         .routes(routes!(devices::list_devices))
         .routes(routes!(cards::list_cards))

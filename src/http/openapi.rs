@@ -27,6 +27,7 @@ use utoipa::OpenApi;
         (name = "graphs", description = "Files that requests name by their digests."),
         (name = "replays", description = "What would this recording have taken?"),
         (name = "recommendations", description = "What has been found so far?"),
+        (name = "runs", description = "What came of scripts on a virtual GPU?"),
         (name = "catalogue", description = "What can be asked about?"),
         (name = "agents", description = "Who works on other machines?"),
         (name = "service", description = "Is the service well?"),

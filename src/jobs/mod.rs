@@ -25,6 +25,7 @@ mod queue;
 mod readiness;
 mod result;
 mod runner;
+mod runs;
 mod searches;
 mod uploads;
 mod validate;
@@ -56,6 +57,7 @@ pub use result::{
     AcrossRanks, Environment, Exactly, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit,
     LimitKind, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
 };
+pub use runs::record_run;
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 pub use validate::{invalid_variant, validate, validate_batch};

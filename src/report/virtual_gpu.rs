@@ -32,6 +32,15 @@ pub fn virtual_gpu(answer: &Answer, style: &Style) -> String {
         out += "\nPhases\n";
         out += &phases(answer, style);
     }
+    let is_fatal = |shortage: &Shortage| shortage.is_fatal;
+    if let Some(peak) = &answer.at_peak
+        && !answer.out_of_memory.as_ref().is_some_and(is_fatal)
+    {
+        let said = format!("Most is allocated in {}.", peak.phase);
+        out += "\n";
+        out += &paragraph("", &said, style.width);
+        out += &asked_by(peak.module.as_deref(), &peak.stack, style);
+    }
     if let Some(found) = &answer.findings {
         out += "\n";
         out += &findings(found, style);
@@ -108,19 +117,24 @@ fn shortage_text(shortage: &Shortage, is_one_of_several: bool, style: &Style) ->
             style.width,
         );
     }
-    if let Some(module) = &shortage.module {
-        out += &paragraph("module    ", module, style.width);
+    out += &asked_by(shortage.module.as_deref(), &shortage.stack, style);
+    if let Some(message) = &shortage.message {
+        out += &paragraph("", message, style.width);
     }
-    for (index, line) in shortage.stack.iter().enumerate() {
+    out
+}
+
+/// The module and the lines of the script that asked for memory.
+fn asked_by(module: Option<&str>, stack: &[String], style: &Style) -> String {
+    let module = module.map(|module| paragraph("module    ", module, style.width));
+    let mut out = module.unwrap_or_default();
+    for (index, line) in stack.iter().enumerate() {
         let first = if index == 0 {
             "asked by  "
         } else {
             "from      "
         };
         out += &paragraph(first, line, style.width);
-    }
-    if let Some(message) = &shortage.message {
-        out += &paragraph("", message, style.width);
     }
     out
 }

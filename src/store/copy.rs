@@ -10,7 +10,7 @@ use super::engine::{Connection, Link, Transaction};
 use super::{Db, StoreError, asking};
 
 /// The tables, those first to which others refer.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 19] = [
     "request",
     "fit",
     "probe",
@@ -29,19 +29,21 @@ const TABLES: [&str; 18] = [
     "teller",
     "outcome_count",
     "readiness",
+    "virtual_run",
 ];
 
 /// Tables with one row that is there from the start.
 const WITH_A_ROW: [&str; 2] = ["outcome_count", "readiness"];
 
 /// Tables whose rows SQLite numbers by itself: see Note [One text].
-const WITH_ROWID: [&str; 3] = ["fit", "probe", "upload_name"];
+const WITH_ROWID: [&str; 4] = ["fit", "probe", "upload_name", "virtual_run"];
 
 /// Columns whose numbers are given out, each once.
-const NUMBERED: [(&str, &str); 6] = [
+const NUMBERED: [(&str, &str); 7] = [
     ("fit", "number"),
     ("probe", "number"),
     ("upload_name", "number"),
+    ("virtual_run", "number"),
     ("recommendation", "number"),
     ("outcome", "number"),
     ("learnt", "id"),
@@ -395,6 +397,13 @@ mod tests {
             assert!(fit.is_some());
             assert_eq!(second.fit(id).await.unwrap(), fit);
             assert_eq!(third.fit(id).await.unwrap(), fit);
+        }
+        let run = first.virtual_run("run1").await.unwrap();
+        assert!(run.is_some());
+        let step = first.step_of_virtual_run("run1").await.unwrap();
+        for db in [&second, &third] {
+            assert_eq!(db.virtual_run("run1").await.unwrap(), run);
+            assert_eq!(db.step_of_virtual_run("run1").await.unwrap(), step);
         }
         let outcomes = first.outcomes("answer1", None, 9).await.unwrap();
         assert_eq!(outcomes.len(), 1);

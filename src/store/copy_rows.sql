@@ -18,3 +18,5 @@ INSERT INTO idempotency_key (owner, key, body, fit_id, created_at) VALUES ('', '
 INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at) VALUES ('a', 'node', 'i', '', '1', 'ready', '[]', 1, 2);
 INSERT INTO recommendation_gone (number) VALUES (9);
 UPDATE outcome_count SET doubted = 3;
+INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_reserved_bytes, batchfit_version, answer, step, created_at)
+VALUES ('run1', 'python train.py', 'h200', 1, 'fits', 'exact', 1000, 900, '0.1.0', '{"b":  1, "a": 2}', x'00ff', 1);

@@ -1,4 +1,4 @@
-//! What is remembered: fits, probes, recommendations, searches and uploads, in one SQLite file, or in PostgreSQL where several servers
+//! What is remembered: fits, probes, recommendations, searches, uploads and runs, in one SQLite file, or in PostgreSQL where several servers
 //! work on one queue.
 //!
 //! The only place with SQL. One function for each question, named after it; each is one statement or
@@ -27,6 +27,7 @@ mod time;
 mod trial;
 mod upkeep;
 mod upload;
+mod virtual_run;
 
 use std::io;
 use std::path::PathBuf;
@@ -67,6 +68,7 @@ pub use text::JsonText;
 pub use time::Time;
 pub use upkeep::{Checked, Pruned};
 pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
+pub use virtual_run::VirtualRun;
 
 use engine::{Pool, ask, open_postgres};
 use upkeep::{Place, make_private};

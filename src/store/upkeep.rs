@@ -9,6 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 use super::engine::{Pool, ask, is_postgres, open_postgres};
+use super::virtual_run::drop_old_runs;
 use super::{Db, StoreError, Time, asking, options};
 
 /// Who may read and write the database: requests and keys are nobody else's.
@@ -26,6 +27,8 @@ pub struct Pruned {
     pub probes: u64,
     /// Requests that nothing asks any more.
     pub requests: u64,
+    /// Scripts that ran on a virtual GPU.
+    pub runs: u64,
 }
 
 /// The state of a database.
@@ -35,8 +38,8 @@ pub struct Checked {
     pub damage: Vec<String>,
     /// How many migrations its tables are behind this program.
     pub behind: usize,
-    /// How many fits, probes and recommendations there are.
-    pub rows: [i64; 3],
+    /// How many fits, probes, recommendations and runs there are.
+    pub rows: [i64; 4],
 }
 
 /// Which file a database is, so that one that was put in its place is noticed.
@@ -155,6 +158,7 @@ impl Db {
             fits,
             probes,
             requests: 0,
+            runs: drop_old_runs(&mut transaction, (oldest, now), most).await?,
         };
         if gone > 0 {
             let requests = ask!(
@@ -230,7 +234,7 @@ impl Db {
         let pool = match &self.pool {
             Pool::Sqlite(pool) => pool,
             Pool::Postgres(pool) => {
-                let vacuum = "VACUUM (ANALYZE) fit, recommendation, probe, request, upload, upload_reference, observation, outcome";
+                let vacuum = "VACUUM (ANALYZE) fit, recommendation, probe, request, upload, upload_reference, observation, outcome, virtual_run";
                 let vacuumed = sqlx::query(vacuum).execute(pool).await;
                 return vacuumed.map(|_| ()).map_err(give_back);
             }
@@ -266,10 +270,11 @@ impl Db {
 }
 
 /// What is counted.
-const COUNTS: [&str; 3] = [
+const COUNTS: [&str; 4] = [
     "SELECT count(*) FROM fit",
     "SELECT count(*) FROM probe",
     "SELECT count(*) FROM recommendation",
+    "SELECT count(*) FROM virtual_run",
 ];
 
 /// Whether the tables are there, can be read, and are those of this version.
@@ -286,7 +291,7 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
         let mut checked = Checked {
             damage: Vec::new(),
             behind: super::POSTGRES.migrations.len(),
-            rows: [0; 3],
+            rows: [0; 4],
         };
         if count(there).await? == 0 {
             return Ok(checked);
@@ -336,7 +341,7 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         .await
         .and_then(|row| row.try_get::<i64, _>(0));
     let applied = usize::try_from(applied.unwrap_or(0)).unwrap_or(0);
-    let mut rows = [0; 3];
+    let mut rows = [0; 4];
     for (count, question) in rows.iter_mut().zip(COUNTS) {
         let counted = sqlx::query(question).fetch_one(&mut *connection).await;
         // Tables that are not there yet, or cannot be read.

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Ending;
-use super::events::{Heard, Process, SaidShortage};
+use super::events::{Heard, Process, SaidPeak, SaidShortage};
 use super::session::Session;
 use crate::probe::Verdict;
 use crate::replay::Findings;
 
 /// What came of a script on a virtual GPU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = RunAnswer)]
 pub struct Answer {
     /// What was run.
     pub command: Vec<String>,
@@ -44,6 +46,8 @@ pub struct Answer {
     /// What is left after each step more than after the one before it, from the second; null below four steps, or where it does not grow
     /// each time.
     pub growth_bytes_per_step: Option<u64>,
+    /// What asked for the last of the most that was allocated; null before PyTorch 2.9, and where a script was ended.
+    pub at_peak: Option<AtPeak>,
     /// The phases of that process on that device.
     pub phases: Vec<Phase>,
     /// Each process and device.
@@ -71,8 +75,9 @@ pub struct Answer {
 }
 
 /// How far to trust an answer, the best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = RunCertainty)]
 pub enum Certainty {
     /// Nothing was guessed, on a card that was measured.
     Exact,
@@ -85,7 +90,8 @@ pub enum Certainty {
 }
 
 /// A part of the run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunPhase)]
 pub struct Phase {
     /// `start`, `step 1`, `evaluation`, ...
     pub name: String,
@@ -99,8 +105,21 @@ pub struct Phase {
     pub reserved_bytes: u64,
 }
 
+/// What was at work when most was allocated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunAtPeak)]
+pub struct AtPeak {
+    /// The phase.
+    pub phase: String,
+    /// The module whose forward pass it was, `layers.3.mlp`, or whose gradients, `backward of layers.3.mlp`; null where that is not known.
+    pub module: Option<String>,
+    /// The lines of the script, the innermost first.
+    pub stack: Vec<String>,
+}
+
 /// What one process took of one device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunPeak)]
 pub struct Peak {
     /// The rank that its environment named.
     pub rank: Option<u64>,
@@ -115,7 +134,8 @@ pub struct Peak {
 }
 
 /// A request that was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunShortage)]
 pub struct Shortage {
     /// How often something was refused.
     pub times: u64,
@@ -140,7 +160,8 @@ pub struct Shortage {
 }
 
 /// Memory of the host, which a virtual GPU takes for real.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunHostMemory)]
 pub struct HostMemory {
     /// Most pinned and managed bytes of a process.
     pub peak_bytes: u64,
@@ -151,7 +172,8 @@ pub struct HostMemory {
 }
 
 /// A place in the script that read what was never computed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunDoubt)]
 pub struct Doubt {
     /// `train.py:12 if mask.any():`.
     pub line: String,
@@ -162,7 +184,8 @@ pub struct Doubt {
 }
 
 /// Something and how often.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunCounted)]
 pub struct Counted {
     /// What.
     pub what: String,
@@ -171,7 +194,8 @@ pub struct Counted {
 }
 
 /// Questions about convolutions, by how they were answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ToSchema)]
+#[schema(as = RunConvolutions)]
 pub struct Convolutions {
     /// As recorded on the card, at this batch or on either side of it.
     pub recorded: u64,
@@ -182,7 +206,8 @@ pub struct Convolutions {
 }
 
 /// What a program is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunVersions)]
 pub struct Versions {
     /// Python's.
     pub python: String,
@@ -232,6 +257,7 @@ impl Answer {
         let phases = phases_of(main, device);
         let retries = main.phases.iter().flat_map(|phase| &phase.devices);
         let retries = retries.map(|(.., retries)| *retries).max().unwrap_or(0);
+        let at_peak = main.peaks.iter().rfind(|peak| peak.device == device);
         let out_of_memory = shortage(&users, ending, says_out_of_memory);
         let verdict = match ending {
             Ending::Exit(0) if retries > 0 => Verdict::FitsWithRetries,
@@ -289,6 +315,7 @@ impl Answer {
             fragmentation_bytes: peak_allocated.map(|peak| peak_reserved.saturating_sub(peak)),
             retries,
             growth_bytes_per_step: growth(&phases),
+            at_peak: at_peak.cloned().map(AtPeak::from),
             phases,
             out_of_memory,
             host: HostMemory {
@@ -412,6 +439,16 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         (shortage.requested_bytes, shortage.reserved_bytes) = (Some(requested), Some(used));
     }
     Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
+}
+
+impl From<SaidPeak> for AtPeak {
+    fn from(said: SaidPeak) -> AtPeak {
+        AtPeak {
+            phase: said.phase,
+            module: said.module,
+            stack: said.stack,
+        }
+    }
 }
 
 impl Shortage {

@@ -46,6 +46,8 @@ pub(super) struct Process {
     pub(super) start: Option<Start>,
     pub(super) phases: Vec<SaidPhase>,
     pub(super) shortages: Vec<SaidShortage>,
+    /// One for each device.
+    pub(super) peaks: Vec<SaidPeak>,
     pub(super) error: Option<SaidError>,
     pub(super) steps: u64,
     /// Whether it was ended after the steps that were asked for.
@@ -68,6 +70,7 @@ enum Report {
     Start(Start),
     Phase(SaidPhase),
     OutOfMemory(SaidShortage),
+    Peak(SaidPeak),
     Error(SaidError),
     End { how: String, steps: u64 },
 }
@@ -101,6 +104,15 @@ pub(super) struct SaidShortage {
     pub(super) reserved: u64,
     pub(super) stack: Vec<String>,
     #[serde(default)]
+    pub(super) module: Option<String>,
+}
+
+/// What was at work when most was allocated on a device.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SaidPeak {
+    pub(super) device: u32,
+    pub(super) phase: String,
+    pub(super) stack: Vec<String>,
     pub(super) module: Option<String>,
 }
 
@@ -240,6 +252,10 @@ impl Process {
             Report::OutOfMemory(shortage) => {
                 self.shortages.truncate(MOST_NAMES - 1);
                 self.shortages.push(shortage);
+            }
+            Report::Peak(peak) => {
+                self.peaks.truncate(MOST_NAMES - 1);
+                self.peaks.push(peak);
             }
             Report::Error(error) => self.error = Some(error),
             Report::End { how, steps } => {

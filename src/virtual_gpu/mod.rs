@@ -12,7 +12,8 @@ mod oracle;
 mod session;
 
 pub use answer::{
-    Answer, Certainty, Convolutions, Counted, Doubt, HostMemory, Peak, Phase, Shortage, Versions,
+    Answer, AtPeak, Certainty, Convolutions, Counted, Doubt, HostMemory, Peak, Phase, Shortage,
+    Versions,
 };
 pub use carried::{NOT_CARRIED, is_carried, unpack};
 pub use events::{Heard, MOST_NAMES};

@@ -1,11 +1,13 @@
 """The queue and the history, keys, hostile names, and who reaches all of it."""
 import json
 import re
+import subprocess
+import sys
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from browser import key, service
+from browser import GOLDEN, key, service
 from case import LINK, RESNET, Page
 
 HOSTILE = [
@@ -85,6 +87,46 @@ class Fits(Page):
             expect(table).to_contain_text("not found on this machine")
             own.kill()
             expect(self.page.get_by_role("status")).to_contain_text("does not answer")
+
+
+# What the hooks of a script say, and the snapshot that they leave.
+SCRIPT = """
+import gzip, json, os, socket, sys
+session = dict(line.split(" ", 1) for line in open(os.environ["BATCHFIT_VGPU"]).read().splitlines() if " " in line)
+gib = 1 << 30
+said = [
+    {"kind": "start", "script": "train.py", "python": "3.12.1", "torch": "2.11.0", "cuda": "13.0", "cudnn": 91900, "allocator": "", "modules": {}},
+    {"kind": "phase", "name": "step 1", "steps": 1, "devices": [[0, 2 * gib, 3 * gib, gib, 3 * gib, 0]]},
+    {"kind": "peak", "device": 0, "phase": "step 1", "stack": [sys.argv[1] + ":31 forward"], "module": "backward of layers.3"},
+]
+to = socket.socket(socket.AF_UNIX)
+to.connect(session["socket"])
+to.sendall(f"hello\\t{os.getpid()}\\t\\n".encode() + "".join(f"report\\t{json.dumps(one)}\\n" for one in said).encode())
+with open(f"{session['history']}/snapshot-{os.getpid()}.pickle", "wb") as file:
+    file.write(gzip.open(sys.argv[2]).read())
+"""
+
+
+def run_script(page, name):
+    """The id of a run that is stored where the service of all tests shows it."""
+    command = ["run", "--on", "t4", "--database", page.server.database, "--quiet", "--", sys.executable, "-c", SCRIPT, name]
+    snapshot = GOLDEN / "snapshots/overrun.pickle.gz"
+    subprocess.run(list(map(str, [page.binary, *command, snapshot])), check=True, capture_output=True)
+    return page.server.call("/v1/runs")[1]["items"][0]["id"]
+
+
+class Runs(Page):
+    def test_a_run_is_shown_with_its_phases_and_its_step(self):
+        page, run = self.page, run_script(self, HOSTILE[0])
+        self.go("#/runs")
+        page.locator(f"a[href='#/run/{run}']").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("fits:")
+        expect(page.get_by_role("region", name="Phases")).to_contain_text("2.00 GiB")
+        expect(page.get_by_text("backward of layers.3", exact=True)).to_be_visible()
+        expect(page.get_by_text(f"{HOSTILE[0]}:31 forward", exact=True)).to_be_visible()
+        expect(page.get_by_role("region", name="Largest tensors")).to_be_visible()
+        expect(page.locator("main canvas").first).to_be_visible()
+        self.assertEqual(page.locator("main img, main script").count(), 0)
 
 
 class Keys(Page):
@@ -192,7 +234,7 @@ class Hostile(Page):
 
 
 class Reachable(Page):
-    VIEWS = ["", LINK, "#/?model=nothing&device=sim:h200", "#/fits", "#/service"]
+    VIEWS = ["", LINK, "#/?model=nothing&device=sim:h200", "#/fits", "#/runs", "#/service"]
 
     def test_everything_is_reached_with_the_keyboard(self):
         page = self.page
@@ -228,7 +270,7 @@ class Reachable(Page):
 
     def test_axe_finds_nothing(self):
         fits = [self.ask(RESNET)["id"], self.ask({**RESNET, "training": {"precision": ["fp32", "amp_bf16"]}, "suggest": True})["id"]]
-        links = [*self.VIEWS, *(f"#/fit/{fit}" for fit in fits), "#/compare/" + "/".join(fits)]
+        links = [*self.VIEWS, *(f"#/fit/{fit}" for fit in fits), "#/compare/" + "/".join(fits), f"#/run/{run_script(self, 'train.py')}"]
         for scheme, width in (("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)):
             self.page.set_viewport_size({"width": width, "height": 800})
             self.page.emulate_media(color_scheme=scheme)

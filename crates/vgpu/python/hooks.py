@@ -88,7 +88,9 @@ def quietly(function):
 # Lines of the script ----------------------------------------------------------------------------------------------------------------
 
 _paths = sysconfig.get_paths()
-NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, "<"})
+# What `torch.compile` wrote is no part of it either.
+_compiled = os.path.abspath(os.environ.get("TORCHINDUCTOR_CACHE_DIR", HERE))
+NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, _compiled + os.sep, "<"})
 NOT_A_READER = (HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
 
 
@@ -103,28 +105,34 @@ def frames(frame):
 
 
 def stack():
-    """The script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
+    """At most so many of the script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
     own = [frame for frame in frames(sys._getframe(1)) if is_of_script(frame.f_code.co_filename)]
     if own:
-        return own
+        return own[:DEEPEST]
     main = sys._current_frames().get(threading.main_thread().ident)
-    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)]
+    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)][:DEEPEST]
 
 
-def place(frame, with_code=False):
-    name = frame.f_code.co_filename
+def place(name, line, function, with_code=False):
     here = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else name
-    what = linecache.getline(name, frame.f_lineno).strip() if with_code else frame.f_code.co_name
-    return f"{here}:{frame.f_lineno} {what}"[-LONGEST:]
+    what = linecache.getline(name, line).strip() if with_code else function
+    return f"{here}:{line} {what}"[-LONGEST:]
+
+
+def spot(frame):
+    """What is left of a frame when it has gone on."""
+    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
 @quietly
 def doubt(size):
     """Somebody reads bytes that were never computed."""
+    if any(frame.f_code.co_filename == torch.serialization.__file__ for frame in frames(sys._getframe(1))):
+        return  # They go to a file, and nothing hangs on them.
     where = stack()
     if not where:
         return say(f"doubt\t{size}")
-    said = place(where[0], True)
+    said = place(*spot(where[0]), True)
     # The line of a library that reads it, where it is not the script itself.
     inner = next((frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(NOT_A_READER)), where[0])
     if inner is not where[0]:
@@ -216,6 +224,7 @@ class Phases:
 
     def close(self, then=None):
         """Reports the innermost phase; another may take its place."""
+        highest.name()
         self.fold()
         self.close_kept(then)
 
@@ -258,7 +267,8 @@ class Phases:
         """All that is trained was updated once."""
         while len(self.open) > 1:  # what was taken for an evaluation was a part of the step
             self.fold()
-            _, of_devices = self.open.pop()
+            taken = self.open.pop()
+            taken[0], of_devices = f"step {self.steps + 1}", taken[1]
             kept = self.open[-1][1]
             for device, seen in of_devices.items():
                 before = kept.get(device, (0, 0))
@@ -372,6 +382,7 @@ def wrap_loaded():
 @quietly
 def out_of_memory(device, requested, _total, free):
     """Called by PyTorch's allocator before it raises, without its lock."""
+    module = modules["told"](modules["working"]())
     stats = phases.peaks.stats(device)
     allocated, reserved = (stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))
     report(
@@ -382,8 +393,8 @@ def out_of_memory(device, requested, _total, free):
         free=free,
         allocated=allocated,
         reserved=reserved,
-        stack=[place(frame) for frame in stack()[:DEEPEST]],
-        module=module_at_work(),
+        stack=[place(*spot(frame)) for frame in stack()],
+        module=module and module[:LONGEST],
     )
     if FOLDER:
         write("memory-summary", torch.cuda.memory_summary(device))
@@ -441,6 +452,8 @@ def end(how):
     if torch.cuda.is_initialized():
         if how == "exit":
             phases.end(error is not None)
+        for device, phase, places, name in highest.told():
+            report("peak", device=device, phase=phase, stack=[place(*one) for one in places], module=name and name[:LONGEST])
         if FOLDER and not os.path.exists(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle")):
             snapshot()
     report("end", how=how, steps=phases.steps)
@@ -488,7 +501,25 @@ def version(name):
     return str(getattr(sys.modules[name], "__version__", "?"))
 
 
+WITHOUT_GRADIENTS = tuple(os.path.join(os.path.dirname(torch.__file__), *path) for path in (("_dynamo", ""), ("_functorch", ""), ("utils", "checkpoint.py")))
+CALLS = {torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__}
+
+
+@quietly
+def first_operator():
+    """An operator begins on the GPU: the first one in a module's call begins the first forward pass. Hooks of all modules would tell, too, but
+    `torch.compile` warns of them and compiles otherwise."""
+    called = [frame for frame in frames(sys._getframe(1)) if frame.f_code in CALLS]
+    if called and os.getpid() == PROCESS:
+        values.batchfit_values_on_operator(None)
+        # Compiled graphs and checkpoints compute with gradients off what has some.
+        inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
+        module = modules["variable"](called[-1], "self")
+        phases.began(getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
+
+
 def first_forward(module, _args):
+    """The same where there are no values."""
     weight = next(module.parameters(), None)
     if weight is not None and weight.is_cuda and os.getpid() == PROCESS:
         forward.remove()
@@ -522,7 +553,6 @@ def make(self, *args, **kwargs):
 
 torch.optim.Optimizer.__init__ = make
 register_optimizer_step_post_hook(steps.after)
-forward = register_module_forward_pre_hook(first_forward)
 watch_modes()
 threading.excepthook = of_thread(threading.excepthook)
 atexit.register(end, "exit")
@@ -545,11 +575,22 @@ def load(name):
     return defined
 
 
-@quietly
-def module_at_work():
-    name = load("modules")["working"]()
-    return name and name[:LONGEST]
-
-
+modules = load("modules")
+highest = modules["Highest"]()
 # What computes small tensors; without it a script may take other turns than on a card.
-load("values")
+values = load("values")["library"]
+
+
+@quietly
+def rise(device):
+    """More is allocated than ever."""
+    if os.getpid() == PROCESS and phases.open:
+        highest.rise(device, phases.open[-1], [spot(frame) for frame in stack()])
+
+
+if values is None:
+    forward = register_module_forward_pre_hook(first_forward)
+else:
+    told = ctypes.CFUNCTYPE(None)(first_operator), ctypes.CFUNCTYPE(None, ctypes.c_int)(rise)
+    values.batchfit_values_on_operator(told[0])
+    values.batchfit_values_on_peak(told[1])

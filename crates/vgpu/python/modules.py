@@ -1,11 +1,14 @@
-"""Which module asks for memory, by the qualified name that the script's own model gives it. Run by hooks.py; looked at only when memory ran out.
+"""Which module asks for memory, by the qualified name that the script's own model gives it. Run by hooks.py; looked at when memory runs out, and
+when more is allocated than ever.
 
 Of a forward pass, the innermost module whose code is running, which also holds where a checkpoint runs it again. Of a backward pass, the
 module whose parameters the running node of the graph uses; of nodes that use none, nobody knows it.
 """
 
+import ctypes
 import gc
 import sys
+import weakref
 
 import torch
 
@@ -18,22 +21,41 @@ DEEPEST = 4
 
 
 def working():
+    """A reference to what is at work: a module whose code runs, or a parameter that the running node of a backward pass uses."""
+    found = running(sys._getframe(1))
+    if found is None:
+        node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+        found = next(parameters(node), None) if node is not None else None
+    return found if found is None else weakref.ref(found)
+
+
+def told(reference):
     """`model.layers.3.mlp`, `backward of model.layers.3.mlp.down_proj`; None where it is not known."""
-    module = running(sys._getframe(1))
-    if module is not None:
-        return name_of(module)
-    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
-    parameter = next(parameters(node), None) if node is not None else None
-    if parameter is None:
-        return None
-    owner = next((module for module in modules() if any(own is parameter for own in module._parameters.values())), None)
+    found = None if reference is None else reference()
+    if found is None or is_module(found):
+        return None if found is None else name_of(found)
+    owner = next((module for module in modules() if any(own is found for own in module._parameters.values())), None)
     return None if owner is None else f"backward of {name_of(owner)}"
+
+
+if sys.version_info >= (3, 12):
+    _variable = ctypes.pythonapi.PyFrame_GetVar
+    _variable.argtypes, _variable.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
+
+
+def variable(frame, name):
+    """Of a running frame, without `f_locals`: that copies all of them, and the copy keeps tensors as long as the frame runs. None before
+    Python 3.12, which has no other way."""
+    try:
+        return _variable(frame, name)
+    except NameError:
+        return None
 
 
 def running(frame):
     while frame is not None:
         if "self" in frame.f_code.co_varnames:
-            found = frame.f_locals.get("self")
+            found = variable(frame, "self")
             if is_module(found):
                 return found
         frame = frame.f_back
@@ -73,3 +95,28 @@ def name_of(module):
         if name not in WRAPPERS:
             names.append(name)
     return ".".join(reversed(names)) or type(module).__name__
+
+
+class Highest:
+    """What was at work on each device when most was allocated."""
+
+    # A name is looked for among all objects: at the ends of so many phases that went higher, and at the very end.
+    MOST_LOOKS = 8
+
+    def __init__(self):
+        self.seen = {}  # device: the open phase, whose name comes first, places, a reference to what was at work, and its name
+        self.looks = 0
+
+    def rise(self, device, phase, places):
+        self.seen[device] = [phase, places, working(), None]
+
+    def name(self, is_last=False):
+        """Before what was at work is gone."""
+        for seen in self.seen.values():
+            if seen[2] is not None and (is_last or self.looks < self.MOST_LOOKS):
+                self.looks += 1
+                seen[2:] = None, told(seen[2])
+
+    def told(self):
+        self.name(True)
+        return [(device, phase[0], places, name) for device, (phase, places, _, name) in sorted(self.seen.items())]

@@ -122,19 +122,19 @@ def find(folder):
 
 
 def load(folder):
-    """Wraps PyTorch's kernels; `folder` holds `values/*.cpp`, and objects that were built before in `values/prebuilt`."""
+    """Wraps PyTorch's kernels, and gives the object that does; `folder` holds `values/*.cpp`, and objects that were built before in `values/prebuilt`."""
     try:
         if sysconfig.get_platform() != "linux-x86_64":
             raise Problem("they are for Linux on x86-64")
         path = find(folder)
-        count = ctypes.CDLL(path).batchfit_values_install()
-        if count <= 0:
+        library = ctypes.CDLL(path)
+        if library.batchfit_values_install() <= 0:
             raise Problem(f"{path} found no kernels")
-        return count
+        return library
     except (Problem, OSError, AttributeError) as error:
         say(f"problem\tvalues: {error}")
-        return 0
+        return None
 
 
 if __name__ == "batchfit_values":  # run by hooks.py
-    load(os.path.dirname(os.path.abspath(__file__)))
+    library = load(os.path.dirname(os.path.abspath(__file__)))

@@ -3,6 +3,7 @@
 // Otherwise what it wrote is not known from then on.
 #pragma once
 #include "choices.h"
+#include "watch.h"
 
 namespace batchfit {
 
@@ -82,6 +83,7 @@ class Kernel final : public c10::OperatorKernel {
     // Others are made of operators, the results of which they read.
     is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
     is_copy_ = name_ == "aten::copy_";
+    is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided";
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
     most_integers_ = is_reduction_ ? SMALL_MASK : SMALL_INTEGERS;
@@ -92,7 +94,9 @@ class Kernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     if (is_stale.load(std::memory_order_relaxed)) wrap_all();
+    look_at_operator();
     const auto args = torch::jit::last(*stack, arguments_.size());
+    if (is_empty_) return empty(op, keys, stack);
     if (is_read_) {
       const Tensor read = args[0].toTensor();
       FloatsMayBeRead floats(read);
@@ -122,14 +126,26 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_;
-  bool writes_ = false, is_copy_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
+  bool writes_ = false, is_copy_ = false, is_empty_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
 
   void run_real(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
-    InOperator inside;
-    real_.callBoxed(op, keys, stack);
+    {
+      InOperator inside;
+      real_.callBoxed(op, keys, stack);
+    }
+    look_at_peak();
+  }
+
+  // Nobody reads what happens to lie there, so it may be known: what a permutation is scattered into is then known as a whole.
+  void empty(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
+    run_real(op, keys, stack);
+    const Tensor& made = stack->back().toTensor();
+    if (!made.is_cuda() || !is_integral(made) || !is_plain(made) || !span(made) || span(made) > SMALL || !batchfit_vgpu_is_device(address(made))) return;
+    memset(made.mutable_data_ptr(), 0, span(made));
+    mark_known(made, true);
   }
 
   c10::ArrayRef<IValue> results(const Stack* stack) const { return torch::jit::last(*stack, is_alias_.size()); }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::search::seconds;
-use super::{AskCudnn, bytes, help};
+use super::{AskCudnn, Kept, bytes, help};
 use crate::virtual_gpu::MOST_GPUS;
 
 #[derive(Debug, Args)]
@@ -27,6 +27,8 @@ pub(in crate::cli) struct Run {
     pub(in crate::cli) memory_limit: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
     /// End the command after so many optimizer steps; 0 lets it run to its end.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
     pub(in crate::cli) steps: u64,
@@ -42,10 +44,10 @@ pub(in crate::cli) struct Run {
     /// Keep to yourself what the command says.
     #[arg(long, short, help_heading = "Runs")]
     pub(in crate::cli) quiet: bool,
-    /// Write the answer, PyTorch's memory snapshot and its summary into this folder, and say which lines hold the memory; takes longer.
+    /// Write the answer, PyTorch's memory snapshot and its summary into this folder; with --steps 0 the run takes longer.
     #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     pub(in crate::cli) report: Option<PathBuf>,
-    /// Draw memory over time, and the segments and blocks at the peak; takes longer.
+    /// Draw memory over time, and the segments and blocks at the peak; with --steps 0 the run takes longer.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(in crate::cli) svg: Option<PathBuf>,
     /// Write the kernels that would have been launched, one a line.

@@ -9,18 +9,20 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::arguments::Run;
+use super::arguments::{Kept, Run};
 use super::question::files::read_bytes;
 use super::question::{cards, size};
 use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
 use super::trouble::Trouble;
-use super::{Outcome, output, style};
+use super::{Outcome, database, output, style};
 use crate::alloc::MemoryLimit;
+use crate::jobs::record_run;
 use crate::probe::Verdict;
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
 use crate::report;
+use crate::store::Db;
 use crate::units::Bytes;
 use crate::virtual_gpu::{
     Answer, Ending, HISTORY, Listener, NOT_CARRIED, Oracle, SESSION, SOCKET, Session, is_carried,
@@ -80,7 +82,8 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, Trouble> {
     let Some(mut answer) = answer else {
         return Ok(without_gpu(arguments, ending));
     };
-    look_back(&mut answer, arguments, folder.path())?;
+    let step = look_back(&mut answer, arguments, folder.path())?;
+    store(&arguments.kept, &answer, step.as_ref());
     if arguments.json {
         output::json(&answer)?;
     } else {
@@ -158,7 +161,8 @@ fn session(arguments: &Run) -> Result<Session, Trouble> {
         cuda: python::cuda_of(&arguments.command),
         steps: arguments.steps,
         host_memory: arguments.host_memory.map_or_else(available, Bytes),
-        keeps_history: arguments.report.is_some() || arguments.svg.is_some(),
+        // Of a run to its end it would be the last part alone, and each allocation would take longer.
+        keeps_history: arguments.steps > 0 || arguments.report.is_some() || arguments.svg.is_some(),
         launches: arguments.launches.as_deref().map(absolute).transpose()?,
     })
 }
@@ -198,26 +202,32 @@ fn available() -> Bytes {
 }
 
 /// Reads what the allocator's history says into the answer, and writes the files that were asked for.
-fn look_back(answer: &mut Answer, arguments: &Run, folder: &Path) -> Result<(), Trouble> {
-    if arguments.report.is_none() && arguments.svg.is_none() {
-        return Ok(());
-    }
+fn look_back(
+    answer: &mut Answer,
+    arguments: &Run,
+    folder: &Path,
+) -> Result<Option<ReplayReport>, Trouble> {
     let process = answer.main().map_or(0, |main| main.process);
     let history = folder.join(HISTORY);
     let snapshot = history.join(format!("snapshot-{process}.pickle"));
-    match replayed(&snapshot) {
+    let step = match replayed(&snapshot) {
         Ok(document) => {
             if let Some(path) = &arguments.svg {
                 write(path, report::replay_svg(&document).as_bytes())?;
             }
-            answer.findings = Some(document.findings);
+            answer.findings = Some(document.findings.clone());
+            Some(document)
         }
-        Err(why) => output::warning(&format!(
-            "the memory snapshot of the run cannot be read: {why}"
-        )),
-    }
+        Err(why) => {
+            if arguments.report.is_some() || arguments.svg.is_some() {
+                let said = format!("the memory snapshot of the run cannot be read: {why}");
+                output::warning(&said);
+            }
+            None
+        }
+    };
     let Some(folder) = &arguments.report else {
-        return Ok(());
+        return Ok(step);
     };
     fs::create_dir_all(folder).map_err(|source| Trouble::Unwritable {
         path: folder.clone(),
@@ -237,7 +247,27 @@ fn look_back(answer: &mut Answer, arguments: &Run, folder: &Path) -> Result<(), 
     write(
         &folder.join("answer.md"),
         report::virtual_gpu_markdown(answer).as_bytes(),
-    )
+    )?;
+    Ok(step)
+}
+
+/// Stores the answer. Whoever asked has it all the same where that cannot be done.
+fn store(kept: &Kept, answer: &Answer, step: Option<&ReplayReport>) {
+    let stored = || -> anyhow::Result<bool> {
+        let database = database::place(kept)?;
+        let runtime = database::runtime()?;
+        runtime.block_on(async {
+            let db = Db::open_for_one(&database).await?;
+            let recorded = record_run(&db, answer, step).await;
+            db.close().await;
+            Ok(recorded?)
+        })
+    };
+    match stored() {
+        Ok(true) => {}
+        Ok(false) => output::warning("the answer is not stored: it is too long"),
+        Err(error) => output::warning(&format!("the answer is not stored: {error:#}")),
+    }
 }
 
 fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
@@ -246,7 +276,11 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
     }
     let file = read_bytes(snapshot).map_err(|trouble| trouble.into_problem().detail)?;
     let recording = read(&file, Bounds::default()).map_err(|error| error.to_string())?;
-    let replay = replay(&recording, &Asked::default()).map_err(|error| error.to_string())?;
+    let asked = Asked {
+        events: true,
+        ..Asked::default()
+    };
+    let replay = replay(&recording, &asked).map_err(|error| error.to_string())?;
     Ok(ReplayReport::of(&recording, &replay))
 }
 

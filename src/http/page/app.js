@@ -10,6 +10,8 @@ const LATER = {
   fit: () => import("./fits/one.js"),
   fits: () => import("./fits/list.js"),
   compare: () => import("./fits/compare.js"),
+  run: () => import("./runs/one.js"),
+  runs: () => import("./runs/list.js"),
   service: () => import("./service/view.js"),
   step: () => import("./step/page.js"),
 };
@@ -17,6 +19,7 @@ const LATER = {
 const VIEWS = [
   ["#/", "Ask"],
   ["#/fits", "Fits"],
+  ["#/runs", "Runs"],
   ["#/step", "Snapshot"],
   ["#/service", "Service"],
 ];

@@ -27,7 +27,7 @@ mod shell;
 mod soak;
 mod times;
 mod together;
-mod virtual_gpu;
+pub(crate) mod virtual_gpu;
 mod what;
 
 use std::fs;

@@ -8,12 +8,13 @@ use std::process::Output;
 
 use batchfit::device::sim::Card;
 use batchfit::report::{Style, virtual_gpu, virtual_gpu_markdown};
+use batchfit::store::Db;
 use batchfit::units::Bytes;
 use batchfit::virtual_gpu::{Answer, Ending, Listener, Oracle, Session};
 
 use super::{Place, stderr, stdout};
 
-fn session(name: &str) -> Session {
+pub(crate) fn session(name: &str) -> Session {
     Session {
         card: Card::find(name).unwrap(),
         gpus: 1,
@@ -27,7 +28,7 @@ fn session(name: &str) -> Session {
 }
 
 /// What came of lines that one process says.
-fn answer(session: &Session, lines: &[&str], ending: Ending) -> Option<Answer> {
+pub(crate) fn answer(session: &Session, lines: &[&str], ending: Ending) -> Option<Answer> {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let listener = Listener::start(&socket, Oracle::of(session.card)).unwrap();
@@ -45,7 +46,7 @@ fn answer(session: &Session, lines: &[&str], ending: Ending) -> Option<Answer> {
     )
 }
 
-const START: &str = r#"report	{"kind": "start", "script": "train.py", "python": "3.12.1", "torch": "2.11.0", "cuda": "13.0", "cudnn": 91900, "allocator": "", "modules": {"trl": "1.16.0"}}"#;
+pub(crate) const START: &str = r#"report	{"kind": "start", "script": "train.py", "python": "3.12.1", "torch": "2.11.0", "cuda": "13.0", "cudnn": 91900, "allocator": "", "modules": {"trl": "1.16.0"}}"#;
 
 /// A step that ends with so many MiB allocated.
 fn step(number: u64, left: u64) -> String {
@@ -87,6 +88,9 @@ fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
         "unanswered\tcusolverDnXgeev",
         "nonsense",
         "malloc\tnot\ta\tnumber",
+        r#"report	{"kind": "peak", "device": 0, "phase": "step 1", "stack": [], "module": null}"#,
+        r#"report	{"kind": "peak", "device": 0, "phase": "step 2", "stack": ["train.py:31 forward", "train.py:90 <module>"], "module": "backward of layers.3.mlp"}"#,
+        r#"report	{"kind": "peak", "device": 1, "phase": "step 1", "stack": [], "module": null}"#,
         r#"report	{"kind": "end", "how": "steps", "steps": 4}"#,
     ];
 
@@ -240,6 +244,52 @@ fn the_code_of_a_command_that_fails_is_kept_and_one_that_hangs_is_ended() {
     assert_eq!(failed.status.code(), Some(7));
     assert!(stderr(&failed).starts_with("why\nerror: the command failed before it used the GPU"));
     assert_eq!(hung.status.code(), Some(124));
+}
+
+/// Says lines as a script's hooks do.
+const SPEAK: &str = r#"
+import os, socket, sys
+lines = open(os.environ["BATCHFIT_VGPU"]).read().splitlines()
+path = next(line.split(" ", 1)[1] for line in lines if line.startswith("socket "))
+to = socket.socket(socket.AF_UNIX)
+to.connect(path)
+to.sendall(sys.argv[1].encode())
+"#;
+
+#[test]
+fn a_run_is_stored_where_a_service_shows_it() {
+    let place = Place::new();
+    let lines = ["hello\t12\t", START, &step(1, 300)].join("\n") + "\n";
+    let mut command = place.batchfit();
+    command.args([
+        "run",
+        "--on",
+        "t4",
+        "--database",
+        "kept.db",
+        "--quiet",
+        "--",
+    ]);
+    let output = command
+        .args(["python3", "-c", SPEAK, &lines])
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let kept = place.directory.path().join("kept.db");
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let (run, answer) = runtime.block_on(async {
+        let db = Db::open_existing(kept.to_str().unwrap()).await.unwrap();
+        let runs = db.virtual_runs(None, 9).await.unwrap();
+        assert_eq!(runs.len(), 1);
+        db.virtual_run(&runs[0].id).await.unwrap().unwrap()
+    });
+    assert!(run.command.starts_with("python3 -c"), "{run:?}");
+    assert_eq!((run.card.as_str(), run.verdict.as_str()), ("t4", "fits"));
+    assert_eq!(run.peak_reserved_bytes, 1 << 30);
+    assert!(!run.has_step);
+    assert!(answer.as_str().contains("\"evidence\":\"virtual\""));
 }
 
 #[test]

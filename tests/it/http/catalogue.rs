@@ -114,7 +114,7 @@ fn every_operation_has_an_id_of_verb_and_noun() {
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 46);
+    assert_eq!(ids.len(), 49);
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod recommendations;
 mod recorded;
 mod replays;
 mod restart;
+mod runs;
 mod scripted;
 mod searches;
 mod servers;

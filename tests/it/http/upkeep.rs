@@ -126,7 +126,7 @@ async fn what_ended_long_ago_is_dropped_and_nothing_else() {
     assert!(recent.contains("dropped 0 fits"), "{recent}");
     let all = prune_later(&service).await;
     assert!(
-        all.contains("dropped 2 fits, 1 probes and 3 requests"),
+        all.contains("dropped 2 fits, 1 probes, 0 runs and 3 requests"),
         "{all}"
     );
 
@@ -255,7 +255,7 @@ async fn requests_are_stored_once() {
     }
     let counted = prune_later(&service).await;
     assert!(
-        counted.contains("dropped 5 fits, 0 probes and 1 requests"),
+        counted.contains("dropped 5 fits, 0 probes, 0 runs and 1 requests"),
         "{counted}"
     );
 }

@@ -39,10 +39,6 @@ impl Type {
         }
     }
 
-    pub(super) fn is_half(self) -> bool {
-        self != Type::Float32
-    }
-
     fn name(self) -> &'static str {
         match self {
             Type::Float32 => "float32",
@@ -142,13 +138,13 @@ impl Convolution {
         })
     }
 
-    /// Groups of channels that do not mix.
     /// Itself: what the simulator's convolutions are made of it.
     pub(super) fn operands(&self) -> &Convolution {
         self
     }
 
-    pub(super) fn groups(&self) -> u64 {
+    /// Groups of channels that do not mix.
+    fn groups(&self) -> u64 {
         self.x[1] / self.w[1]
     }
 

@@ -7,8 +7,8 @@ use cudarc::cudnn::sys::{
 use serde::Serialize;
 
 use crate::device::sim::Card;
-use crate::device::sim::workspaces::{of_spectra, of_winograd};
-use crate::program::{Architecture, Capability, Convolution, ConvolutionPass, Operation};
+use crate::device::sim::workspaces::{REFUSED, of_engine};
+use crate::program::{Architecture, Capability, Convolution, Operation};
 use crate::shape::DType;
 use crate::units::Bytes;
 
@@ -314,61 +314,11 @@ fn on_card(
     Ok(kernel.workspace(call, card, alone.0))
 }
 
-/// Engines of cuDNN 9.19 that are refused where there is no device or no driver, since they would load what they run, and what each is given
-/// on a card that is there. `None` for calls that it is not for, and where that is not known.
-fn of_engine(engine: i64, call: &Convolution) -> Option<Bytes> {
-    let is_half = matches!(call.dtype, DType::Float16 | DType::BFloat16);
-    let of_groups = is_half && call.groups > 1;
-    match engine {
-        58 | 62 | 63 => of_a_product(call),
-        // It keeps eight sums of each weight's gradient for each sample.
-        16 if of_groups && call.channels_last && call.pass == ConvolutionPass::GradWeight => {
-            let taps: u64 = call.kernel.iter().product();
-            Some(Bytes(8 * 4 * call.batch * call.out_channels * taps))
-        }
-        5 | 6 | 16 if of_groups => Some(Bytes::ZERO),
-        19 if is_half && call.pass == ConvolutionPass::GradWeight => Some(Bytes::ZERO),
-        6 if call.pass == ConvolutionPass::Forward => of_winograd(call),
-        7 if call.pass == ConvolutionPass::GradInput => of_winograd(call),
-        17 if call.pass == ConvolutionPass::GradWeight => of_winograd(call),
-        18 => of_spectra(call),
-        _ => None,
-    }
-}
-
-/// All engines of [`of_engine`].
-const REFUSED: [i64; 10] = [5, 6, 7, 16, 17, 18, 19, 58, 62, 63];
-
 /// Whether the plan that would be tried first may be one that is refused without a device: then only cuDNN's log tells.
 fn may_be_refused(call: &Convolution) -> bool {
     REFUSED
         .iter()
         .any(|engine| of_engine(*engine, call).is_some())
-}
-
-/// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.
-fn of_a_product(call: &Convolution) -> Option<Bytes> {
-    /// Tensors of cuBLASLt's engines have fewer elements.
-    const MOST: u64 = 1 << 31;
-    let is_product = call.kernel == [1; 3]
-        && call.stride == [1; 3]
-        && call.padding == [0; 3]
-        && call.groups == 1;
-    if !is_product
-        || call
-            .operands()
-            .elements()
-            .iter()
-            .any(|elements| *elements >= MOST)
-    {
-        return None;
-    }
-    Some(match call.pass {
-        ConvolutionPass::GradWeight if !call.channels_last => {
-            Bytes(4 * call.batch * call.in_channels * call.out_channels)
-        }
-        _ => Bytes::ZERO,
-    })
 }
 
 #[cfg(test)]

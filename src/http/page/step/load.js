@@ -27,6 +27,11 @@ export async function ofFit(fitId, signal) {
   return { kind: "probe", report: await probe(request, signal) };
 }
 
+/** The steps of a script that ran on a virtual GPU. */
+export async function ofRun(runId, signal) {
+  return { kind: "replay", report: await api(`/v1/runs/${encodeURIComponent(runId)}/step`, { signal }) };
+}
+
 /** What is asked about a recording beside itself: `memory_limit`, `allocator`. */
 function query(asked) {
   const given = Object.entries(asked).filter(([, value]) => value);

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../preact.js";
 import { Steps } from "./data.js";
-import { comparison, ofFit, ofQuestion, ofSnapshot } from "./load.js";
+import { comparison, ofFit, ofQuestion, ofRun, ofSnapshot } from "./load.js";
 import { Step } from "./step.js";
 import { Comparison, ProbeVerdict, ReplayVerdict } from "./verdict.js";
 
@@ -38,8 +38,8 @@ function Conditions({ asked, onAsk }) {
   </form>`;
 }
 
-/** Shows the step of a `question` (a request document with a batch), of a stored fit, or of a `snapshot`, a file. */
-export default function StepView({ question, fitId, snapshot }) {
+/** Shows the step of a `question` (a request document with a batch), of a stored fit or run, or of a `snapshot`, a file. */
+export default function StepView({ question, fitId, runId, snapshot }) {
   const [dropped, setDropped] = useState(null);
   const [asked, setAsked] = useState({});
   const [loaded, setLoaded] = useState(null);
@@ -48,16 +48,18 @@ export default function StepView({ question, fitId, snapshot }) {
   const [isBusy, setBusy] = useState(false);
   const file = dropped ?? snapshot ?? null;
   const named = question ? JSON.stringify(question) : "";
+  const isNamed = question || fitId || runId;
   useEffect(() => {
     const stop = new AbortController();
     const load = async () => {
       setFailure(null);
       setCompared(null);
-      if (!file && !question && !fitId) return;
+      if (!file && !isNamed) return;
       setBusy(true);
       try {
         let answer;
         if (file) answer = await ofSnapshot(file, asked, stop.signal);
+        else if (runId) answer = await ofRun(runId, stop.signal);
         else if (fitId) answer = await ofFit(fitId, stop.signal);
         else answer = await ofQuestion(question, stop.signal);
         if (!answer.report.events) throw new Error("the service told no events; is it of an older version?");
@@ -72,7 +74,7 @@ export default function StepView({ question, fitId, snapshot }) {
     };
     load();
     return () => stop.abort();
-  }, [file, fitId, named, asked]);
+  }, [file, fitId, runId, named, asked]);
   const isReplay = loaded?.kind === "replay";
   const pick = (chosen) => {
     setAsked({});
@@ -81,13 +83,13 @@ export default function StepView({ question, fitId, snapshot }) {
   };
   const report = loaded?.report;
   return html`<div class="step" aria-busy=${isBusy}>
-    ${(file || (!question && !fitId)) && html`<${Drop} onFile=${pick} name=${file?.name} />`}
-    <p role="status" class="step-busy">${isBusy && (file ? "Replaying…" : "Simulating the step…")}</p>
+    ${(file || !isNamed) && html`<${Drop} onFile=${pick} name=${file?.name} />`}
+    <p role="status" class="step-busy">${isBusy && (file ? "Replaying…" : runId ? "Loading…" : "Simulating the step…")}</p>
     ${failure && html`<p role="alert" class="step-failure">${failure}</p>`}
     ${loaded && html`
       ${isReplay ? html`<${ReplayVerdict} report=${report} />` : html`<${ProbeVerdict} report=${report} />`}
       <${Step} key=${loaded.steps} steps=${loaded.steps} limit=${report.limit_bytes ?? null} />
-      ${isReplay && html`<section aria-labelledby="step-settings">
+      ${file && html`<section aria-labelledby="step-settings">
         <h2 id="step-settings">Other settings of the allocator</h2>
         <${Conditions} asked=${asked} onAsk=${setAsked} />
         ${compared ? html`<${Comparison} comparison=${compared} used=${report.allocator} />`

@@ -12,7 +12,10 @@ use crate::device::cuda::cudnn::CudnnError;
 use crate::device::cuda::cudnn::library::functions;
 use crate::program::Convolution;
 
-use super::{Offer, of_engine};
+use crate::device::sim::workspaces::of_engine;
+use crate::units::Bytes;
+
+use super::Offer;
 
 /// The variable that names the file into which cuDNN logs.
 const DESTINATION: &str = "CUDNN_LOGDEST_DBG";
@@ -79,7 +82,7 @@ impl Log {
         Ok(said.into_iter().find_map(|engine| {
             Some(Offer {
                 tag: format!("eng{engine}_refused"),
-                workspace: of_engine(engine, call)?,
+                workspace: Bytes(of_engine(engine, call)?),
             })
         }))
     }

@@ -65,10 +65,10 @@ impl Composition {
             return Some(Composition::Constant(size));
         }
         let exactly = |bytes: u64| bytes.abs_diff(size.0) <= CONSTANT;
-        if of_winograd(call).is_some_and(|bytes| exactly(bytes.0)) {
+        if of_winograd(call).is_some_and(exactly) {
             return Some(Composition::Winograd);
         }
-        if of_spectra(call).is_some_and(|bytes| exactly(bytes.0)) {
+        if of_spectra(call).is_some_and(exactly) {
             return Some(Composition::Spectra);
         }
         let off = |parts: &Parts| parts.bytes(call).abs_diff(size.0.into());
@@ -93,8 +93,8 @@ impl Composition {
             Composition::Parts(parts) => {
                 Some(Bytes(u64::try_from(parts.bytes(call)).unwrap_or(u64::MAX)))
             }
-            Composition::Winograd => of_winograd(call),
-            Composition::Spectra => of_spectra(call),
+            Composition::Winograd => of_winograd(call).map(Bytes),
+            Composition::Spectra => of_spectra(call).map(Bytes),
         }
     }
 }
@@ -299,7 +299,7 @@ mod tests {
         let pass = (GradWeight, DType::Float32);
         for of in [of_winograd, of_spectra] {
             let [one, other] = PLAIN.map(|layer| of(&call(layer, pass.0, pass.1)).unwrap());
-            assert_eq!(told(PLAIN, pass, one.0), Some(other));
+            assert_eq!(told(PLAIN, pass, one), Some(Bytes(other)));
         }
     }
 

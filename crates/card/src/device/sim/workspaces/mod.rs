@@ -18,12 +18,14 @@ mod lookup;
 mod neighbours;
 mod table;
 
-pub use algorithms::{of_spectra, of_winograd};
+pub use algorithms::{REFUSED, of_a_product, of_engine};
 pub use archive::{merge, pack, unpack};
 pub use condense::{CondenseError, Provenance, Traits, condense};
 pub use lookup::Lookup;
 pub use table::{NO_DRIVER, TableError, WorkspaceTable, layer_text, parse_layer};
 
+use crate::program::{Convolution, Operation};
+use crate::shape::DType;
 use crate::units::Bytes;
 
 /// The plans of one convolution.

@@ -1,0 +1,113 @@
+"""Runs small scripts on a virtual GPU and looks at what comes of them: their phases, what is known of values, what is said of the peak.
+
+    scripts.py BATCHFIT [NAME...] [--python PYTHON]
+
+PYTHON has PyTorch for CUDA. Ends with 1 where an answer is another than it should be.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+BLOCKS = """
+import torch, torch.nn as nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 2048), nn.Linear(2048, 256)
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+model = nn.Sequential(*[Block() for _ in range(3)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+def step(f):
+    f(torch.randn(1024, 256, device="cuda")).square().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def phases(answer):
+    return [phase["name"] for phase in answer["phases"]]
+
+
+def peak(answer):
+    at_peak = answer["at_peak"] or {"phase": None, "module": None, "stack": []}
+    return at_peak["phase"], at_peak["module"], [line.split(" ")[0] for line in at_peak["stack"]]
+
+
+# Name: the script, what is asked of its answer, and what that should be.
+SCRIPTS = {
+    "the module and the line at the peak of a script that fits": (
+        BLOCKS + "for _ in range(3):\n    step(model)\n",
+        lambda answer: (answer["verdict"], phases(answer), peak(answer), answer["findings"]["has_stacks"]),
+        ("fits", ["start", "step 1", "step 2", "step 3"], ("step 1", "backward of 2.up", ["script.py:12", "script.py:15"]), True),
+    ),
+    "who looks at the peak keeps nothing alive": (
+        "import torch, torch.nn as nn\nclass Chain(nn.Module):\n    def forward(self, x):\n        a = torch.relu(x)\n        b = torch.relu(a)\n        del a\n        return torch.relu(b)\n"
+        "x = torch.zeros(64 << 20, device='cuda')\nwith torch.no_grad():\n    Chain()(x)\n",
+        lambda answer: answer["peak_allocated_bytes"],
+        3 * (256 << 20),
+    ),
+    "a compiled step begins where an eager one does, and nothing is compiled but the script's own": (
+        BLOCKS + "import torch._dynamo.utils as u\nstep(torch.compile(model, backend='aot_eager'))\nassert u.counters['frames']['total'] == 1, u.counters\n",
+        lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
+        (0, ["start", "step 1", "after the last step"], "step 1"),
+    ),
+    "torch.compile does not warn": (
+        BLOCKS + "import warnings\nwarnings.filterwarnings('error', message='.*global hooks')\nstep(torch.compile(model, backend='eager'))\n",
+        lambda answer: (answer["exit_code"], phases(answer)),
+        (0, ["start", "step 1", "after the last step"]),
+    ),
+    "what is saved is no turn of a script": (
+        "import io, torch\ntorch.save({'bias': torch.randn(3, 1 << 20, device='cuda').sum(1)}, io.BytesIO())\n",
+        lambda answer: answer["doubts"],
+        [],
+    ),
+    "a permutation that is scattered into memory of before is known": (
+        "import torch\norder = torch.randperm(1000).cuda()\ntorch.randn(2000, 1 << 10, device='cuda').sum(1)\ninverse = torch.empty_like(order)\n"
+        "inverse.scatter_(0, order, torch.arange(1000, device='cuda'))\nassert (inverse.cpu()[order.cpu()] == torch.arange(1000)).all()\n",
+        lambda answer: (answer["exit_code"], answer["doubts"]),
+        (0, []),
+    ),
+    "sequences of several lengths are packed and unpacked": (
+        "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
+        "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"
+        "    out.sum().backward()\n    assert (back == lengths.cpu()).all()\n",
+        lambda answer: (answer["exit_code"], answer["doubts"]),
+        (0, []),
+    ),
+}
+
+
+def run(options, script):
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "script.py"), "w") as file:
+            file.write(script)
+        command = [options.batchfit, "run", "--on", "h100-80g", "--database", "runs.db", "--json", "--", options.python, "script.py"]
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return (json.loads(done.stdout) if done.stdout else {}), done.stderr[-2000:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("batchfit", type=os.path.abspath)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--python", default=sys.executable)
+    options = parser.parse_args()
+    wrong = 0
+    for name, (script, look, expected) in SCRIPTS.items():
+        if options.names and not any(word in name for word in options.names):
+            continue
+        answer, said = run(options, script)
+        try:
+            found = look(answer)
+        except (KeyError, TypeError) as error:
+            found = repr(error)
+        wrong += found != expected
+        print(f"{'ok' if found == expected else 'WRONG'}: {name}" + ("" if found == expected else f"\n  expected {expected}\n  found    {found}\n{said}"), flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
