@@ -60,7 +60,7 @@ use recommendation::Shelf;
 pub(crate) use recommendation::minor;
 pub use recommendation::{
     Asked, Facet, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
-    StoredHeadroom, StoredRecommendation,
+    StoredHeadroom, StoredRecommendation, is_simulation,
 };
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;

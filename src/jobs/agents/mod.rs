@@ -26,6 +26,9 @@ use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
 use crate::model::{DeviceChoice, Request};
 use crate::store::{AGENT_LANE, Duty, JsonText, Registered, StoredAgent, Time};
 
+/// Most cards of agents in one list of devices; the lists of agents have all.
+const MOST_DEVICES: usize = 500;
+
 /// Whose agent it is: the API key under which it registered, empty where none is needed.
 pub type Owner = str;
 
@@ -141,14 +144,14 @@ impl Jobs {
         Ok(is_removed)
     }
 
-    /// The cards of agents, as devices that requests may name.
+    /// The cards of agents, as devices that requests may name: the first [`MOST_DEVICES`].
     pub(super) async fn devices_of_agents(&self) -> Result<Vec<DeviceSummary>, JobError> {
         let agents = self.agents().await?;
         let cards = agents.iter().flat_map(|agent| {
             let summary = move |card: &AgentCard| summary(agent, card);
             agent.cards.iter().map(summary)
         });
-        Ok(cards.collect())
+        Ok(cards.take(MOST_DEVICES).collect())
     }
 
     /// Where a request leads.

@@ -214,12 +214,21 @@ pub async fn accuracy(
 
 /// What is learnt of an outcome, or why nothing is.
 fn learning(answer: &StoredRecommendation, told: &ToldOutcome) -> Result<Learning, Doubt> {
+    let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
+    let limit = Bytes(answer.limit_bytes.unsigned_abs());
+    let predicted = Bytes(answer.peak_reserved_bytes.unsigned_abs());
+    let fitted = told.seen.outcome == Outcome::Fits && told.seen.retries.unwrap_or(0) == 0;
     let of = Answered {
         micro_batch: answer.micro_batch.unsigned_abs(),
-        peak_reserved: Bytes(answer.peak_reserved_bytes.unsigned_abs()),
-        limit: Bytes(answer.limit_bytes.unsigned_abs()),
+        // The batch was found to run with its headroom less than the limit, whatever it takes where all of it is there: see Note [Leaving
+        // headroom] in `jobs::fit`.
+        peak_reserved: if fitted {
+            predicted
+        } else {
+            predicted.min(limit.saturating_sub(headroom.share.bytes(limit)))
+        },
+        limit,
     };
-    let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
     if answer.model_digest.is_empty() {
         return Err(Doubt::AnswerTooOld);
     }

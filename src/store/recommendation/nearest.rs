@@ -50,6 +50,11 @@ const COSTS: [(Facet, &str, u32); 8] = [
     (Facet::Device, "device", 1),
 ];
 
+/// Whether a device is simulated by the service itself.
+pub fn is_simulation(device: &str) -> bool {
+    device.starts_with("sim:")
+}
+
 impl Columns {
     /// The nearest row, by its place: of those that differ in what counts least the one whose limit is nearest, and the newest of
     /// these.
@@ -86,7 +91,20 @@ impl Columns {
         let limits = &self.values[Facet::LimitBytes as usize];
         let mut best: Option<(u32, u64, usize)> = None;
         let mut seen: Option<(Word, u64)> = None;
-        for row in (0..models.len()).filter(|row| models[*row] == model) {
+        let says = |column: Facet, row: usize| {
+            let text = self.words.text(self.values[column as usize][row]);
+            text.unwrap_or_default()
+        };
+        let is_simulated = asked.device.as_deref().is_some_and(is_simulation);
+        // Whoever has the service simulate a card is not told what an agent says that it simulated.
+        let is_an_agents = |row: usize| {
+            let device = says(Facet::Device, row);
+            let is_of_service = is_simulation(&device) || device.starts_with("cuda:");
+            let ran = matches!(&*says(Facet::Evidence, row), "probed" | "trained");
+            is_simulated && !is_of_service && !ran
+        };
+        let of_model = (0..models.len()).filter(|row| models[*row] == model);
+        for row in of_model.filter(|row| !is_an_agents(*row)) {
             let cost = cost(row);
             if best.is_some_and(|(least, ..)| cost > least) {
                 continue;

@@ -246,6 +246,10 @@ fn flags_that_make_no_agent_are_refused() {
         (["--name", "a", "--simulate", "l5"], "l5"),
         (["--name", "a", "--wait", "1"], "--once"),
         (["--key-file", "nowhere", "--simulate", "l4"], "nowhere"),
+        (
+            ["--key-file", "/dev/zero", "--simulate", "l4"],
+            "this file is longer",
+        ),
     ] {
         let (code, text) = refused(&arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {text}");

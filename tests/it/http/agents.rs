@@ -429,6 +429,60 @@ async fn drained_and_cordoned_agents_take_nothing() {
 }
 
 #[tokio::test]
+async fn agents_are_listed_page_by_page_and_few_cards_at_a_time() {
+    let service = service().await;
+    for number in 0..6 {
+        let cards: Vec<Value> = (0..128)
+            .map(|card_number| card(&format!("cuda:{card_number}"), "h200"))
+            .collect();
+        let mut registration = registration(&format!("node{number}"));
+        registration["cards"] = json!(cards);
+        assert_eq!(service.register(&registration).await.status, 200);
+    }
+    let page = async |query: &str| {
+        let page = service.get(&format!("/v1/agents{query}")).await.json();
+        let agents = page["items"].as_array().unwrap().iter();
+        let names: Vec<String> = agents.map(|agent| agent["name"].to_string()).collect();
+        (names.concat(), page["next"].clone())
+    };
+
+    let first = r#""node0""node1""node2""node3""#.to_owned();
+    assert_eq!(page("").await, (first, json!("node3")));
+    let rest = r#""node4""node5""#.to_owned();
+    assert_eq!(page("?cursor=node3").await, (rest, Value::Null));
+    let one = (r#""node4""#.to_owned(), json!("node4"));
+    assert_eq!(page("?cursor=node3&limit=1").await, one);
+    assert_eq!(service.get("/v1/agents?cursor=%2F").await.status, 400);
+    let devices = service.get("/v1/devices").await.json();
+    let of_agents = devices["items"].as_array().unwrap().iter();
+    let of_agents = of_agents.filter(|device| device["device"].as_str().unwrap().contains('/'));
+    assert_eq!(of_agents.count(), 500);
+}
+
+#[tokio::test]
+async fn what_an_agent_simulated_is_not_offered_as_the_services_own() {
+    let service = service().await;
+    let mut simulated = registration("node1");
+    simulated["cards"][0]["simulated"] = json!(true);
+    let agent = service.register(&simulated).await.id();
+    service.post("/v1/fits", ON_KIND).await;
+    let attempt = service.attempt(&agent).await;
+    let mut answer = answered(ON_KIND);
+    answer["result"]["environment"]["device"] = json!("sim:h200");
+    let told = service.finish(&agent, &attempt, &answer).await;
+    assert_eq!(told.status, 204, "{}", told.text);
+
+    let near = async |request: &str| {
+        let request = request.to_owned();
+        service.post("/v1/recommendations/nearest", request).await
+    };
+    assert_eq!(near(ON_KIND).await.status, 200);
+    let of_service = ON_KIND.replace("\"h200\"", "\"sim:h200\"");
+    let refused = near(&of_service).await;
+    assert_eq!(refused.status, 404, "{}", refused.text);
+}
+
+#[tokio::test]
 async fn what_an_agent_cannot_do_is_why_there_is_no_answer() {
     let service = service().await;
     let agent = service.agent("node1").await;
