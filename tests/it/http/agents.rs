@@ -8,8 +8,10 @@ use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
 use batchfit::model::{RULES, Request as Question, RequestDocument};
 use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
+use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
+use super::storage::beside;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 
@@ -457,6 +459,30 @@ async fn agents_are_listed_page_by_page_and_few_cards_at_a_time() {
     let of_agents = devices["items"].as_array().unwrap().iter();
     let of_agents = of_agents.filter(|device| device["device"].as_str().unwrap().contains('/'));
     assert_eq!(of_agents.count(), 500);
+}
+
+#[tokio::test]
+async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await;
+    let attempt = service.attempt(&agent).await;
+
+    // As if the service had been begun anew, with other rules.
+    let mut other = beside(&service).await;
+    let older = other.execute("UPDATE agent SET rules = 'older'").await;
+    assert_eq!(older.unwrap().rows_affected(), 1);
+
+    let claim = json!({"free": ["cuda:0"], "wait_seconds": 0}).to_string();
+    let claims = format!("/v1/agents/{agent}/claims");
+    assert_eq!(service.post(&claims, claim).await.status, 404);
+    let late = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+    assert_eq!(late.status, 404, "{}", late.text);
+    assert_eq!(service.state_of(&fit.id()).await, "running");
+    // It may leave, and whoever comes in its place is known.
+    let left = service.delete(&format!("/v1/agents/{agent}")).await;
+    assert_eq!(left.status, 204, "{}", left.text);
+    assert_ne!(service.agent("node1").await, agent);
 }
 
 #[tokio::test]

@@ -15,3 +15,6 @@ CREATE TABLE upload_namer (
 CREATE INDEX upload_namer_of_name ON upload_namer (name);
 
 INSERT INTO upload_namer (owner, name, named_at) SELECT '', name, rowid FROM upload_name;
+
+-- By which rules an agent answers: those of another build are given nothing.
+ALTER TABLE agent ADD COLUMN rules TEXT NOT NULL DEFAULT '';

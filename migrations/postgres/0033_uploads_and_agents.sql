@@ -1,4 +1,4 @@
--- As migrations/0033_owners_of_uploads.sql, which says what the columns are for.
+-- As migrations/0033_uploads_and_agents.sql, which says what the columns are for.
 ALTER TABLE upload ADD COLUMN owner TEXT COLLATE "C" NOT NULL DEFAULT '';
 
 CREATE INDEX upload_of_owner ON upload (owner, charged);
@@ -13,3 +13,5 @@ CREATE TABLE upload_namer (
 CREATE INDEX upload_namer_of_name ON upload_namer (name);
 
 INSERT INTO upload_namer (owner, name, named_at) SELECT '', name, number FROM upload_name;
+
+ALTER TABLE agent ADD COLUMN rules TEXT COLLATE "C" NOT NULL DEFAULT '';
