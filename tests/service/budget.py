@@ -161,7 +161,7 @@ DOORS = ("/v1/fits", "/v1/fits", "/v1/probes", "/v1/recommendations/nearest")
 
 
 def ask(port, door, request, wait):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait + 30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=wait + 120)
     with contextlib.closing(connection):
         body = {**request, "batch": 1} if door == "/v1/probes" else request
         try:
@@ -245,7 +245,7 @@ def together(server, maker, worst, seconds):
         thread.start()
     times = heard.recv()
     for thread in threads:
-        thread.join(90)
+        thread.join(180)
     return statuses, sorted(times)
 
 

@@ -286,6 +286,7 @@ impl Jobs {
         // What an agent simulated is no simulation of the service's own.
         for row in rows.iter_mut().filter(|row| is_simulation(&row.device)) {
             row.device = request.device.to_string();
+            row.driver = None;
         }
         let document = json(&result);
         let attempt = claimed.attempt();

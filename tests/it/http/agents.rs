@@ -506,6 +506,16 @@ async fn what_an_agent_simulated_is_not_offered_as_the_services_own() {
     let of_service = ON_KIND.replace("\"h200\"", "\"sim:h200\"");
     let refused = near(&of_service).await;
     assert_eq!(refused.status, 404, "{}", refused.text);
+    // What trainings tell of it is told of a simulated answer.
+    let stored = service.get("/v1/recommendations").await.json()["items"][0].clone();
+    let path = format!(
+        "/v1/recommendations/{}/outcomes",
+        stored["id"].as_str().unwrap()
+    );
+    let oom = r#"{"batch": 256, "outcome": "out_of_memory", "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11"}}"#;
+    assert_eq!(service.post(&path, oom).await.status, 201);
+    let accuracy = service.get("/v1/accuracy").await.json();
+    assert_eq!(accuracy["items"][0]["source"], "simulated");
 }
 
 #[tokio::test]
