@@ -11,6 +11,16 @@ fn main() -> ExitCode {
     batchfit::cli::run(give_back_at_once)
 }
 
+/// Looks at stdout before the standard library does, which opens `/dev/null` in the place of one that is closed.
+#[expect(
+    unsafe_code,
+    reason = "a place in the program's file has no other words"
+)]
+// SAFETY: the loader calls what is in this section before `main`, on the one thread that there is; it asks the system and sets a flag.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_STDOUT: extern "C" fn() = batchfit::cli::look_at_stdout;
+
 /// Has the heap give pages back as soon as nothing is in them, rather than after 10 ms.
 fn give_back_at_once() {
     /// `mi_option_purge_delay` of `mi_option_t` in mimalloc.h, version 2; in milliseconds.

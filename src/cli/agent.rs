@@ -1,7 +1,9 @@
 //! `batchfit agent`: works on fits for a service.
 
 use std::fs;
+use std::io::Read as _;
 use std::iter;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use super::arguments::{Agent as Flags, ServerFlags};
 use super::devices::engine;
 use super::question::cards::parse;
 use super::trouble::Trouble;
-use super::{Outcome, recorder};
+use super::{Outcome, output, recorder};
 use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
 use crate::bounded::shorten;
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
@@ -20,6 +22,9 @@ use crate::model::is_host_name;
 
 /// Longest file with a key, in bytes.
 const LONGEST_KEY: u64 = 1_000;
+
+/// What others than a file's owner and group may do with it.
+const FOR_ALL: u32 = 0o007;
 
 pub(super) fn run(flags: &Flags) -> Result<Outcome, Trouble> {
     let server = server(&flags.server)?;
@@ -66,13 +71,22 @@ pub(super) fn server(flags: &ServerFlags) -> Result<Server, Trouble> {
                 path: file.clone(),
                 source,
             };
-            let length = fs::metadata(file).map_err(unreadable)?.len();
-            if length > LONGEST_KEY {
+            let opened = fs::File::open(file).map_err(unreadable)?;
+            if opened.metadata().map_err(unreadable)?.mode() & FOR_ALL != 0 {
+                output::warning(&format!(
+                    "all users of this machine can read the key in {}; `chmod o-rwx` keeps it from them",
+                    file.display()
+                ));
+            }
+            let mut text = String::new();
+            // A device has no end. One byte more, so that what is too long shows.
+            let read = opened.take(LONGEST_KEY + 1).read_to_string(&mut text);
+            if read.map_err(unreadable)? as u64 > LONGEST_KEY {
                 let problem =
                     "a key is one line that begins with batchfit_, and this file is longer";
                 return Err(Trouble::flag("--key-file", problem));
             }
-            Some(fs::read_to_string(file).map_err(unreadable)?)
+            Some(text)
         }
         (None, key) => key.clone().filter(|key| !key.is_empty()),
     };

@@ -12,6 +12,9 @@ use crate::bounded::shorten;
 use crate::jobs::AgentDocument;
 use crate::report;
 
+/// Most agents that a service keeps, which makes no more pages.
+const MOST_AGENTS: usize = 10_000;
+
 pub(super) fn run(arguments: &Agents) -> Result<Outcome, Trouble> {
     let server = server(&arguments.server)?;
     let runtime = database::runtime().map_err(Trouble::Broken)?;
@@ -19,20 +22,32 @@ pub(super) fn run(arguments: &Agents) -> Result<Outcome, Trouble> {
 }
 
 async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, Trouble> {
-    let list: Value = server
-        .ask_json(Asking::get("/v1/agents"))
-        .await
-        .map_err(|error| refused(server, error))?;
     let odd = |error: serde_json::Error| {
         Trouble::Broken(anyhow::anyhow!(
             "{} answered something else than agents: {error}",
             server.url()
         ))
     };
-    let agents: Vec<AgentDocument> = serde_json::from_value(list["items"].clone()).map_err(odd)?;
+    let mut agents: Vec<AgentDocument> = Vec::new();
+    let mut path = "/v1/agents?limit=500".to_owned();
+    // More pages than agents may register are those of a service that has gone mad.
+    while agents.len() <= MOST_AGENTS {
+        let mut page: Value = server
+            .ask_json(Asking::get(&path))
+            .await
+            .map_err(|error| refused(server, error))?;
+        let items: Vec<AgentDocument> =
+            serde_json::from_value(page["items"].take()).map_err(odd)?;
+        let is_empty = items.is_empty();
+        agents.extend(items);
+        match page["next"].as_str() {
+            Some(next) if !is_empty => path = format!("/v1/agents?limit=500&cursor={next}"),
+            Some(_) | None => break,
+        }
+    }
     let Some(command) = &arguments.command else {
         if arguments.json {
-            output::json(&list)?;
+            output::json(&json!({ "items": agents, "next": null }))?;
         } else {
             output::text(&report::agents(&agents, &style::stdout(false)))?;
         }

@@ -116,6 +116,12 @@ fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
     }
     let behind = match behind {
         0 => "its tables are those of this version".to_owned(),
+        later @ ..0 => {
+            let later = later.unsigned_abs();
+            format!(
+                "a later version of batchfit has written it, whose tables are {later} migrations ahead: this one does not start on it"
+            )
+        }
         some => {
             format!("its tables are {some} migrations behind, which the next start makes up for")
         }

@@ -54,6 +54,8 @@ use crate::ops;
 use crate::report;
 use crate::worker::supervised;
 
+pub use output::look_at_stdout;
+
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -44,7 +45,19 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Whether stdout was closed when the process began.
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether stdout is closed; called before anything is opened in its place.
+pub extern "C" fn look_at_stdout() {
+    let is_open = rustix::io::fcntl_getfd(io::stdout()).is_ok();
+    WAS_CLOSED.store(!is_open, Ordering::Relaxed);
+}
+
 fn write(text: &str) -> Result<(), Trouble> {
+    if WAS_CLOSED.load(Ordering::Relaxed) {
+        return Err(Trouble::writing(io::Error::other("it is closed")));
+    }
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(text.as_bytes())

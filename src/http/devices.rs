@@ -12,7 +12,7 @@ use crate::jobs::DeviceSummary;
 /// All devices.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DeviceList {
-    /// GPUs of this machine, or what is missing to find any; then the simulated cards.
+    /// GPUs of this machine, or what is missing to find any; then the first 500 cards of agents, and the simulated cards.
     items: Vec<DeviceSummary>,
     /// Always null: there is one page.
     next: Option<String>,

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
+use super::server::keys::Asker;
 use super::unpack::Unpacked;
 use super::uploads::Held;
 use crate::bounded::shorten;
@@ -41,14 +42,15 @@ use crate::store::{Dropped, NewUpload, Time};
                 "value": "sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
                 "nearest": "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
-        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may")))]
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
 pub(super) async fn put_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
+    asker: Asker,
     request: Request,
 ) -> Result<Response, Problem> {
     let digest = read(&digest)?;
-    keep(&app, request, Some(digest)).await
+    keep(&app, asker, request, Some(digest)).await
 }
 
 /// Upload a graph or a recording.
@@ -67,12 +69,13 @@ pub(super) async fn put_graph(
             example = json!({"type": "/problems/upload-invalid", "title": "The file is neither a graph nor a recording", "status": 422,
                 "detail": "the gzip stream breaks after 0 decompressed bytes: unexpected end of file; expected the whole file", "pointer": ""})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
-        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may")))]
+        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
 pub(super) async fn create_graph(
     State(app): State<App>,
+    asker: Asker,
     request: Request,
 ) -> Result<Response, Problem> {
-    keep(&app, request, None).await
+    keep(&app, asker, request, None).await
 }
 
 /// A page of uploads.
@@ -180,7 +183,12 @@ fn no_such(digest: &Digest) -> Problem {
 }
 
 /// Keeps the file in a body, whose digest is the one that was announced, if any was.
-async fn keep(app: &App, request: Request, announced: Option<Digest>) -> Result<Response, Problem> {
+async fn keep(
+    app: &App,
+    asker: Asker,
+    request: Request,
+    announced: Option<Digest>,
+) -> Result<Response, Problem> {
     let arrived = app.uploads.arrive(request).await?;
     let now = Time::from(Timestamp::now());
     let reading = app
@@ -188,9 +196,10 @@ async fn keep(app: &App, request: Request, announced: Option<Digest>) -> Result<
         .unpack(arrived, move |file| examined(file, announced, now));
     // The permit is held until the file is stored: its contents are in memory until then.
     let Held {
-        read: (new, digest),
+        read: (mut new, digest),
         permit: _permit,
     } = reading.await?;
+    new.owner = asker.id;
     let (is_new, document) = app.jobs.keep_upload(&new, &digest).await?;
     let status = if is_new {
         StatusCode::CREATED

@@ -125,6 +125,9 @@ impl Parameters {
         let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| Problem::new(Code::QueryInvalid, error.to_string()))?;
         for (index, (name, value)) in given.iter().enumerate() {
+            if value.contains('\0') && name == "cursor" {
+                return Err(no_cursor(value));
+            }
             if value.contains('\0') {
                 let detail = format!("`{}` has a NUL in it, which no text has", shorten(name));
                 return Err(invalid(name, "", detail, None));

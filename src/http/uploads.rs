@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::problem::{Code, Problem};
 use super::unpack::{Unpacked, is_packed, unpack};
 use crate::bounded::{CancelOnDrop, is_cancelled, unless};
-use crate::jobs::Permit;
+use crate::jobs::{Permit, yield_to_others};
 use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
@@ -289,6 +289,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
         .name("upload".to_owned())
         .stack_size(STACK)
         .spawn(move || {
+            yield_to_others();
             // Nobody listens when the client is gone.
             let _ = unless(&cancel, work).map(|outcome| done.send(outcome));
         });

@@ -67,9 +67,17 @@ impl Handover {
         let mut all = self.lock();
         let is_wanted = self.wanted.load(Ordering::Relaxed) > 0;
         let permit = permit.filter(|_| !is_wanted);
+        let size = request.lower().map_or(0, |lowered| lowered.workload.size());
+        // So large a model is in memory under the permit alone.
+        if size > LARGEST && permit.is_none() {
+            return Left {
+                handover: self,
+                id: None,
+            };
+        }
         all.push_back(Waiting {
             id: id.to_owned(),
-            size: request.lower().map_or(0, |lowered| lowered.workload.size()),
+            size,
             request,
             permit,
             span: Span::current(),
@@ -116,6 +124,7 @@ impl Handover {
         for waiting in all.iter_mut() {
             waiting.permit = None;
         }
+        all.retain(|waiting| waiting.size <= LARGEST);
         Wanted(self)
     }
 
@@ -152,7 +161,11 @@ mod tests {
 
     /// A request for a model of so many layers.
     fn request(layers: usize) -> Request {
-        let layers = vec![r#"{"type": "relu"}"#; layers].join(",");
+        of(r#"{"type": "relu"}"#, layers)
+    }
+
+    fn of(layer: &str, layers: usize) -> Request {
+        let layers = vec![layer; layers].join(",");
         let input = r#""input": {"shape": [4]}"#;
         let text = format!(r#"{{"model": {{{input}, "layers": [{layers}]}}}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
@@ -171,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_request_that_was_never_queued_leaves_its_permit() {
-        let large = Arc::new(Semaphore::new(1));
-        let permit = || Arc::clone(&large).try_acquire_owned().ok();
+        let one = Arc::new(Semaphore::new(1));
+        let permit = || Arc::clone(&one).try_acquire_owned().ok();
         let handover = Handover::default();
 
         let left = handover.leave("1", request(1), permit());
@@ -185,6 +198,16 @@ mod tests {
         drop(handover.want_permit());
         assert!(permit().is_some());
         assert!(handover.take("2").is_some());
+
+        let large = || of(r#"{"type": "linear", "out_features": 4}"#, 20_000);
+        handover.leave("3", large(), permit()).stay();
+        drop(handover.want_permit());
+        assert!(
+            handover.take("3").is_none(),
+            "it is in memory without a permit"
+        );
+        handover.leave("4", large(), None).stay();
+        assert!(handover.take("4").is_none());
     }
 
     /// Or else it waits for one that is answered after it, and both for ever.

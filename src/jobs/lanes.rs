@@ -18,6 +18,10 @@ use crate::store::{Claimed, SIMULATED_LANE};
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
+/// A lane as wide as that of simulated devices, for fits of keys that have none at work while others fill that one: see
+/// [`Db::claim_for`](crate::store::Db::claim_for).
+const SPARE_LANE: &str = "simulated, spare";
+
 /// Size from which on a model is large: see [`Graph::size`](crate::graph::Graph::size). The largest models in use have
 /// some thousand operations of three operands and results each. An operation takes 3 KiB, and up to 14 in convolutional nets under
 /// autocast.
@@ -37,6 +41,10 @@ const MEMORY_MIB: usize = 128;
 /// and parameter, and its largest variant as much again.
 const LEAST_MIB: usize = 4;
 const SIZE_OF_MIB: usize = 1_000;
+
+/// What work yields to threads that serve others: it gets a tenth of what they get where both want all of a processor
+/// (`sched_prio_to_weight` in Linux).
+const NICE: i32 = 10;
 
 /// Most requests that wait to be read as large ones; what they hold meanwhile is not counted.
 const MOST_WAITING: usize = 8;
@@ -82,6 +90,15 @@ impl Lanes {
             .expect("lanes are never closed")
     }
 
+    /// The same for a simulated fit, which was claimed because there is a place.
+    pub(super) async fn enter_claimed(&self) -> OwnedSemaphorePermit {
+        tokio::select! {
+            biased;
+            place = self.enter(SIMULATED_LANE) => place,
+            place = self.enter(SPARE_LANE) => place,
+        }
+    }
+
     /// The one place for work about a large model.
     pub(super) fn large(&self) -> Arc<Semaphore> {
         self.places(LARGE_LANE)
@@ -98,7 +115,7 @@ impl Lanes {
     fn places(&self, lane: &str) -> Arc<Semaphore> {
         let mut known = self.known.lock().expect("nothing panics while it is held");
         let places = match lane {
-            SIMULATED_LANE => self.simulated_in_parallel,
+            SIMULATED_LANE | SPARE_LANE => self.simulated_in_parallel,
             _gpu_or_large => 1,
         };
         let lane = known.entry(lane.to_owned());
@@ -133,6 +150,17 @@ impl Shared {
     }
 }
 
+/// Whether work in this lane asks no real card.
+pub(super) fn is_simulated(lane: &str) -> bool {
+    matches!(lane, SIMULATED_LANE | LARGE_LANE)
+}
+
+/// Has this thread give way to others where processors are short: a service answers at once, however much it simulates.
+pub(crate) fn yield_to_others() {
+    // Where it is refused, work is as important as before.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
 /// Makes no graph that is larger than the service takes on.
 pub(super) fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
     graphs_within(LARGEST, work).0
@@ -158,7 +186,10 @@ impl Jobs {
                 let reserved = tokio::time::timeout(PATIENCE, lanes.reserve(LARGE));
                 let memory = reserved.await.map_err(late)?;
                 let first = work.clone();
-                let reading = move |engine: &dyn Engine| graphs_within(LARGE, || first(engine));
+                let reading = move |engine: &dyn Engine| {
+                    yield_to_others();
+                    graphs_within(LARGE, || first(engine))
+                };
                 let (read, is_larger) = self.on_thread(name, reading).await?;
                 if !is_larger {
                     return Ok((read?, None));
@@ -173,7 +204,10 @@ impl Jobs {
                 acquired.await.map_err(late)?
             }
         };
-        let reading = move |engine: &dyn Engine| of_any_size(|| work(engine));
+        let reading = move |engine: &dyn Engine| {
+            yield_to_others();
+            of_any_size(|| work(engine))
+        };
         Ok((self.on_thread(name, reading).await??, Some(large)))
     }
 }

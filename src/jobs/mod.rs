@@ -43,6 +43,7 @@ pub use fit::{
     FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
 };
 pub use lanes::Permit;
+pub(crate) use lanes::yield_to_others;
 pub use leases::LEASE;
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::engine::Runs;
-use super::lanes::LARGE_LANE;
+use super::lanes::{LARGE_LANE, yield_to_others};
 use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::CancelOnDrop;
@@ -62,6 +62,7 @@ impl Jobs {
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
         let foresee = move |engine: &dyn Engine| {
+            yield_to_others();
             let request = read(&terms, &recorded, packed)?;
             engine.foresee(&request, &runs, &cancel).map_err(told_of)
         };

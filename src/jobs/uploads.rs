@@ -191,6 +191,7 @@ pub fn new_upload(
     NewUpload {
         digest: Digest::of(contents),
         names,
+        owner: String::new(),
         kind,
         bytes: contents.len(),
         about: JsonText::from(&*json(about).to_string()),
@@ -211,11 +212,11 @@ impl Jobs {
         let is_new = match kept {
             Kept::Added => true,
             Kept::There => false,
-            Kept::Full { taken } => {
+            Kept::Full { taken, limit } => {
                 return Err(JobError::UploadsFull {
                     needed: new.gzip.len(),
                     taken,
-                    limit: shared.limits.uploads.bytes,
+                    limit,
                 });
             }
         };

@@ -59,6 +59,8 @@ pub struct StoredAgent {
     pub owner: String,
     /// Its version.
     pub version: String,
+    /// By which rules it answers; empty for one that an earlier version of the service registered.
+    pub rules: String,
     /// What it is to do.
     pub duty: Duty,
     /// Its cards, as JSON.
@@ -69,7 +71,7 @@ pub struct StoredAgent {
     pub seen_at: Time,
 }
 
-by_name!(StoredAgent: id, name, instance, owner, version, duty, cards, registered_at, seen_at);
+by_name!(StoredAgent: id, name, instance, owner, version, rules, duty, cards, registered_at, seen_at);
 
 impl StoredAgent {
     /// Under which name it works on fits.
@@ -115,8 +117,8 @@ impl Db {
         let registered = ask!(
             fetch_optional StoredAgent,
             self.pool.on(),
-            "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at)
-               SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9
+            "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
+               SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $13
                 WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11)
                   AND (SELECT coalesce(CAST(sum(length(CAST(cards AS TEXT))) AS BIGINT), 0) FROM agent WHERE owner = $4 AND name <> $2) + length(CAST($7 AS TEXT)) <= $12
                    ON CONFLICT (name) DO UPDATE
@@ -124,10 +126,10 @@ impl Db {
                       registered_at = CASE WHEN agent.instance = excluded.instance THEN agent.registered_at ELSE excluded.registered_at END,
                       duty = CASE WHEN agent.instance = excluded.instance AND excluded.duty <> 'draining' OR agent.duty = 'cordoned' AND excluded.duty = 'ready'
                                   THEN agent.duty ELSE excluded.duty END,
-                      instance = excluded.instance, owner = excluded.owner, version = excluded.version, cards = excluded.cards,
+                      instance = excluded.instance, owner = excluded.owner, version = excluded.version, rules = excluded.rules, cards = excluded.cards,
                       seen_at = excluded.seen_at
                 WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner OR agent.seen_at < $10
-               RETURNING id, name, instance, owner, version, duty, cards,
+               RETURNING id, name, instance, owner, version, rules, duty, cards,
                          registered_at, seen_at",
             new.id,
             new.name,
@@ -141,6 +143,7 @@ impl Db {
             lost,
             MOST_AGENTS,
             MOST_BYTES,
+            new.rules,
         )
         .map_err(asking("register an agent"))?;
         if let Some(agent) = registered {
@@ -157,7 +160,7 @@ impl Db {
         ask!(
             fetch_all StoredAgent,
             self.pool.on(),
-            "SELECT id, name, instance, owner, version, duty, cards,
+            "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
                  FROM agent ORDER BY name",
         )
@@ -169,7 +172,7 @@ impl Db {
         ask!(
             fetch_optional StoredAgent,
             self.pool.on(),
-            "SELECT id, name, instance, owner, version, duty, cards,
+            "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
                  FROM agent WHERE id = $1",
             id,
@@ -316,6 +319,7 @@ mod tests {
             instance: instance.to_owned(),
             owner: String::new(),
             version: "1".to_owned(),
+            rules: "1".to_owned(),
             duty: Duty::Ready,
             cards: JsonText::from("[]"),
             registered_at: Time(now),

@@ -10,7 +10,7 @@ use super::engine::{Connection, Link, Transaction};
 use super::{Db, StoreError, asking};
 
 /// The tables, those first to which others refer.
-const TABLES: [&str; 19] = [
+const TABLES: [&str; 20] = [
     "request",
     "fit",
     "probe",
@@ -18,6 +18,7 @@ const TABLES: [&str; 19] = [
     "recommendation_gone",
     "upload",
     "upload_name",
+    "upload_namer",
     "upload_reference",
     "search",
     "observation",

@@ -297,6 +297,8 @@ impl Db {
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
+                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
+                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
                              ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
                   AND state = 'queued'
@@ -312,6 +314,8 @@ impl Db {
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
+                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
+                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
                              ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
                                FOR UPDATE OF waiting SKIP LOCKED)

@@ -189,6 +189,7 @@ async fn a_database_of_a_later_version_is_refused_and_not_touched() {
     db.run(later).await.unwrap();
     db.close().await;
     let before = std::fs::read(&file).unwrap();
+    assert_eq!(Db::check(database).await.unwrap().behind, -1);
 
     let refused = Db::open(database).await.unwrap_err();
 

@@ -35,6 +35,7 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgDatabaseError;
@@ -61,7 +62,7 @@ use recommendation::Shelf;
 pub(crate) use recommendation::minor;
 pub use recommendation::{
     Asked, Facet, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
-    StoredHeadroom, StoredRecommendation,
+    StoredHeadroom, StoredRecommendation, is_simulation,
 };
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
@@ -435,7 +436,17 @@ impl Db {
                 .idle_timeout(None)
                 .max_lifetime(None)
         } else {
-            SqlitePoolOptions::new().max_connections(most_connections)
+            // One whose transaction a full disk ended counts it as open still, and begins no other.
+            SqlitePoolOptions::new()
+                .max_connections(most_connections)
+                .after_release(|connection, _| {
+                    Box::pin(async move {
+                        let is_free = !connection.is_in_transaction();
+                        // What was dropped is undone first.
+                        Ok(is_free
+                            || connection.ping().await.is_ok() && !connection.is_in_transaction())
+                    })
+                })
         };
         let pool = pool
             .acquire_timeout(ACQUIRE_TIMEOUT)

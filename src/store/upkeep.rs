@@ -36,8 +36,8 @@ pub struct Pruned {
 pub struct Checked {
     /// What is wrong, a sentence each; empty when nothing is.
     pub damage: Vec<String>,
-    /// How many migrations its tables are behind this program.
-    pub behind: usize,
+    /// How many migrations its tables are behind this version; less than 0 where a later one has written it.
+    pub behind: isize,
     /// How many fits, probes, recommendations and runs there are.
     pub rows: [i64; 4],
 }
@@ -290,15 +290,14 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
     let checked = async {
         let mut checked = Checked {
             damage: Vec::new(),
-            behind: super::POSTGRES.migrations.len(),
+            behind: super::POSTGRES.migrations.len().cast_signed(),
             rows: [0; 4],
         };
         if count(there).await? == 0 {
             return Ok(checked);
         }
         let applied = count("SELECT count(*) FROM _sqlx_migrations WHERE success").await?;
-        let applied = usize::try_from(applied).unwrap_or(0);
-        checked.behind = checked.behind.saturating_sub(applied);
+        checked.behind -= isize::try_from(applied).unwrap_or(0);
         for (rows, question) in checked.rows.iter_mut().zip(COUNTS) {
             match count(question).await {
                 Ok(counted) => *rows = counted,
@@ -340,17 +339,17 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         .fetch_one(&mut *connection)
         .await
         .and_then(|row| row.try_get::<i64, _>(0));
-    let applied = usize::try_from(applied.unwrap_or(0)).unwrap_or(0);
+    let applied = isize::try_from(applied.unwrap_or(0)).unwrap_or(0);
     let mut rows = [0; 4];
     for (count, question) in rows.iter_mut().zip(COUNTS) {
         let counted = sqlx::query(question).fetch_one(&mut *connection).await;
         // Tables that are not there yet, or cannot be read.
         *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
     }
-    let known = super::SQLITE.migrations.len();
+    let known = super::SQLITE.migrations.len().cast_signed();
     Ok(Checked {
         damage,
-        behind: known.saturating_sub(applied),
+        behind: known - applied,
         rows,
     })
 }

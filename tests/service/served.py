@@ -45,8 +45,8 @@ class Server:
     """A running server. `kill` ends it as `kill -9` does; its log is in `log`, beside the database or where one of that name would be, of which a
     panic fails every check."""
 
-    def __init__(self, batchfit, database, *arguments, url=None, environment=None, ready=True, before=None):
-        self.database, self.port = pathlib.Path(database), free_port()
+    def __init__(self, batchfit, database, *arguments, url=None, environment=None, ready=True, before=None, port=None):
+        self.database, self.port = pathlib.Path(database), port or free_port()
         self.log = self.database.with_suffix(".log")
         with open(self.log, "ab") as log:
             # A write past the limit on file sizes is an error of the disk, not a signal.

@@ -12,18 +12,23 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use super::server::keys::Asker;
 use crate::jobs::{AgentDocument, Registration, Welcome};
+use crate::model::is_host_name;
 use crate::store::{Duty, Scope};
 use body::Said;
 
-/// All agents.
+/// Cards with which a page of agents ends, however many were asked for: so that it has some 500 KiB at most.
+const CARDS_OF_A_PAGE: usize = 500;
+
+/// A page of agents.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AgentList {
     /// By name.
     items: Vec<AgentDocument>,
-    /// Always null: there is one page.
+    /// The `cursor` of the next page; null on the last one.
     next: Option<String>,
 }
 
@@ -39,12 +44,32 @@ pub(super) struct AgentChange {
 ///
 /// An agent is a process, `batchfit agent`, on a machine with GPUs: it takes the fits that its cards can run, and brings their answers.
 #[utoipa::path(get, path = "/v1/agents", tag = "agents",
+    params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default. A page ends with its 500th card", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
-        (status = 200, body = AgentList, description = "All agents, also those that were not heard of for up to a day"),
+        (status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
-pub(super) async fn list_agents(State(app): State<App>) -> Result<Json<AgentList>, Problem> {
-    let items = app.jobs.agents().await?;
-    Ok(Json(AgentList { items, next: None }))
+pub(super) async fn list_agents(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<AgentList>, Problem> {
+    let limit = parameters.limit()?;
+    let after = parameters.text("cursor");
+    if let Some(cursor) = after.as_deref().filter(|name| !is_host_name(name)) {
+        return Err(no_cursor(cursor));
+    }
+    let mut agents = app.jobs.agents().await?;
+    agents.retain(|agent| after.as_ref().is_none_or(|after| agent.name > *after));
+    let mut cards = 0;
+    let whole = agents.iter().take_while(|agent| {
+        let is_full = cards >= CARDS_OF_A_PAGE;
+        cards += agent.cards.len();
+        !is_full
+    });
+    let limit = limit.min(i64::try_from(whole.count()).unwrap_or(limit));
+    let (items, next) = page(agents, limit, |agent| agent.name.clone());
+    Ok(Json(AgentList { items, next }))
 }
 
 /// Register an agent, or say that it is there still.

@@ -14,11 +14,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Request, Uri};
+use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
+use super::transfer::Arrival;
 use crate::bounded::shorten;
 use crate::http::problem::{Code, Problem};
 
@@ -107,6 +109,12 @@ impl Hosts {
     /// Whether a request may be answered: see Note [Browsers].
     pub(in crate::http) fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let given = asked_hosts(request);
+        // RFC 9112, section 3.2: what came over a connection.
+        let came = request.extensions().get::<Arc<Arrival>>().is_some();
+        if came && given.is_empty() && request.version() == Version::HTTP_11 {
+            let detail = "a request of HTTP/1.1 says in `Host` whom it is for";
+            return Err(Problem::new(Code::HeaderInvalid, detail));
+        }
         for host in &given {
             let authority = authority(host);
             let is_ours = authority

@@ -14,7 +14,9 @@ use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
 use crate::model::{DeviceChoice, Invalid, Request};
-use crate::store::{Attempt, Claimed, Duty, FitState, Holder, Lease, StoredAgent, Time};
+use crate::store::{
+    Attempt, Claimed, Duty, FitState, Holder, Lease, StoredAgent, Time, is_simulation,
+};
 
 use super::check::{check, is_hidden};
 use super::place::{Takes, lanes};
@@ -280,7 +282,12 @@ impl Jobs {
         let now = self.now();
         let of = (&request, claimed.model_digest.as_str());
         let next_id = || shared.ids.next(now, chance());
-        let rows = recommendations(&claimed.id, of, &result, now, next_id)?;
+        let mut rows = recommendations(&claimed.id, of, &result, now, next_id)?;
+        // What an agent simulated is no simulation of the service's own.
+        for row in rows.iter_mut().filter(|row| is_simulation(&row.device)) {
+            row.device = request.device.to_string();
+            row.driver = None;
+        }
         let document = json(&result);
         let attempt = claimed.attempt();
         let stored = shared.db.finish(attempt, &document, &rows, now).await?;

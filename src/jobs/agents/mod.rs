@@ -23,8 +23,11 @@ pub use work::answer_job;
 use super::clock::milliseconds;
 use super::document::{VERSION, chance, json};
 use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
-use crate::model::{DeviceChoice, Request};
+use crate::model::{DeviceChoice, RULES, Request};
 use crate::store::{AGENT_LANE, Duty, JsonText, Registered, StoredAgent, Time};
+
+/// Most cards of agents in one list of devices; the lists of agents have all.
+const MOST_DEVICES: usize = 500;
 
 /// Whose agent it is: the API key under which it registered, empty where none is needed.
 pub type Owner = str;
@@ -48,6 +51,7 @@ impl Jobs {
             instance: registration.instance.clone(),
             owner: owner.to_owned(),
             version: registration.version.clone(),
+            rules: registration.rules.clone(),
             duty: if registration.draining {
                 Duty::Draining
             } else {
@@ -127,13 +131,11 @@ impl Jobs {
     /// Forgets an agent, of this owner where one is given, and queues again what it works on. False where there is none.
     pub async fn remove_agent(&self, id: &str, owner: Option<&Owner>) -> Result<bool, JobError> {
         let shared = &self.shared;
-        if owner.is_some()
-            && self
-                .own_agent(id, owner.unwrap_or_default())
-                .await?
-                .is_none()
-        {
-            return Ok(false);
+        if let Some(owner) = owner {
+            let agent = shared.db.agent(id).await?;
+            if agent.is_none_or(|agent| agent.owner != owner) {
+                return Ok(false);
+            }
         }
         let is_removed = shared.db.remove_agent(id).await?;
         shared.for_agents.send_replace(());
@@ -141,14 +143,14 @@ impl Jobs {
         Ok(is_removed)
     }
 
-    /// The cards of agents, as devices that requests may name.
+    /// The cards of agents, as devices that requests may name: the first [`MOST_DEVICES`].
     pub(super) async fn devices_of_agents(&self) -> Result<Vec<DeviceSummary>, JobError> {
         let agents = self.agents().await?;
         let cards = agents.iter().flat_map(|agent| {
             let summary = move |card: &AgentCard| summary(agent, card);
             agent.cards.iter().map(summary)
         });
-        Ok(cards.collect())
+        Ok(cards.take(MOST_DEVICES).collect())
     }
 
     /// Where a request leads.
@@ -166,10 +168,11 @@ impl Jobs {
         Ok(place::place(request, &agents))
     }
 
-    /// The agent of this id, if it is this owner's.
+    /// The agent of this id, if it is this owner's and answers by these rules. One that an earlier build registered is not known any more:
+    /// it registers again, and is told.
     async fn own_agent(&self, id: &str, owner: &Owner) -> Result<Option<StoredAgent>, JobError> {
         let agent = self.shared.db.agent(id).await?;
-        Ok(agent.filter(|agent| agent.owner == owner))
+        Ok(agent.filter(|agent| agent.owner == owner && agent.rules == RULES))
     }
 
     /// What time it is where leases are counted.

@@ -221,6 +221,7 @@ fn beside(aside: ModelAside, now: Time) -> NewUpload {
     NewUpload {
         digest: aside.digest,
         names: Vec::new(),
+        owner: String::new(),
         kind: aside.kind,
         bytes: aside.bytes,
         about: JsonText::from("{}"),

@@ -49,17 +49,17 @@ pub enum JobError {
         /// What is named there.
         digest: Digest,
     },
-    /// All uploads together take what they may.
+    /// All uploads together take what they may, or those of a key.
     #[error(
-        "this upload takes {} MiB compressed, and others take {} of the {} MiB that all of them may; GET /v1/graphs \
-         lists them, DELETE drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
+        "this upload takes {} MiB compressed, and others take {} of the {} MiB that they may together (those of one key a quarter of all \
+         room); GET /v1/graphs lists them, DELETE drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
     )]
     UploadsFull {
         /// What this one takes, in bytes.
         needed: usize,
         /// What the others do.
         taken: u64,
-        /// What all of them may.
+        /// What all of them may, or those of its key.
         limit: u64,
     },
     /// The engine has no answer.

@@ -14,7 +14,7 @@ use super::engine::{Link, ask};
 use super::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
-pub use nearest::{Asked, Nearest};
+pub use nearest::{Asked, Nearest, is_simulation};
 pub(super) use shelf::Shelf;
 pub use shelf::{Facet, RecommendationPage};
 pub(crate) use stale::minor;

@@ -1,5 +1,7 @@
 //! The stored answer that is nearest to a question: for the same model, with other terms.
 
+use std::collections::HashMap;
+
 use super::StoredRecommendation;
 use super::row::Word;
 use super::shelf::{Columns, FACETS, Facet};
@@ -50,6 +52,11 @@ const COSTS: [(Facet, &str, u32); 8] = [
     (Facet::Device, "device", 1),
 ];
 
+/// Whether a device is simulated by the service itself.
+pub fn is_simulation(device: &str) -> bool {
+    device.starts_with("sim:")
+}
+
 impl Columns {
     /// The nearest row, by its place: of those that differ in what counts least the one whose limit is nearest, and the newest of
     /// these.
@@ -86,7 +93,25 @@ impl Columns {
         let limits = &self.values[Facet::LimitBytes as usize];
         let mut best: Option<(u32, u64, usize)> = None;
         let mut seen: Option<(Word, u64)> = None;
+        let is_simulated = asked.device.as_deref().is_some_and(is_simulation);
+        let ran = ["probed", "trained"].map(|evidence| self.words.find(evidence));
+        let mut known: HashMap<Word, bool> = HashMap::new();
+        // Whoever has the service simulate a card is not told what an agent says that it simulated.
+        let mut is_an_agents = |row: usize| {
+            let evidence = self.values[Facet::Evidence as usize][row];
+            if !is_simulated || ran.contains(&Some(evidence)) {
+                return false;
+            }
+            let device = self.values[Facet::Device as usize][row];
+            *known.entry(device).or_insert_with(|| {
+                let device = self.words.text(device).unwrap_or_default();
+                !is_simulation(&device) && !device.starts_with("cuda:")
+            })
+        };
         for row in (0..models.len()).filter(|row| models[*row] == model) {
+            if is_an_agents(row) {
+                continue;
+            }
             let cost = cost(row);
             if best.is_some_and(|(least, ..)| cost > least) {
                 continue;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::StoredRecommendation;
+use super::{StoredRecommendation, is_simulation};
 use crate::model::{PYTORCH, RULES, TaughtBy};
 use crate::store::outcome::{LearntOn, Lessons};
 use crate::units::Share;
@@ -140,7 +140,8 @@ impl StoredRecommendation {
     pub fn learnt_on(&self) -> LearntOn {
         let source = match self.evidence.as_str() {
             "recorded" => "recorded",
-            _ if self.device.starts_with("sim:") => "simulated",
+            // What an agent simulated is about a kind of card, and has no driver either.
+            _ if is_simulation(&self.device) || self.driver.is_none() => "simulated",
             _ => "probed",
         };
         LearntOn {

@@ -8,8 +8,12 @@ use crate::store::text::by_name;
 /// What an upload takes besides its contents, in bytes: a page, its names, what is known about it.
 const OVERHEAD: u64 = 4096;
 
-/// Most further names of one upload. Each way to compress a file makes another; the oldest gives way.
+/// Most further names of one upload that are kept for a key. Each way to compress a file makes another; the one that the key has not sent
+/// for longest gives way, and is gone where no other key has sent it.
 const MOST_NAMES: i64 = 8;
+
+/// Those of each key may take one part in so many of what all may.
+const PART_OF_A_KEY: i64 = 4;
 
 /// What uploads may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub struct NewUpload {
     pub digest: Digest,
     /// Further digests by which it may be named.
     pub names: Vec<Digest>,
+    /// The API key under which it came; empty where none is needed.
+    pub owner: String,
     /// What it is.
     pub kind: UploadKind,
     /// How long its contents are.
@@ -48,8 +54,10 @@ pub enum Kept {
     There,
     /// There is no room for it.
     Full {
-        /// What all uploads take, in bytes.
+        /// What the others take, in bytes: all of them, or those of its key.
         taken: u64,
+        /// What these may.
+        limit: u64,
     },
 }
 
@@ -235,21 +243,27 @@ async fn keep_on(
     if there == 0 {
         let charged = charged(new)?;
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
-        make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
-        let taken = taken(&mut transaction.link()).await?;
-        if taken.saturating_add(charged) > limit {
-            // Whatever made room goes all the same: it had expired.
-            let committed = transaction.commit().await;
-            committed.map_err(asking("commit the end of uploads"))?;
-            return Ok(Kept::Full {
-                taken: u64::try_from(taken).unwrap_or(0),
-            });
+        let own = Some(new.owner.as_str()).filter(|owner| !owner.is_empty());
+        let own = own.map(|owner| (Some(owner), limit / PART_OF_A_KEY));
+        for (owner, limit) in [(None, limit)].into_iter().chain(own) {
+            let room = (owner, limit);
+            make_room(&mut transaction.link(), charged, room, space.oldest).await?;
+            let taken = taken(&mut transaction.link(), owner).await?;
+            if taken.saturating_add(charged) > limit {
+                // Whatever made room goes all the same: it had expired.
+                let committed = transaction.commit().await;
+                committed.map_err(asking("commit the end of uploads"))?;
+                return Ok(Kept::Full {
+                    taken: u64::try_from(taken).unwrap_or(0),
+                    limit: u64::try_from(limit).unwrap_or(0),
+                });
+            }
         }
         insert(&mut transaction.link(), new, true).await?;
         kept = Kept::Added;
     }
     for name in new.names.iter().filter(|name| **name != new.digest) {
-        add_name(&mut transaction.link(), name.digits(), digest).await?;
+        add_name(&mut transaction.link(), name.digits(), new).await?;
     }
     transaction
         .commit()
@@ -273,7 +287,7 @@ pub(super) async fn keep_aside(
     .map_err(asking("look for the same model"))?;
     if there == 0 {
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
-        make_room(transaction, charged(new)?, limit, space.oldest).await?;
+        make_room(transaction, charged(new)?, (None, limit), space.oldest).await?;
         insert(transaction, new, false).await?;
     }
     Ok(())
@@ -301,15 +315,15 @@ pub(super) async fn refer(
     .map_err(asking("refer to an upload"))
 }
 
-/// Drops uploads that no work needs until there is room for `charged` more bytes, or until none is left that may go:
-/// those that only came with a request, and then those that have expired, the longest unused first.
+/// Drops uploads, of one key where one is given, that no work needs until there is room for `charged` more bytes, or until none is left
+/// that may go: those that only came with a request, and then those that have expired, the longest unused first.
 async fn make_room(
     connection: &mut Link<'_>,
     charged: i64,
-    limit: i64,
+    (owner, limit): (Option<&str>, i64),
     oldest: Time,
 ) -> Result<(), StoreError> {
-    let excess = taken(connection).await?.saturating_add(charged) - limit;
+    let excess = taken(connection, owner).await?.saturating_add(charged) - limit;
     if excess <= 0 {
         return Ok(());
     }
@@ -317,17 +331,19 @@ async fn make_room(
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
-                 WHERE (NOT uploaded OR used_at < $2)
+                 WHERE (NOT uploaded OR used_at < $2) AND ($3 IS NULL OR owner = $3)
                    AND digest NOT IN (SELECT digest FROM upload_in_use)) AS candidate
              WHERE freed - charged < $1)",
         excess,
-        oldest)
+        oldest,
+        owner)
     .map(|_| ())
     .map_err(asking("make room for an upload"))
 }
 
-async fn taken(connection: &mut Link<'_>) -> Result<i64, StoreError> {
-    ask!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload")
+/// What all uploads take, or those of one key.
+async fn taken(connection: &mut Link<'_>, owner: Option<&str>) -> Result<i64, StoreError> {
+    ask!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload WHERE $1 IS NULL OR owner = $1", owner)
         .map_err(asking("add up what uploads take"))
 }
 
@@ -345,8 +361,8 @@ async fn insert(
     let (digest, kind, charged) = (new.digest.digits(), new.kind.name(), charged(new)?);
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
-    ask!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip)
-         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8)
+    ask!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
+         VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
                                             used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip",
@@ -357,18 +373,18 @@ async fn insert(
         charged,
         new.created_at,
         about,
-        gzip,)
+        gzip,
+        new.owner,)
     .map(|_| ())
     .map_err(asking("keep an upload"))
 }
 
-async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result<(), StoreError> {
-    ask!(execute, connection.on(), "DELETE FROM upload_name WHERE digest = $1 AND name <> $2 AND rowid NOT IN (
-            SELECT rowid FROM upload_name WHERE digest = $1 AND name <> $2 ORDER BY rowid DESC LIMIT $3)",
-        digest,
-        name,
-        MOST_NAMES - 1,)
-    .map_err(asking("drop names of an upload"))?;
+async fn add_name(
+    connection: &mut Link<'_>,
+    name: &str,
+    new: &NewUpload,
+) -> Result<(), StoreError> {
+    let (digest, naming) = (new.digest.digits(), "name an upload");
     ask!(
         execute,
         connection.on(),
@@ -377,8 +393,31 @@ async fn add_name(connection: &mut Link<'_>, name: &str, digest: &str) -> Result
         name,
         digest
     )
+    .map_err(asking(naming))?;
+    ask!(
+        execute,
+        connection.on(),
+        "INSERT INTO upload_namer (owner, name, named_at) VALUES ($1, $2, $3)
+         ON CONFLICT (owner, name) DO UPDATE SET named_at = excluded.named_at",
+        new.owner,
+        name,
+        new.created_at
+    )
+    .map_err(asking(naming))?;
+    ask!(execute, connection.on(), "DELETE FROM upload_namer
+          WHERE owner = $1 AND name <> $2 AND name IN (SELECT name FROM upload_name WHERE digest = $3)
+            AND name NOT IN (SELECT own.name FROM upload_namer AS own JOIN upload_name ON upload_name.name = own.name
+                              WHERE own.owner = $1 AND upload_name.digest = $3 AND own.name <> $2
+                              ORDER BY own.named_at DESC, upload_name.rowid DESC LIMIT $4)",
+        new.owner,
+        name,
+        digest,
+        MOST_NAMES - 1,)
+    .map_err(asking(naming))?;
+    ask!(execute, connection.on(), "DELETE FROM upload_name
+          WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM upload_namer WHERE upload_namer.name = upload_name.name)", digest)
     .map(|_| ())
-    .map_err(asking("name an upload"))
+    .map_err(asking(naming))
 }
 
 /// A row as the table has it.

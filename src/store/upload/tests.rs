@@ -12,6 +12,7 @@ fn new(contents: &str, created_at: i64) -> NewUpload {
     NewUpload {
         digest: Digest::of(contents.as_bytes()),
         names: Vec::new(),
+        owner: String::new(),
         kind: UploadKind::Exported,
         bytes: contents.len(),
         about: JsonText::from("{}"),
@@ -102,13 +103,43 @@ async fn an_upload_is_kept_once_and_found_by_all_its_names() {
 }
 
 #[tokio::test]
+async fn what_one_key_sends_takes_neither_names_nor_room_of_another() {
+    let db = Trial::new().await;
+    let of = |owner: &str, contents: &str, name: &str| NewUpload {
+        names: vec![Digest::of(name.as_bytes())],
+        owner: owner.to_owned(),
+        ..new(contents, 2_000)
+    };
+    // Room for two uploads of each key.
+    let space = UploadSpace {
+        bytes: 8 * (OVERHEAD + 100),
+        ..SPACE
+    };
+    let keep = async |upload: NewUpload| db.keep_upload(&upload, space).await.unwrap();
+    keep(of("victim", "a", "a.gz")).await;
+    for way in 0..2 * MOST_NAMES {
+        keep(of("greedy", "a", &way.to_string())).await;
+        // Names of others are not taken over by sending what they name.
+        keep(of("greedy", "a", "a.gz")).await;
+    }
+    assert!(is_there(&db, "a.gz").await && !is_there(&db, "0").await);
+
+    assert_eq!(keep(of("greedy", "b", "b")).await, Kept::Added);
+    assert_eq!(keep(of("greedy", "c", "c")).await, Kept::Added);
+    let [taken, limit] = [2 * (OVERHEAD + 100); 2];
+    let full = Kept::Full { taken, limit };
+    assert_eq!(keep(of("greedy", "d", "d")).await, full);
+    assert_eq!(keep(of("victim", "d", "d")).await, Kept::Added);
+}
+
+#[tokio::test]
 async fn what_is_full_takes_no_more_until_something_may_go() {
     let db = Trial::new().await;
     assert_eq!(keep(&db, "a", 1_000).await, Kept::Added);
     assert_eq!(keep(&db, "b", 1_001).await, Kept::Added);
 
-    let taken = 2 * (OVERHEAD + 100);
-    assert_eq!(keep(&db, "c", 1_002).await, Kept::Full { taken });
+    let (taken, limit) = (2 * (OVERHEAD + 100), SPACE.bytes);
+    assert_eq!(keep(&db, "c", 1_002).await, Kept::Full { taken, limit });
     assert_eq!(keep(&db, "a", 1_002).await, Kept::There);
     // A model that comes with a fit is kept all the same, and goes first.
     assert_eq!(

@@ -246,12 +246,25 @@ fn flags_that_make_no_agent_are_refused() {
         (["--name", "a", "--simulate", "l5"], "l5"),
         (["--name", "a", "--wait", "1"], "--once"),
         (["--key-file", "nowhere", "--simulate", "l4"], "nowhere"),
+        (
+            ["--key-file", "/dev/zero", "--simulate", "l4"],
+            "this file is longer",
+        ),
     ] {
         let (code, text) = refused(&arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {text}");
         assert!(text.contains(said), "{arguments:?}: {text}");
         assert!(!text.contains("secret"), "{text}");
     }
+    // A key that others can read is used, and its user told.
+    let key = place.write("key", "batchfit_a_b");
+    let modes = [0o644, 0o640].map(std::os::unix::fs::PermissionsExt::from_mode);
+    let said = modes.map(|mode| {
+        std::fs::set_permissions(&key, mode).unwrap();
+        let (_, text) = refused(&["--key-file", "key", "--simulate", "l5"]);
+        text.contains("all users of this machine can read")
+    });
+    assert_eq!(said, [true, false]);
     // Nobody there: an agent for one job does not wait for ever.
     let nobody = TcpSocket::new_v4().unwrap();
     nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();

@@ -49,6 +49,24 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
 }
 
 #[test]
+fn a_closed_stdout_is_said_in_a_sentence() {
+    let place = Place::new();
+    let closed = r#"exec "$0" "$@" >&-"#;
+    for arguments in [&["presets"][..], &["fit", "alexnet", "--on", "t4"]] {
+        let output = place
+            .command("sh")
+            .args(["-c", closed, env!("CARGO_BIN_EXE_batchfit")])
+            .args(arguments)
+            .output()
+            .unwrap();
+
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("stdout: it is closed"), "{said}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_said_in_a_sentence() {
     let place = Place::new();
     for arguments in COMMANDS {

@@ -8,8 +8,10 @@ use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
 use batchfit::model::{RULES, Request as Question, RequestDocument};
 use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
+use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
+use super::storage::beside;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 
@@ -426,6 +428,94 @@ async fn drained_and_cordoned_agents_take_nothing() {
     let mut leaving = registration("node1");
     leaving["draining"] = json!(true);
     assert_eq!(service.register(&leaving).await.json()["duty"], "draining");
+}
+
+#[tokio::test]
+async fn agents_are_listed_page_by_page_and_few_cards_at_a_time() {
+    let service = service().await;
+    for number in 0..6 {
+        let cards: Vec<Value> = (0..128)
+            .map(|card_number| card(&format!("cuda:{card_number}"), "h200"))
+            .collect();
+        let mut registration = registration(&format!("node{number}"));
+        registration["cards"] = json!(cards);
+        assert_eq!(service.register(&registration).await.status, 200);
+    }
+    let page = async |query: &str| {
+        let page = service.get(&format!("/v1/agents{query}")).await.json();
+        let agents = page["items"].as_array().unwrap().iter();
+        let names: Vec<String> = agents.map(|agent| agent["name"].to_string()).collect();
+        (names.concat(), page["next"].clone())
+    };
+
+    let first = r#""node0""node1""node2""node3""#.to_owned();
+    assert_eq!(page("").await, (first, json!("node3")));
+    let rest = r#""node4""node5""#.to_owned();
+    assert_eq!(page("?cursor=node3").await, (rest, Value::Null));
+    let one = (r#""node4""#.to_owned(), json!("node4"));
+    assert_eq!(page("?cursor=node3&limit=1").await, one);
+    assert_eq!(service.get("/v1/agents?cursor=%2F").await.status, 400);
+    let devices = service.get("/v1/devices").await.json();
+    let of_agents = devices["items"].as_array().unwrap().iter();
+    let of_agents = of_agents.filter(|device| device["device"].as_str().unwrap().contains('/'));
+    assert_eq!(of_agents.count(), 500);
+}
+
+#[tokio::test]
+async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await;
+    let attempt = service.attempt(&agent).await;
+
+    // As if the service had been begun anew, with other rules.
+    let mut other = beside(&service).await;
+    let older = other.execute("UPDATE agent SET rules = 'older'").await;
+    assert_eq!(older.unwrap().rows_affected(), 1);
+
+    let claim = json!({"free": ["cuda:0"], "wait_seconds": 0}).to_string();
+    let claims = format!("/v1/agents/{agent}/claims");
+    assert_eq!(service.post(&claims, claim).await.status, 404);
+    let late = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+    assert_eq!(late.status, 404, "{}", late.text);
+    assert_eq!(service.state_of(&fit.id()).await, "running");
+    // It may leave, and whoever comes in its place is known.
+    let left = service.delete(&format!("/v1/agents/{agent}")).await;
+    assert_eq!(left.status, 204, "{}", left.text);
+    assert_ne!(service.agent("node1").await, agent);
+}
+
+#[tokio::test]
+async fn what_an_agent_simulated_is_not_offered_as_the_services_own() {
+    let service = service().await;
+    let mut simulated = registration("node1");
+    simulated["cards"][0]["simulated"] = json!(true);
+    let agent = service.register(&simulated).await.id();
+    service.post("/v1/fits", ON_KIND).await;
+    let attempt = service.attempt(&agent).await;
+    let mut answer = answered(ON_KIND);
+    answer["result"]["environment"]["device"] = json!("sim:h200");
+    let told = service.finish(&agent, &attempt, &answer).await;
+    assert_eq!(told.status, 204, "{}", told.text);
+
+    let near = async |request: &str| {
+        let request = request.to_owned();
+        service.post("/v1/recommendations/nearest", request).await
+    };
+    assert_eq!(near(ON_KIND).await.status, 200);
+    let of_service = ON_KIND.replace("\"h200\"", "\"sim:h200\"");
+    let refused = near(&of_service).await;
+    assert_eq!(refused.status, 404, "{}", refused.text);
+    // What trainings tell of it is told of a simulated answer.
+    let stored = service.get("/v1/recommendations").await.json()["items"][0].clone();
+    let path = format!(
+        "/v1/recommendations/{}/outcomes",
+        stored["id"].as_str().unwrap()
+    );
+    let oom = r#"{"batch": 256, "outcome": "out_of_memory", "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11"}}"#;
+    assert_eq!(service.post(&path, oom).await.status, 201);
+    let accuracy = service.get("/v1/accuracy").await.json();
+    assert_eq!(accuracy["items"][0]["source"], "simulated");
 }
 
 #[tokio::test]

@@ -346,6 +346,11 @@ async fn what_is_no_request_is_answered_in_the_language_of_the_service() {
             "bad-request",
         ),
         (
+            "GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n".to_owned(),
+            400,
+            "header-invalid",
+        ),
+        (
             format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
             431,
             "headers-too-large",

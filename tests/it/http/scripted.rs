@@ -10,6 +10,7 @@ use batchfit::jobs::{
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::conversation::{Alone, Foreseen};
+use batchfit::units::Share;
 use tokio::sync::Semaphore;
 
 use crate::wait;
@@ -264,7 +265,10 @@ pub(super) fn result(request: &Request) -> FitResult {
         peak_reserved_bytes: (11 << 30) + (1 << 29),
         limit_bytes: 12 << 30,
         headroom_bytes: 1 << 29,
-        headroom: Headroom::default(),
+        headroom: Headroom {
+            fraction: request.headroom.map_or(0.0, Share::fraction),
+            ..Headroom::default()
+        },
         limited_by: "activations of layer1.0.conv1".to_owned(),
         why: None,
         evidence: Evidence::Simulated,

@@ -116,6 +116,37 @@ async fn a_key_fills_a_quarter_of_the_queue() {
     gate.open();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_fills_all_lanes_leaves_another_one() {
+    let gate = Gate::closed();
+    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let greedy = service.key("greedy", Scope::Fit).await;
+    let modest = service.key("modest", Scope::Fit).await;
+    let asked = |classes: usize| {
+        format!(
+            r#"{{"model": {{"preset": "alexnet", "num_classes": {classes}}}, "device": "sim:h200", "priority": "interactive"}}"#
+        )
+    };
+    let lanes = std::thread::available_parallelism().unwrap().get();
+    for classes in 1..lanes + 10 {
+        let said = service
+            .with(&greedy, "POST /v1/fits", &asked(classes))
+            .await;
+        assert_eq!(said.status, 202, "{said:?}");
+    }
+    for _ in 0..lanes {
+        gate.arrival().await;
+    }
+
+    let said = service.with(&modest, "POST /v1/fits", &asked(1_000)).await;
+    gate.arrival().await;
+
+    let fit = format!("GET /v1/fits/{}", id(&said.body));
+    let seen = service.with(&modest, &fit, "").await;
+    assert!(seen.body.contains(r#""state":"running""#), "{seen:?}");
+    gate.open();
+}
+
 #[tokio::test]
 async fn a_refusal_says_that_it_closes_the_connection_on_a_body() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
@@ -141,6 +172,8 @@ async fn what_has_a_nul_in_it_is_not_there() {
         let said = service.with(&key, &format!("GET /v1/{path}"), "").await;
         assert_eq!(said.status, 404, "{path}: {said:?}");
     }
+    let said = service.with(&key, "GET /v1/fits?cursor=%00", "").await;
+    assert_eq!(said.kind(), "/problems/cursor-invalid");
     let said = service.with(&key, "GET /v1/accuracy?gpu=%00", "").await;
     assert_eq!(said.kind(), "/problems/query-invalid");
 }

@@ -56,6 +56,25 @@ fn probe(parallel: &Value, batch: u64) -> ProbeReport {
 }
 
 #[test]
+fn a_million_ranks_cost_hardly_more_work_than_a_few_thousand() {
+    let probed = |ranks: u64| {
+        let parallel = json!({ "strategy": "ddp", "world_size": ranks });
+        let request = request(asked(&parallel, None));
+        let report = engine().probe_events(&request, 1, &Arc::default()).unwrap();
+        let told = report.events.unwrap();
+        let events = u64::from(told.events) + told.omitted;
+        (report.peak_reserved_bytes, events)
+    };
+    let (few, fewer_events) = probed(4096);
+    let (many, events) = probed(1 << 20);
+
+    // Shapes are compared in a tensor for each rank, of 512 bytes in memory.
+    let more = ((1 << 20) - 4096) * 512;
+    assert!((many - few).abs_diff(more) <= 2 * MIB, "{few} {many}");
+    assert!(events < 2 * fewer_events, "{fewer_events} {events}");
+}
+
+#[test]
 fn ranks_that_differ_are_told_and_the_one_that_needs_most_decides() {
     // Largest first: 64 MiB for rank 0, 16 and 4 and all biases for rank 1, nothing for others.
     let report = probe(&json!({ "strategy": "zero1", "world_size": 64 }), 8);

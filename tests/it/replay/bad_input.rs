@@ -191,6 +191,10 @@ fn what_a_file_makes_its_reader_use_is_bounded() {
     assert!(error(&deep).contains("at most 8"));
     let many = [&[0x80, 4][..], &vec![b']'; 20_000]].concat();
     assert!(error(&many).contains("more than 1024 KiB"));
+    // Who runs the program on a file of theirs may take more, but for what the file has in it.
+    let brackets = [&[0x80, 4][..], &vec![b']'; 4 << 20]].concat();
+    let own = read(&brackets, Bounds::default()).unwrap_err();
+    assert!(own.to_string().contains("more than 32768 KiB"), "{own}");
 }
 
 #[test]

@@ -21,6 +21,16 @@ const LIMITS: [u64; 2] = [MIB, 25 * MIB];
 /// torch/nn/parallel/distributed.py).
 const BROADCAST: u64 = 250 * MIB;
 
+/// Ranks of which each one's tensor is told apart where shapes are compared: what they take fills a segment of small tensors
+/// (`kSmallBuffer` in c10/core/AllocatorConfig.h), and whatever others had left.
+const EACH: u64 = 2 * MIB / LEAST;
+
+/// So many of these tensors are as large as the largest small one (`kSmallSize`).
+const OF_A_BLOCK: u64 = MIB / LEAST;
+
+/// The least that a tensor takes (`kMinBlockSize`).
+const LEAST: u64 = 512;
+
 /// Backward passes after which what a compression hook made is given back at the latest.
 const HELD_PASSES: usize = 2;
 
@@ -414,7 +424,7 @@ pub(in crate::compile) fn send_from(eager: &mut Eager, root: u64, tensor: &Tenso
 /// are sent.
 fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
     let input = eager.scratch(8);
-    let outputs: Vec<_> = (0..ranks).map(|_| eager.scratch(8)).collect();
+    let outputs: Vec<_> = lists(ranks).map(|bytes| eager.scratch(bytes)).collect();
     let counts = eager.scratch(8 * ranks);
     let count = TensorBody::over(&input, &[Extent::ONE], DType::Int64);
     let gathered = TensorBody::over(&counts, &[Extent::fixed(ranks)], DType::Int64);
@@ -431,6 +441,18 @@ fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
         drop(output);
     }
     drop(input);
+}
+
+/// What the counts of so many ranks are gathered into: a tensor of 8 bytes for each, of which beyond [`EACH`] as many are one as fill a block
+/// of the same pool. Both take the same bytes, but for what of the pool's last segment is too small for such a block.
+fn lists(ranks: u64) -> impl Iterator<Item = u64> {
+    let each = ranks.min(EACH);
+    let (blocks, rest) = ((ranks - each) / OF_A_BLOCK, (ranks - each) % OF_A_BLOCK);
+    let whole = (0..blocks).map(|_| OF_A_BLOCK * LEAST);
+    (0..each)
+        .map(|_| 8)
+        .chain(whole)
+        .chain((0..rest).map(|_| 8))
 }
 
 /// `broadcast_coalesced` (torch/csrc/distributed/c10d/comm.cpp): a message for each part, of which two are under way.

@@ -7,7 +7,7 @@ use super::value::{Container, LARGEST_FILE, Pickle, ValueId};
 /// What a pickle may make its reader use. The size of the file is bounded where it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Memory besides the file. An event of PyTorch's takes 60 bytes in the file and 120 here.
+    /// Memory besides the file, and never more than [`TIMES`] what the file has, beyond the first few MiB.
     pub bytes: usize,
     /// Containers that are open at once. PyTorch's snapshots nest six deep.
     pub depth: usize,
@@ -22,6 +22,13 @@ impl Default for Bounds {
         }
     }
 }
+
+/// So many times the size of its file a pickle may take. An event of PyTorch's takes 60 bytes in the file and 120 here; one byte can be
+/// an empty container of a hundred.
+const TIMES: usize = 8;
+
+/// What any pickle may take.
+const ANY: usize = 16 << 20;
 
 /// The highest protocol there is.
 const PROTOCOL: u8 = 5;
@@ -80,6 +87,11 @@ struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     fn new(bytes: &'a [u8], bounds: Bounds) -> Machine<'a> {
+        let of_file = bytes.len().saturating_mul(TIMES).max(ANY);
+        let bounds = Bounds {
+            bytes: bounds.bytes.min(of_file),
+            ..bounds
+        };
         Machine {
             bytes,
             bounds,
