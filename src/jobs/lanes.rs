@@ -90,12 +90,18 @@ impl Lanes {
             .expect("lanes are never closed")
     }
 
-    /// The same for a simulated fit, which was claimed because there is a place.
-    pub(super) async fn enter_claimed(&self) -> OwnedSemaphorePermit {
+    /// The same for a fit; a simulated one was claimed because there is a place in one of two.
+    pub(super) async fn enter_claimed(&self, lane: &str) -> OwnedSemaphorePermit {
+        let spare = async {
+            match lane {
+                SIMULATED_LANE => self.enter(SPARE_LANE).await,
+                _no_other => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
-            place = self.enter(SIMULATED_LANE) => place,
-            place = self.enter(SPARE_LANE) => place,
+            place = self.enter(lane) => place,
+            place = spare => place,
         }
     }
 
@@ -150,15 +156,17 @@ impl Shared {
     }
 }
 
-/// Whether work in this lane asks no real card.
-pub(super) fn is_simulated(lane: &str) -> bool {
-    matches!(lane, SIMULATED_LANE | LARGE_LANE)
-}
-
 /// Has this thread give way to others where processors are short: a service answers at once, however much it simulates.
 pub(crate) fn yield_to_others() {
     // Where it is refused, work is as important as before.
     let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+/// The same where work in this lane asks no real card.
+pub(super) fn yield_in(lane: &str) {
+    if matches!(lane, SIMULATED_LANE | LARGE_LANE) {
+        yield_to_others();
+    }
 }
 
 /// Makes no graph that is larger than the service takes on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::document::{chance, json, model_name};
-use super::lanes::{LARGE_LANE, Permit, is_simulated, lane_of, of_any_size, yield_to_others};
+use super::lanes::{LARGE_LANE, Permit, lane_of, of_any_size, yield_in};
 use super::queue::Checked;
 use super::validate::{validate_alone, validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
@@ -85,11 +85,8 @@ impl Jobs {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
-        let is_simulated = is_simulated(&lane);
         let working = self.on_thread("probe", move |engine| {
-            if is_simulated {
-                yield_to_others();
-            }
+            yield_in(&lane);
             let report = of_any_size(|| {
                 if events {
                     engine.probe_events(&request, batch, &cancel)

@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::document::{FitDocument, FitError, chance, json, recommendations};
 use super::events::News;
-use super::lanes::{is_simulated, of_any_size, yield_to_others};
+use super::lanes::{of_any_size, yield_in};
 use super::queue::{Running, Shared, had_its_limit};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
@@ -20,9 +20,7 @@ use crate::bounded::unless;
 use crate::model::{
     DeviceChoice, Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads,
 };
-use crate::store::{
-    Attempt, Claimed, FitState, JsonText, SIMULATED_LANE, StoreError, Time, question_of,
-};
+use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time, question_of};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -218,8 +216,7 @@ async fn answer(
     let entering = async {
         match permit.flatten() {
             Some(permit) => permit,
-            None if claimed.lane == SIMULATED_LANE => shared.lanes.enter_claimed().await,
-            None => shared.enter(&claimed.lane).await,
+            None => shared.lanes.enter_claimed(&claimed.lane).await,
         }
     };
     let place = tokio::select! {
@@ -254,11 +251,9 @@ async fn answer(
         let (request, running) = (Arc::clone(&request), Arc::clone(running));
         let apart = claimed.apart;
         let log = shared.events.find(id);
-        let is_simulated = is_simulated(&claimed.lane);
+        let lane = claimed.lane.clone();
         move |engine: &dyn Engine| {
-            if is_simulated {
-                yield_to_others();
-            }
+            yield_in(&lane);
             let progress = |step: Progress| {
                 if let Some(log) = &log {
                     log.push(News::Probe(step.clone()));

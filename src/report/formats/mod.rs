@@ -31,7 +31,7 @@ pub enum Form {
     Env,
     /// Hugging Face's Trainer.
     Hf,
-    /// TRL's SFTTrainer.
+    /// TRL's `SFTTrainer`.
     Trl,
     /// Lightning's Trainer.
     Lightning,

@@ -139,6 +139,7 @@ fn a_reader_that_leaves_is_no_panic() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
         .args(["fit", "request.json", "--json"])
         .current_dir(place.directory.path())
+        .env("XDG_DATA_HOME", place.directory.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
