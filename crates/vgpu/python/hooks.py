@@ -382,7 +382,7 @@ def wrap_loaded():
 @quietly
 def out_of_memory(device, requested, _total, free):
     """Called by PyTorch's allocator before it raises, without its lock."""
-    module = modules["told"](modules["working"]())
+    module = modules["told"](modules["working"](is_over=True))
     stats = phases.peaks.stats(device)
     allocated, reserved = (stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))
     report(

@@ -20,9 +20,10 @@ BETWEEN = ("TBackward", "TransposeBackward", "PermuteBackward", "ViewBackward", 
 DEEPEST = 4
 
 
-def working():
-    """A reference to what is at work: a module whose code runs, or a parameter that the running node of a backward pass uses."""
-    found = running(sys._getframe(1))
+def working(is_over=False):
+    """A reference to what is at work: a module whose code runs, or a parameter that the running node of a backward pass uses. `is_over`
+    where memory has run out."""
+    found = running(sys._getframe(1), is_over)
     if found is None:
         node = getattr(torch._C, "_current_autograd_node", lambda: None)()
         found = next(parameters(node), None) if node is not None else None
@@ -43,19 +44,19 @@ if sys.version_info >= (3, 12):
     _variable.argtypes, _variable.restype = [ctypes.py_object, ctypes.py_object], ctypes.py_object
 
 
-def variable(frame, name):
-    """Of a running frame, without `f_locals`: that copies all of them, and the copy keeps tensors as long as the frame runs. None before
-    Python 3.12, which has no other way."""
+def variable(frame, name, is_over):
+    """Of a running frame, without `f_locals`: that copies all of them, and the copy keeps tensors as long as the frame runs. Before Python
+    3.12, which has no other way, only where the frame is about to end with an error."""
     try:
         return _variable(frame, name)
     except NameError:
-        return None
+        return frame.f_locals.get(name) if is_over else None
 
 
-def running(frame):
+def running(frame, is_over):
     while frame is not None:
         if "self" in frame.f_code.co_varnames:
-            found = variable(frame, "self")
+            found = variable(frame, "self", is_over)
             if is_module(found):
                 return found
         frame = frame.f_back
