@@ -40,15 +40,11 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
     };
     let max_batch = largest(cache, 0, is_met(Goal::Finish))?;
     let without_retries = largest(cache, 0, is_met(Goal::FinishWithoutRetries))?;
-    let steady = if max_batch > without_retries {
+    // Recordings do not say what a convolution takes that is refused its workspace.
+    let steady = if max_batch > without_retries && cache.evidence() != Evidence::Recorded {
         largest(cache, max_batch, is_met(Goal::FinishSteadily))?
     } else {
         without_retries
-    };
-    // Recordings do not say what a convolution takes that is refused its workspace.
-    let steady = match cache.evidence() {
-        Evidence::Recorded => without_retries,
-        _ => steady,
     };
     Ok(Maxima {
         prediction: Prediction {
