@@ -6,7 +6,7 @@ use std::io::Cursor;
 use super::problem::{Code, Problem};
 use super::uploads::decompress;
 use crate::model::Digest;
-use crate::model::exported::{ExportedError, is_archive, model_of_archive_within};
+use batchfit_models::exported::{ExportedError, is_archive, model_of_archive_within};
 
 /// How a gzip file begins.
 const GZIP: [u8; 2] = [0x1f, 0x8b];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flate2::read::GzDecoder;
 
 use super::fingerprint;
-use super::invalid::Invalid;
+use batchfit_models::Invalid;
 
 /// What digests begin with.
 const PREFIX: &str = "sha256:";

@@ -17,3 +17,6 @@ pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use variant::{
     Checkpointing, Compare, Mode, Norm, Objective, Optimizer, OptimizerImpl, Precision, Variant,
 };
+
+/// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.
+pub const LARGEST_BATCH: u64 = 1 << 32;

@@ -5,12 +5,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::model::Invalid;
-use crate::model::fields::{Fields, wrong};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Outcome;
 use crate::search::headroom::{Doubt, Seen};
 use crate::store::{JsonText, StoredRecommendation, minor};
 use crate::units::Bytes;
+use batchfit_models::{Fields, wrong};
 
 /// The members of an outcome.
 const FIELDS: &[&str] = &[

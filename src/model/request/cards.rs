@@ -2,7 +2,7 @@
 //! only where a name is misspelt, never in the place of another card.
 
 use crate::bounded::shorten;
-use crate::model::invalid::Invalid;
+use batchfit_models::Invalid;
 
 /// What is called a card and is not simulated, and what to do instead.
 const ABSENT: &str = include_str!("cards.txt");

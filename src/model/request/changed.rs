@@ -4,10 +4,11 @@ use serde_json::{Value, json};
 
 use super::lowered::Once;
 use super::source::ModelSource;
-use super::{DeviceChoice, FIELDS, Generation, Length, Request, Workload, dtype};
-use crate::model::fields::Fields;
-use crate::model::invalid::Invalid;
+use super::{DeviceChoice, FIELDS, Request, Workload, dtype};
 use crate::model::uploaded::Uploads;
+use batchfit_models::Fields;
+use batchfit_models::Invalid;
+use batchfit_models::{Generation, Length};
 
 impl Request {
     /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a

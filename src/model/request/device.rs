@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::cards;
 use crate::bounded::shorten;
 use crate::device::sim::{Card, Instance, LOCAL};
-use crate::model::fields::{Fields, wrong};
-use crate::model::invalid::{Invalid, nearest};
+use batchfit_models::{Fields, wrong};
+use batchfit_models::{Invalid, nearest};
 
 /// Most cards that a list names.
 const MOST_CARDS: usize = 16;

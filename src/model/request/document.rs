@@ -15,8 +15,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::schema::RequestSchema;
 use super::source;
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
-use crate::model::invalid::Invalid;
 use crate::model::uploaded::{Digest, Reference};
+use batchfit_models::Invalid;
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::graph::{Graph, ParameterKind};
-use crate::model::invalid::Invalid;
 use crate::ops::{Cast, Op};
 use crate::shape::DType;
+use batchfit_models::Invalid;
 use batchfit_step::Parallel;
 use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::Parallel;
-use crate::model::fields::Fields;
-use crate::model::invalid::Invalid;
 use crate::units::Share;
+use batchfit_models::Fields;
+use batchfit_models::Invalid;
 
 /// Most that may be asked for: half of the limit.
 const MOST: f64 = 0.5;

@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Request, SearchMode, dtype};
 use crate::graph::Graph;
-use crate::model::exported::{Assumptions, UnknownOps};
-use crate::model::huggingface::Run;
-use crate::model::invalid::Invalid;
 use crate::recorded::Steps;
 use crate::shape::DType;
+use batchfit_models::Invalid;
+use batchfit_models::exported::{Assumptions, UnknownOps};
+use batchfit_models::huggingface::Run;
 use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 
 /// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
-use crate::model::fields::{whole, wrong};
-use crate::model::invalid::Invalid;
 use crate::units::Bytes;
+use batchfit_models::Invalid;
+use batchfit_models::{whole, wrong};
 
 /// Largest limit read; more than any machine has.
 const LARGEST: u64 = 1 << 60;

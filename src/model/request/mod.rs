@@ -6,9 +6,7 @@ mod device;
 mod document;
 mod dtype;
 mod fingerprint;
-mod generation;
 mod headroom;
-mod lengths;
 mod lowered;
 mod memory_limit;
 mod parallel;
@@ -24,16 +22,13 @@ pub(crate) use device::unknown_machine;
 pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
-pub use generation::{Generation, KeptIn, Sampling};
 pub use headroom::{Taught, TaughtBy, strategy};
-pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use lowered::{Lowered, Workload};
 pub use memory_limit::{parse_memory_limit, parse_size};
 pub use parallel::DEEPSPEED;
 pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
 pub use soak::{Course, Validation};
-pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::sync::Arc;
 
@@ -42,40 +37,15 @@ use serde_json::Value;
 
 use crate::device::sim::Instance;
 
-use super::exported::UnknownOps;
-use super::fields::{Fields, wrong};
-use super::invalid::Invalid;
 use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;
 use crate::units::{Bytes, Share};
+use batchfit_models::exported::UnknownOps;
+use batchfit_models::{Fields, Generation, Invalid, Lengths, REQUEST_FIELDS as FIELDS, wrong};
 use batchfit_step::{Compare, Objective, Variant};
 use lowered::Once;
 use recordings::Recordings;
 use source::ModelSource;
-
-/// The fields of a request.
-pub(super) const FIELDS: &[&str] = &[
-    "model",
-    "lengths",
-    "training",
-    "device",
-    "memory_limit",
-    "headroom",
-    "host_memory",
-    "target_batch",
-    "world_size",
-    "allocator",
-    "search",
-    "compare",
-    "objective",
-    "unknown_ops",
-    "chosen_percent",
-    "generation",
-    "soak",
-    "priority",
-    "timeout_seconds",
-    "suggest",
-];
 
 /// Largest batch and number of ranks read.
 pub(crate) const LARGEST_TARGET: u64 = 1 << 40;
@@ -313,7 +283,8 @@ impl Request {
         let model = match Generation::of_request(fields)? {
             None => model,
             Some(generation) => {
-                Generation::check(&variants, &device, lengths.is_some())
+                let is_simulated = matches!(device, DeviceChoice::Sim(_));
+                Generation::check(&variants, is_simulated, lengths.is_some())
                     .map_err(|problem| Invalid::at(generation.pointer(), problem))?;
                 model.generating(&generation)?
             }
@@ -513,3 +484,5 @@ fn names_strategy(fields: &Fields<'_>) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod words;

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::MOST_RANKS;
 use super::training::{choices, globs};
-use crate::model::fields::{Fields, choice, wrong};
-use crate::model::invalid::Invalid;
 use crate::shape::DType;
+use batchfit_models::Invalid;
+use batchfit_models::{Fields, choice, wrong};
 use batchfit_step::{Checkpointing, CommHook, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
 
 /// The fields of `training.parallel`.

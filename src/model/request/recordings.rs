@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::{Lowered, Workload};
 use crate::bounded::{clause, shorten};
-use crate::model::fields::whole;
-use crate::model::invalid::Invalid;
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
+use batchfit_models::Invalid;
+use batchfit_models::whole;
 
 /// Where the list is in a request.
 const RECORDED: &str = "/model/recorded";

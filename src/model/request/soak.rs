@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::generation::Generation;
-use crate::model::fields::Fields;
-use crate::model::invalid::Invalid;
 use crate::probe::LARGEST_BATCH;
+use batchfit_models::Fields;
+use batchfit_models::Invalid;
+use batchfit_models::{Generation, MOST_SOAKED};
 
 /// The fields of `soak`.
 pub(in crate::model) const FIELDS: &[&str] = &[
@@ -25,9 +25,6 @@ pub(in crate::model) const FIELDS: &[&str] = &[
     "generation_top_p",
     "seed",
 ];
-
-/// Most steps of a soak, validation included: some minutes for the largest models.
-pub(crate) const MOST_SOAKED: u64 = 100_000;
 
 /// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
 const USUAL_STEPS: u64 = 1000;

@@ -9,19 +9,20 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::lengths::{Length, LengthOf};
 use super::recordings::{self, Recordings};
-use super::{Generation, Lowered, RequestDocument, Workload};
+use super::{Lowered, RequestDocument, Workload};
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
-use crate::model::exported::{
+use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
+use batchfit_models::Fields;
+use batchfit_models::Generation;
+use batchfit_models::Invalid;
+use batchfit_models::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
-use crate::model::fields::Fields;
-use crate::model::huggingface::{self, HuggingFaceModel, Run};
-use crate::model::invalid::Invalid;
-use crate::model::layers::{self, Layers};
-use crate::model::presets::{self, PresetModel};
-use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
+use batchfit_models::huggingface::{self, HuggingFaceModel, Run};
+use batchfit_models::layers::{self, Layers};
+use batchfit_models::presets::{self, PresetModel};
+use batchfit_models::{Length, LengthOf};
 
 /// Where a model is in a request, and an exported graph in it.
 const MODEL: &str = "/model";

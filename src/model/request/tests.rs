@@ -237,7 +237,7 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
         "model": { "num_classes": 1000, "preset": "resnet18" }
     }));
     let file = include_bytes!("../../../tests/golden/exported/resnet18.json.gz");
-    let text = crate::model::exported::unpack(file).unwrap();
+    let text = batchfit_models::exported::unpack(file).unwrap();
     let read = |file: &[u8]| {
         Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap()
     };
@@ -386,7 +386,7 @@ fn the_schema_names_the_fields_that_are_read() {
         .iter()
         .find(|(name, _)| name.contains("Training"))
         .unwrap();
-    assert_eq!(fields(&training.1), known(training::FIELDS));
+    assert_eq!(fields(&training.1), known(batchfit_models::TRAINING_FIELDS));
 }
 
 fn graph_of(lowered: &mut Lowered) -> &mut Graph {

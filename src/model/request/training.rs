@@ -3,22 +3,11 @@
 use serde_json::Value;
 
 use super::parallel;
-use crate::model::fields::{Fields, choice, wrong};
-use crate::model::invalid::Invalid;
+use batchfit_models::Invalid;
+use batchfit_models::TRAINING_FIELDS as FIELDS;
+use batchfit_models::{Fields, choice, wrong};
 use batchfit_step::Parallel;
 use batchfit_step::{Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant};
-
-/// The fields of `training`.
-pub(in crate::model) const FIELDS: &[&str] = &[
-    "precision",
-    "optimizer",
-    "optimizer_impl",
-    "checkpointing",
-    "accumulation",
-    "mode",
-    "clip_grad_norm",
-    "parallel",
-];
 
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::model::Invalid;
-use crate::model::fields::Fields;
+use batchfit_models::Fields;
 
 /// The members of an object, all of which are known; `what` names it in problems, such as "a search".
 pub(super) fn known<'a>(

@@ -14,6 +14,7 @@ mod run;
 mod soak;
 mod timeline;
 
+pub use batchfit_step::LARGEST_BATCH;
 pub use events::EventLog;
 pub use events::{
     BandColumns, BlockColumns, EventOwner, MOST_EVENTS, MemoryEvents, PendingColumns,
@@ -28,6 +29,3 @@ pub use report::{
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
 pub use soak::{Growth, Shape, Soak, SoakReport};
-
-/// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.
-pub const LARGEST_BATCH: u64 = 1 << 32;

@@ -337,7 +337,7 @@ class _Reader:
     def tie(self, held: list[Held], inputs: list[Input], graph: Any, scope: _Scope) -> list[str]:
         """Makes one of what an export that did not notice has twice: a parameter that nothing reads, of the shape and dtype of one
         that both an embedding and a linear read; and a tensor of the batch that only lends its size. As
-        `src/model/exported/signature.rs` does."""
+        `crates/models/src/exported/signature.rs` does."""
         read, embedded, projected = set(), set(), set()
         for target, name, tensor in _reads(graph, _DEEPEST):
             if ".sym_size." in target or "._assert" in target:

@@ -37,7 +37,7 @@ _REFUSED = frozenset(
     )
 )  # fmt: skip
 
-# Checks that tracing leaves: they compute nothing that a step needs. The list of `src/model/exported/lower.rs`.
+# Checks that tracing leaves: they compute nothing that a step needs. The list of `crates/models/src/exported/lower.rs`.
 IGNORED = frozenset(
     f"torch.ops.aten.{name}"
     for name in (

@@ -1,0 +1,300 @@
+//! Reads JSON objects field by field, so that every problem names its place, its value and what would be
+//! right.
+//!
+//! Derived deserialization was rejected for requests: through tagged and flattened enums it loses the
+//! place, and it cannot suggest the nearest field.
+
+use serde_json::{Map, Value};
+
+use super::invalid::Invalid;
+use super::words;
+use crate::bounded::shorten;
+
+/// Largest size read for anything in a model: keeps products of a few of them inside `u64`.
+pub const LARGEST: u64 = 1 << 31;
+
+/// How many unknown fields of an object are named.
+const MOST_NAMED: usize = 8;
+
+/// A JSON object all of whose fields are known.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    pointer: String,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The object at `pointer`; `what` names it in problems, such as "the request".
+    pub fn of(
+        value: &'a Value,
+        pointer: &str,
+        what: &str,
+        known: &[&str],
+    ) -> Result<Fields<'a>, Invalid> {
+        let fields = Fields::any(value, pointer, what)?;
+        let unknown: Vec<&str> = fields.unknown_keys(known).take(MOST_NAMED).collect();
+        match unknown.as_slice() {
+            [] => Ok(fields),
+            [one] => Err(fields.unknown(one, what, known)),
+            several => {
+                let problems: Vec<Invalid> = several
+                    .iter()
+                    .map(|key| fields.unknown(key, what, known))
+                    .collect();
+                let others = fields.unknown_keys(known).count() - several.len();
+                Err(words::together(pointer, what, &problems, others))
+            }
+        }
+    }
+
+    /// The object at `pointer`, whatever its fields.
+    pub fn any(value: &'a Value, pointer: &str, what: &str) -> Result<Fields<'a>, Invalid> {
+        match value {
+            Value::Object(map) => Ok(Fields {
+                pointer: pointer.to_owned(),
+                map,
+            }),
+            Value::String(name) if pointer == "/model" => {
+                let example = format!(
+                    "{what} must be an object, such as {{\"preset\": {:?}}}",
+                    shorten(name)
+                );
+                Err(wrong(pointer, value, &example))
+            }
+            other => Err(wrong(pointer, other, &format!("{what} must be an object"))),
+        }
+    }
+
+    /// The first field that is none of these.
+    pub fn unknown_key(&self, known: &[&str]) -> Option<&'a str> {
+        self.unknown_keys(known).next()
+    }
+
+    fn unknown_keys(&self, known: &[&str]) -> impl Iterator<Item = &'a str> {
+        let keys = self.map.keys().map(String::as_str);
+        keys.filter(|key| !known.contains(key))
+    }
+
+    /// The pointer to a field.
+    pub fn at(&self, field: &str) -> String {
+        format!(
+            "{}/{}",
+            self.pointer,
+            shorten(field).replace('~', "~0").replace('/', "~1")
+        )
+    }
+
+    /// A field; `null` is as good as absent.
+    pub fn get(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|value| !value.is_null())
+    }
+
+    /// Whether a field is there and `null`.
+    pub fn is_null(&self, field: &str) -> bool {
+        self.map.get(field).is_some_and(Value::is_null)
+    }
+
+    /// A problem with a field that `what` does not have.
+    pub fn unknown(&self, key: &str, what: &str, known: &[&str]) -> Invalid {
+        let field = (key, self.map.get(key));
+        words::unknown_field(&self.pointer, &self.at(key), field, what, known)
+    }
+
+    /// A problem with the object for lack of a field.
+    pub fn missing(&self, field: &str) -> Invalid {
+        Invalid::at(&self.pointer, format!("the field {field:?} is missing"))
+    }
+
+    /// A text.
+    pub fn text(&self, field: &str) -> Result<Option<&'a str>, Invalid> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong(
+                &self.at(field),
+                other,
+                &format!("{field} must be a text"),
+            )),
+        }
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&self, field: &str) -> Result<Option<bool>, Invalid> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(wrong(
+                &self.at(field),
+                other,
+                &format!("{field} must be true or false"),
+            )),
+        }
+    }
+
+    /// A number within bounds.
+    pub fn number(&self, field: &str, least: f64, most: f64) -> Result<Option<f64>, Invalid> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        match value
+            .as_f64()
+            .filter(|number| (least..=most).contains(number))
+        {
+            Some(number) => Ok(Some(number)),
+            None => Err(wrong(
+                &self.at(field),
+                value,
+                &format!("{field} must be a number from {least} to {most}"),
+            )),
+        }
+    }
+
+    /// A whole number within bounds.
+    pub fn whole(&self, field: &str, least: u64, most: u64) -> Result<Option<u64>, Invalid> {
+        let value = self.get(field);
+        value
+            .map(|value| whole(value, &self.at(field), field, least, most))
+            .transpose()
+    }
+
+    /// A size: a whole number of at least one.
+    pub fn size(&self, field: &str) -> Result<Option<u64>, Invalid> {
+        self.whole(field, 1, LARGEST)
+    }
+
+    /// Height and width, of which one number stands for both.
+    pub fn pair(&self, field: &str, least: u64) -> Result<Option<[u64; 2]>, Invalid> {
+        let at = self.at(field);
+        let one = |value: &Value, at: &str| whole(value, at, field, least, LARGEST);
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Array(values)) => {
+                let [height, width] = values.as_slice() else {
+                    let problem = format!("{field} must be a number or [height, width]");
+                    let found = values.len();
+                    return Err(Invalid::at(at, format!("{problem}, not {found} numbers")));
+                };
+                Ok(Some([
+                    one(height, &format!("{at}/0"))?,
+                    one(width, &format!("{at}/1"))?,
+                ]))
+            }
+            Some(both) => one(both, &at).map(|both| Some([both, both])),
+        }
+    }
+
+    /// A list of sizes.
+    pub fn sizes(&self, field: &str) -> Result<Option<Vec<u64>>, Invalid> {
+        let at = self.at(field);
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Array(values)) => values
+                .iter()
+                .enumerate()
+                .map(|(index, value)| whole(value, &format!("{at}/{index}"), field, 1, LARGEST))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Some(other) => Err(wrong(
+                &at,
+                other,
+                &format!("{field} must be a list of sizes"),
+            )),
+        }
+    }
+
+    /// A list of texts.
+    pub fn texts(&self, field: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
+        let at = self.at(field);
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Array(values)) => values
+                .iter()
+                .enumerate()
+                .map(|(index, value)| match value {
+                    Value::String(text) => Ok(text.as_str()),
+                    other => Err(wrong(
+                        &format!("{at}/{index}"),
+                        other,
+                        &format!("{field} must be a list of texts"),
+                    )),
+                })
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Some(other) => Err(wrong(
+                &at,
+                other,
+                &format!("{field} must be a list of texts"),
+            )),
+        }
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(
+        &self,
+        field: &str,
+        what: &str,
+        known: &[(&str, T)],
+    ) -> Result<Option<T>, Invalid> {
+        let value = self.get(field);
+        value
+            .map(|value| choice(value, &self.at(field), what, known))
+            .transpose()
+    }
+}
+
+/// One of a few words.
+pub fn choice<T: Copy>(
+    value: &Value,
+    pointer: &str,
+    what: &str,
+    known: &[(&str, T)],
+) -> Result<T, Invalid> {
+    let Value::String(word) = value else {
+        let must = format!("the {what} must be a text");
+        return Err(wrong(pointer, value, &must).or_word(what, value));
+    };
+    let found = known.iter().find(|(name, _)| name == word);
+    found
+        .map(|(_, meaning)| *meaning)
+        .ok_or_else(|| Invalid::unknown(pointer, what, word, known.iter().map(|(name, _)| *name)))
+}
+
+/// A whole number within bounds; `1024.0` is one too, because many JSON writers print it so.
+pub fn whole(
+    value: &Value,
+    pointer: &str,
+    field: &str,
+    least: u64,
+    most: u64,
+) -> Result<u64, Invalid> {
+    /// Up to here every whole `f64` is the number that was written.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be whole, not negative and exact"
+    )]
+    let integral = |number: f64| {
+        (number.fract() == 0.0 && (0.0..=EXACT).contains(&number)).then_some(number as u64)
+    };
+    let number = value.as_u64().or_else(|| value.as_f64().and_then(integral));
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| {
+            wrong(
+                pointer,
+                value,
+                &format!("{field} must be a whole number from {least} to {most}"),
+            )
+        })
+}
+
+/// `{must}, not {value}`.
+pub fn wrong(pointer: &str, value: &Value, must: &str) -> Invalid {
+    let found = match value {
+        Value::Object(_) => "an object".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        other => shorten(&other.to_string()),
+    };
+    Invalid::at(pointer, format!("{must}, not {found}")).with_value(value)
+}

@@ -1,0 +1,493 @@
+//! Falcon: `modeling_falcon.py`.
+
+use super::alibi::{Kind, alibi};
+use super::plain_rotation;
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::attention::{causal_mask, smallest};
+use crate::huggingface::config::Config;
+use crate::huggingface::rotary::rotation::{
+    Part, Rotary, Rotation, Rotations, Update, apply_rotary,
+};
+use crate::huggingface::text;
+use crate::invalid::Invalid;
+use crate::shape::DType;
+use crate::tracing::functional::{self, Attention as Settings};
+use crate::tracing::{
+    Activation, Adapter, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _,
+    Size, Tensor, Tensors, Tracer, Views as _,
+};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &["FalconForCausalLM"];
+
+fn place(path: impl Into<String>, class: &str) -> Place {
+    let module = "transformers.models.falcon.modeling_falcon";
+    Place::new(path, format!("{module}.Falcon{class}"))
+}
+
+/// How a layer is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Attention, then the MLP.
+    Consecutive,
+    /// Both read the same normalized states.
+    Parallel,
+    /// Both read normalized states of their own.
+    ParallelOfTwoNorms,
+}
+
+/// How many keys and values there are for the queries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heads {
+    /// As many.
+    All,
+    /// One of each.
+    One,
+    /// One of each for a group of queries, repeated: `new_decoder_architecture`.
+    Groups(u64),
+}
+
+/// What a config says of such a model.
+struct Decoder {
+    vocabulary: u64,
+    width: u64,
+    layers: u64,
+    heads: u64,
+    head_dim: u64,
+    kind: Heads,
+    layout: Layout,
+    intermediate: u64,
+    activation: String,
+    eps: f64,
+    dropout: f64,
+    attention_dropout: f64,
+    has_bias: bool,
+    has_alibi: bool,
+}
+
+impl Decoder {
+    fn read(config: &Config<'_>) -> Result<Decoder, Invalid> {
+        let hidden_size = config.spelling(&["n_embed", "hidden_size"]);
+        let width = config.size(hidden_size, 4544)?;
+        let heads = config.size("num_attention_heads", 71)?;
+        let kv_heads = config.size("num_kv_heads", heads)?;
+        let is_new = config.flag("new_decoder_architecture", false)?;
+        let is_parallel = config.flag("parallel_attn", true)?;
+        let norms = config.size("num_ln_in_parallel_attn", if is_new { 2 } else { 1 })?;
+        let layout = match (is_new, is_parallel, norms) {
+            (false, false, _) => Layout::Consecutive,
+            (_, true, 1) => Layout::Parallel,
+            (true, true, 2) => Layout::ParallelOfTwoNorms,
+            (true, false, _) => return Err(config.not_built("parallel_attn")),
+            (_, true, _) => return Err(config.not_built("num_ln_in_parallel_attn")),
+        };
+        let kind = if is_new {
+            config.quotient([("num_attention_heads", heads), ("num_kv_heads", kv_heads)])?;
+            Heads::Groups(kv_heads)
+        } else if config.flag("multi_query", true)? {
+            Heads::One
+        } else {
+            Heads::All
+        };
+        plain_rotation(config)?;
+        Ok(Decoder {
+            vocabulary: config.size("vocab_size", 65024)?,
+            width,
+            layers: config.layers("num_hidden_layers", 32)?,
+            heads,
+            head_dim: config.quotient([(hidden_size, width), ("num_attention_heads", heads)])?,
+            kind,
+            layout,
+            intermediate: config.size("ffn_hidden_size", width.saturating_mul(4))?,
+            activation: config.text("activation", "gelu")?.to_owned(),
+            eps: config.number("layer_norm_epsilon", 1e-5)?,
+            dropout: config.number("hidden_dropout", 0.0)?,
+            attention_dropout: config.number("attention_dropout", 0.0)?,
+            has_bias: config.flag("bias", false)?,
+            has_alibi: config.flag("alibi", false)?,
+        })
+    }
+
+    /// The width of queries, keys and values together.
+    fn fused(&self) -> u64 {
+        let heads = match self.kind {
+            Heads::All => self.heads.saturating_mul(3),
+            Heads::One => self.heads.saturating_add(2),
+            Heads::Groups(kv_heads) => kv_heads.saturating_mul(2).saturating_add(self.heads),
+        };
+        heads.saturating_mul(self.head_dim)
+    }
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let config = Decoder::read(&task.config)?;
+    let seq_len = task.seq_len()?;
+    let tracer = task.tracer("falcon.modeling_falcon");
+    let model = Model::new(&tracer, &config);
+    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
+        Linear::tied("lm_head".into(), &model.word_embeddings.weight, None)
+    } else {
+        let sizes = [config.width, config.vocabulary];
+        Linear::new(&tracer, "lm_head", sizes, false)
+    };
+    let forward = |ids: &Tensor| model.forward(ids);
+    let head = (&lm_head, config.vocabulary);
+    text::next_token(task, tracer, seq_len, forward, head)
+}
+
+/// `FalconLinear`.
+struct FalconLinear {
+    place: Place,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    adapter: Option<Box<Adapter>>,
+}
+
+impl FalconLinear {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every module takes its path"
+    )]
+    fn new(tracer: &Tracer, path: String, [inputs, outputs]: [u64; 2], bias: bool) -> FalconLinear {
+        let own = Adapter::path_of_layer(tracer, &path);
+        FalconLinear {
+            weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
+            bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
+            adapter: Adapter::of_layer(tracer, &path, [inputs, outputs]),
+            place: place(own, "Linear"),
+        }
+    }
+
+    fn forward(&self, input: impl Tensors) -> Tensor {
+        Adapter::forward(self.adapter.as_deref(), input, |input| {
+            input.tracer().within(&self.place, || {
+                let hidden_states = input.matmul((&self.weight).transposed());
+                match &self.bias {
+                    Some(bias) => hidden_states.add(bias),
+                    None => hidden_states,
+                }
+            })
+        })
+    }
+}
+
+/// `dropout_add`.
+fn dropout_add(x: &Tensor, residual: &Tensor, p: f64) -> Tensor {
+    let mut out = functional::dropout(x, p);
+    out = residual.add(&out);
+    out
+}
+
+/// `FalconAttention`.
+struct Attention {
+    place: Place,
+    query_key_value: FalconLinear,
+    dense: FalconLinear,
+    heads: u64,
+    head_dim: u64,
+    kind: Heads,
+    dropout: f64,
+}
+
+/// What all layers read besides their states: a mask, and biases that are in it already or rotations.
+struct Positions {
+    mask: Tensor,
+    has_alibi: bool,
+    rotations: Rotations,
+}
+
+impl Attention {
+    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
+        let place = place(path, "Attention");
+        let (width, bias) = (config.width, config.has_bias);
+        let linear =
+            |name, outputs| FalconLinear::new(tracer, place.path(name), [width, outputs], bias);
+        Attention {
+            query_key_value: linear("query_key_value", config.fused()),
+            dense: linear("dense", width),
+            heads: config.heads,
+            head_dim: config.head_dim,
+            kind: config.kind,
+            dropout: config.attention_dropout,
+            place,
+        }
+    }
+
+    /// `_split_heads`.
+    fn split_heads(&self, fused: &Tensor) -> [Tensor; 3] {
+        let (batch, seq_len): (Size, Size) = (fused.size(0).into(), fused.size(1).into());
+        let tracer = fused.tracer();
+        let dim = self.head_dim.into();
+        match self.kind {
+            Heads::All => {
+                let split = fused.view(&[batch, seq_len, self.heads.into(), 3.into(), dim]);
+                [0, 1, 2].map(|index| (&split).select(3, index))
+            }
+            Heads::One => {
+                let heads = self.heads.saturating_add(2).into();
+                let split = fused.view(&[batch, seq_len, heads, dim]);
+                let query = (&split).slice(2, 0, -2);
+                let one = || {
+                    let index = tracer.constant(&[1], DType::Int64);
+                    (&split).index(&[None, None, Some(&index)])
+                };
+                [query, one(), one()]
+            }
+            Heads::Groups(kv_heads) => {
+                let group = (self.heads / kv_heads.max(1)).saturating_add(2).into();
+                let split = fused.view(&[batch, seq_len, Size::REST, group, dim]);
+                let query = (&split).slice(3, 0, -2);
+                let one = || {
+                    let index = tracer.constant(&[1], DType::Int64);
+                    (&split).index(&[None, None, None, Some(&index)])
+                };
+                let sizes: Vec<Size> = query.shape().into_iter().map(Size::from).collect();
+                let (mut key, mut value) = (one(), one());
+                key = (&key).expand(&sizes);
+                value = (&value).expand(&sizes);
+                let flat = [
+                    (&query).flatten(2, 3),
+                    (&key).flatten(2, 3),
+                    (&value).flatten(2, 3),
+                ];
+                drop((split, query, key, value));
+                flat
+            }
+        }
+    }
+
+    fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let fused_qkv = self.query_key_value.forward(x);
+            let [mut query, mut key, mut value] = self.split_heads(&fused_qkv);
+            let (batch, length): (Size, Size) = (query.size(0).into(), query.size(1).into());
+            let kv_heads = match self.kind {
+                Heads::One => 1,
+                Heads::All | Heads::Groups(_) => self.heads,
+            };
+            let by_head = |x: &Tensor, heads: u64| {
+                let sizes = [batch, heads.into(), length, self.head_dim.into()];
+                x.transpose(1, 2).reshape(&sizes)
+            };
+            query = by_head(&query, self.heads);
+            key = by_head(&key, kv_heads);
+            value = by_head(&value, kv_heads);
+            let width = self.heads.saturating_mul(self.head_dim).into();
+            let mut settings = Settings {
+                mask: Some(&positions.mask),
+                ..Settings::default()
+            };
+            let mut output;
+            if positions.has_alibi {
+                settings.dropout = self.dropout;
+                output = functional::attention(&query, &key, &value, settings);
+                output = (&output).transpose(1, 2);
+            } else {
+                [query, key] = apply_rotary(&query, &key, &positions.rotations, Part::Whole);
+                output = functional::attention(&query, &key, &value, settings);
+                let sizes = [batch, self.heads.into(), length, self.head_dim.into()];
+                output = (&output).view(&sizes);
+                output = (&output).permute(&[0, 2, 1, 3]);
+            }
+            output = (&output).reshape(&[batch, length, width]);
+            output = self.dense.forward(&output);
+            output.and_drop((fused_qkv, query, key, value))
+        })
+    }
+}
+
+/// `FalconMLP`.
+struct Mlp {
+    place: Place,
+    dense_h_to_4h: FalconLinear,
+    act: Activation,
+    dense_4h_to_h: FalconLinear,
+}
+
+impl Mlp {
+    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
+        let place = place(path, "MLP");
+        let (outer, inner) = (config.width, config.intermediate);
+        let linear =
+            |name, sizes| FalconLinear::new(tracer, place.path(name), sizes, config.has_bias);
+        Mlp {
+            dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
+            act: Activation::named(tracer, place.path("act"), &config.activation),
+            dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut x = self.act.forward(self.dense_h_to_4h.forward(x));
+            x = self.dense_4h_to_h.forward(&x);
+            x
+        })
+    }
+}
+
+/// `FalconDecoderLayer`.
+struct Layer {
+    place: Place,
+    layout: Layout,
+    self_attention: Attention,
+    mlp: Mlp,
+    /// Before the attention, and before the MLP if that has one of its own.
+    norms: [Option<LayerNorm>; 2],
+    dropout: f64,
+    attention_dropout: f64,
+}
+
+impl Layer {
+    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Layer {
+        let place = place(path, "DecoderLayer");
+        let norm = |name| {
+            Some(LayerNorm::new(
+                tracer,
+                place.path(name),
+                config.width,
+                config.eps,
+            ))
+        };
+        let self_attention = Attention::new(tracer, place.path("self_attention"), config);
+        let mlp = Mlp::new(tracer, place.path("mlp"), config);
+        let norms = match config.layout {
+            Layout::Consecutive => {
+                let after = norm("post_attention_layernorm");
+                [norm("input_layernorm"), after]
+            }
+            Layout::Parallel => [norm("input_layernorm"), None],
+            Layout::ParallelOfTwoNorms => [norm("ln_attn"), norm("ln_mlp")],
+        };
+        Layer {
+            layout: config.layout,
+            self_attention,
+            mlp,
+            norms,
+            dropout: config.dropout,
+            attention_dropout: config.attention_dropout,
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let norm = |index: usize, x: &Tensor| match &self.norms[index] {
+                Some(norm) => norm.forward(x),
+                None => x.clone(),
+            };
+            let mut residual = x.clone();
+            let attention_normed = norm(0, x);
+            let mut mlp_normed = match self.layout {
+                Layout::ParallelOfTwoNorms => norm(1, x),
+                Layout::Consecutive | Layout::Parallel => attention_normed.clone(),
+            };
+            let attention_output = self.self_attention.forward(&attention_normed, positions);
+            if self.layout == Layout::Consecutive {
+                residual = dropout_add(&attention_output, &residual, self.attention_dropout);
+                mlp_normed = norm(1, &residual);
+            }
+            let mlp_output = self.mlp.forward(&mlp_normed);
+            if self.layout != Layout::Consecutive {
+                mlp_output.add_in_place(&attention_output);
+            }
+            let output = dropout_add(&mlp_output, &residual, self.dropout);
+            drop((residual, attention_normed, mlp_normed));
+            output.and_drop((attention_output, mlp_output))
+        })
+    }
+}
+
+/// `FalconModel`.
+struct Model {
+    place: Place,
+    heads: u64,
+    head_dim: u64,
+    has_alibi: bool,
+    word_embeddings: Embedding,
+    h: Vec<Layer>,
+    ln_f: LayerNorm,
+    rotary_emb: Rotary,
+}
+
+impl Model {
+    fn new(tracer: &Tracer, config: &Decoder) -> Model {
+        let at = place("transformer", "Model");
+        let rotation = Rotation {
+            dims: config.head_dim,
+            scaling: 1.0,
+            is_sure_of_float32: false,
+            part: Part::Whole,
+            update: Update::None,
+        };
+        let rotary = place(at.path("rotary_emb"), "RotaryEmbedding");
+        let words = [config.vocabulary, config.width];
+        let layer = |layer| Layer::new(tracer, at.path(&format!("h.{layer}")), config);
+        Model {
+            heads: config.heads,
+            head_dim: config.head_dim,
+            has_alibi: config.has_alibi,
+            word_embeddings: Embedding::new(tracer, at.path("word_embeddings"), words),
+            h: (0..config.layers).map(layer).collect(),
+            ln_f: LayerNorm::new(tracer, at.path("ln_f"), config.width, config.eps),
+            rotary_emb: Rotary::new(tracer, rotary, &[("", rotation)]),
+            place: at,
+        }
+    }
+
+    fn forward(&self, ids: &Tensor) -> Tensor {
+        let tracer = ids.tracer();
+        tracer.within(&self.place, || {
+            let (batch, seq_len) = (ids.size(0), ids.length(1));
+            let inputs_embeds = self.word_embeddings.forward(ids);
+            let mut biases = self.has_alibi.then(|| {
+                let mask = tracer.ones(&[batch.into(), seq_len.into()], DType::Int64);
+                let alibi = alibi(&mask, self.heads, &inputs_embeds, Kind::Falcon);
+                (mask, alibi)
+            });
+            let mut position_ids = tracer.arange(seq_len).add_number(0);
+            position_ids = (&position_ids).unsqueeze(0);
+            let mut mask = causal_mask(&tracer, batch, seq_len);
+            if let Some((_, alibi)) = &mut biases {
+                mask = self.mask_with(alibi, mask, inputs_embeds.dtype().dtype);
+            }
+            let mut hidden_states = inputs_embeds.clone();
+            let rotations = self.rotary_emb.forward(&hidden_states, &position_ids, 0);
+            let positions = Positions {
+                mask,
+                has_alibi: self.has_alibi,
+                rotations,
+            };
+            let mut outputs = None;
+            for layer in &self.h {
+                let made = layer.forward(&hidden_states, &positions);
+                outputs = Some(made.clone());
+                hidden_states = made;
+            }
+            hidden_states = self.ln_f.forward(&hidden_states);
+            drop((position_ids, inputs_embeds));
+            let (ones, alibi) = biases.unzip();
+            drop((alibi, ones));
+            let Positions {
+                mask, rotations, ..
+            } = positions;
+            drop(mask);
+            rotations.let_go();
+            hidden_states.and_drop(outputs)
+        })
+    }
+
+    /// The mask with the biases in it.
+    fn mask_with(&self, alibi: &mut Tensor, mut mask: Tensor, dtype: DType) -> Tensor {
+        let tracer = mask.tracer();
+        let [batch, seq_len] = [mask.size(0), mask.size(3)];
+        let least = smallest(dtype);
+        mask = mask.choose_or_number(tracer.full(&[], 0.0, dtype), least);
+        *alibi = (&*alibi).reshape(&[batch.into(), Size::REST, 1.into(), seq_len.into()]);
+        let scaled = (&*alibi).div_number((self.head_dim as f64).sqrt());
+        let masked = (&mask).less_than_number(-1);
+        scaled.masked_fill(masked, least).and_drop(mask)
+    }
+}

@@ -1,0 +1,224 @@
+//! Values of a config, with the defaults of their class.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::fields::{Fields, whole, wrong};
+use crate::invalid::Invalid;
+
+/// Most layers read. The deepest models in use have a few hundred.
+const MOST_LAYERS: u64 = 1024;
+
+/// A config, or a part of one.
+pub(super) struct Config<'a> {
+    fields: Fields<'a>,
+}
+
+impl<'a> Config<'a> {
+    pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, Invalid> {
+        Ok(Config {
+            fields: Fields::any(value, pointer, "a Hugging Face config")?,
+        })
+    }
+
+    /// A part of it, such as `vision_config`; `None` where it is missing.
+    pub(super) fn part(&self, name: &str) -> Result<Option<Config<'a>>, Invalid> {
+        let value = self.fields.get(name);
+        value
+            .map(|value| Config::of(value, &self.fields.at(name)))
+            .transpose()
+    }
+
+    /// The same, without any value where it is missing.
+    pub(super) fn part_or_empty(&self, name: &str) -> Result<Config<'a>, Invalid> {
+        static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+        match self.part(name)? {
+            Some(part) => Ok(part),
+            None => Config::of(&EMPTY, &self.at(name)),
+        }
+    }
+
+    /// A width, or a number of heads, words or channels.
+    pub(super) fn size(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        Ok(self.fields.size(name)?.unwrap_or(default))
+    }
+
+    /// A number that may be zero.
+    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        let most = crate::fields::LARGEST;
+        Ok(self.fields.whole(name, 0, most)?.unwrap_or(default))
+    }
+
+    /// Whether it is a word, where there may be a list of them.
+    pub(super) fn is_text(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(Value::is_string)
+    }
+
+    /// The same, which may be missing.
+    pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, Invalid> {
+        self.fields.size(name)
+    }
+
+    /// A size that an explicit `null` says there is none of.
+    pub(super) fn size_or_none(
+        &self,
+        name: &str,
+        default: Option<u64>,
+    ) -> Result<Option<u64>, Invalid> {
+        let default = default.filter(|_| !self.fields.is_null(name));
+        Ok(self.fields.size(name)?.or(default))
+    }
+
+    /// A list of whole numbers, which may be zero.
+    pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>, Invalid> {
+        let most = crate::fields::LARGEST;
+        match self.fields.get(name) {
+            None => Ok(None),
+            Some(Value::Array(values)) => values
+                .iter()
+                .enumerate()
+                .map(|(index, value)| {
+                    whole(value, &format!("{}/{index}", self.at(name)), name, 0, most)
+                })
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Some(other) => Err(wrong(
+                &self.at(name),
+                other,
+                &format!("{name} must be a list of whole numbers"),
+            )),
+        }
+    }
+
+    /// A number of layers.
+    pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        Ok(self.fields.whole(name, 1, MOST_LAYERS)?.unwrap_or(default))
+    }
+
+    /// The name of a value that configs also give by another, which counts where both are there.
+    pub(super) fn spelled(&self, name: &'static str, other: &'static str) -> &'static str {
+        if self.has(other) { other } else { name }
+    }
+
+    /// A list of sizes.
+    pub(super) fn sizes(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+        let given = self.fields.sizes(name)?;
+        Ok(given.unwrap_or_else(|| default.to_vec()))
+    }
+
+    /// Numbers of layers, one for each stage of a net.
+    pub(super) fn depths(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+        let depths = self.sizes(name, default)?;
+        let all = depths
+            .iter()
+            .fold(0_u64, |sum, depth| sum.saturating_add(*depth));
+        if depths.is_empty() || all > MOST_LAYERS {
+            return Err(Invalid::at(
+                self.at(name),
+                format!("{name} must be from 1 to {MOST_LAYERS} layers in all, not {all}"),
+            ));
+        }
+        Ok(depths)
+    }
+
+    /// An index of a token, which an explicit `null` says there is none of; PyTorch counts negative ones from the end of the
+    /// vocabulary, and so does this.
+    pub(super) fn token(&self, name: &str, default: Option<u64>) -> Result<Option<u64>, Invalid> {
+        match self.fields.get(name) {
+            None if self.fields.is_null(name) => Ok(None),
+            Some(Value::Number(number)) if number.as_i64().is_some_and(|n| n < 0) => Ok(None),
+            Some(_) => self.fields.whole(name, 0, crate::fields::LARGEST),
+            None => Ok(default),
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Invalid> {
+        Ok(self.fields.flag(name)?.unwrap_or(default))
+    }
+
+    /// A small number, such as `rms_norm_eps` or `attention_dropout`.
+    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, Invalid> {
+        Ok(self.fields.number(name, -1e12, 1e12)?.unwrap_or(default))
+    }
+
+    /// A number that an explicit `null` says there is none of.
+    pub(super) fn number_or_none(
+        &self,
+        name: &str,
+        default: Option<f64>,
+    ) -> Result<Option<f64>, Invalid> {
+        let default = default.filter(|_| !self.fields.is_null(name));
+        Ok(self.fields.number(name, -1e12, 1e12)?.or(default))
+    }
+
+    /// A word.
+    pub(super) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Invalid> {
+        Ok(self.fields.text(name)?.unwrap_or(default))
+    }
+
+    /// A list of words.
+    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
+        self.fields.texts(name)
+    }
+
+    /// Height and width, of which one number stands for both.
+    pub(super) fn pair(&self, name: &str, default: u64) -> Result<[u64; 2], Invalid> {
+        Ok(self.fields.pair(name, 1)?.unwrap_or([default, default]))
+    }
+
+    /// Whether it is there and not `null`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.fields.get(name).is_some()
+    }
+
+    /// The first of several spellings of a value that is there.
+    pub(super) fn spelling(&self, spellings: &[&'static str]) -> &'static str {
+        let found = spellings.iter().find(|name| self.has(name));
+        found.unwrap_or(&spellings[0])
+    }
+
+    /// How many entries an object has; `None` where it is missing.
+    pub(super) fn entries(&self, name: &str) -> Result<Option<u64>, Invalid> {
+        match self.fields.get(name) {
+            None => Ok(None),
+            Some(Value::Object(entries)) => Ok(Some(entries.len() as u64)),
+            Some(other) => Err(wrong(
+                &self.at(name),
+                other,
+                &format!("{name} must be an object"),
+            )),
+        }
+    }
+
+    /// A problem with an option that is not built.
+    pub(super) fn not_built(&self, name: &str) -> Invalid {
+        Invalid::at(
+            self.at(name),
+            format!(
+                "batchfit does not build models with this value of {name}; `batchfit export --hf config.json -o \
+                 model.json.gz`, of batchfit's Python client, writes their graphs, to be given with --model"
+            ),
+        )
+    }
+
+    /// Where a value is in the request.
+    pub(super) fn at(&self, name: &str) -> String {
+        self.fields.at(name)
+    }
+
+    /// `total / parts`, which must be whole: `names` are what the config calls them.
+    pub(super) fn quotient(
+        &self,
+        [(total_name, total), (parts_name, parts)]: [(&str, u64); 2],
+    ) -> Result<u64, Invalid> {
+        if total.is_multiple_of(parts) {
+            return Ok(total / parts);
+        }
+        Err(Invalid::at(
+            self.at(parts_name),
+            format!("{parts_name} is {parts}, which does not divide {total_name}, {total}"),
+        ))
+    }
+}

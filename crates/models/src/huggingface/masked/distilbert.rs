@@ -1,0 +1,306 @@
+//! DistilBERT: `modeling_distilbert.py`.
+
+use super::encoder::Code;
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::attention::self_attention;
+use crate::huggingface::config::Config;
+use crate::huggingface::heads::Labels;
+use crate::huggingface::text::{self, Answered, Classified};
+use crate::invalid::Invalid;
+use crate::shape::DType;
+use crate::tracing::{
+    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer,
+    Views as _,
+};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &[
+    "DistilBertForMaskedLM",
+    "DistilBertForSequenceClassification",
+    "DistilBertForTokenClassification",
+    "DistilBertForQuestionAnswering",
+];
+
+/// Some of its classes have the family's name, some have not.
+const CODE: Code = Code {
+    module: "distilbert.modeling_distilbert",
+    prefix: "",
+};
+
+/// Of all its layer norms; the config has none.
+const EPS: f64 = 1e-12;
+
+/// What a config says of such a model.
+struct Shape {
+    vocabulary: u64,
+    positions: u64,
+    width: u64,
+    layers: u64,
+    head_dim: u64,
+    intermediate: u64,
+    activation: String,
+    dropout: f64,
+    attention_dropout: f64,
+    padding: Option<u64>,
+}
+
+impl Shape {
+    fn read(config: &Config<'_>) -> Result<Shape, Invalid> {
+        let dim = config.spelling(&["dim", "hidden_size"]);
+        let n_heads = config.spelling(&["n_heads", "num_attention_heads"]);
+        let n_layers = config.spelling(&["n_layers", "num_hidden_layers"]);
+        let (width, heads) = (config.size(dim, 768)?, config.size(n_heads, 12)?);
+        Ok(Shape {
+            vocabulary: config.size("vocab_size", 30522)?,
+            positions: config.size("max_position_embeddings", 512)?,
+            width,
+            layers: config.layers(n_layers, 6)?,
+            head_dim: config.quotient([(dim, width), (n_heads, heads)])?,
+            intermediate: config.size("hidden_dim", 3072)?,
+            activation: config.text("activation", "gelu")?.to_owned(),
+            dropout: config.number("dropout", 0.1)?,
+            attention_dropout: config.number("attention_dropout", 0.1)?,
+            padding: config.token("pad_token_id", Some(0))?,
+        })
+    }
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let config = &task.config;
+    let shape = Shape::read(config)?;
+    let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
+    let labels = Labels::of(config, 2)?;
+    let tracer = task.tracer(CODE.module);
+    let linear =
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
+    let dropout = |p: f64| Dropout::new("dropout".into(), p);
+    let model = Model::new(&tracer, &shape);
+    match task.class {
+        "DistilBertForSequenceClassification" => {
+            let pre_classifier = linear("pre_classifier", shape.width);
+            let classifier = linear("classifier", labels.count);
+            let dropout = dropout(config.number("seq_classif_dropout", 0.2)?);
+            text::classes(task, tracer, seq_len, labels, |ids| {
+                let hidden_state = model.forward(ids);
+                let mut pooled_output = (&hidden_state).select(1, 0);
+                pooled_output = pre_classifier.forward(&pooled_output);
+                pooled_output = (&pooled_output).relu();
+                pooled_output = dropout.forward(&pooled_output);
+                Classified {
+                    logits: classifier.forward(&pooled_output),
+                    held: vec![hidden_state, pooled_output],
+                }
+            })
+        }
+        "DistilBertForTokenClassification" => {
+            let classifier = linear("classifier", labels.count);
+            let forward = |ids: &Tensor| model.forward(ids);
+            let head = (Some(&dropout(shape.dropout)), &classifier, labels.count);
+            text::token_classes(task, tracer, seq_len, forward, head)
+        }
+        "DistilBertForQuestionAnswering" => {
+            labels.must_be_two(config)?;
+            let qa_outputs = linear("qa_outputs", 2);
+            let dropout = dropout(config.number("qa_dropout", 0.1)?);
+            let forward = |ids: &Tensor| {
+                let output = model.forward(ids);
+                Answered {
+                    output: dropout.forward(&output),
+                    held: vec![output],
+                }
+            };
+            text::answer(task, tracer, seq_len, forward, &qa_outputs)
+        }
+        _ => {
+            let activation = Activation::named(&tracer, "activation".into(), &shape.activation);
+            let vocab_transform = linear("vocab_transform", shape.width);
+            let norm = LayerNorm::new(&tracer, "vocab_layer_norm".into(), shape.width, EPS);
+            let vocab_projector = if config.flag("tie_word_embeddings", true)? {
+                let bias = tracer.parameter("vocab_projector.bias", &[shape.vocabulary]);
+                Linear::tied("vocab_projector".into(), &model.words.weight, Some(bias))
+            } else {
+                linear("vocab_projector", shape.vocabulary)
+            };
+            let scores = |ids: &Tensor| {
+                let hidden_states = model.forward(ids);
+                let mut logits = vocab_transform.forward(&hidden_states);
+                logits = activation.forward(&logits);
+                logits = norm.forward(&logits);
+                logits = vocab_projector.forward(&logits);
+                (hidden_states, logits)
+            };
+            text::masked_token(task, tracer, seq_len, scores, shape.vocabulary)
+        }
+    }
+}
+
+/// `DistilBertSelfAttention`.
+struct Attention {
+    place: Place,
+    q_lin: Linear,
+    k_lin: Linear,
+    v_lin: Linear,
+    out_lin: Linear,
+    dropout: f64,
+    head_dim: u64,
+}
+
+impl Attention {
+    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Attention {
+        let place = CODE.place(path, "DistilBertSelfAttention");
+        let sizes = [shape.width, shape.width];
+        let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
+        Attention {
+            q_lin: linear("q_lin"),
+            k_lin: linear("k_lin"),
+            v_lin: linear("v_lin"),
+            out_lin: linear("out_lin"),
+            dropout: shape.attention_dropout,
+            head_dim: shape.head_dim,
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let linears = [&self.q_lin, &self.k_lin, &self.v_lin];
+            let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
+            output = self.out_lin.forward(&output);
+            output.and_drop(states)
+        })
+    }
+}
+
+/// `FFN`.
+struct FeedForward {
+    place: Place,
+    lin1: Linear,
+    lin2: Linear,
+    activation: Activation,
+    dropout: Dropout,
+}
+
+impl FeedForward {
+    fn new(tracer: &Tracer, path: String, shape: &Shape) -> FeedForward {
+        let place = CODE.place(path, "FFN");
+        let (outer, inner) = (shape.width, shape.intermediate);
+        let activation = place.path("activation");
+        FeedForward {
+            lin1: Linear::new(tracer, place.path("lin1"), [outer, inner], true),
+            lin2: Linear::new(tracer, place.path("lin2"), [inner, outer], true),
+            activation: Activation::named(tracer, activation, &shape.activation),
+            dropout: Dropout::new(place.path("dropout"), shape.dropout),
+            place,
+        }
+    }
+
+    fn forward(&self, input: &Tensor) -> Tensor {
+        input.tracer().within(&self.place, || {
+            let mut x = self.lin1.forward(input);
+            x = self.activation.forward(&x);
+            x = self.lin2.forward(&x);
+            x = self.dropout.forward(&x);
+            x
+        })
+    }
+}
+
+/// `TransformerBlock`.
+struct Block {
+    place: Place,
+    attention: Attention,
+    sa_layer_norm: LayerNorm,
+    ffn: FeedForward,
+    output_layer_norm: LayerNorm,
+}
+
+impl Block {
+    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Block {
+        let place = CODE.place(path, "TransformerBlock");
+        let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
+        Block {
+            attention: Attention::new(tracer, place.path("attention"), shape),
+            sa_layer_norm: norm("sa_layer_norm"),
+            ffn: FeedForward::new(tracer, place.path("ffn"), shape),
+            output_layer_norm: norm("output_layer_norm"),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut attention_output = self.attention.forward(x);
+            attention_output = self.sa_layer_norm.forward((&attention_output).add(x));
+            let mut output = self.ffn.forward(&attention_output);
+            output = self
+                .output_layer_norm
+                .forward((&output).add(&attention_output));
+            output.and_drop(attention_output)
+        })
+    }
+}
+
+/// `DistilBertModel`, with its `Embeddings` and `Transformer`.
+struct Model {
+    place: Place,
+    embeddings: Place,
+    words: Embedding,
+    positions: Embedding,
+    layer_norm: LayerNorm,
+    dropout: Dropout,
+    position_ids: Tensor,
+    transformer: Place,
+    blocks: Vec<Block>,
+}
+
+impl Model {
+    fn new(tracer: &Tracer, shape: &Shape) -> Model {
+        let place = CODE.place("distilbert", "DistilBertModel");
+        let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
+        let transformer = CODE.place(place.path("transformer"), "Transformer");
+        let ids = embeddings.path("position_ids");
+        let norm = embeddings.path("LayerNorm");
+        let width = shape.width;
+        let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
+        let block = |layer| Block::new(tracer, transformer.path(&format!("layer.{layer}")), shape);
+        Model {
+            words: embedding("word_embeddings", shape.vocabulary).padding(shape.padding),
+            positions: embedding("position_embeddings", shape.positions),
+            layer_norm: LayerNorm::new(tracer, norm, width, EPS),
+            dropout: Dropout::new(embeddings.path("dropout"), shape.dropout),
+            position_ids: tracer.buffer(&ids, &[1, shape.positions], DType::Int64),
+            blocks: (0..shape.layers).map(block).collect(),
+            place,
+            embeddings,
+            transformer,
+        }
+    }
+
+    fn embed(&self, ids: &Tensor) -> Tensor {
+        ids.tracer().within(&self.embeddings, || {
+            let inputs_embeds = self.words.forward(ids);
+            let seq_len = ids.length(1).cast_signed();
+            let position_ids = (&self.position_ids).slice(1, 0, seq_len);
+            let position_embeddings = self.positions.forward(&position_ids);
+            let mut embeddings = (&inputs_embeds).add(&position_embeddings);
+            embeddings = self.layer_norm.forward(&embeddings);
+            embeddings = self.dropout.forward(&embeddings);
+            embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
+        })
+    }
+
+    fn forward(&self, ids: &Tensor) -> Tensor {
+        let tracer = ids.tracer();
+        tracer.within(&self.place, || {
+            let embeddings = self.embed(ids);
+            tracer.within(&self.transformer, || {
+                let mut hidden_states = embeddings.clone();
+                for block in &self.blocks {
+                    hidden_states = block.forward(&hidden_states);
+                }
+                hidden_states
+            })
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Embeddings of words, positions and kinds of text, as BERT and those that copy it add them.
+
+use super::encoder::Shape;
+use crate::shape::DType;
+use crate::tracing::{
+    Dropout, Embedding, LayerNorm, Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
+    Views as _,
+};
+
+/// How tokens are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// From zero.
+    Plain,
+    /// From the one after this token, which fills the ends of texts and keeps its own number.
+    After(u64),
+}
+
+/// `BertEmbeddings`.
+pub(super) struct Embeddings {
+    place: Place,
+    pub(super) words: Embedding,
+    positions: Embedding,
+    types: Embedding,
+    layer_norm: LayerNorm,
+    dropout: Dropout,
+    position_ids: Tensor,
+    token_type_ids: Tensor,
+    numbering: Numbering,
+}
+
+impl Embeddings {
+    /// `words` is the embedding of words if another module has made it already.
+    pub(super) fn new(
+        tracer: &Tracer,
+        path: String,
+        shape: &Shape,
+        numbering: Numbering,
+        words: Option<&Tensor>,
+    ) -> Embeddings {
+        let place = shape.code.place(path, "Embeddings");
+        if shape.types == 0 {
+            tracer.fail(
+                "embedding",
+                "type_vocab_size is 0, but texts are of one kind at least",
+            );
+        }
+        let width = shape.embedding_width;
+        let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
+        let words = match words {
+            Some(weight) => Embedding::tied(place.path("word_embeddings"), weight),
+            None => embedding("word_embeddings", shape.vocabulary),
+        };
+        // BERT makes the embedding of positions second, RoBERTa last.
+        let positions = || embedding("position_embeddings", shape.positions);
+        let (padding, first) = match numbering {
+            Numbering::Plain => (None, Some(positions())),
+            Numbering::After(padding) => (Some(padding), None),
+        };
+        let types = embedding("token_type_embeddings", shape.types);
+        let layer_norm = LayerNorm::new(tracer, place.path("LayerNorm"), width, shape.eps);
+        let ids = |name| tracer.buffer(&place.path(name), &[1, shape.positions], DType::Int64);
+        Embeddings {
+            words: words.padding(shape.padding),
+            positions: first.unwrap_or_else(positions).padding(padding),
+            types,
+            layer_norm,
+            dropout: Dropout::new(place.path("dropout"), shape.dropout),
+            position_ids: ids("position_ids"),
+            token_type_ids: ids("token_type_ids"),
+            numbering,
+            place,
+        }
+    }
+
+    pub(super) fn forward(&self, ids: &Tensor) -> Tensor {
+        ids.tracer().within(&self.place, || {
+            let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
+            let position_ids = match self.numbering {
+                Numbering::Plain => (&self.position_ids).slice(1, 0, seq_len.cast_signed()),
+                Numbering::After(padding) => position_ids_after(ids, padding),
+            };
+            let mut buffered =
+                (&self.token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
+            buffered = (&buffered).gather(1, &position_ids);
+            let token_type_ids = (&buffered).expand(&[batch, seq_len.into()]);
+            let inputs_embeds = self.words.forward(ids);
+            let token_type_embeddings = self.types.forward(&token_type_ids);
+            let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
+            let position_embeddings = self.positions.forward(&position_ids);
+            embeddings = (&embeddings).add(&position_embeddings);
+            embeddings = self.layer_norm.forward(&embeddings);
+            embeddings = self.dropout.forward(&embeddings);
+            drop((token_type_ids, position_ids, inputs_embeds, buffered));
+            embeddings.and_drop((token_type_embeddings, position_embeddings))
+        })
+    }
+}
+
+/// `create_position_ids_from_input_ids`.
+fn position_ids_after(ids: &Tensor, padding: u64) -> Tensor {
+    let padding = i64::try_from(padding).unwrap_or(i64::MAX);
+    let mask = ids.not_equal_to_number(padding).to(DType::Int32);
+    let counted = (&mask).cumsum(1).type_as(&mask).add_number(0);
+    let incremental_indices = counted.mul(&mask);
+    let position_ids = (&incremental_indices).to(DType::Int64).add_number(padding);
+    position_ids.and_drop((mask, incremental_indices))
+}

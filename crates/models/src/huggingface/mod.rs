@@ -1,0 +1,444 @@
+//! Models of the Hugging Face library transformers, from their configs.
+//!
+//! Each file here is the Python code of a few families, line by line, traced by [`super::tracing`]. The exporter's graphs of
+//! small configs lie in `tests/golden/huggingface`; a test compares the step programs of both. transformers 5.17.
+
+mod attention;
+mod causal;
+mod config;
+mod generation;
+mod heads;
+pub mod hub;
+mod masked;
+mod rotary;
+mod said;
+mod seq2seq;
+mod tasks;
+mod text;
+mod training;
+mod vision;
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::invalid::Invalid;
+use super::tracing::{Attending, Tensor, Tracer};
+use super::{Generation, Length, LengthOf};
+use crate::bounded::shorten;
+use crate::graph::{Graph, GraphError, ParameterKind};
+use crate::shape::DType;
+use attention::Written;
+use config::Config;
+use said::Saying;
+pub use said::config_fields;
+pub use said::of_another_library;
+use training::Training;
+
+/// The fields of such a model in a request.
+const FIELDS: [&str; 11] = [
+    "hf",
+    "seq_len",
+    "target_len",
+    "loss_chunks",
+    "image_size",
+    "param_dtype",
+    "lora",
+    "frozen",
+    "padded",
+    "task",
+    "num_labels",
+];
+
+/// Longest sample read, in tokens or samples of sound.
+const LONGEST: u64 = 1 << 24;
+
+/// Most chunks of a loss.
+const MOST_CHUNKS: u64 = 256;
+
+/// A config, and what it leaves open.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HuggingFaceModel {
+    config: Value,
+    sizes: Sizes,
+    training: Training,
+    saying: Saying,
+    /// The model's id on the hub, where it is described by that.
+    id: Option<&'static str>,
+    pointer: String,
+}
+
+/// How a model is run, as far as its reading depends on it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Run {
+    /// What the precision stores parameters in; `None` for autocast, which takes them as they are loaded.
+    pub stored: Option<DType>,
+    /// Whether gradients are computed.
+    pub trains: bool,
+    /// Whether modules are checkpointed in all variants.
+    pub is_checkpointed: bool,
+    /// Whether steps of all lengths are run one after the other.
+    pub soaks: bool,
+}
+
+impl HuggingFaceModel {
+    /// Whether PEFT has adapted it.
+    pub fn is_adapted(&self) -> bool {
+        self.training.is_adapted()
+    }
+}
+
+/// TRL's reward trainer on an H100 reserved 3.2 % more in its second step, of longer texts than the first, than where all are of the longest;
+/// GPT-2 of 64 to 1,024 tokens 2.6 times of its first steps, on an H200 (docs/soak.md).
+const OF_ALL_LENGTHS: &str = "texts that are padded to the longest of their batch make batches of several lengths, which leave blocks behind that do \
+                              not fit the next: PyTorch reserves more then, 3 % in three recorded steps and 2.6 times in a thousand; several \
+                              lengths with a soak, as `--seq-len 128-512:8 --soak`, ask about that";
+
+/// Lengths that a config does not fix.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sizes {
+    /// Tokens of a sample, or samples or frames of sound.
+    seq_len: Option<u64>,
+    /// Tokens of the answer, where there is an encoder and a decoder.
+    target_len: Option<u64>,
+    /// Into how many chunks the tokens of a language model's loss are divided; `None` where all logits are there at once.
+    loss_chunks: Option<u64>,
+    /// Height and width of images.
+    image_size: Option<[u64; 2]>,
+    /// Whether texts are padded to the longest of their batch, so that attention has a mask.
+    padded: bool,
+    /// What is generated, where the graph is one of generation.
+    generation: Option<Generation>,
+}
+
+impl HuggingFaceModel {
+    /// The same generating text.
+    pub fn generating(&self, generation: &Generation) -> Result<HuggingFaceModel, Invalid> {
+        let (class, _) = builder(self)?;
+        generation::check(class, &generation.pointer())?;
+        Ok(HuggingFaceModel {
+            sizes: Sizes {
+                generation: Some(*generation),
+                ..self.sizes
+            },
+            ..self.clone()
+        })
+    }
+
+    /// The same with samples of this length. Whether the model has it turns out when it is lowered.
+    pub fn at(&self, of: LengthOf, length: Length) -> HuggingFaceModel {
+        let sizes = match of {
+            LengthOf::SeqLen => Sizes {
+                seq_len: Some(length.units(of)),
+                ..self.sizes
+            },
+            LengthOf::ImageSize => Sizes {
+                image_size: Some(length.sides()),
+                ..self.sizes
+            },
+        };
+        HuggingFaceModel {
+            sizes,
+            ..self.clone()
+        }
+    }
+}
+
+/// What a model is built from.
+struct Task<'a> {
+    config: Config<'a>,
+    class: &'a str,
+    sizes: Sizes,
+    training: &'a Training,
+    /// How attention is written without `scaled_dot_product_attention`, for those for which that is known.
+    written: Option<Written>,
+    is_eager: bool,
+    dtype: DType,
+    /// What adapters are stored in: float32 under autocast, as PEFT makes them (`autocast_adapter_dtype`), and with all of the
+    /// model where the precision stores it in half.
+    adapters: DType,
+    /// Where the description is in the request.
+    pointer: &'a str,
+}
+
+/// Builds a model with its loss.
+type Build = fn(&Task<'_>) -> Result<Graph, Invalid>;
+
+/// The families: the classes that each builds.
+const FAMILIES: &[(&[&str], Build)] = &[
+    (rotary::CLASSES, rotary::build),
+    (causal::bloom::CLASSES, causal::bloom::build),
+    (causal::falcon::CLASSES, causal::falcon::build),
+    (causal::gpt2::CLASSES, causal::gpt2::build),
+    (causal::gpt_neox::CLASSES, causal::gpt_neox::build),
+    (causal::opt::CLASSES, causal::opt::build),
+    (masked::albert::CLASSES, masked::albert::build),
+    (masked::bert::CLASSES, masked::bert::build),
+    (masked::deberta_v2::CLASSES, masked::deberta_v2::build),
+    (masked::distilbert::CLASSES, masked::distilbert::build),
+    (masked::electra::CLASSES, masked::electra::build),
+    (masked::roberta::CLASSES, masked::roberta::build),
+    (seq2seq::bart::CLASSES, seq2seq::bart::build),
+    (seq2seq::whisper::CLASSES, seq2seq::whisper::build),
+    (seq2seq::t5::CLASSES, seq2seq::t5::build),
+    (vision::clip::CLASSES, vision::clip::build),
+    (vision::convnext::CLASSES, vision::convnext::build),
+    (vision::dinov2::CLASSES, vision::dinov2::build),
+    (vision::swin::CLASSES, vision::swin::build),
+    (vision::vit::CLASSES, vision::vit::build),
+];
+
+/// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
+pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> {
+    let fields = Fields::of(value, pointer, "a Hugging Face model", &FIELDS)?;
+    let config = fields.get("hf").ok_or_else(|| fields.missing("hf"))?;
+    let config = tasks::chosen(&fields, config, pointer)?;
+    let model = HuggingFaceModel {
+        saying: Saying::read(&config, &format!("{pointer}/hf"))?,
+        id: None,
+        config,
+        sizes: Sizes {
+            seq_len: fields.whole("seq_len", 1, LONGEST)?,
+            target_len: fields.whole("target_len", 1, LONGEST)?,
+            loss_chunks: fields.whole("loss_chunks", 1, MOST_CHUNKS)?,
+            image_size: fields.pair("image_size", 1)?,
+            padded: fields.flag("padded")?.unwrap_or(false),
+            generation: None,
+        },
+        training: Training::parse(&fields)?,
+        pointer: pointer.to_owned(),
+    };
+    let (class, _) = builder(&model)?;
+    model.training.check(class, &format!("{pointer}/lora"))?;
+    if model.sizes.loss_chunks.is_some() && !is_language_model(class) {
+        return Err(Invalid::at(
+            format!("{pointer}/loss_chunks"),
+            format!("losses in chunks are built for causal language models, not for {class}"),
+        ));
+    }
+    Ok(model)
+}
+
+/// Whether each token is to be told from those before it.
+fn is_language_model(class: &str) -> bool {
+    class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")
+}
+
+/// Reads `{"preset": ID, "seq_len": N}` at `pointer`, where the id is that of `model`.
+pub(crate) fn parse_hub(
+    model: &'static hub::HubModel,
+    value: &Value,
+    pointer: &str,
+) -> Result<HuggingFaceModel, Invalid> {
+    let known = FIELDS.map(|field| if field == "hf" { "preset" } else { field });
+    Fields::of(value, pointer, &model.id, &known)?;
+    let mut description = value.as_object().cloned().unwrap_or_default();
+    description.remove("preset");
+    description.insert("hf".to_owned(), model.config.clone());
+    let lengths = [("seq_len", model.seq_len), ("target_len", model.target_len)];
+    for (name, length) in lengths {
+        if let Some(length) = length {
+            let given = description.entry(name).or_insert(Value::Null);
+            if given.is_null() {
+                *given = Value::from(length);
+            }
+        }
+    }
+    let parsed = parse(&Value::Object(description), pointer)?;
+    Ok(HuggingFaceModel {
+        id: Some(&model.id),
+        ..parsed
+    })
+}
+
+/// The class that a config names, and what builds it.
+fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
+    let at = format!("{}/hf", model.pointer);
+    let fields = Fields::any(&model.config, &at, "a Hugging Face config")?;
+    let classes = fields.texts("architectures")?.unwrap_or_default();
+    let class = classes.first().ok_or_else(|| {
+        let other = of_another_library(|member| fields.get(member).is_some());
+        Invalid::at(
+            fields.at("architectures"),
+            other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
+        )
+    })?;
+    let family = FAMILIES.iter().find(|(classes, _)| classes.contains(class));
+    let (_, build) = family.ok_or_else(|| {
+        Invalid::at(
+            fields.at("architectures"),
+            format!(
+                "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
+                shorten(class),
+                exported(class)
+            ),
+        )
+    })?;
+    Ok((class, *build))
+}
+
+/// How a class that is not built is exported.
+fn exported(class: &str) -> String {
+    /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
+    const ENDINGS: [&str; 9] = [
+        "ForCausalLM",
+        "LMHeadModel",
+        "ForMaskedLM",
+        "ForTokenClassification",
+        "ForSequenceClassification",
+        "ForImageClassification",
+        "ForAudioClassification",
+        "ForSemanticSegmentation",
+        "ForQuestionAnswering",
+    ];
+    /// What models of sound and of images take in place of tokens, by what their classes contain.
+    const INPUTS: [(&[&str], &str); 2] = [
+        (
+            &["Wav2Vec2", "Hubert", "WavLM", "SEW", "UniSpeech", "Audio"],
+            "\"input_values=f32[B,160000]\" \"labels=i64[B,100]\"",
+        ),
+        (
+            &["CLIP", "Siglip"],
+            "\"pixel_values=f32[B,3,224,224]\" \"input_ids=i64[B,77]\"",
+        ),
+    ];
+    if ENDINGS.iter().any(|ending| class.ends_with(ending)) {
+        return "by `batchfit export --hf config.json -o model.json.gz`".into();
+    }
+    let takes = |(names, _): &&(&[&str], &str)| names.iter().any(|name| class.contains(name));
+    let inputs = INPUTS.iter().find(takes).map_or(
+        "\"input_ids=i64[B,512]\" \"labels=i64[B,512]\"",
+        |(_, inputs)| *inputs,
+    );
+    format!(
+        "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch {inputs} \
+         --loss model -o model.json.gz`"
+    )
+}
+
+/// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that
+/// of the precision, else that of the config.
+pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
+    let (class, build) = builder(model)?;
+    let (saying, stated) = (model.saying, model.training.dtype);
+    saying.check(model, run)?;
+    let written = attention::written(class);
+    model.attends(class, written)?;
+    let loaded = stated.or(run.stored).or(saying.dtype);
+    let graph = build(&Task {
+        config: Config::of(&model.config, &format!("{}/hf", model.pointer))?,
+        class,
+        sizes: model.sizes,
+        training: &model.training,
+        written,
+        is_eager: saying.is_eager,
+        dtype: loaded.unwrap_or(DType::Float32),
+        adapters: run.stored.unwrap_or(DType::Float32),
+        pointer: &model.pointer,
+    })?;
+    model.training.check_frozen(&graph, &model.pointer)?;
+    if !graph
+        .parameters
+        .iter()
+        .any(|parameter| parameter.kind == ParameterKind::Trained)
+    {
+        return Err(model.training.nothing_trained(&graph, &model.pointer));
+    }
+    let mut notes = model.training.unadapted(&graph, &model.pointer)?;
+    notes.extend(saying.note(stated, run));
+    if run.trains && model.sizes.generation.is_none() {
+        notes.extend(tasks::note(model, class));
+        notes.extend((model.sizes.padded && !run.soaks).then(|| OF_ALL_LENGTHS.to_owned()));
+    }
+    Ok((graph, notes))
+}
+
+impl HuggingFaceModel {
+    /// Refuses attention that is not built.
+    fn attends(&self, class: &str, written: Option<Written>) -> Result<(), Invalid> {
+        let generates = self.sizes.generation.is_some();
+        let has_padding = written.is_some_and(|written| written.causal.is_some());
+        let (member, what) = if self.saying.is_eager && (written.is_none() || generates) {
+            ("hf", "eager attention")
+        } else if self.sizes.padded && (!has_padding || generates) {
+            ("padded", "attention with padding")
+        } else {
+            return Ok(());
+        };
+        let problem = format!(
+            "{what} is not built for {class}{}; `batchfit export`, of batchfit's Python client, writes the graph of such a model",
+            if generates { " that generates" } else { "" }
+        );
+        Err(Invalid::at(format!("{}/{member}", self.pointer), problem))
+    }
+}
+
+impl Task<'_> {
+    /// Tokens of a sample, which no config says.
+    fn seq_len(&self) -> Result<u64, Invalid> {
+        self.sizes.seq_len.ok_or_else(|| {
+            Invalid::at(
+                format!("{}/seq_len", self.pointer),
+                "the config does not say how many tokens a sample has; give \"seq_len\", as in \"seq_len\": 1024",
+            )
+        })
+    }
+
+    /// What traces the model, whose class is in this module of transformers, such as `llama.modeling_llama`.
+    fn tracer(&self, module: &str) -> Tracer {
+        let class = self.class;
+        let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
+        tracer.train(self.training.trained(&self.config, self.adapters));
+        let eager = self.written.filter(|_| self.is_eager);
+        tracer.attend(Attending {
+            eager: eager.map(|written| written.eager),
+            ..Attending::default()
+        });
+        tracer
+    }
+
+    /// Tokens of a sample, or those that are read where text is generated.
+    fn tokens_read(&self) -> Result<u64, Invalid> {
+        match self.sizes.generation {
+            None => self.seq_len(),
+            Some(generation) => Ok(generation.tokens_read()),
+        }
+    }
+
+    /// Refuses as many tokens as [`tokens_read`](Task::tokens_read) says: `but` says why.
+    fn too_many(&self, tokens: u64, but: &str) -> Invalid {
+        let Some(generation) = &self.sizes.generation else {
+            let at = format!("{}/seq_len", self.pointer);
+            return Invalid::at(at, format!("seq_len is {tokens}, but {but}"));
+        };
+        let Generation {
+            prompt,
+            tokens: new,
+            ..
+        } = generation;
+        let longer = if prompt >= new { "prompt" } else { "tokens" };
+        let problem = format!(
+            "a prompt of {prompt} tokens and {new} new ones are {tokens} tokens that are read, but {but}"
+        );
+        Invalid::at(generation.at(longer), problem)
+    }
+
+    /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
+    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
+        let tokens = self.tokens_read()?;
+        if tokens <= most {
+            return Ok(tokens);
+        }
+        let but = format!("{name} of the config leaves room for {most} tokens");
+        Err(self.too_many(tokens, &but))
+    }
+
+    /// The traced graph.
+    fn finish(&self, tracer: Tracer, loss: &Tensor) -> Result<Graph, Invalid> {
+        tracer.finish(loss).map_err(|error| self.invalid(&error))
+    }
+
+    /// What does not fit in the config.
+    fn invalid(&self, error: &GraphError) -> Invalid {
+        Invalid::at(format!("{}/hf", self.pointer), error.to_string())
+    }
+}

@@ -1,0 +1,168 @@
+//! Mixtral and `DeepSeek`.
+
+use super::{LLAMA, Usual, base};
+use crate::huggingface::config::Config;
+use crate::huggingface::rotary::decoder::{Decoder, Windows};
+use crate::huggingface::rotary::experts::{Choice, Family, Groups, Mixture};
+use crate::huggingface::rotary::latent::Ranks;
+use crate::huggingface::rotary::rope::yarn_attention;
+use crate::huggingface::rotary::rotation::Part;
+use crate::invalid::Invalid;
+
+pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "mixtral",
+        prefix: "Mixtral",
+        intermediate: 14336,
+        kv_heads: Some(8),
+        eps: 1e-5,
+        ..LLAMA
+    };
+    if config.number("router_jitter_noise", 0.0)? > 0.0 {
+        return Err(config.not_built("router_jitter_noise"));
+    }
+    let mut decoder = base(config, &usual)?;
+    let window = config.size_if_given("sliding_window")?;
+    decoder.windows = window.map_or(Windows::None, Windows::All);
+    // `num_experts` is another name of it in transformers.
+    let count = config.size_if_given("num_experts")?;
+    let mixture = Mixture {
+        count: config.size("num_local_experts", count.unwrap_or(8))?,
+        chosen: config.size("num_experts_per_tok", 2)?,
+        intermediate: decoder.intermediate,
+        shared: 0,
+        family: Family::Mixtral,
+        layers: (0..decoder.layers).map(|_| true).collect(),
+    };
+    let names = ["num_local_experts", "num_experts_per_tok"];
+    decoder.mixture = Some(mixture.checked(config, names)?);
+    Ok(decoder)
+}
+
+/// What both generations of `DeepSeek` say alike, but for the router.
+fn any_deepseek(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+    let rotated = config.size("qk_rope_head_dim", 64)?;
+    let usual = Usual {
+        head_dim: Some(rotated),
+        ..*usual
+    };
+    let mut decoder = base(config, &usual)?;
+    let ranks = Ranks {
+        queries: config.size_or_none("q_lora_rank", Some(1536))?,
+        keys_and_values: config.size("kv_lora_rank", 512)?,
+        plain: config.size("qk_nope_head_dim", 128)?,
+        rotated,
+        value: config.size("v_head_dim", 128)?,
+        bias: config.flag("attention_bias", false)?,
+    };
+    let head_dim = ranks.plain.saturating_add(rotated);
+    decoder.scale = yarn_attention(config, (head_dim as f64).powf(-0.5))?;
+    decoder.ranks = Some(ranks);
+    Ok(decoder)
+}
+
+/// `n_group` and `topk_group`, of so many experts.
+fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, Invalid> {
+    let [count, chosen] = usual;
+    let groups = Groups {
+        count: config.size("n_group", count)?,
+        chosen: config.size("topk_group", chosen)?,
+    };
+    config.quotient([("n_routed_experts", experts), ("n_group", groups.count)])?;
+    if groups.chosen > groups.count {
+        return Err(Invalid::at(
+            config.at("topk_group"),
+            format!(
+                "topk_group is {}, but n_group is {}",
+                groups.chosen, groups.count
+            ),
+        ));
+    }
+    Ok(groups)
+}
+
+pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "deepseek_v2",
+        prefix: "DeepseekV2",
+        vocabulary: 102_400,
+        ..LLAMA
+    };
+    let mut decoder = any_deepseek(config, &usual)?;
+    decoder.mlp_bias = config.flag("mlp_bias", false)?;
+    decoder.rotation.part = Part::Complex;
+    let count = config.size_if_given("num_experts")?;
+    let count = config.size("n_routed_experts", count.unwrap_or(64))?;
+    let chosen = config.size_if_given("num_experts_per_tok")?;
+    let chosen = chosen.ok_or_else(|| {
+        let at = config.at("num_experts_per_tok");
+        Invalid::at(at, "the config does not say how many experts a token takes")
+    })?;
+    let in_groups = match config.text("topk_method", "greedy")? {
+        "greedy" => None,
+        "group_limited_greedy" => Some(groups(config, count, [1, 1])?),
+        other => {
+            let known = ["greedy", "group_limited_greedy"];
+            return Err(Invalid::unknown(
+                config.at("topk_method"),
+                "topk_method",
+                other,
+                known,
+            ));
+        }
+    };
+    let first = config.count("first_k_dense_replace", 0)?;
+    let intermediate = config.size("moe_intermediate_size", 1407)?;
+    let mixture = Mixture {
+        count,
+        chosen,
+        intermediate,
+        shared: intermediate.saturating_mul(config.size("n_shared_experts", 2)?),
+        family: Family::DeepseekV2(Choice {
+            groups: in_groups,
+            normalizes: false,
+            scaling: config.number("routed_scaling_factor", 1.0)?,
+        }),
+        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
+    };
+    let names = ["n_routed_experts", "num_experts_per_tok"];
+    decoder.mixture = Some(mixture.checked(config, names)?);
+    Ok(decoder)
+}
+
+pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "deepseek_v3",
+        prefix: "DeepseekV3",
+        vocabulary: 129_280,
+        width: 7168,
+        intermediate: 18432,
+        layers: 61,
+        heads: 128,
+        kv_heads: Some(128),
+        ..LLAMA
+    };
+    let mut decoder = any_deepseek(config, &usual)?;
+    if config.flag("rope_interleave", true)? {
+        decoder.rotation.part = Part::Interleaved;
+    }
+    let count = config.size_if_given("num_local_experts")?;
+    let count = config.size("n_routed_experts", count.unwrap_or(256))?;
+    let first = config.count("first_k_dense_replace", 3)?;
+    let intermediate = config.size("moe_intermediate_size", 2048)?;
+    let mixture = Mixture {
+        count,
+        chosen: config.size("num_experts_per_tok", 8)?,
+        intermediate,
+        shared: intermediate.saturating_mul(config.size("n_shared_experts", 1)?),
+        family: Family::DeepseekV3(Choice {
+            groups: Some(groups(config, count, [8, 4])?),
+            normalizes: config.flag("norm_topk_prob", true)?,
+            scaling: config.number("routed_scaling_factor", 2.5)?,
+        }),
+        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
+    };
+    let names = ["n_routed_experts", "num_experts_per_tok"];
+    decoder.mixture = Some(mixture.checked(config, names)?);
+    Ok(decoder)
+}

@@ -1,0 +1,99 @@
+//! Gemma, three generations.
+
+use super::{LLAMA, Usual, windows, with_attention_bias};
+use crate::huggingface::config::Config;
+use crate::huggingface::rotary::attention::QueryNorms;
+use crate::huggingface::rotary::decoder::{Block, Decoder, Scaled};
+use crate::huggingface::rotary::norm::Formula;
+use crate::huggingface::rotary::rope::{Custom, rotation};
+use crate::invalid::Invalid;
+
+/// `Gemma2Config` and, but for what is overridden, `GemmaConfig` and `Gemma3TextConfig`.
+const GEMMA2: Usual = Usual {
+    folder: "gemma2",
+    prefix: "Gemma2",
+    vocabulary: 256_000,
+    width: 2304,
+    intermediate: 9216,
+    layers: 26,
+    heads: 8,
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    padding: Some(0),
+    tokens: [true; 3],
+    is_tied: true,
+    activation: "gelu_pytorch_tanh",
+    ..LLAMA
+};
+
+/// What the three generations of Gemma have in common.
+fn any_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+    if config.flag("use_bidirectional_attention", false)? {
+        return Err(config.not_built("use_bidirectional_attention"));
+    }
+    Ok(Decoder {
+        norm: Formula::Gemma,
+        embedding: Scaled::Buffer,
+        ..with_attention_bias(config, usual)?
+    })
+}
+
+pub(super) fn gemma(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "gemma",
+        prefix: "Gemma",
+        width: 3072,
+        intermediate: 24576,
+        layers: 28,
+        heads: 16,
+        kv_heads: Some(16),
+        ..GEMMA2
+    };
+    any_gemma(config, &usual)
+}
+
+/// What the second and the third generation of Gemma have in common.
+fn late_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+    let scalar = config.number("query_pre_attn_scalar", 256.0)?;
+    let activation = config.text("hidden_activation", usual.activation)?;
+    Ok(Decoder {
+        block: Block::Around,
+        scale: scalar.powf(-0.5),
+        activation: activation.to_owned(),
+        ..any_gemma(config, usual)?
+    })
+}
+
+pub(super) fn gemma2(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let mut decoder = late_gemma(config, &GEMMA2)?;
+    let window = config.size_or_none("sliding_window", Some(4096))?;
+    let every_other = |layer: u64| layer.is_multiple_of(2);
+    decoder.windows = windows(config, decoder.layers, window, every_other, true)?;
+    decoder.rotation.is_sure_of_float32 = true;
+    decoder.softcap = config.number_or_none("final_logit_softcapping", Some(30.0))?;
+    Ok(decoder)
+}
+
+pub(super) fn gemma3(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "gemma3",
+        prefix: "Gemma3",
+        vocabulary: 262_208,
+        ..GEMMA2
+    };
+    let mut decoder = late_gemma(config, &usual)?;
+    let window = config.size_or_none("sliding_window", Some(4096))?;
+    let pattern = config.size("sliding_window_pattern", 6)?;
+    let but_each_sixth = |layer: u64| !(layer + 1).is_multiple_of(pattern);
+    decoder.windows = windows(config, decoder.layers, window, but_each_sixth, true)?;
+    decoder.query_norms = QueryNorms::OfHeadsLater;
+    decoder.softcap = config.number_or_none("final_logit_softcapping", None)?;
+    let kinds = [(false, "full_attention"), (true, "sliding_attention")];
+    for (has_window, kind) in kinds {
+        if (0..decoder.layers).any(|layer| decoder.has_window(layer) == has_window) {
+            let rotation = rotation(config, Some(kind), decoder.head_dim, Custom::Llama)?;
+            decoder.rotations.push((kind, rotation));
+        }
+    }
+    Ok(decoder)
+}

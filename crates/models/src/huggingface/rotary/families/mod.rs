@@ -1,0 +1,344 @@
+//! Families of decoders with rotary embeddings: what their configs say, with the defaults of their classes.
+
+mod experts;
+mod gemma;
+mod olmo;
+mod phi;
+mod qwen;
+
+use super::attention::QueryNorms;
+use super::decoder::{Block, Decoder, Scaled, Windows};
+use super::mlp::Layers;
+use super::norm::Formula;
+use super::rope::{Custom, rotation};
+use super::rotation::Rotation;
+use crate::huggingface::Task;
+use crate::huggingface::config::Config;
+use crate::invalid::Invalid;
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &[
+    "LlamaForCausalLM",
+    "LlamaForSequenceClassification",
+    "MistralForCausalLM",
+    "MistralForSequenceClassification",
+    "Qwen2ForCausalLM",
+    "Qwen2ForSequenceClassification",
+    "Qwen3ForCausalLM",
+    "Qwen3ForSequenceClassification",
+    "GemmaForCausalLM",
+    "GemmaForSequenceClassification",
+    "Gemma2ForCausalLM",
+    "Gemma2ForSequenceClassification",
+    "Gemma3ForCausalLM",
+    "PhiForCausalLM",
+    "PhiForSequenceClassification",
+    "Phi3ForCausalLM",
+    "Phi3ForSequenceClassification",
+    "OlmoForCausalLM",
+    "OlmoForSequenceClassification",
+    "Olmo2ForCausalLM",
+    "Olmo2ForSequenceClassification",
+    "MixtralForCausalLM",
+    "MixtralForSequenceClassification",
+    "Qwen2MoeForCausalLM",
+    "Qwen2MoeForSequenceClassification",
+    "Qwen3MoeForCausalLM",
+    "Qwen3MoeForSequenceClassification",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV2ForSequenceClassification",
+    "DeepseekV3ForCausalLM",
+    "DeepseekV3ForSequenceClassification",
+    "GraniteForCausalLM",
+    "SmolLM3ForCausalLM",
+    "SmolLM3ForSequenceClassification",
+];
+
+/// Defaults of a configuration class.
+struct Usual {
+    folder: &'static str,
+    prefix: &'static str,
+    vocabulary: u64,
+    width: u64,
+    intermediate: u64,
+    layers: u64,
+    heads: u64,
+    /// As many as of queries, if none.
+    kv_heads: Option<u64>,
+    head_dim: Option<u64>,
+    eps: f64,
+    padding: Option<u64>,
+    /// Whether there are `bos_token_id`, `eos_token_id` and `pad_token_id` where the config says none.
+    tokens: [bool; 3],
+    is_tied: bool,
+    activation: &'static str,
+}
+
+/// `LlamaConfig`.
+const LLAMA: Usual = Usual {
+    folder: "llama",
+    prefix: "Llama",
+    vocabulary: 32000,
+    width: 4096,
+    intermediate: 11008,
+    layers: 32,
+    heads: 32,
+    kv_heads: None,
+    head_dim: None,
+    eps: 1e-6,
+    padding: None,
+    tokens: [true, true, false],
+    is_tied: false,
+    activation: "silu",
+};
+
+/// Reads the config of a model of one of [`CLASSES`].
+pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
+    let config = &task.config;
+    if !config.flag("is_causal", true)? {
+        return Err(config.not_built("is_causal"));
+    }
+    let prefix = task.class.split("For").next().unwrap_or_default();
+    let decoder = match prefix {
+        "Mistral" => mistral(config),
+        "Qwen2" => qwen::qwen2(config),
+        "Qwen3" => qwen::qwen3(config),
+        "Gemma" => gemma::gemma(config),
+        "Gemma2" => gemma::gemma2(config),
+        "Gemma3" => gemma::gemma3(config),
+        "Phi" => phi::phi(config),
+        "Phi3" => phi::phi3(config),
+        "Olmo" => olmo::olmo(config),
+        "Olmo2" => olmo::olmo2(config),
+        "Mixtral" => experts::mixtral(config),
+        "Qwen2Moe" => qwen::qwen2_moe(config),
+        "Qwen3Moe" => qwen::qwen3_moe(config),
+        "DeepseekV2" => experts::deepseek_v2(config),
+        "DeepseekV3" => experts::deepseek_v3(config),
+        "Granite" => granite(config),
+        "SmolLM3" => smollm3(config),
+        _ => llama(config),
+    }?;
+    let is_finite = |rotation: &Rotation| rotation.scaling.is_finite();
+    if !decoder.scale.is_finite() || !decoder.rotations().all(is_finite) {
+        return Err(Invalid::at(
+            format!("{}/hf", task.pointer),
+            "what the config scales attention or its rotation by is not a number",
+        ));
+    }
+    match decoder.padding {
+        Some(padding) if padding >= decoder.vocabulary => Err(Invalid::at(
+            config.at("pad_token_id"),
+            format!(
+                "pad_token_id is {padding}, but vocab_size is {}",
+                decoder.vocabulary
+            ),
+        )),
+        _ => Ok(decoder),
+    }
+}
+
+/// What most families have in common.
+fn base(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+    let width = config.size("hidden_size", usual.width)?;
+    let heads = config.size("num_attention_heads", usual.heads)?;
+    let kv_heads = config.size_or_none("num_key_value_heads", usual.kv_heads)?;
+    let kv_heads = kv_heads.unwrap_or(heads);
+    config.quotient([
+        ("num_attention_heads", heads),
+        ("num_key_value_heads", kv_heads),
+    ])?;
+    let head_dim = match config.size_or_none("head_dim", usual.head_dim)? {
+        Some(head_dim) => head_dim,
+        None => config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
+    };
+    Ok(Decoder {
+        folder: usual.folder,
+        prefix: usual.prefix,
+        vocabulary: config.size("vocab_size", usual.vocabulary)?,
+        width,
+        intermediate: config.size("intermediate_size", usual.intermediate)?,
+        layers: config.layers("num_hidden_layers", usual.layers)?,
+        heads,
+        kv_heads,
+        head_dim,
+        padding: config.token("pad_token_id", usual.padding)?,
+        tokens: usual.tokens,
+        is_tied: config.flag("tie_word_embeddings", usual.is_tied)?,
+        head_bias: false,
+        norm: Formula::Llama,
+        eps: config.number("rms_norm_eps", usual.eps)?,
+        mlp: Layers::Gated,
+        mlp_bias: false,
+        activation: config.text("hidden_act", usual.activation)?.to_owned(),
+        qkv_bias: false,
+        output_bias: false,
+        output_name: "o_proj",
+        is_projected_as_one: false,
+        query_norms: QueryNorms::None,
+        query_norm_names: ["q_norm", "k_norm"],
+        is_projected_before_heads: false,
+        clip: None,
+        scale: (head_dim as f64).powf(-0.5),
+        dropout: config.number("attention_dropout", 0.0)?,
+        ranks: None,
+        mixture: None,
+        rotation: rotation(config, None, head_dim, Custom::Llama)?,
+        unrotated: Vec::new(),
+        rotations: Vec::new(),
+        windows: Windows::None,
+        block: Block::Before,
+        embedding: Scaled::Not,
+        embedding_dropout: None,
+        final_norm: "norm",
+        logits_scaling: None,
+        softcap: None,
+    })
+}
+
+/// The same with biases in attention if the config says so.
+fn with_attention_bias(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+    let bias = config.flag("attention_bias", false)?;
+    Ok(Decoder {
+        qkv_bias: bias,
+        output_bias: bias,
+        ..base(config, usual)?
+    })
+}
+
+fn llama(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    Ok(Decoder {
+        mlp_bias: config.flag("mlp_bias", false)?,
+        ..with_attention_bias(config, &LLAMA)?
+    })
+}
+
+fn mistral(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "mistral",
+        prefix: "Mistral",
+        intermediate: 14336,
+        kv_heads: Some(8),
+        ..LLAMA
+    };
+    let window = config.size_or_none("sliding_window", Some(4096))?;
+    Ok(Decoder {
+        windows: window.map_or(Windows::None, Windows::All),
+        ..base(config, &usual)?
+    })
+}
+
+/// Windows by `layer_types`, or where a layer `has_window` by default.
+fn windows(
+    config: &Config<'_>,
+    layers: u64,
+    window: Option<u64>,
+    has_window: impl Fn(u64) -> bool,
+    always: bool,
+) -> Result<Windows, Invalid> {
+    let at = config.at("layer_types");
+    let layers: Vec<bool> = match config.texts("layer_types")? {
+        None => (0..layers).map(has_window).collect(),
+        Some(types) if types.len() as u64 != layers => {
+            return Err(Invalid::at(
+                at,
+                format!("there are {} layer_types for {layers} layers", types.len()),
+            ));
+        }
+        Some(types) => types
+            .into_iter()
+            .enumerate()
+            .map(|(index, kind)| match kind {
+                "full_attention" => Ok(false),
+                "sliding_attention" => Ok(true),
+                other => {
+                    let known = ["full_attention", "sliding_attention"];
+                    Err(Invalid::unknown(
+                        format!("{at}/{index}"),
+                        "kind of layer",
+                        other,
+                        known,
+                    ))
+                }
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    if window.is_none() && (always || layers.contains(&true)) {
+        return Err(Invalid::at(
+            config.at("sliding_window"),
+            "there are layers of sliding attention, but no sliding_window",
+        ));
+    }
+    Ok(Windows::Some {
+        window,
+        layers,
+        always,
+    })
+}
+
+fn granite(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "granite",
+        prefix: "Granite",
+        ..LLAMA
+    };
+    let number = |name: &str| config.number(name, 1.0);
+    Ok(Decoder {
+        mlp_bias: config.flag("mlp_bias", false)?,
+        embedding: Scaled::Number(number("embedding_multiplier")?),
+        block: Block::BeforeAndScaled(number("residual_multiplier")?),
+        logits_scaling: Some(number("logits_scaling")?),
+        scale: number("attention_multiplier")?,
+        ..with_attention_bias(config, &usual)?
+    })
+}
+
+fn smollm3(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "smollm3",
+        prefix: "SmolLM3",
+        vocabulary: 128_256,
+        width: 2048,
+        layers: 36,
+        heads: 16,
+        kv_heads: Some(4),
+        padding: Some(128_004),
+        tokens: [true; 3],
+        is_tied: true,
+        ..LLAMA
+    };
+    let mut decoder = with_attention_bias(config, &usual)?;
+    decoder.mlp_bias = config.flag("mlp_bias", false)?;
+    decoder.rotation.is_sure_of_float32 = true;
+    let interval = config.size("no_rope_layer_interval", 4)?;
+    decoder.unrotated = match config.counts("no_rope_layers")? {
+        Some(flags) if flags.len() as u64 == decoder.layers => {
+            flags.iter().map(|flag| *flag == 0).collect()
+        }
+        Some(flags) => {
+            return Err(Invalid::at(
+                config.at("no_rope_layers"),
+                format!(
+                    "there are {} no_rope_layers for {} layers",
+                    flags.len(),
+                    decoder.layers
+                ),
+            ));
+        }
+        None => (1..=decoder.layers)
+            .map(|layer| layer.is_multiple_of(interval))
+            .collect(),
+    };
+    let window = if config.flag("use_sliding_window", false)? {
+        config.size_if_given("sliding_window")?
+    } else {
+        None
+    };
+    let unrotated = &decoder.unrotated;
+    let has_window = |layer: u64| {
+        let layer = usize::try_from(layer).unwrap_or(usize::MAX);
+        window.is_some() && unrotated.get(layer).is_some_and(|is| *is)
+    };
+    decoder.windows = windows(config, decoder.layers, window, has_window, false)?;
+    Ok(decoder)
+}

@@ -1,0 +1,140 @@
+//! Qwen 2 and 3, without and with experts.
+
+use super::{LLAMA, Usual, base, windows, with_attention_bias};
+use crate::huggingface::config::Config;
+use crate::huggingface::rotary::attention::QueryNorms;
+use crate::huggingface::rotary::decoder::{Decoder, Windows};
+use crate::huggingface::rotary::experts::{Family, Mixture};
+use crate::invalid::Invalid;
+
+/// `Qwen2Config` and `Qwen3Config`: windows of layers past the first `max_window_layers`.
+fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, Invalid> {
+    let window = if config.flag("use_sliding_window", false)? {
+        config.size_or_none("sliding_window", Some(4096))?
+    } else {
+        None
+    };
+    let first = config.count("max_window_layers", 28)?;
+    let has_window = |layer| window.is_some() && layer >= first;
+    windows(config, layers, window, has_window, false)
+}
+
+pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "qwen2",
+        prefix: "Qwen2",
+        vocabulary: 151_936,
+        intermediate: 22016,
+        kv_heads: Some(32),
+        tokens: [false; 3],
+        ..LLAMA
+    };
+    let mut decoder = base(config, &usual)?;
+    decoder.qkv_bias = true;
+    decoder.rotation.is_sure_of_float32 = true;
+    decoder.windows = qwen_windows(config, decoder.layers)?;
+    Ok(decoder)
+}
+
+pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "qwen3",
+        prefix: "Qwen3",
+        vocabulary: 151_936,
+        intermediate: 22016,
+        kv_heads: Some(32),
+        head_dim: Some(128),
+        tokens: [false; 3],
+        ..LLAMA
+    };
+    let mut decoder = with_attention_bias(config, &usual)?;
+    decoder.query_norms = QueryNorms::OfHeads;
+    decoder.rotation.is_sure_of_float32 = true;
+    decoder.windows = qwen_windows(config, decoder.layers)?;
+    Ok(decoder)
+}
+
+/// Qwen 2 with experts.
+pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "qwen2_moe",
+        prefix: "Qwen2Moe",
+        vocabulary: 151_936,
+        width: 2048,
+        intermediate: 5632,
+        layers: 24,
+        heads: 16,
+        kv_heads: Some(16),
+        tokens: [false; 3],
+        ..LLAMA
+    };
+    let mut decoder = base(config, &usual)?;
+    decoder.qkv_bias = config.flag("qkv_bias", true)?;
+    decoder.rotation.is_sure_of_float32 = true;
+    let is_used = config.flag("use_sliding_window", false)?;
+    let window = if is_used {
+        config.size_or_none("sliding_window", Some(4096))?
+    } else {
+        // A mask is made for it, though no layer takes it.
+        Some(0)
+    };
+    let most = config.count("max_window_layers", 28)?;
+    let has_window = |layer: u64| is_used && layer < most && layer.is_multiple_of(2);
+    decoder.windows = windows(config, decoder.layers, window, has_window, true)?;
+    decoder.mixture = Some(Mixture {
+        intermediate: config.size("moe_intermediate_size", 1408)?,
+        shared: config.size("shared_expert_intermediate_size", 5632)?,
+        ..mixture(config, decoder.layers, [60, 4])?
+    });
+    Ok(decoder)
+}
+
+/// Qwen 3 with experts.
+pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    let usual = Usual {
+        folder: "qwen3_moe",
+        prefix: "Qwen3Moe",
+        vocabulary: 151_936,
+        width: 2048,
+        intermediate: 6144,
+        layers: 24,
+        kv_heads: Some(4),
+        tokens: [false; 3],
+        ..LLAMA
+    };
+    let mut decoder = with_attention_bias(config, &usual)?;
+    decoder.query_norms = QueryNorms::OfHeads;
+    if config.flag("use_sliding_window", false)? {
+        let window = config.size_or_none("sliding_window", Some(4096))?;
+        decoder.windows = window.map_or(Windows::None, Windows::All);
+    }
+    let mixture = mixture(config, decoder.layers, [128, 8])?;
+    let family = match mixture.family {
+        Family::Qwen2 { normalizes } => Family::Qwen3 { normalizes },
+        other => other,
+    };
+    decoder.mixture = Some(Mixture { family, ..mixture });
+    Ok(decoder)
+}
+
+/// What both generations say alike, with the usual numbers of experts and of those that each token takes.
+fn mixture(
+    config: &Config<'_>,
+    layers: u64,
+    [count, chosen]: [u64; 2],
+) -> Result<Mixture, Invalid> {
+    let step = config.size("decoder_sparse_step", 1)?;
+    let dense = config.counts("mlp_only_layers")?.unwrap_or_default();
+    let has_experts = |layer: u64| !dense.contains(&layer) && (layer + 1).is_multiple_of(step);
+    let mixture = Mixture {
+        count: config.size("num_experts", count)?,
+        chosen: config.size("num_experts_per_tok", chosen)?,
+        intermediate: config.size("moe_intermediate_size", 768)?,
+        shared: 0,
+        family: Family::Qwen2 {
+            normalizes: config.flag("norm_topk_prob", false)?,
+        },
+        layers: (0..layers).map(has_experts).collect(),
+    };
+    mixture.checked(config, ["num_experts", "num_experts_per_tok"])
+}

@@ -1,0 +1,186 @@
+//! Layers of decoders with rotary embeddings.
+
+use super::attention::Attention;
+use super::decoder::{Block, Decoder};
+use super::experts::{Block as Experts, Products};
+use super::latent::LatentAttention;
+use super::mlp::Mlp;
+use super::norm::Norm;
+use super::rotation::Rotations;
+use crate::huggingface::generation::Past;
+use crate::tracing::{Dropout, Place, Pointwise as _, Tensor, Tracer};
+
+/// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
+pub(super) type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Option<&'a Past<'a>>);
+
+/// `LlamaDecoderLayer`, and those of other families.
+pub(super) struct Layer {
+    place: Place,
+    self_attn: SelfAttention,
+    mlp: FeedForward,
+    norms: Norms,
+    added: Added,
+}
+
+enum SelfAttention {
+    Plain(Box<Attention>),
+    Latent(Box<LatentAttention>),
+}
+
+impl SelfAttention {
+    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
+        match self {
+            SelfAttention::Plain(attention) => attention.forward(x, around),
+            SelfAttention::Latent(attention) => attention.forward(x, around),
+        }
+    }
+}
+
+enum FeedForward {
+    Dense(Box<Mlp>),
+    Experts(Box<Experts>),
+}
+
+impl FeedForward {
+    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+        let products = match past {
+            Some(past) if past.is_decoding => Products::Batched,
+            _ => Products::Grouped,
+        };
+        match self {
+            FeedForward::Dense(mlp) => mlp.forward(x),
+            FeedForward::Experts(experts) => experts.forward(x, products),
+        }
+    }
+}
+
+/// Norms of a layer; those that a family has.
+#[derive(Default)]
+struct Norms {
+    before_attention: Option<Norm>,
+    after_attention: Option<Norm>,
+    before_mlp: Option<Norm>,
+    after_mlp: Option<Norm>,
+}
+
+/// How results are added to what a part was given.
+enum Added {
+    Plain,
+    Scaled(f64),
+    Dropout([Dropout; 2]),
+    /// Both at once.
+    Together(Dropout),
+}
+
+impl Layer {
+    pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
+        let place = Place::new(path, config.class("DecoderLayer"));
+        let path = place.path("self_attn");
+        let self_attn = match config.ranks {
+            Some(ranks) => {
+                let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
+                SelfAttention::Latent(Box::new(attention))
+            }
+            None => SelfAttention::Plain(Box::new(Attention::new(tracer, path, config, layer))),
+        };
+        let path = place.path("mlp");
+        let mlp = match config.mixture_of(layer) {
+            Some(mixture) => {
+                let experts = Experts::new(tracer, path, config, mixture);
+                FeedForward::Experts(Box::new(experts))
+            }
+            None => FeedForward::Dense(Box::new(Mlp::new(tracer, path, config))),
+        };
+        let norm = |name: &str| Some(config.norm(tracer, place.path(name), config.width));
+        let before = || Norms {
+            before_attention: norm("input_layernorm"),
+            before_mlp: norm("post_attention_layernorm"),
+            ..Norms::default()
+        };
+        let dropout = |name: &str, p| Dropout::new(place.path(name), p);
+        let (norms, added) = match config.block {
+            Block::Before => (before(), Added::Plain),
+            Block::BeforeAndScaled(scale) => (before(), Added::Scaled(scale)),
+            Block::BeforeAndDropout(p) => {
+                let names = ["resid_attn_dropout", "resid_mlp_dropout"];
+                (before(), Added::Dropout(names.map(|name| dropout(name, p))))
+            }
+            Block::Around => {
+                let norms = Norms {
+                    before_attention: norm("input_layernorm"),
+                    after_attention: norm("post_attention_layernorm"),
+                    before_mlp: norm("pre_feedforward_layernorm"),
+                    after_mlp: norm("post_feedforward_layernorm"),
+                };
+                (norms, Added::Plain)
+            }
+            Block::After => {
+                let norms = Norms {
+                    after_attention: norm("post_attention_layernorm"),
+                    after_mlp: norm("post_feedforward_layernorm"),
+                    ..Norms::default()
+                };
+                (norms, Added::Plain)
+            }
+            Block::SideBySide(p) => {
+                let norms = Norms {
+                    before_attention: norm("input_layernorm"),
+                    ..Norms::default()
+                };
+                (norms, Added::Together(dropout("resid_dropout", p)))
+            }
+        };
+        Layer {
+            place,
+            self_attn,
+            mlp,
+            norms,
+            added,
+        }
+    }
+
+    pub(super) fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
+        x.tracer().within(&self.place, || {
+            if let Added::Together(dropout) = &self.added {
+                return self.side_by_side(x, around, dropout);
+            }
+            let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
+            hidden_states = self.self_attn.forward(&hidden_states, around);
+            hidden_states = normalized(hidden_states, self.norms.after_attention.as_ref());
+            hidden_states = self.add(x, &hidden_states, 0);
+            let residual = hidden_states.clone();
+            hidden_states = normalized(hidden_states, self.norms.before_mlp.as_ref());
+            hidden_states = self.mlp.forward(&hidden_states, around.2);
+            hidden_states = normalized(hidden_states, self.norms.after_mlp.as_ref());
+            hidden_states = self.add(&residual, &hidden_states, 1);
+            hidden_states.and_drop(residual)
+        })
+    }
+
+    /// `residual + hidden_states` after the attention, which is part 0, or the feed-forward, which is part 1.
+    fn add(&self, residual: &Tensor, hidden_states: &Tensor, part: usize) -> Tensor {
+        match &self.added {
+            Added::Scaled(scale) => residual.add(hidden_states.mul_number(*scale)),
+            Added::Dropout(dropouts) => residual.add(dropouts[part].forward(hidden_states)),
+            Added::Plain | Added::Together(_) => residual.add(hidden_states),
+        }
+    }
+
+    /// `PhiDecoderLayer.forward`.
+    fn side_by_side(&self, x: &Tensor, around: Around<'_>, dropout: &Dropout) -> Tensor {
+        let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
+        let mut attn_outputs = self.self_attn.forward(&hidden_states, around);
+        attn_outputs = dropout.forward(&attn_outputs);
+        let feed_forward = dropout.forward(self.mlp.forward(&hidden_states, around.2));
+        hidden_states = (&attn_outputs).add(&feed_forward).add(x);
+        hidden_states.and_drop((attn_outputs, feed_forward))
+    }
+}
+
+/// `hidden_states = norm(hidden_states)`, where there is such a norm.
+fn normalized(mut hidden_states: Tensor, norm: Option<&Norm>) -> Tensor {
+    if let Some(norm) = norm {
+        hidden_states = norm.forward(&hidden_states);
+    }
+    hidden_states
+}

@@ -1,0 +1,158 @@
+//! What a config says besides sizes: each field that memory depends on is honoured or refused.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::config::Config;
+use super::{HuggingFaceModel, Run};
+use crate::fields::Fields;
+use crate::invalid::Invalid;
+use crate::shape::DType;
+
+/// A field of a config, or several that say the same.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Said {
+    /// Their names.
+    pub fields: Vec<String>,
+    /// What they say.
+    pub effect: String,
+    /// What batchfit does about it.
+    pub does: String,
+    /// Whether values are refused that are not nothing: neither false nor zero.
+    #[serde(default)]
+    refused: bool,
+}
+
+/// Fields of transformers 5.17's `PreTrainedConfig` and of the families' own classes that decide on memory and are no sizes.
+static SAID: LazyLock<Vec<Said>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("said.json")).expect("a test reads the table")
+});
+
+/// Places of some of them.
+const DTYPE: usize = 0;
+const ATTENTION: usize = 2;
+const CHECKPOINTING: usize = 3;
+
+/// The fields of configs that memory depends on besides sizes.
+pub fn config_fields() -> &'static [Said] {
+    &SAID
+}
+
+/// Libraries whose configs are not transformers', and members that tell theirs.
+const LIBRARIES: &[(&str, &[&str])] = &[
+    ("diffusers", &["_class_name"]),
+    ("timm", &["architecture", "pretrained_cfg"]),
+    ("open_clip", &["model_cfg", "preprocess_cfg"]),
+    ("PEFT", &["peft_type"]),
+];
+
+/// Says of which other library a config is, by its members.
+pub fn of_another_library(has: impl Fn(&str) -> bool) -> Option<String> {
+    let all = |members: &[&str]| members.iter().all(|member| has(member));
+    let (library, _) = LIBRARIES.iter().find(|(_, members)| all(members))?;
+    Some(format!(
+        "it is a config of {library}, and batchfit reads those of transformers; `batchfit export my_module:build --batch ... \
+         -o model.json.gz`, of batchfit's Python client, writes the graph of any PyTorch model, to be given in its place"
+    ))
+}
+
+/// What a config says besides sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Saying {
+    /// What weights are loaded in.
+    pub(super) dtype: Option<DType>,
+    /// Whether attention is written out: `eager_attention_forward`.
+    pub(super) is_eager: bool,
+    /// Whether each layer is checkpointed.
+    pub(super) checkpoints: bool,
+}
+
+/// Types of weights by their names in configs.
+const DTYPES: [(&str, Option<DType>); 4] = [
+    ("auto", None),
+    ("float32", Some(DType::Float32)),
+    ("bfloat16", Some(DType::BFloat16)),
+    ("float16", Some(DType::Float16)),
+];
+
+/// Functions of attention, and whether they are written out.
+const ATTENTIONS: [(&str, bool); 4] = [
+    ("sdpa", false),
+    ("eager", true),
+    ("flash_attention_2", false),
+    ("flash_attention_3", false),
+];
+
+impl Saying {
+    /// Reads it at `pointer`, and refuses what is not modelled.
+    pub(super) fn read(config: &Value, pointer: &str) -> Result<Saying, Invalid> {
+        let fields = Fields::any(config, pointer, "a Hugging Face config")?;
+        let config = Config::of(config, pointer)?;
+        let is_something = |value: &Value| {
+            value != &Value::Bool(false) && value.as_f64().is_none_or(|number| number > 0.0)
+        };
+        let refused = SAID.iter().filter(|said| said.refused);
+        for (said, field) in
+            refused.flat_map(|said| said.fields.iter().map(move |field| (said, field)))
+        {
+            match fields.get(field).filter(|value| is_something(value)) {
+                Some(Value::Object(_)) => {
+                    return Err(Invalid::at(
+                        fields.at(field),
+                        format!("{}; {}", said.effect, said.does),
+                    ));
+                }
+                Some(_) => return Err(config.not_built(field)),
+                None => {}
+            }
+        }
+        let of = |index: usize| {
+            let names = &SAID[index].fields;
+            let given = names.iter().find(|name| fields.get(name).is_some());
+            given.unwrap_or(&names[0]).as_str()
+        };
+        let dtype = fields.choice(of(DTYPE), "type of weights", &DTYPES)?;
+        let attention = fields.choice(of(ATTENTION), "attention", &ATTENTIONS)?;
+        Ok(Saying {
+            dtype: dtype.flatten(),
+            is_eager: attention.unwrap_or(false),
+            checkpoints: config.flag(&SAID[CHECKPOINTING].fields[0], false)?,
+        })
+    }
+
+    /// Refuses a request that contradicts it.
+    pub(super) fn check(self, model: &HuggingFaceModel, run: Run) -> Result<(), Invalid> {
+        if !self.checkpoints || !run.trains || run.is_checkpointed {
+            return Ok(());
+        }
+        let Said {
+            fields,
+            effect,
+            does,
+            ..
+        } = &SAID[CHECKPOINTING];
+        let at = format!("{}/hf/{}", model.pointer, fields[0]);
+        Err(Invalid::at(at, format!("{effect}; {does}")))
+    }
+
+    /// What the answer says of the weights' type, where it is not the one that everybody expects.
+    pub(super) fn note(self, stated: Option<DType>, run: Run) -> Option<String> {
+        let is_half = |dtype: &DType| dtype.is_half() && stated.is_none();
+        let loaded = self.dtype.filter(is_half)?;
+        let of_config = format!(
+            "{loaded}, the type of the config, in which `from_pretrained` of transformers 5 loads them"
+        );
+        match run.stored {
+            None => Some(format!(
+                "the weights are {of_config}; `--with param_dtype=fp32` asks about float32"
+            )),
+            Some(DType::Float32) => Some(format!(
+                "the weights are float32, not {of_config}; `--with param_dtype` says another"
+            )),
+            Some(_) => None,
+        }
+    }
+}

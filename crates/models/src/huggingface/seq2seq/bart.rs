@@ -1,0 +1,447 @@
+//! `modeling_bart.py`, `modeling_mbart.py` and `modeling_pegasus.py`.
+
+use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::config::Config;
+use crate::invalid::Invalid;
+use crate::tracing::functional::dropout;
+use crate::tracing::{
+    Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tensors, Tracer, Views as _,
+};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &[
+    "BartForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "PegasusForConditionalGeneration",
+];
+
+/// What the families differ in besides their layers.
+struct Model {
+    layers: Family,
+    module: &'static str,
+    class: &'static str,
+    encoder: &'static str,
+    decoder: &'static str,
+    word_embedding: &'static str,
+    position_embedding: &'static str,
+    /// Whether positions are those of sine and cosine, instead of learned ones that are normalized with the words.
+    is_sinusoidal: bool,
+    /// Whether the answer's first token is its language, instead of a fixed one.
+    starts_with_language: bool,
+    /// Whether the bias of the head and the labels are brought to the logits' device.
+    is_moved: bool,
+    /// Vocabulary, and most positions.
+    defaults: [u64; 2],
+    padding: u64,
+    start: u64,
+}
+
+macro_rules! classes {
+    ($prefix:literal, $is_normalized_first:literal) => {
+        Family {
+            is_normalized_first: $is_normalized_first,
+            is_whisper: false,
+            attention: concat!($prefix, "Attention"),
+            encoder_layer: concat!($prefix, "EncoderLayer"),
+            decoder_layer: concat!($prefix, "DecoderLayer"),
+        }
+    };
+}
+
+const BART: Model = Model {
+    layers: classes!("transformers.models.bart.modeling_bart.Bart", false),
+    module: "bart.modeling_bart",
+    class: "transformers.models.bart.modeling_bart.BartModel",
+    encoder: "transformers.models.bart.modeling_bart.BartEncoder",
+    decoder: "transformers.models.bart.modeling_bart.BartDecoder",
+    word_embedding: "transformers.models.bart.modeling_bart.BartScaledWordEmbedding",
+    position_embedding: "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding",
+    is_sinusoidal: false,
+    starts_with_language: false,
+    is_moved: true,
+    defaults: [50265, 1024],
+    padding: 1,
+    start: 2,
+};
+
+const MBART: Model = Model {
+    layers: classes!("transformers.models.mbart.modeling_mbart.MBart", true),
+    module: "mbart.modeling_mbart",
+    class: "transformers.models.mbart.modeling_mbart.MBartModel",
+    encoder: "transformers.models.mbart.modeling_mbart.MBartEncoder",
+    decoder: "transformers.models.mbart.modeling_mbart.MBartDecoder",
+    word_embedding: "transformers.models.mbart.modeling_mbart.MBartScaledWordEmbedding",
+    position_embedding: "transformers.models.mbart.modeling_mbart.MBartLearnedPositionalEmbedding",
+    is_sinusoidal: false,
+    starts_with_language: true,
+    is_moved: false,
+    defaults: [50265, 1024],
+    padding: 1,
+    start: 2,
+};
+
+const PEGASUS: Model = Model {
+    layers: classes!("transformers.models.pegasus.modeling_pegasus.Pegasus", true),
+    module: "pegasus.modeling_pegasus",
+    class: "transformers.models.pegasus.modeling_pegasus.PegasusModel",
+    encoder: "transformers.models.pegasus.modeling_pegasus.PegasusEncoder",
+    decoder: "transformers.models.pegasus.modeling_pegasus.PegasusDecoder",
+    word_embedding: "torch.nn.modules.sparse.Embedding",
+    position_embedding: "transformers.models.pegasus.modeling_pegasus.PegasusSinusoidalPositionalEmbedding",
+    is_sinusoidal: true,
+    starts_with_language: false,
+    is_moved: false,
+    defaults: [50265, 1024],
+    padding: 0,
+    start: 0,
+};
+
+/// What a config says of such a model.
+struct Sizes {
+    model: &'static Model,
+    vocabulary: u64,
+    positions: u64,
+    padding: Option<u64>,
+    width: u64,
+    /// What words are multiplied by.
+    scale: f64,
+    dropout: f64,
+    encoder: Layers,
+    decoder: Layers,
+    is_tied: bool,
+}
+
+impl Sizes {
+    fn of(config: &Config<'_>, model: &'static Model) -> Result<Sizes, Invalid> {
+        let [vocabulary, positions] = model.defaults;
+        let width = config.size(config.spelled("d_model", "hidden_size"), 1024)?;
+        let is_scaled = config.flag("scale_embedding", false)?;
+        let layers = |count: &'static str, heads: &'static str, intermediate| {
+            let heads_of = config.size(heads, 16)?;
+            config.quotient([("d_model", width), (heads, heads_of)])?;
+            Ok(Layers {
+                family: &model.layers,
+                width,
+                heads: heads_of,
+                intermediate: config.size(intermediate, 4096)?,
+                count: config.layers(count, 12)?,
+                activation: config.text("activation_function", "gelu")?.to_owned(),
+                dropout: config.number("dropout", 0.1)?,
+                attention_dropout: config.number("attention_dropout", 0.0)?,
+                activation_dropout: config.number("activation_dropout", 0.0)?,
+            })
+        };
+        Ok(Sizes {
+            model,
+            vocabulary: config.size("vocab_size", vocabulary)?,
+            positions: config.size("max_position_embeddings", positions)?,
+            padding: config.token("pad_token_id", Some(model.padding))?,
+            width,
+            scale: if is_scaled {
+                (width as f64).sqrt()
+            } else {
+                1.0
+            },
+            dropout: config.number("dropout", 0.1)?,
+            encoder: layers(
+                config.spelled("encoder_layers", "num_hidden_layers"),
+                config.spelled("encoder_attention_heads", "num_attention_heads"),
+                "encoder_ffn_dim",
+            )?,
+            decoder: layers(
+                "decoder_layers",
+                "decoder_attention_heads",
+                "decoder_ffn_dim",
+            )?,
+            is_tied: config.flag("tie_word_embeddings", true)?,
+        })
+    }
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let model = match task.class {
+        "MBartForConditionalGeneration" => &MBART,
+        "PegasusForConditionalGeneration" => &PEGASUS,
+        _ => &BART,
+    };
+    let config = Sizes::of(&task.config, model)?;
+    let shifted = Shifted::of(&task.config, Some(model.start), Some(model.padding))?;
+    let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
+    for (name, length) in [("seq_len", seq_len), ("target_len", target_len)] {
+        if length > config.positions {
+            return Err(Invalid::at(
+                format!("{}/{name}", task.pointer),
+                format!(
+                    "{name} is {length}, but the model has positions for {} tokens: see max_position_embeddings",
+                    config.positions
+                ),
+            ));
+        }
+    }
+    let tracer = task.tracer(model.module);
+    let place = Place::new("model", model.class);
+    let sizes = [config.vocabulary, config.width];
+    let shared = Embedding::new(&tracer, place.path("shared"), sizes)
+        .padding(config.padding)
+        .class(model.word_embedding);
+    let encoder = Encoder::new(&tracer, &place, &config, &shared);
+    let decoder = Decoder::new(&tracer, &place, &config, &shared);
+    let dtype = tracer.dtype();
+    let lm_head = if config.is_tied {
+        Linear::tied("lm_head".into(), &shared.weight, None)
+    } else {
+        let sizes = [config.width, config.vocabulary];
+        Linear::new(&tracer, "lm_head", sizes, false)
+    };
+    let final_logits_bias = tracer.buffer("final_logits_bias", &[1, config.vocabulary], dtype);
+    let input_ids = token_input(&tracer, "input_ids", seq_len);
+    let labels = token_input(&tracer, "labels", target_len);
+
+    let decoder_input_ids = if model.starts_with_language {
+        shifted.tokens_from_the_last(&labels)
+    } else {
+        shifted.tokens(&labels)
+    };
+    let [outputs, encoder_outputs] = tracer.within(&place, || {
+        let encoder_outputs = encoder.forward(&input_ids);
+        let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
+        [outputs, encoder_outputs]
+    });
+    let (logits, labels) = if model.is_moved {
+        let mut logits = lm_head.forward(&outputs);
+        logits = (&logits).add((&final_logits_bias).to_device());
+        (logits, (&labels).to_device())
+    } else {
+        (lm_head.forward(&outputs).add(&final_logits_bias), labels)
+    };
+    let loss = token_loss(&logits, &labels, config.vocabulary);
+    drop((decoder_input_ids, labels, outputs));
+    drop((logits, encoder_outputs));
+    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+}
+
+/// The embeddings of an encoder or a decoder.
+struct Words {
+    embed_tokens: Embedding,
+    embed_positions: Embedding,
+    layernorm_embedding: Option<LayerNorm>,
+    is_sinusoidal: bool,
+    scale: f64,
+    dropout: f64,
+}
+
+impl Words {
+    /// Its embeddings; the norm comes after the layers.
+    fn new(tracer: &Tracer, place: &Place, config: &Sizes, shared: &Embedding) -> Words {
+        let model = config.model;
+        let path = place.path("embed_tokens");
+        let embed_tokens = if config.is_tied {
+            shared.at(path)
+        } else {
+            let sizes = [config.vocabulary, config.width];
+            Embedding::new(tracer, path, sizes)
+                .padding(config.padding)
+                .class(model.word_embedding)
+        };
+        let path = place.path("embed_positions");
+        let embed_positions = if model.is_sinusoidal {
+            Embedding::frozen(tracer, path, [config.positions, config.width])
+        } else {
+            // Learned positions begin with two that stand for nothing.
+            let rows = config.positions.saturating_add(2);
+            Embedding::new(tracer, path, [rows, config.width])
+        };
+        Words {
+            embed_tokens,
+            embed_positions: embed_positions.class(model.position_embedding),
+            layernorm_embedding: None,
+            is_sinusoidal: model.is_sinusoidal,
+            scale: config.scale,
+            dropout: config.dropout,
+        }
+    }
+
+    fn normalized(mut self, tracer: &Tracer, place: &Place, config: &Sizes) -> Words {
+        self.layernorm_embedding = (!self.is_sinusoidal)
+            .then(|| LayerNorm::new(tracer, place.path("layernorm_embedding"), config.width, EPS));
+        self
+    }
+
+    /// `inputs_embeds`
+    fn words(&self, ids: &Tensor) -> Tensor {
+        if self.is_sinusoidal {
+            return self.embed_tokens.forward(ids).mul_number(self.scale);
+        }
+        ids.tracer().within(self.embed_tokens.place(), || {
+            self.embed_tokens.look_up(ids).mul_number(self.scale)
+        })
+    }
+
+    /// What the layers are given.
+    fn hidden_states(&self, inputs_embeds: &Tensor, positions: impl Tensors) -> Tensor {
+        let mut hidden_states = inputs_embeds.add(positions);
+        if let Some(norm) = &self.layernorm_embedding {
+            hidden_states = norm.forward(&hidden_states);
+        }
+        hidden_states = dropout(&hidden_states, self.dropout);
+        hidden_states
+    }
+}
+
+/// `BartEncoder`.
+struct Encoder {
+    place: Place,
+    words: Words,
+    layers: Vec<EncoderLayer>,
+    layer_norm: Option<LayerNorm>,
+    is_moved_at_once: bool,
+}
+
+impl Encoder {
+    fn new(tracer: &Tracer, parent: &Place, config: &Sizes, shared: &Embedding) -> Encoder {
+        let place = Place::new(parent.path("encoder"), config.model.encoder);
+        let words = Words::new(tracer, &place, config, shared);
+        let layers = EncoderLayer::all(tracer, &place, &config.encoder);
+        Encoder {
+            words: words.normalized(tracer, &place, config),
+            layers,
+            layer_norm: last_norm(tracer, &place, config),
+            is_moved_at_once: config.model.is_moved,
+            place,
+        }
+    }
+
+    fn forward(&self, ids: &Tensor) -> Tensor {
+        let tracer = ids.tracer();
+        tracer.within(&self.place, || {
+            let inputs_embeds = self.words.words(ids);
+            let (mut hidden_states, embed_pos) = if self.words.is_sinusoidal {
+                let embed_pos = tracer.within(self.words.embed_positions.place(), || {
+                    tracer.no_grad(|| {
+                        let position_ids = tracer.arange_from(0, ids.length(1));
+                        self.words.embed_positions.look_up(&position_ids)
+                    })
+                });
+                (
+                    self.words.hidden_states(&inputs_embeds, &embed_pos),
+                    embed_pos,
+                )
+            } else {
+                let last = (&inputs_embeds).select(2, -1);
+                let mut embed_pos = tracer.within(self.words.embed_positions.place(), || {
+                    let position_ids = tracer.arange_from(0, last.length(1));
+                    let position_ids = position_ids.expand(&[last.size(0).into(), Size::REST]);
+                    self.words
+                        .embed_positions
+                        .look_up((&position_ids).add_number(2))
+                });
+                drop(last);
+                if self.is_moved_at_once {
+                    embed_pos = (&embed_pos).to_device();
+                    (
+                        self.words.hidden_states(&inputs_embeds, &embed_pos),
+                        embed_pos,
+                    )
+                } else {
+                    let moved = (&embed_pos).to_device();
+                    (self.words.hidden_states(&inputs_embeds, moved), embed_pos)
+                }
+            };
+            for layer in &self.layers {
+                hidden_states = layer.forward(&hidden_states);
+            }
+            if let Some(norm) = &self.layer_norm {
+                hidden_states = norm.forward(&hidden_states);
+            }
+            hidden_states.and_drop((inputs_embeds, embed_pos))
+        })
+    }
+}
+
+/// `BartDecoder`.
+struct Decoder {
+    place: Place,
+    words: Words,
+    layers: Vec<DecoderLayer>,
+    layer_norm: Option<LayerNorm>,
+    /// Whether the numbers of positions are kept beside the positions.
+    keeps_position_ids: bool,
+    is_moved_at_once: bool,
+}
+
+impl Decoder {
+    fn new(tracer: &Tracer, parent: &Place, config: &Sizes, shared: &Embedding) -> Decoder {
+        let place = Place::new(parent.path("decoder"), config.model.decoder);
+        let words = Words::new(tracer, &place, config, shared);
+        let layers = DecoderLayer::all(tracer, &place, &config.decoder);
+        Decoder {
+            words: words.normalized(tracer, &place, config),
+            layers,
+            layer_norm: last_norm(tracer, &place, config),
+            keeps_position_ids: !config.model.starts_with_language,
+            is_moved_at_once: config.model.is_moved,
+            place,
+        }
+    }
+
+    fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
+        let tracer = ids.tracer();
+        tracer.within(&self.place, || {
+            let inputs_embeds = self.inputs(ids);
+            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
+            let mask = mask_of_ones(&tracer, ids.size(0), ids.length(1));
+            // Only the first of the families gives the name to what is made of it, which is nothing.
+            let mask = (!self.is_moved_at_once).then_some(mask);
+            let mut positions = self.positions(&position_ids);
+            if !self.keeps_position_ids {
+                position_ids = positions.clone();
+            }
+            let mut hidden_states = if self.words.is_sinusoidal {
+                self.words.hidden_states(&inputs_embeds, &positions)
+            } else if self.is_moved_at_once {
+                positions = (&positions).to_device();
+                self.words.hidden_states(&inputs_embeds, &positions)
+            } else {
+                let moved = (&positions).to_device();
+                self.words.hidden_states(&inputs_embeds, moved)
+            };
+            for layer in &self.layers {
+                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+            }
+            if let Some(norm) = &self.layer_norm {
+                hidden_states = norm.forward(&hidden_states);
+            }
+            hidden_states.and_drop((mask, inputs_embeds, position_ids, positions))
+        })
+    }
+
+    fn inputs(&self, ids: &Tensor) -> Tensor {
+        if !self.words.is_sinusoidal {
+            return self.words.words(ids);
+        }
+        let inputs_embeds = self.words.embed_tokens.forward(ids);
+        inputs_embeds.mul_number(self.words.scale)
+    }
+
+    fn positions(&self, position_ids: &Tensor) -> Tensor {
+        let tracer = position_ids.tracer();
+        let embedding = &self.words.embed_positions;
+        tracer.within(embedding.place(), || {
+            if self.words.is_sinusoidal {
+                return tracer.no_grad(|| embedding.look_up(position_ids));
+            }
+            let position_ids = position_ids.unsqueeze(0);
+            embedding.look_up((&position_ids).add_number(2))
+        })
+    }
+}
+
+/// The norm after the layers, where those have theirs first.
+fn last_norm(tracer: &Tracer, place: &Place, config: &Sizes) -> Option<LayerNorm> {
+    let path = place.path("layer_norm");
+    let is_there = config.model.layers.is_normalized_first;
+    is_there.then(|| LayerNorm::new(tracer, path, config.width, EPS))
+}

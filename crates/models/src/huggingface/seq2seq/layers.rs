@@ -1,0 +1,305 @@
+//! Layers of BART and of the models that follow it.
+
+use crate::huggingface::attention::{sdpa, smallest};
+use crate::shape::{DType, Extent};
+use crate::tracing::functional::{Attention as Settings, dropout};
+use crate::tracing::{
+    Activation, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
+    Views as _,
+};
+
+/// What a `LayerNorm` is given where nothing says so.
+pub(super) const EPS: f64 = 1e-5;
+
+/// What families differ in.
+pub(super) struct Family {
+    /// Whether norms come first in a branch, instead of after the sum.
+    pub(super) is_normalized_first: bool,
+    /// Whether queries are scaled, and all heads laid out anew, before the attention; keys have no bias then.
+    pub(super) is_whisper: bool,
+    pub(super) attention: &'static str,
+    pub(super) encoder_layer: &'static str,
+    pub(super) decoder_layer: &'static str,
+}
+
+/// What a config says of the layers of an encoder or a decoder.
+pub(super) struct Layers {
+    pub(super) family: &'static Family,
+    pub(super) width: u64,
+    pub(super) heads: u64,
+    pub(super) intermediate: u64,
+    pub(super) count: u64,
+    pub(super) activation: String,
+    pub(super) dropout: f64,
+    pub(super) attention_dropout: f64,
+    pub(super) activation_dropout: f64,
+}
+
+/// `BartAttention`.
+struct Attention {
+    place: Place,
+    k_proj: Linear,
+    v_proj: Linear,
+    q_proj: Linear,
+    out_proj: Linear,
+    heads: u64,
+    head_dim: u64,
+    is_causal: bool,
+    is_whisper: bool,
+    dropout: f64,
+}
+
+impl Attention {
+    fn new(tracer: &Tracer, path: String, config: &Layers, is_causal: bool) -> Attention {
+        let place = Place::new(path, config.family.attention);
+        let sizes = [config.width, config.width];
+        let linear = |name: &str, bias| Linear::new(tracer, place.path(name), sizes, bias);
+        Attention {
+            k_proj: linear("k_proj", !config.family.is_whisper),
+            v_proj: linear("v_proj", true),
+            q_proj: linear("q_proj", true),
+            out_proj: linear("out_proj", true),
+            heads: config.heads,
+            head_dim: config.width / config.heads,
+            is_causal,
+            is_whisper: config.family.is_whisper,
+            dropout: config.attention_dropout,
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let (batch, tokens) = (x.size(0), x.size(1));
+            let current = key_value_states.unwrap_or(x);
+            let [query, key, value] = if self.is_whisper {
+                self.laid_out(x, current)
+            } else {
+                self.in_heads(x, current)
+            };
+            let scale = (self.head_dim as f64).powf(-0.5);
+            let settings = Settings {
+                dropout: self.dropout,
+                causal: self.is_causal && tokens != Extent::ONE,
+                scale: Some(if self.is_whisper { 1.0 } else { scale }),
+                ..Settings::default()
+            };
+            let mut output = sdpa(&query, &key, &value, settings);
+            output = (&output)
+                .reshape(&[batch.into(), tokens.into(), Size::REST])
+                .contiguous();
+            output = self.out_proj.forward(&output);
+            output.and_drop((query, key, value))
+        })
+    }
+
+    /// `[*x.shape[:-1], -1, head_dim]`
+    fn shape(&self, x: &Tensor) -> [Size; 4] {
+        let [batch, tokens] = [x.size(0).into(), x.size(1).into()];
+        [batch, tokens, Size::REST, self.head_dim.into()]
+    }
+
+    fn in_heads(&self, x: &Tensor, current: &Tensor) -> [Tensor; 3] {
+        let query = self.q_proj.forward(x).view(&self.shape(x)).transpose(1, 2);
+        let mut key = self.k_proj.forward(current);
+        let mut value = self.v_proj.forward(current);
+        let shape = self.shape(current);
+        key = (&key).view(&shape).transpose(1, 2);
+        value = (&value).view(&shape).transpose(1, 2);
+        [query, key, value]
+    }
+
+    fn laid_out(&self, x: &Tensor, current: &Tensor) -> [Tensor; 3] {
+        let scale = (self.head_dim as f64).powf(-0.5);
+        let laid_out = |x: Tensor, shape: &[Size]| x.view(shape).transpose(1, 2).contiguous();
+        let query = self.q_proj.forward(x).mul_number(scale);
+        let query = laid_out(query, &self.shape(x));
+        let [heads, head_dim] = [self.heads.into(), self.head_dim.into()];
+        let shape = [x.size(0).into(), Size::REST, heads, head_dim];
+        let key = laid_out(self.k_proj.forward(current), &shape);
+        let value = laid_out(self.v_proj.forward(current), &shape);
+        [query, key, value]
+    }
+}
+
+/// The branch of a layer that works on each token alone.
+struct FeedForward {
+    activation_fn: Activation,
+    fc1: Linear,
+    fc2: Linear,
+    final_layer_norm: LayerNorm,
+    dropout: f64,
+    activation_dropout: f64,
+    is_normalized_first: bool,
+}
+
+impl FeedForward {
+    fn new(tracer: &Tracer, place: &Place, config: &Layers) -> FeedForward {
+        let (outer, inner) = (config.width, config.intermediate);
+        FeedForward {
+            activation_fn: Activation::named(
+                tracer,
+                place.path("activation_fn"),
+                &config.activation,
+            ),
+            fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
+            fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
+            final_layer_norm: LayerNorm::new(tracer, place.path("final_layer_norm"), outer, EPS),
+            dropout: config.dropout,
+            activation_dropout: config.activation_dropout,
+            is_normalized_first: config.family.is_normalized_first,
+        }
+    }
+
+    /// The result, and the name of what is added, which its layer holds until it returns.
+    fn forward(&self, mut hidden_states: Tensor) -> (Tensor, Tensor) {
+        let residual = hidden_states.clone();
+        if self.is_normalized_first {
+            hidden_states = self.final_layer_norm.forward(&hidden_states);
+        }
+        hidden_states = self.activation_fn.forward(self.fc1.forward(&hidden_states));
+        hidden_states = dropout(&hidden_states, self.activation_dropout);
+        hidden_states = self.fc2.forward(&hidden_states);
+        hidden_states = dropout(&hidden_states, self.dropout);
+        hidden_states = (&residual).add(&hidden_states);
+        if !self.is_normalized_first {
+            hidden_states = self.final_layer_norm.forward(&hidden_states);
+        }
+        (hidden_states, residual)
+    }
+}
+
+/// The branch of a layer that attends to other tokens.
+struct Attending {
+    attention: Attention,
+    layer_norm: LayerNorm,
+    dropout: f64,
+    is_normalized_first: bool,
+}
+
+impl Attending {
+    /// `residual` is what is added.
+    fn forward(&self, residual: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
+        let mut hidden_states = residual.clone();
+        if self.is_normalized_first {
+            hidden_states = self.layer_norm.forward(&hidden_states);
+        }
+        hidden_states = self.attention.forward(&hidden_states, key_value_states);
+        hidden_states = dropout(&hidden_states, self.dropout);
+        hidden_states = residual.add(&hidden_states);
+        if !self.is_normalized_first {
+            hidden_states = self.layer_norm.forward(&hidden_states);
+        }
+        hidden_states
+    }
+}
+
+/// `BartEncoderLayer`.
+pub(super) struct EncoderLayer {
+    place: Place,
+    self_attn: Attending,
+    feed_forward: FeedForward,
+    family: &'static Family,
+}
+
+impl EncoderLayer {
+    fn new(tracer: &Tracer, path: String, config: &Layers) -> EncoderLayer {
+        let place = Place::new(path, config.family.encoder_layer);
+        EncoderLayer {
+            self_attn: Attending {
+                attention: Attention::new(tracer, place.path("self_attn"), config, false),
+                layer_norm: LayerNorm::new(
+                    tracer,
+                    place.path("self_attn_layer_norm"),
+                    config.width,
+                    EPS,
+                ),
+                dropout: config.dropout,
+                is_normalized_first: config.family.is_normalized_first,
+            },
+            feed_forward: FeedForward::new(tracer, &place, config),
+            family: config.family,
+            place,
+        }
+    }
+
+    /// The layers below a path.
+    pub(super) fn all(tracer: &Tracer, place: &Place, config: &Layers) -> Vec<EncoderLayer> {
+        let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
+        paths
+            .map(|path| EncoderLayer::new(tracer, path, config))
+            .collect()
+    }
+
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let hidden_states = self.self_attn.forward(x, None);
+            let (mut hidden_states, residual) = self.feed_forward.forward(hidden_states);
+            if hidden_states.dtype().dtype == DType::Float16 {
+                hidden_states = self.kept_finite(hidden_states);
+            }
+            hidden_states.and_drop(residual)
+        })
+    }
+}
+
+impl EncoderLayer {
+    /// What layers do to numbers of half precision; they are taken to be finite where only that decides.
+    fn kept_finite(&self, hidden_states: Tensor) -> Tensor {
+        if !self.family.is_normalized_first {
+            drop((&hidden_states).isfinite().all());
+            return hidden_states;
+        }
+        let most = -smallest(DType::Float16) - 1000.0;
+        (&hidden_states).clamp(Some((-most).into()), Some(most.into()))
+    }
+}
+
+/// `BartDecoderLayer`.
+pub(super) struct DecoderLayer {
+    place: Place,
+    self_attn: Attending,
+    encoder_attn: Attending,
+    feed_forward: FeedForward,
+}
+
+impl DecoderLayer {
+    fn new(tracer: &Tracer, path: String, config: &Layers) -> DecoderLayer {
+        let place = Place::new(path, config.family.decoder_layer);
+        let attending = |name: &str, is_causal| {
+            let norm = place.path(&format!("{name}_layer_norm"));
+            Attending {
+                attention: Attention::new(tracer, place.path(name), config, is_causal),
+                layer_norm: LayerNorm::new(tracer, norm, config.width, EPS),
+                dropout: config.dropout,
+                is_normalized_first: config.family.is_normalized_first,
+            }
+        };
+        DecoderLayer {
+            self_attn: attending("self_attn", true),
+            encoder_attn: attending("encoder_attn", false),
+            feed_forward: FeedForward::new(tracer, &place, config),
+            place,
+        }
+    }
+
+    /// The layers below a path.
+    pub(super) fn all(tracer: &Tracer, place: &Place, config: &Layers) -> Vec<DecoderLayer> {
+        let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
+        paths
+            .map(|path| DecoderLayer::new(tracer, path, config))
+            .collect()
+    }
+
+    pub(super) fn forward(&self, x: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let earlier = self.self_attn.forward(x, None);
+            let hidden_states = self
+                .encoder_attn
+                .forward(&earlier, Some(encoder_hidden_states));
+            drop(earlier);
+            let (hidden_states, residual) = self.feed_forward.forward(hidden_states);
+            hidden_states.and_drop(residual)
+        })
+    }
+}

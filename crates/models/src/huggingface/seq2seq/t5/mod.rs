@@ -1,0 +1,345 @@
+//! `modeling_t5.py`.
+
+mod attention;
+
+use super::{Shifted, target_len, token_input, token_loss};
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::attention::smallest;
+use crate::huggingface::config::Config;
+use crate::invalid::Invalid;
+use crate::shape::DType;
+use crate::tracing::{
+    Activation, Dropout, Embedding, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer,
+};
+use attention::{AttentionLayer, Role};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &["T5ForConditionalGeneration"];
+
+/// What a config says of such a model.
+struct T5 {
+    vocabulary: u64,
+    width: u64,
+    head_dim: u64,
+    intermediate: u64,
+    /// Layers of the encoder and of the decoder.
+    layers: [u64; 2],
+    heads: u64,
+    buckets: u64,
+    max_distance: u64,
+    dropout: f64,
+    eps: f64,
+    activation: String,
+    is_gated: bool,
+    /// Whether what goes into the head is scaled; the head's weight is that of the embeddings either way.
+    is_scaled: bool,
+    shifted: Shifted,
+}
+
+impl T5 {
+    fn of(config: &Config<'_>) -> Result<T5, Invalid> {
+        let layers = config.layers(config.spelled("num_layers", "num_hidden_layers"), 6)?;
+        let buckets = config.size("relative_attention_num_buckets", 32)?;
+        if buckets < 4 {
+            return Err(Invalid::at(
+                config.at("relative_attention_num_buckets"),
+                format!(
+                    "at least 4 buckets are needed for distances in both directions, not {buckets}"
+                ),
+            ));
+        }
+        let (activation, is_gated) = feed_forward(config)?;
+        Ok(T5 {
+            vocabulary: config.size("vocab_size", 32128)?,
+            width: config.size(config.spelled("d_model", "hidden_size"), 512)?,
+            head_dim: config.size(config.spelled("d_kv", "head_dim"), 64)?,
+            intermediate: config.size("d_ff", 2048)?,
+            layers: [layers, config.layers("num_decoder_layers", layers)?],
+            heads: config.size(config.spelled("num_heads", "num_attention_heads"), 8)?,
+            buckets,
+            max_distance: config.size("relative_attention_max_distance", 128)?,
+            dropout: config.number("dropout_rate", 0.1)?,
+            eps: config.number("layer_norm_epsilon", 1e-6)?,
+            activation,
+            is_gated,
+            is_scaled: config.flag("tie_word_embeddings", true)?,
+            shifted: Shifted::of(config, None, Some(0))?,
+        })
+    }
+}
+
+/// The activation of `feed_forward_proj`, and whether it is a gate.
+fn feed_forward(config: &Config<'_>) -> Result<(String, bool), Invalid> {
+    let text = config.text("feed_forward_proj", "relu")?;
+    match text.split('-').collect::<Vec<_>>()[..] {
+        ["gated", "gelu"] => Ok(("gelu_new".to_owned(), true)),
+        ["gated", activation] => Ok((activation.to_owned(), true)),
+        [activation] => Ok((activation.to_owned(), false)),
+        _ => Err(Invalid::at(
+            config.at("feed_forward_proj"),
+            "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
+        )),
+    }
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let config = T5::of(&task.config)?;
+    let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
+    let tracer = task.tracer("t5.modeling_t5");
+    let shared = Embedding::new(&tracer, "shared".into(), [config.vocabulary, config.width]);
+    let encoder = Stack::new(&tracer, "encoder", &config, &shared, Part::Encoder);
+    let decoder = Stack::new(&tracer, "decoder", &config, &shared, Part::Decoder);
+    let lm_head = Linear::tied("lm_head".into(), &shared.weight, None);
+    let input_ids = token_input(&tracer, "input_ids", seq_len);
+    let labels = token_input(&tracer, "labels", target_len);
+
+    let encoder_outputs = encoder.forward(&input_ids, None);
+    let hidden_states = encoder_outputs.clone();
+    let decoder_input_ids = config.shifted.tokens(&labels);
+    let decoder_outputs = decoder.forward(&decoder_input_ids, Some(&hidden_states));
+    let mut sequence_output = decoder_outputs.clone();
+    if config.is_scaled {
+        sequence_output = (&sequence_output).mul_number((config.width as f64).powf(-0.5));
+    }
+    let logits = lm_head.forward(&sequence_output);
+    let labels = (&labels).to_device();
+    let loss = token_loss(&logits, &labels, config.vocabulary);
+    drop((decoder_input_ids, labels, decoder_outputs, sequence_output));
+    drop((logits, encoder_outputs, hidden_states));
+    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Encoder,
+    Decoder,
+}
+
+/// `T5LayerNorm`.
+struct Norm {
+    place: Place,
+    weight: Tensor,
+    eps: f64,
+}
+
+impl Norm {
+    fn new(tracer: &Tracer, path: String, config: &T5) -> Norm {
+        Norm {
+            weight: tracer.parameter(&format!("{path}.weight"), &[config.width]),
+            place: Place::new(path, "transformers.models.t5.modeling_t5.T5LayerNorm"),
+            eps: config.eps,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let variance = x.to(DType::Float32).pow(2).mean(&[-1], true);
+            let mut hidden_states = x.mul((&variance).add_number(self.eps).rsqrt());
+            let dtype = self.weight.dtype();
+            if matches!(dtype.dtype, DType::Float16 | DType::BFloat16) {
+                hidden_states = (&hidden_states).to_dtype_of(dtype);
+            }
+            (&self.weight)
+                .mul(&hidden_states)
+                .and_drop((hidden_states, variance))
+        })
+    }
+}
+
+/// `T5DenseActDense` or `T5DenseGatedActDense`.
+struct Dense {
+    place: Place,
+    wi: Linear,
+    /// What the activation's result is multiplied by.
+    linear: Option<Linear>,
+    wo: Linear,
+    dropout: Dropout,
+    act: Activation,
+}
+
+impl Dense {
+    fn new(tracer: &Tracer, path: String, config: &T5) -> Dense {
+        let class = if config.is_gated {
+            "transformers.models.t5.modeling_t5.T5DenseGatedActDense"
+        } else {
+            "transformers.models.t5.modeling_t5.T5DenseActDense"
+        };
+        let place = Place::new(path, class);
+        let wide = [config.width, config.intermediate];
+        let narrow = [config.intermediate, config.width];
+        let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
+        let first = if config.is_gated { "wi_0" } else { "wi" };
+        Dense {
+            wi: linear(first, wide),
+            linear: config.is_gated.then(|| linear("wi_1", wide)),
+            wo: linear("wo", narrow),
+            dropout: Dropout::new(place.path("dropout"), config.dropout),
+            act: Activation::named(tracer, place.path("act"), &config.activation),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let Some(linear) = &self.linear else {
+                let mut hidden_states = self.wi.forward(x);
+                hidden_states = self.act.forward(&hidden_states);
+                hidden_states = self.dropout.forward(&hidden_states);
+                hidden_states = self.wo.forward(&hidden_states);
+                return hidden_states;
+            };
+            let hidden_gelu = self.act.forward(self.wi.forward(x));
+            let hidden_linear = linear.forward(x);
+            let mut hidden_states = (&hidden_gelu).mul(&hidden_linear);
+            hidden_states = self.dropout.forward(&hidden_states);
+            hidden_states = self.wo.forward(&hidden_states);
+            hidden_states.and_drop((hidden_gelu, hidden_linear))
+        })
+    }
+}
+
+/// `T5LayerFF`.
+struct FeedForward {
+    place: Place,
+    dense: Dense,
+    layer_norm: Norm,
+    dropout: Dropout,
+}
+
+impl FeedForward {
+    fn new(tracer: &Tracer, path: String, config: &T5) -> FeedForward {
+        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5LayerFF");
+        FeedForward {
+            dense: Dense::new(tracer, place.path("DenseReluDense"), config),
+            layer_norm: Norm::new(tracer, place.path("layer_norm"), config),
+            dropout: Dropout::new(place.path("dropout"), config.dropout),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut forwarded_states = self.layer_norm.forward(x);
+            forwarded_states = self.dense.forward(&forwarded_states);
+            let hidden_states = x.add(self.dropout.forward(&forwarded_states));
+            hidden_states.and_drop(forwarded_states)
+        })
+    }
+}
+
+/// `T5Block`.
+struct Block {
+    place: Place,
+    self_attention: AttentionLayer,
+    cross_attention: Option<AttentionLayer>,
+    feed_forward: FeedForward,
+}
+
+/// The biases of positions of self attention and of cross attention.
+type Biases = [Option<Tensor>; 2];
+
+impl Block {
+    fn new(tracer: &Tracer, path: String, config: &T5, part: Part, is_first: bool) -> Block {
+        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5Block");
+        let at = |index: usize| place.path(&format!("layer.{index}"));
+        let role = |is_cross| Role {
+            part,
+            is_cross,
+            has_bias: is_first && !is_cross,
+        };
+        let is_decoder = part == Part::Decoder;
+        Block {
+            self_attention: AttentionLayer::new(tracer, at(0), config, role(false)),
+            cross_attention: is_decoder
+                .then(|| AttentionLayer::new(tracer, at(1), config, role(true))),
+            feed_forward: FeedForward::new(tracer, at(1 + usize::from(is_decoder)), config),
+            place,
+        }
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        encoder_hidden_states: Option<&Tensor>,
+        [position_bias, cross_bias]: &Biases,
+    ) -> (Tensor, Biases) {
+        x.tracer().within(&self.place, || {
+            let (mut hidden_states, self_bias) =
+                self.self_attention.forward(x, None, position_bias.as_ref());
+            hidden_states = clamped(hidden_states);
+            let mut biases = [Some(self_bias), None];
+            if let Some(cross_attention) = &self.cross_attention {
+                let (output, bias) = cross_attention.forward(
+                    &hidden_states,
+                    encoder_hidden_states,
+                    cross_bias.as_ref(),
+                );
+                hidden_states = output;
+                biases[1] = Some(bias);
+                hidden_states = clamped(hidden_states);
+            }
+            hidden_states = self.feed_forward.forward(&hidden_states);
+            (clamped(hidden_states), biases)
+        })
+    }
+}
+
+/// Keeps numbers of half precision finite.
+fn clamped(mut hidden_states: Tensor) -> Tensor {
+    if hidden_states.dtype().dtype != DType::Float16 {
+        return hidden_states;
+    }
+    let most = -smallest(DType::Float16);
+    let is_infinite = (&hidden_states).isinf().any();
+    let clamp_value = is_infinite.choose_numbers(most - 1000.0, most);
+    hidden_states = (&hidden_states).clamp_between((&clamp_value).neg(), &clamp_value);
+    hidden_states.and_drop(clamp_value)
+}
+
+/// `T5Stack`.
+struct Stack {
+    place: Place,
+    embed_tokens: Embedding,
+    blocks: Vec<Block>,
+    final_layer_norm: Norm,
+    dropout: Dropout,
+}
+
+impl Stack {
+    fn new(tracer: &Tracer, path: &str, config: &T5, shared: &Embedding, part: Part) -> Stack {
+        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5Stack");
+        let [encoder_layers, decoder_layers] = config.layers;
+        let layers = match part {
+            Part::Encoder => encoder_layers,
+            Part::Decoder => decoder_layers,
+        };
+        Stack {
+            embed_tokens: shared.at(place.path("embed_tokens")),
+            blocks: (0..layers)
+                .map(|layer| {
+                    let path = place.path(&format!("block.{layer}"));
+                    Block::new(tracer, path, config, part, layer == 0)
+                })
+                .collect(),
+            final_layer_norm: Norm::new(tracer, place.path("final_layer_norm"), config),
+            dropout: Dropout::new(place.path("dropout"), config.dropout),
+            place,
+        }
+    }
+
+    fn forward(&self, ids: &Tensor, encoder_hidden_states: Option<&Tensor>) -> Tensor {
+        ids.tracer().within(&self.place, || {
+            let inputs_embeds = self.embed_tokens.forward(ids);
+            let mut biases: Biases = [None, None];
+            let mut hidden_states = self.dropout.forward(&inputs_embeds);
+            for block in &self.blocks {
+                (hidden_states, biases) =
+                    block.forward(&hidden_states, encoder_hidden_states, &biases);
+            }
+            hidden_states = self.final_layer_norm.forward(&hidden_states);
+            hidden_states = self.dropout.forward(&hidden_states);
+            hidden_states.and_drop((inputs_embeds, biases))
+        })
+    }
+}

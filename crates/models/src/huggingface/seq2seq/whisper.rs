@@ -1,0 +1,258 @@
+//! `modeling_whisper.py`.
+
+use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::{Shifted, token_input};
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::config::Config;
+use crate::invalid::Invalid;
+use crate::shape::Extent;
+use crate::tracing::functional::{cross_entropy, dropout};
+use crate::tracing::{
+    Conv, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &["WhisperForConditionalGeneration"];
+
+const FAMILY: Family = Family {
+    is_normalized_first: true,
+    is_whisper: true,
+    attention: "transformers.models.whisper.modeling_whisper.WhisperAttention",
+    encoder_layer: "transformers.models.whisper.modeling_whisper.WhisperEncoderLayer",
+    decoder_layer: "transformers.models.whisper.modeling_whisper.WhisperDecoderLayer",
+};
+
+/// Frames of sound for each position of the encoder, whose second convolution has this stride.
+const FRAMES: u64 = 2;
+
+/// What a config says of such a model.
+struct Whisper {
+    vocabulary: u64,
+    bins: u64,
+    width: u64,
+    source_positions: u64,
+    target_positions: u64,
+    padding: Option<u64>,
+    dropout: f64,
+    encoder: Layers,
+    decoder: Layers,
+    is_tied: bool,
+}
+
+impl Whisper {
+    fn of(config: &Config<'_>) -> Result<Whisper, Invalid> {
+        if config.flag("apply_spec_augment", false)? {
+            return Err(Invalid::at(
+                config.at("apply_spec_augment"),
+                "SpecAugment is not built here; `batchfit export --hf config.json -o model.json.gz`, of batchfit's \
+                 Python client, reads it",
+            ));
+        }
+        let width = config.size(config.spelled("d_model", "hidden_size"), 384)?;
+        let layers = |count: &'static str, heads: &'static str, intermediate| {
+            let heads_of = config.size(heads, 6)?;
+            config.quotient([("d_model", width), (heads, heads_of)])?;
+            Ok(Layers {
+                family: &FAMILY,
+                width,
+                heads: heads_of,
+                intermediate: config.size(intermediate, 1536)?,
+                count: config.layers(count, 4)?,
+                activation: config.text("activation_function", "gelu")?.to_owned(),
+                dropout: config.number("dropout", 0.0)?,
+                attention_dropout: config.number("attention_dropout", 0.0)?,
+                activation_dropout: config.number("activation_dropout", 0.0)?,
+            })
+        };
+        Ok(Whisper {
+            vocabulary: config.size("vocab_size", 51865)?,
+            bins: config.size("num_mel_bins", 80)?,
+            width,
+            source_positions: config.size("max_source_positions", 1500)?,
+            target_positions: config.size("max_target_positions", 448)?,
+            padding: config.token("pad_token_id", Some(50256))?,
+            dropout: config.number("dropout", 0.0)?,
+            encoder: layers(
+                config.spelled("encoder_layers", "num_hidden_layers"),
+                config.spelled("encoder_attention_heads", "num_attention_heads"),
+                "encoder_ffn_dim",
+            )?,
+            decoder: layers(
+                "decoder_layers",
+                "decoder_attention_heads",
+                "decoder_ffn_dim",
+            )?,
+            is_tied: config.flag("tie_word_embeddings", true)?,
+        })
+    }
+
+    /// Frames of a sample, of which the model takes one number, and tokens of an answer.
+    fn lengths(&self, task: &Task<'_>) -> Result<[u64; 2], Invalid> {
+        let frames = self.source_positions.saturating_mul(FRAMES);
+        if let Some(given) = task.sizes.seq_len.filter(|given| *given != frames) {
+            return Err(Invalid::at(
+                format!("{}/seq_len", task.pointer),
+                format!(
+                    "the model takes {frames} frames of sound, twice max_source_positions, not {given}"
+                ),
+            ));
+        }
+        let tokens = task.sizes.target_len.unwrap_or(self.target_positions);
+        if tokens > self.target_positions {
+            return Err(Invalid::at(
+                format!("{}/target_len", task.pointer),
+                format!(
+                    "target_len is {tokens}, but the model has positions for {} tokens: see max_target_positions",
+                    self.target_positions
+                ),
+            ));
+        }
+        Ok([frames, tokens])
+    }
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let config = Whisper::of(&task.config)?;
+    let shifted = Shifted::of(&task.config, Some(50257), Some(50256))?;
+    let [frames, tokens] = config.lengths(task)?;
+    let tracer = task.tracer("whisper.modeling_whisper");
+    let place = Place::new(
+        "model",
+        "transformers.models.whisper.modeling_whisper.WhisperModel",
+    );
+    let encoder = Encoder::new(&tracer, &place, &config);
+    let decoder = Decoder::new(&tracer, &place, &config);
+    let proj_out = if config.is_tied {
+        Linear::tied("proj_out".into(), &decoder.embed_tokens.weight, None)
+    } else {
+        let sizes = [config.width, config.vocabulary];
+        Linear::new(&tracer, "proj_out", sizes, false)
+    };
+    let [bins, frames] = [config.bins, frames].map(Extent::fixed);
+    let shape = [Extent::BATCH, bins, frames];
+    let input_features = tracer.input("input_features", &shape, tracer.dtype());
+    let labels = token_input(&tracer, "labels", tokens);
+
+    let decoder_input_ids = shifted.tokens(&labels);
+    let [outputs, encoder_outputs] = tracer.within(&place, || {
+        let encoder_outputs = encoder.forward(&input_features);
+        let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
+        [outputs, encoder_outputs]
+    });
+    let logits = proj_out.forward(&outputs);
+    let labels = (&labels).to_device();
+    let loss = cross_entropy(
+        (&logits).view(&[Size::REST, config.vocabulary.into()]),
+        (&labels).reshape(&[Size::REST]),
+    );
+    drop((decoder_input_ids, labels, outputs));
+    drop((logits, encoder_outputs));
+    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+}
+
+/// `WhisperEncoder`.
+struct Encoder {
+    place: Place,
+    conv1: Conv,
+    conv2: Conv,
+    embed_positions: Embedding,
+    positions: u64,
+    layers: Vec<EncoderLayer>,
+    layer_norm: LayerNorm,
+    dropout: f64,
+}
+
+impl Encoder {
+    fn new(tracer: &Tracer, parent: &Place, config: &Whisper) -> Encoder {
+        let place = Place::new(
+            parent.path("encoder"),
+            "transformers.models.whisper.modeling_whisper.WhisperEncoder",
+        );
+        let conv = |name: &str, inputs| {
+            let sizes = [inputs, config.width];
+            Conv::new(tracer, place.path(name), sizes, &[3], 1, true).padding(1)
+        };
+        let positions = [config.source_positions, config.width];
+        Encoder {
+            conv1: conv("conv1", config.bins),
+            conv2: conv("conv2", config.width).stride(FRAMES),
+            embed_positions: Embedding::frozen(tracer, place.path("embed_positions"), positions),
+            positions: config.source_positions,
+            layers: EncoderLayer::all(tracer, &place, &config.encoder),
+            layer_norm: LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS),
+            dropout: config.dropout,
+            place,
+        }
+    }
+
+    fn forward(&self, input_features: &Tensor) -> Tensor {
+        let tracer = input_features.tracer();
+        tracer.within(&self.place, || {
+            let mut inputs_embeds = self.conv1.forward(input_features).gelu("none");
+            inputs_embeds = self.conv2.forward(&inputs_embeds).gelu("none");
+            inputs_embeds = (&inputs_embeds).permute(&[0, 2, 1]);
+            let all_positions = tracer.arange(self.positions);
+            let mut hidden_states =
+                (&inputs_embeds).add(self.embed_positions.forward(&all_positions));
+            hidden_states = dropout(&hidden_states, self.dropout);
+            for layer in &self.layers {
+                hidden_states = layer.forward(&hidden_states);
+            }
+            hidden_states = self.layer_norm.forward(&hidden_states);
+            hidden_states.and_drop((inputs_embeds, all_positions))
+        })
+    }
+}
+
+/// `WhisperDecoder`.
+struct Decoder {
+    place: Place,
+    embed_tokens: Embedding,
+    embed_positions: Embedding,
+    layers: Vec<DecoderLayer>,
+    layer_norm: LayerNorm,
+    dropout: f64,
+}
+
+impl Decoder {
+    fn new(tracer: &Tracer, parent: &Place, config: &Whisper) -> Decoder {
+        let place = Place::new(
+            parent.path("decoder"),
+            "transformers.models.whisper.modeling_whisper.WhisperDecoder",
+        );
+        let embedding =
+            |name: &str, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
+        Decoder {
+            embed_tokens: embedding("embed_tokens", config.vocabulary).padding(config.padding),
+            embed_positions: embedding("embed_positions", config.target_positions)
+                .class("transformers.models.whisper.modeling_whisper.WhisperPositionalEmbedding"),
+            layers: DecoderLayer::all(tracer, &place, &config.decoder),
+            layer_norm: LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS),
+            dropout: config.dropout,
+            place,
+        }
+    }
+
+    fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
+        let tracer = ids.tracer();
+        tracer.within(&self.place, || {
+            let inputs_embeds = self.embed_tokens.forward(ids);
+            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
+            position_ids = (&position_ids)
+                .unsqueeze(0)
+                .repeat(&[ids.size(0).into(), 1.into()]);
+            let positions = tracer.within(self.embed_positions.place(), || {
+                self.embed_positions.index(&position_ids)
+            });
+            let mut hidden_states = (&inputs_embeds).add((&positions).to_device());
+            hidden_states = dropout(&hidden_states, self.dropout);
+            tracer.look_for_packed_sequences(&position_ids);
+            for layer in &self.layers {
+                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+            }
+            hidden_states = self.layer_norm.forward(&hidden_states);
+            hidden_states.and_drop((inputs_embeds, position_ids, positions))
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! What a model is trained on: the head that its class has.
+
+use serde_json::{Value, json};
+
+use super::{FAMILIES, HuggingFaceModel, is_language_model};
+use crate::fields::Fields;
+use crate::invalid::Invalid;
+
+/// Tasks by their names in requests, and how the classes of models for them end.
+const TASKS: &[(&str, &[&str])] = &[
+    ("causal_lm", &["ForCausalLM", "LMHeadModel"]),
+    ("masked_lm", &["ForMaskedLM"]),
+    ("sequence_classification", &["ForSequenceClassification"]),
+    ("token_classification", &["ForTokenClassification"]),
+    ("question_answering", &["ForQuestionAnswering"]),
+];
+
+/// How the classes of other models end.
+const OTHERS: [&str; 3] = [
+    "ForImageClassification",
+    "ForConditionalGeneration",
+    "Model",
+];
+
+/// What the names of a family's classes begin with.
+pub(super) fn stem(class: &str) -> &str {
+    let of_tasks = TASKS.iter().flat_map(|(_, ends)| ends.iter());
+    let ends = of_tasks.chain(&OTHERS);
+    let stems = ends.filter_map(|end| class.strip_suffix(end));
+    stems.min_by_key(|stem| stem.len()).unwrap_or(class)
+}
+
+/// The tasks that there are for models of the family of a class, with their classes.
+fn tasks(class: &str) -> Vec<(&'static str, &'static str)> {
+    let stem = stem(class);
+    let classes = || {
+        FAMILIES
+            .iter()
+            .flat_map(|(classes, _)| classes.iter().copied())
+    };
+    let of = |(task, ends): &(&'static str, &[&str])| {
+        let is = |class: &&str| ends.iter().any(|end| class.strip_suffix(end) == Some(stem));
+        Some((*task, classes().find(is)?))
+    };
+    TASKS.iter().filter_map(of).collect()
+}
+
+/// The config of the model with the head and the number of labels that the description asks for.
+pub(super) fn chosen(fields: &Fields<'_>, config: &Value, pointer: &str) -> Result<Value, Invalid> {
+    let mut config = config.clone();
+    let class = config.pointer("/architectures/0").and_then(Value::as_str);
+    let class = class.unwrap_or_default().to_owned();
+    if let Some(task) = fields.text("task")? {
+        let known = tasks(&class);
+        let found = known.iter().find(|(known, _)| *known == task);
+        let (_, chosen) = found.ok_or_else(|| {
+            let names = known.iter().map(|(known, _)| *known);
+            Invalid::unknown(format!("{pointer}/task"), "task", task, names)
+        })?;
+        config["architectures"] = json!([chosen]);
+    }
+    if let Some(labels) = fields.size("num_labels")? {
+        let class = config.pointer("/architectures/0").and_then(Value::as_str);
+        if !class.is_some_and(|class| class.ends_with("Classification")) {
+            let problem = "only classifiers have labels; `--with task=sequence_classification` makes one of a model of text";
+            return Err(Invalid::at(format!("{pointer}/num_labels"), problem));
+        }
+        config["id2label"] = Value::Null;
+        config["num_labels"] = labels.into();
+    }
+    Ok(config)
+}
+
+/// What an answer says of the task of a model.
+pub(super) fn note(model: &HuggingFaceModel, class: &str) -> Option<String> {
+    if is_language_model(class) {
+        let all_at_once = model.sizes.loss_chunks.is_none();
+        return all_at_once.then(|| {
+            "the loss has all logits at once; TRL's trainers compute it in chunks: `--with loss_chunks=16` asks about that"
+                .to_owned()
+        });
+    }
+    let others = tasks(class)
+        .into_iter()
+        .filter(|(_, other)| *other != class);
+    let others: Vec<String> = others
+        .map(|(task, _)| format!("`--with task={task}`"))
+        .collect();
+    let id = model.id.filter(|_| !others.is_empty())?;
+    Some(format!(
+        "{id} is trained as {class}; {} asks about another task",
+        others.join(" or ")
+    ))
+}

@@ -1,0 +1,195 @@
+//! What models of text are trained on: each function here is a `forward` of a class with a head, around the model's own.
+//!
+//! Python's `.to(device)` of a tensor that is there already returns the same tensor, and is left out.
+
+use super::Task;
+use super::attention::padded;
+use super::config::Config;
+use super::heads::{Labels, causal_language_loss, chunked_loss};
+use crate::graph::Graph;
+use crate::invalid::Invalid;
+use crate::shape::{DType, Extent};
+use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
+use crate::tracing::{
+    Dropout, Linear, Pointwise as _, Reductions as _, Scalar, Size, Tensor, Tracer, Views as _,
+};
+
+/// A batch of token ids.
+pub(super) fn ids(tracer: &Tracer, name: &str, seq_len: u64) -> Tensor {
+    let shape = [Extent::BATCH, Extent::fixed(seq_len)];
+    tracer.input(name, &shape, DType::Int64)
+}
+
+/// One whole number for each sample.
+fn positions(tracer: &Tracer, name: &str) -> Tensor {
+    tracer.input(name, &[Extent::BATCH], DType::Int64)
+}
+
+/// `...ForCausalLM`: each token is told from those before it.
+pub(super) fn next_token(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    (lm_head, vocabulary): (&Linear, u64),
+) -> Result<Graph, Invalid> {
+    // One tensor, as training scripts do it: the model shifts its labels itself.
+    let ids = ids(&tracer, "labels", seq_len);
+    let outputs = padded(task, &ids, || forward(&ids));
+    let loss = if let Some(chunks) = task.sizes.loss_chunks {
+        let loss = chunked_loss(|hidden| lm_head.forward(hidden), &outputs, &ids, chunks);
+        loss.and_drop(outputs)
+    } else {
+        let logits = lm_head.forward((&outputs).alias());
+        let loss = causal_language_loss(&logits, &ids, vocabulary);
+        loss.and_drop((outputs, logits))
+    };
+    task.finish(tracer, &loss)
+}
+
+/// `...ForMaskedLM`: some tokens are told from all others.
+pub(super) fn masked_token(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    scores: impl FnOnce(&Tensor) -> (Tensor, Tensor),
+    vocabulary: u64,
+) -> Result<Graph, Invalid> {
+    let given = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", seq_len);
+    let (outputs, prediction_scores) = padded(task, &given, || scores(&given));
+    let loss = cross_entropy(
+        (&prediction_scores).view(&[Size::REST, vocabulary.into()]),
+        labels.view(&[Size::REST]),
+    );
+    drop((outputs, prediction_scores));
+    task.finish(tracer, &loss)
+}
+
+/// `...ForSequenceClassification` of encoders: a label for each text.
+pub(super) fn classes(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    labels: Labels,
+    logits: impl FnOnce(&Tensor) -> Classified,
+) -> Result<Graph, Invalid> {
+    let ids = ids(&tracer, "input_ids", seq_len);
+    let given = labels.input(&tracer);
+    let Classified { logits, held } = padded(task, &ids, || logits(&ids));
+    let loss = labels.loss(&logits, &given);
+    drop((held, logits));
+    task.finish(tracer, &loss)
+}
+
+/// What a `forward` has when it computes the loss of [`classes`]: the logits, and what other names hold.
+pub(super) struct Classified {
+    pub(super) logits: Tensor,
+    pub(super) held: Vec<Tensor>,
+}
+
+/// `...ForSequenceClassification` of decoders: a label for each text, from its last token.
+pub(super) fn classes_of_last_token(
+    (task, seq_len, padding): (&Task<'_>, u64, Option<u64>),
+    tracer: Tracer,
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    (score, labels): (&Linear, Labels),
+) -> Result<Graph, Invalid> {
+    let padding = the_padding(&task.config, padding)?;
+    let ids = ids(&tracer, "input_ids", seq_len);
+    let given = labels.input(&tracer);
+    let outputs = padded(task, &ids, || forward(&ids));
+    let logits = score.forward(&outputs);
+    let non_pad_mask = (&ids).not_equal_to_number(padding).to(DType::Int32);
+    let token_indices = tracer.arange_of(seq_len, DType::Int32);
+    let last_non_pad_token = (&token_indices).mul(&non_pad_mask).argmax(-1);
+    let pooled_logits = {
+        let rows = tracer.arange_of(ids.size(0), DType::Int64);
+        (&logits).index(&[Some(&rows), Some(&last_non_pad_token)])
+    };
+    let loss = labels.loss(&pooled_logits, &given);
+    drop((outputs, logits, last_non_pad_token));
+    drop((non_pad_mask, token_indices, pooled_logits));
+    task.finish(tracer, &loss)
+}
+
+/// The token that fills the ends of texts, without which no batch can be classified.
+fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, Invalid> {
+    let token = token.and_then(|token| i64::try_from(token).ok());
+    token.map(Scalar::Int).ok_or_else(|| {
+        Invalid::at(
+            config.at("pad_token_id"),
+            "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
+        )
+    })
+}
+
+/// `...ForTokenClassification`: a label for each token.
+pub(super) fn token_classes(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    (dropout, classifier, count): (Option<&Dropout>, &Linear, u64),
+) -> Result<Graph, Invalid> {
+    let given = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", seq_len);
+    let outputs = padded(task, &given, || forward(&given));
+    let sequence_output = match dropout {
+        Some(dropout) => dropout.forward(&outputs),
+        None => outputs.clone(),
+    };
+    let logits = classifier.forward(&sequence_output);
+    let loss = cross_entropy(
+        (&logits).view(&[Size::REST, count.into()]),
+        labels.view(&[Size::REST]),
+    );
+    drop((outputs, sequence_output, logits));
+    task.finish(tracer, &loss)
+}
+
+/// `...ForQuestionAnswering`: where the answer begins and ends.
+pub(super) fn answer(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    forward: impl FnOnce(&Tensor) -> Answered,
+    qa_outputs: &Linear,
+) -> Result<Graph, Invalid> {
+    let given = ids(&tracer, "input_ids", seq_len);
+    let start_positions = positions(&tracer, "start_positions");
+    let end_positions = positions(&tracer, "end_positions");
+    let Answered { output, held } = padded(task, &given, || forward(&given));
+    let logits = qa_outputs.forward(&output);
+    let mut split = (&logits).split(1, -1);
+    let mut end_logits = split.swap_remove(1);
+    let mut start_logits = split.swap_remove(0);
+    start_logits = (&start_logits).squeeze(-1).contiguous();
+    end_logits = (&end_logits).squeeze(-1).contiguous();
+
+    let last = i64::try_from(seq_len).unwrap_or(i64::MAX);
+    let clamp = |positions: &Tensor| positions.clamp(Some(0.into()), Some(last.into()));
+    let start_positions = clamp(&start_positions);
+    let end_positions = clamp(&end_positions);
+    let start_loss = cross_entropy_ignoring(&start_logits, &start_positions, seq_len);
+    let end_loss = cross_entropy_ignoring(&end_logits, &end_positions, seq_len);
+    let loss = (&start_loss).add(&end_loss).div_number(2);
+    drop((start_positions, end_positions, held, output, logits));
+    drop((start_loss, end_loss, start_logits, end_logits));
+    task.finish(tracer, &loss)
+}
+
+/// What [`answer`] is found in, and what else its `forward` holds.
+pub(super) struct Answered {
+    pub(super) output: Tensor,
+    pub(super) held: Vec<Tensor>,
+}
+
+impl From<Tensor> for Answered {
+    fn from(output: Tensor) -> Answered {
+        Answered {
+            output,
+            held: Vec::new(),
+        }
+    }
+}

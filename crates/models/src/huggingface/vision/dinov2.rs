@@ -1,0 +1,429 @@
+//! `modeling_dinov2.py`.
+
+use super::{DropPath, Images, grid};
+use crate::graph::Graph;
+use crate::huggingface::Task;
+use crate::huggingface::attention::sdpa;
+use crate::huggingface::heads::Labels;
+use crate::invalid::Invalid;
+use crate::tracing::functional::Attention as Settings;
+use crate::tracing::{
+    Activation, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size,
+    Tensor, Tracer, Views as _,
+};
+
+/// The classes that are built here.
+pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassification"];
+
+/// What a config says of such a model.
+struct Dino {
+    images: Images,
+    patch: [u64; 2],
+    patches: u64,
+    width: u64,
+    intermediate: u64,
+    layers: u64,
+    heads: u64,
+    activation: String,
+    dropout: f64,
+    attention_dropout: f64,
+    drop_path: f64,
+    eps: f64,
+    qkv_bias: bool,
+    is_gated: bool,
+    has_mask_token: bool,
+}
+
+impl Dino {
+    fn of(task: &Task<'_>) -> Result<Dino, Invalid> {
+        let config = &task.config;
+        let images = Images::of_one_size(task, config)?;
+        let patch = config.pair("patch_size", 14)?;
+        let [rows, columns] = grid(config, images.size, patch)?;
+        if images.size[0] != images.size[1] {
+            return Err(Invalid::at(
+                config.at("image_size"),
+                "positions of images that are not square are interpolated, which is not built here; `batchfit export \
+                 --hf config.json -o model.json.gz`, of batchfit's Python client, reads it",
+            ));
+        }
+        let width = config.size("hidden_size", 768)?;
+        let heads = config.size("num_attention_heads", 12)?;
+        config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
+        let is_gated = config.flag("use_swiglu_ffn", false)?;
+        let inner = truncated(width as f64 * config.number("mlp_ratio", 4.0)?);
+        Ok(Dino {
+            images,
+            patch,
+            patches: rows.saturating_mul(columns),
+            width,
+            intermediate: if is_gated {
+                truncated(inner.saturating_mul(2) as f64 / 3.0).saturating_add(7) / 8 * 8
+            } else {
+                inner
+            },
+            layers: config.layers("num_hidden_layers", 12)?,
+            heads,
+            activation: config.text("hidden_act", "gelu")?.to_owned(),
+            dropout: config.number("hidden_dropout_prob", 0.0)?,
+            attention_dropout: config.number("attention_probs_dropout_prob", 0.0)?,
+            drop_path: config.number("drop_path_rate", 0.0)?,
+            eps: config.number("layer_norm_eps", 1e-6)?,
+            qkv_bias: config.flag("qkv_bias", true)?,
+            is_gated,
+            has_mask_token: config.flag("use_mask_token", true)?,
+        })
+    }
+}
+
+/// `int(x)`
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`int()` truncates, and what does not fit is too large for any device"
+)]
+fn truncated(number: f64) -> u64 {
+    number as u64
+}
+
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+    let config = Dino::of(task)?;
+    let labels = Labels::of(&task.config, 2)?;
+    let tracer = task.tracer("dinov2.modeling_dinov2");
+    let model = Model::new(&tracer, &config);
+    let sizes = [config.width.saturating_mul(2), labels.count];
+    let classifier = Linear::new(&tracer, "classifier", sizes, true);
+    let pixel_values = config.images.input(&tracer);
+    let targets = labels.input(&tracer);
+
+    let outputs = model.forward(&pixel_values);
+    let sequence_output = outputs.clone();
+    let cls_token = (&sequence_output).select(1, 0);
+    let patch_tokens = (&sequence_output).slice_from(1, 1);
+    let mean = (&patch_tokens).mean(&[1], false);
+    let linear_input = tracer.cat_of(&[&cls_token, &mean], 1);
+    drop(mean);
+    let logits = classifier.forward(&linear_input);
+    let loss = labels.loss(&logits, &targets);
+    drop((
+        outputs,
+        sequence_output,
+        cls_token,
+        patch_tokens,
+        linear_input,
+    ));
+    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+}
+
+/// `Dinov2Embeddings`.
+struct Embeddings {
+    place: Place,
+    cls_token: Tensor,
+    patches: Place,
+    projection: Conv,
+    positions: Tensor,
+    dropout: Dropout,
+}
+
+impl Embeddings {
+    fn new(tracer: &Tracer, path: String, config: &Dino) -> Embeddings {
+        let place = Place::new(
+            path,
+            "transformers.models.dinov2.modeling_dinov2.Dinov2Embeddings",
+        );
+        let cls_token = tracer.parameter(&place.path("cls_token"), &[1, 1, config.width]);
+        if config.has_mask_token {
+            tracer.parameter(&place.path("mask_token"), &[1, config.width]);
+        }
+        let positions = config.patches.saturating_add(1);
+        let position_embeddings = tracer.parameter(
+            &place.path("position_embeddings"),
+            &[1, positions, config.width],
+        );
+        let patches = Place::new(
+            place.path("patch_embeddings"),
+            "transformers.models.dinov2.modeling_dinov2.Dinov2PatchEmbeddings",
+        );
+        let sizes = [config.images.channels, config.width];
+        let projection = patches.path("projection");
+        Embeddings {
+            cls_token,
+            positions: position_embeddings,
+            projection: Conv::new(tracer, projection, sizes, &config.patch, 1, true)
+                .strides(&config.patch),
+            patches,
+            dropout: Dropout::new(place.path("dropout"), config.dropout),
+            place,
+        }
+    }
+
+    fn forward(&self, pixel_values: &Tensor) -> Tensor {
+        let tracer = pixel_values.tracer();
+        tracer.within(&self.place, || {
+            let batch = pixel_values.size(0);
+            let target_dtype = self.projection.weight.dtype();
+            let pixel_values = pixel_values.to_dtype_of(target_dtype);
+            let mut embeddings = tracer.within(&self.patches, || {
+                let patches = self.projection.forward(&pixel_values);
+                patches.flatten(2, -1).transpose(1, 2)
+            });
+            drop(pixel_values);
+            let cls_tokens = (&self.cls_token).expand(&[batch.into(), Size::REST, Size::REST]);
+            embeddings = tracer.cat_of(&[&cls_tokens, &embeddings], 1);
+            embeddings = (&embeddings).add(&self.positions);
+            embeddings = self.dropout.forward(&embeddings);
+            embeddings
+        })
+    }
+}
+
+/// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
+struct Attention {
+    place: Place,
+    attending: Place,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Place,
+    dense: Linear,
+    output_dropout: Dropout,
+    heads: u64,
+    head_dim: u64,
+    dropout: f64,
+}
+
+impl Attention {
+    fn new(tracer: &Tracer, path: String, config: &Dino) -> Attention {
+        let place = Place::new(
+            path,
+            "transformers.models.dinov2.modeling_dinov2.Dinov2Attention",
+        );
+        let attention = Place::new(
+            place.path("attention"),
+            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfAttention",
+        );
+        let output = Place::new(
+            place.path("output"),
+            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfOutput",
+        );
+        let sizes = [config.width, config.width];
+        let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
+        Attention {
+            query: linear("query"),
+            key: linear("key"),
+            value: linear("value"),
+            dense: Linear::new(tracer, output.path("dense"), sizes, true),
+            output_dropout: Dropout::new(output.path("dropout"), config.dropout),
+            heads: config.heads,
+            head_dim: config.width / config.heads,
+            dropout: config.attention_dropout,
+            attending: attention,
+            output,
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let tracer = x.tracer();
+        tracer.within(&self.place, || {
+            let self_attn_output = tracer.within(&self.attending, || self.attend(x));
+            let output = tracer.within(&self.output, || {
+                let mut hidden_states = self.dense.forward(&self_attn_output);
+                hidden_states = self.output_dropout.forward(&hidden_states);
+                hidden_states
+            });
+            output.and_drop(self_attn_output)
+        })
+    }
+
+    fn attend(&self, x: &Tensor) -> Tensor {
+        let batch = x.size(0);
+        let [heads, head_dim] = [self.heads.into(), self.head_dim.into()];
+        let shape = [batch.into(), Size::REST, heads, head_dim];
+        let key = self.key.forward(x).view(&shape).transpose(1, 2);
+        let value = self.value.forward(x).view(&shape).transpose(1, 2);
+        let query = self.query.forward(x).view(&shape).transpose(1, 2);
+        let settings = Settings {
+            dropout: self.dropout,
+            scale: Some((self.head_dim as f64).powf(-0.5)),
+            ..Settings::default()
+        };
+        let mut context = sdpa(&query, &key, &value, settings);
+        let all_heads = self.heads.saturating_mul(self.head_dim);
+        context = (&context).reshape(&[batch.into(), x.size(1).into(), all_heads.into()]);
+        context.and_drop((key, value, query))
+    }
+}
+
+/// `Dinov2LayerScale`.
+struct Scale {
+    place: Place,
+    lambda: Tensor,
+}
+
+impl Scale {
+    fn new(tracer: &Tracer, path: String, width: u64) -> Scale {
+        let place = Place::new(
+            path,
+            "transformers.models.dinov2.modeling_dinov2.Dinov2LayerScale",
+        );
+        Scale {
+            lambda: tracer.parameter(&place.path("lambda1"), &[width]),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || x.mul(&self.lambda))
+    }
+}
+
+/// `Dinov2MLP` or `Dinov2SwiGLUFFN`.
+struct Mlp {
+    place: Place,
+    first: Linear,
+    /// `None` where one half of what the first layer makes is the other's gate.
+    activation: Option<Activation>,
+    second: Linear,
+}
+
+impl Mlp {
+    fn new(tracer: &Tracer, path: String, config: &Dino) -> Mlp {
+        let (inner, outer) = (config.intermediate, config.width);
+        if config.is_gated {
+            let place = Place::new(
+                path,
+                "transformers.models.dinov2.modeling_dinov2.Dinov2SwiGLUFFN",
+            );
+            let wide = [outer, inner.saturating_mul(2)];
+            return Mlp {
+                first: Linear::new(tracer, place.path("weights_in"), wide, true),
+                activation: None,
+                second: Linear::new(tracer, place.path("weights_out"), [inner, outer], true),
+                place,
+            };
+        }
+        let place = Place::new(path, "transformers.models.dinov2.modeling_dinov2.Dinov2MLP");
+        let activation = place.path("activation");
+        Mlp {
+            first: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
+            activation: Some(Activation::named(tracer, activation, &config.activation)),
+            second: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut hidden_state = self.first.forward(x);
+            if let Some(activation) = &self.activation {
+                hidden_state = activation.forward(&hidden_state);
+                hidden_state = self.second.forward(&hidden_state);
+                return hidden_state;
+            }
+            let halves = (&hidden_state).chunk(2, -1);
+            let hidden = (&halves[0]).silu().mul(&halves[1]);
+            let made = self.second.forward(&hidden);
+            made.and_drop((hidden_state, halves, hidden))
+        })
+    }
+}
+
+/// `Dinov2Layer`.
+struct Layer {
+    place: Place,
+    norm1: LayerNorm,
+    attention: Attention,
+    scale1: Scale,
+    drop_path: DropPath,
+    norm2: LayerNorm,
+    mlp: Mlp,
+    scale2: Scale,
+}
+
+impl Layer {
+    fn new(tracer: &Tracer, path: String, config: &Dino) -> Layer {
+        let place = Place::new(
+            path,
+            "transformers.models.dinov2.modeling_dinov2.Dinov2Layer",
+        );
+        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+        let scale = |name| Scale::new(tracer, place.path(name), config.width);
+        Layer {
+            norm1: norm("norm1"),
+            attention: Attention::new(tracer, place.path("attention"), config),
+            scale1: scale("layer_scale1"),
+            drop_path: DropPath::new(
+                place.path("drop_path"),
+                "transformers.models.dinov2.modeling_dinov2.Dinov2DropPath",
+                config.drop_path,
+            ),
+            norm2: norm("norm2"),
+            mlp: Mlp::new(tracer, place.path("mlp"), config),
+            scale2: scale("layer_scale2"),
+            place,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let normed = self.norm1.forward(x);
+            let mut attended = self.attention.forward(&normed);
+            attended = self.scale1.forward(&attended);
+            let hidden_states = self.drop_path.forward(&attended).add(x);
+            let mut layer_output = self.norm2.forward(&hidden_states);
+            layer_output = self.mlp.forward(&layer_output);
+            layer_output = self.scale2.forward(&layer_output);
+            layer_output = self.drop_path.forward(&layer_output).add(&hidden_states);
+            layer_output.and_drop((hidden_states, normed, attended))
+        })
+    }
+}
+
+/// `Dinov2Model` with its `Dinov2Encoder`.
+struct Model {
+    place: Place,
+    embeddings: Embeddings,
+    encoder: Place,
+    layers: Vec<Layer>,
+    layernorm: LayerNorm,
+}
+
+impl Model {
+    fn new(tracer: &Tracer, config: &Dino) -> Model {
+        let place = Place::new(
+            "dinov2",
+            "transformers.models.dinov2.modeling_dinov2.Dinov2Model",
+        );
+        let encoder = Place::new(
+            place.path("encoder"),
+            "transformers.models.dinov2.modeling_dinov2.Dinov2Encoder",
+        );
+        Model {
+            embeddings: Embeddings::new(tracer, place.path("embeddings"), config),
+            layers: (0..config.layers)
+                .map(|layer| Layer::new(tracer, encoder.path(&format!("layer.{layer}")), config))
+                .collect(),
+            layernorm: LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps),
+            encoder,
+            place,
+        }
+    }
+
+    fn forward(&self, pixel_values: &Tensor) -> Tensor {
+        let tracer = pixel_values.tracer();
+        tracer.within(&self.place, || {
+            let embedding_output = self.embeddings.forward(pixel_values);
+            let encoder_outputs = tracer.within(&self.encoder, || {
+                let mut hidden_states = embedding_output.clone();
+                for layer in &self.layers {
+                    hidden_states = layer.forward(&hidden_states);
+                }
+                hidden_states
+            });
+            let sequence_output = self.layernorm.forward(&encoder_outputs);
+            let pooled_output = (&sequence_output).select(1, 0);
+            sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
+        })
+    }
+}

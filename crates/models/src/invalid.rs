@@ -1,0 +1,148 @@
+//! What is wrong with a request, for the person who wrote it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::words::{self, Word};
+use crate::bounded::shorten;
+
+/// Up to this many known words are listed where none is near the one found.
+pub const MOST_LISTED: usize = 20;
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct Invalid {
+    /// Where in the request, as a JSON pointer; empty for the whole of it.
+    pub pointer: String,
+    /// The value found there, as JSON, when it is short enough to repeat.
+    pub value: Option<String>,
+    /// A clause that says what is wrong, with the value in it.
+    pub problem: String,
+    /// The known word most like the one found.
+    pub nearest: Option<String>,
+}
+
+impl Invalid {
+    /// A problem at a place.
+    pub fn at(pointer: impl Into<String>, problem: impl Into<String>) -> Invalid {
+        Invalid {
+            pointer: pointer.into(),
+            value: None,
+            problem: problem.into(),
+            nearest: None,
+        }
+    }
+
+    /// A word that is not one of those known: `what` names its kind, such as "precision".
+    pub fn unknown<'k>(
+        pointer: impl Into<String>,
+        what: &str,
+        word: &str,
+        known: impl IntoIterator<Item = &'k str>,
+    ) -> Invalid {
+        let known: Vec<&str> = known.into_iter().collect();
+        let (nearest, instead) = match words::word(what, word) {
+            Some(Word::Is(meant)) if known.contains(&meant) => (Some(meant), None),
+            Some(Word::Is(_)) => (None, None),
+            Some(Word::Other(instead)) => (None, Some(instead)),
+            None => (nearest(word, known.iter().copied()), None),
+        };
+        let mut problem = format!("unknown {what} {:?}", shorten(word));
+        if nearest.is_none() && known.len() <= MOST_LISTED {
+            problem = format!("{problem}; known are {}", known.join(", "));
+        }
+        if let Some(instead) = instead {
+            problem = format!("{problem}; {instead}");
+        }
+        Invalid {
+            pointer: pointer.into(),
+            value: Some(format!("{:?}", shorten(word))),
+            problem,
+            nearest: nearest.map(str::to_owned),
+        }
+    }
+
+    /// The same problem with the word that a value which is no word stands for, such as `true`.
+    #[must_use]
+    pub fn or_word(self, what: &str, value: &serde_json::Value) -> Invalid {
+        let meant = match value {
+            serde_json::Value::Bool(_) | serde_json::Value::Number(_) => {
+                words::word(what, &value.to_string())
+            }
+            _ => None,
+        };
+        match meant {
+            Some(Word::Is(word)) => Invalid {
+                nearest: Some(word.to_owned()),
+                ..self
+            },
+            Some(Word::Other(_)) | None => self,
+        }
+    }
+
+    /// The same problem with the value that caused it.
+    #[must_use]
+    pub fn with_value(mut self, value: &serde_json::Value) -> Invalid {
+        self.value = Some(shorten(&value.to_string()));
+        self
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.pointer.is_empty() {
+            write!(f, "at {}: ", self.pointer)?;
+        }
+        f.write_str(&self.problem)?;
+        match &self.nearest {
+            Some(nearest) => write!(f, "; did you mean {nearest:?}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The word of `known` most like `word`, when one is alike.
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let word = shorten(word).to_lowercase();
+    known
+        .into_iter()
+        .map(|known| {
+            (
+                strsim::normalized_damerau_levenshtein(&word, &known.to_lowercase()),
+                known,
+            )
+        })
+        .filter(|(score, _)| *score >= 0.5)
+        // The first of equals, so that the order in which words are listed decides.
+        .fold(None, |best: Option<(f64, &str)>, next| match best {
+            Some(best) if best.0 >= next.0 => Some(best),
+            _ => Some(next),
+        })
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_is_answered_with_the_word_meant() {
+        let invalid = Invalid::unknown(
+            "/training/precision",
+            "precision",
+            "fp61",
+            ["fp32", "amp_fp16", "bf16", "fp16"],
+        );
+
+        assert_eq!(
+            invalid.to_string(),
+            "at /training/precision: unknown precision \"fp61\"; did you mean \"fp16\"?"
+        );
+    }
+
+    #[test]
+    fn a_word_like_no_other_is_answered_without_a_guess() {
+        assert_eq!(nearest("zzz", ["resnet18", "resnet50"]), None);
+    }
+}

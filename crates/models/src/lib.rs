@@ -1,0 +1,36 @@
+//! From a description of a model to a forward graph, and how the fields of a document are read and refused. It knows `batchfit-torch`, and
+//! no card.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | [`exported`] | graphs that `torch.export` wrote |
+//! | [`presets`] | torchvision's models and some of transformers', by name |
+//! | [`huggingface`] | transformers' models by their `config.json` |
+//! | [`layers`] | a list of layers |
+//! | `nn`, `tracing` | the modules and the tracer that presets, configs and layers are built with |
+//! | `generation`, `lengths` | what is asked of a model's inputs |
+//! | `fields`, `invalid`, `words` | reading fields, saying what is wrong with them, and what others call them |
+
+pub mod exported;
+mod fields;
+mod generation;
+pub mod huggingface;
+mod invalid;
+pub mod layers;
+mod lengths;
+mod nn;
+pub mod presets;
+mod tracing;
+mod words;
+
+/// The PyTorch whose behaviour is predicted.
+pub const PYTORCH: &str = "2.11";
+
+pub use fields::{Fields, LARGEST, choice, whole, wrong};
+pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
+pub use invalid::{Invalid, nearest};
+pub use lengths::{Counted, Length, LengthOf, Lengths};
+pub use words::{REQUEST_FIELDS, TRAINING_FIELDS};
+
+use batchfit_step::{Globs, bounded, program, shape};
+use batchfit_torch::{aten, compile, graph, ops};

@@ -1,0 +1,242 @@
+//! `torchvision/ops/misc.py` and `stochastic_depth.py`
+
+use super::layers::{Activation, Module, Plain, Sequential, adaptive_pool, relu};
+use crate::shape::DType;
+use crate::tracing::{
+    Argument, BatchNorm, Conv, Dropout, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
+};
+
+/// What `nn.BatchNorm2d` is called with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Norm {
+    pub(super) momentum: f64,
+    pub(super) eps: f64,
+}
+
+impl Norm {
+    /// PyTorch's.
+    pub(super) const DEFAULT: Norm = Norm {
+        momentum: 0.1,
+        eps: 1e-5,
+    };
+
+    /// Those of the networks that were searched for in TensorFlow.
+    pub(super) const MOBILE: Norm = Norm {
+        momentum: 0.01,
+        eps: 0.001,
+    };
+
+    pub(super) fn make(self, tracer: &Tracer, path: String, channels: u64) -> BatchNorm {
+        BatchNorm::new(tracer, path, channels, self.momentum, self.eps)
+    }
+}
+
+/// `Conv2dNormActivation`: a convolution with half its kernel as padding, a normalization and an activation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvNorm {
+    channels: [u64; 2],
+    kernel: u64,
+    stride: u64,
+    groups: u64,
+    dilation: u64,
+    norm: Option<Norm>,
+    activation: Option<Activation>,
+}
+
+impl ConvNorm {
+    /// With a kernel of 3 x 3 and a ReLU in place.
+    pub(super) const fn new(inputs: u64, outputs: u64) -> ConvNorm {
+        ConvNorm {
+            channels: [inputs, outputs],
+            kernel: 3,
+            stride: 1,
+            groups: 1,
+            dilation: 1,
+            norm: Some(Norm::DEFAULT),
+            activation: Some(relu),
+        }
+    }
+
+    pub(super) const fn kernel(self, kernel: u64) -> ConvNorm {
+        ConvNorm { kernel, ..self }
+    }
+
+    pub(super) const fn stride(self, stride: u64) -> ConvNorm {
+        ConvNorm { stride, ..self }
+    }
+
+    pub(super) const fn groups(self, groups: u64) -> ConvNorm {
+        ConvNorm { groups, ..self }
+    }
+
+    pub(super) const fn dilation(self, dilation: u64) -> ConvNorm {
+        ConvNorm { dilation, ..self }
+    }
+
+    pub(super) const fn norm(self, norm: Norm) -> ConvNorm {
+        ConvNorm {
+            norm: Some(norm),
+            ..self
+        }
+    }
+
+    /// With a bias in place of a normalization.
+    pub(super) const fn without_norm(self) -> ConvNorm {
+        ConvNorm { norm: None, ..self }
+    }
+
+    pub(super) const fn activation(self, activation: Activation) -> ConvNorm {
+        ConvNorm {
+            activation: Some(activation),
+            ..self
+        }
+    }
+
+    pub(super) const fn without_activation(self) -> ConvNorm {
+        ConvNorm {
+            activation: None,
+            ..self
+        }
+    }
+
+    pub(super) fn make(self, tracer: &Tracer, path: String) -> Sequential {
+        let class = "torchvision.ops.misc.Conv2dNormActivation";
+        let mut layers = Sequential::of_class(path, class);
+        let bias = self.norm.is_none();
+        let kernel = [self.kernel; 2];
+        let conv = Conv::new(
+            tracer,
+            layers.next(),
+            self.channels,
+            &kernel,
+            self.groups,
+            bias,
+        );
+        let padding = (self.kernel - 1) / 2 * self.dilation;
+        layers.push(
+            conv.stride(self.stride)
+                .padding(padding)
+                .dilation(self.dilation),
+        );
+        if let Some(norm) = self.norm {
+            layers.push(norm.make(tracer, layers.next(), self.channels[1]));
+        }
+        if let Some(activation) = self.activation {
+            layers.push(activation(layers.next()));
+        }
+        layers
+    }
+}
+
+/// `SqueezeExcitation`.
+pub(super) struct SqueezeExcitation {
+    place: Place,
+    avgpool: Plain,
+    fc1: Conv,
+    fc2: Conv,
+    activation: Plain,
+    scale_activation: Plain,
+}
+
+impl SqueezeExcitation {
+    pub(super) fn new(
+        tracer: &Tracer,
+        path: String,
+        [input, squeeze]: [u64; 2],
+        [activation, scale_activation]: [Activation; 2],
+    ) -> SqueezeExcitation {
+        let place = Place::new(path, "torchvision.ops.misc.SqueezeExcitation");
+        let conv = |name, channels| Conv::new(tracer, place.path(name), channels, &[1, 1], 1, true);
+        SqueezeExcitation {
+            avgpool: adaptive_pool(place.path("avgpool"), 1),
+            fc1: conv("fc1", [input, squeeze]),
+            fc2: conv("fc2", [squeeze, input]),
+            activation: activation(place.path("activation")),
+            scale_activation: scale_activation(place.path("scale_activation")),
+            place,
+        }
+    }
+
+    fn scale(&self, input: &Tensor) -> Tensor {
+        let mut scale = self.avgpool.forward(input);
+        scale = self.fc1.forward(&scale);
+        scale = self.activation.forward(&scale);
+        scale = self.fc2.forward(&scale);
+        self.scale_activation.forward(&scale)
+    }
+}
+
+impl Module for SqueezeExcitation {
+    fn forward(&self, input: &Tensor) -> Tensor {
+        input.tracer().within(&self.place, || {
+            let scale = self.scale(input);
+            (&scale).mul(input)
+        })
+    }
+}
+
+/// `StochasticDepth(p, "row")`.
+pub(super) struct StochasticDepth {
+    place: Place,
+    p: f64,
+}
+
+impl StochasticDepth {
+    pub(super) fn new(path: String, p: f64) -> StochasticDepth {
+        StochasticDepth {
+            place: Place::new(path, "torchvision.ops.stochastic_depth.StochasticDepth"),
+            p,
+        }
+    }
+}
+
+impl Module for StochasticDepth {
+    fn forward(&self, input: &Tensor) -> Tensor {
+        if self.p == 0.0 {
+            return input.clone();
+        }
+        let tracer = input.tracer();
+        tracer.within(&self.place, || {
+            let survival_rate = 1.0 - self.p;
+            let mut size = vec![Size::from(input.size(0))];
+            size.resize(input.shape().len(), Size::from(1));
+            let noise = empty(&tracer, &size, input.dtype().dtype);
+            noise.change_in_place(
+                "aten.bernoulli_.float",
+                &[("p", Argument::Float(survival_rate))],
+            );
+            if survival_rate > 0.0 {
+                let rate = [("other", Argument::Float(survival_rate))];
+                noise.change_in_place("aten.div_.Tensor", &rate);
+            }
+            input.mul(&noise)
+        })
+    }
+}
+
+/// `torch.empty(size, dtype=dtype)`
+fn empty(tracer: &Tracer, size: &[Size], dtype: DType) -> Tensor {
+    tracer.call(
+        "aten.empty.memory_format",
+        &[
+            ("size", Argument::Sizes(size.to_vec())),
+            ("dtype", Argument::DType(dtype)),
+        ],
+    )
+}
+
+/// `MLP(width, [hidden, width], activation_layer=nn.GELU, inplace=None, dropout=0.0)`, as a class made of it.
+pub(super) fn mlp(
+    tracer: &Tracer,
+    path: String,
+    class: &'static str,
+    [width, hidden]: [u64; 2],
+) -> Sequential {
+    let mut layers = Sequential::of_class(path, class);
+    layers.push(Linear::new(tracer, layers.next(), [width, hidden], true));
+    layers.push(super::layers::gelu(layers.next()));
+    layers.push(Dropout::new(layers.next(), 0.0));
+    layers.push(Linear::new(tracer, layers.next(), [hidden, width], true));
+    layers.push(Dropout::new(layers.next(), 0.0));
+    layers
+}

@@ -1,0 +1,192 @@
+//! `torchvision/models/densenet.py`
+
+use crate::graph::{Graph, GraphError};
+use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
+use crate::presets::layers::{
+    Module, Plain, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool,
+    relu, relu_in_place,
+};
+use crate::tracing::{BatchNorm, Conv, Linear, Place, Tensor, Tracer};
+
+/// torchvision's `DenseNets`.
+pub(in crate::presets) const PRESETS: &[Entry] = &[
+    entry(
+        "densenet121",
+        "torchvision's DenseNet-121",
+        7_978_856,
+        AT_224,
+        |sizes| build(sizes, 32, [6, 12, 24, 16], 64),
+    ),
+    entry(
+        "densenet161",
+        "torchvision's DenseNet-161",
+        28_681_000,
+        AT_224,
+        |sizes| build(sizes, 48, [6, 12, 36, 24], 96),
+    ),
+    entry(
+        "densenet169",
+        "torchvision's DenseNet-169",
+        14_149_480,
+        AT_224,
+        |sizes| build(sizes, 32, [6, 12, 32, 32], 64),
+    ),
+    entry(
+        "densenet201",
+        "torchvision's DenseNet-201",
+        20_013_928,
+        AT_224,
+        |sizes| build(sizes, 32, [6, 12, 48, 32], 64),
+    ),
+];
+
+/// How many times wider than its result a layer's bottleneck is.
+const BOTTLENECK: u64 = 4;
+
+fn build(
+    sizes: &Sizes,
+    growth_rate: u64,
+    blocks: [u64; 4],
+    init_features: u64,
+) -> Result<Graph, GraphError> {
+    classifier(sizes, "torchvision.models.densenet.DenseNet", |tracer| {
+        let mut features = Sequential::new("features".into());
+        let first = [sizes.channels, init_features];
+        let conv0 = Conv::new(tracer, features.at("conv0"), first, &[7, 7], 1, false);
+        features.push(conv0.stride(2).padding(3));
+        features.push(batch_norm(tracer, features.at("norm0"), init_features));
+        features.push(relu(features.at("relu0")));
+        features.push(max_pool(features.at("pool0"), Pooling::new(3, 2, 1)));
+        let mut width = init_features;
+        for (number, layers) in (1..).zip(blocks) {
+            let path = features.at(&format!("denseblock{number}"));
+            features.push(DenseBlock::new(tracer, path, layers, width, growth_rate));
+            width += layers * growth_rate;
+            if number < blocks.len() {
+                let path = features.at(&format!("transition{number}"));
+                features.push(transition(tracer, path, width));
+                width /= 2;
+            }
+        }
+        features.push(batch_norm(tracer, features.at("norm5"), width));
+        DenseNet {
+            features,
+            classifier: Linear::new(tracer, "classifier", [width, sizes.classes], true),
+        }
+    })
+}
+
+/// `DenseNet`.
+struct DenseNet {
+    features: Sequential,
+    classifier: Linear,
+}
+
+impl Module for DenseNet {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let features = self.features.forward(x);
+        let mut out = relu_in_place(&features);
+        out = adaptive_average(&out, 1);
+        out = flat(&out);
+        out = self.classifier.forward(&out);
+        out.and_drop(features)
+    }
+}
+
+/// `_Transition`.
+fn transition(tracer: &Tracer, path: String, width: u64) -> Sequential {
+    let mut layers = Sequential::of_class(path, "torchvision.models.densenet._Transition");
+    layers.push(batch_norm(tracer, layers.at("norm"), width));
+    layers.push(relu(layers.at("relu")));
+    let channels = [width, width / 2];
+    let conv = Conv::new(tracer, layers.at("conv"), channels, &[1, 1], 1, false);
+    layers.push(conv);
+    layers.push(average_pool(layers.at("pool"), Pooling::new(2, 2, 0)));
+    layers
+}
+
+/// `_DenseBlock`.
+struct DenseBlock {
+    place: Place,
+    layers: Vec<DenseLayer>,
+}
+
+impl DenseBlock {
+    fn new(tracer: &Tracer, path: String, layers: u64, width: u64, growth_rate: u64) -> DenseBlock {
+        let place = Place::new(path, "torchvision.models.densenet._DenseBlock");
+        let layer = |index: u64| {
+            let path = place.path(&format!("denselayer{}", index + 1));
+            DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
+        };
+        DenseBlock {
+            layers: (0..layers).map(layer).collect(),
+            place,
+        }
+    }
+}
+
+impl Module for DenseBlock {
+    fn forward(&self, init_features: &Tensor) -> Tensor {
+        let tracer = init_features.tracer();
+        tracer.within(&self.place, || {
+            let mut features = vec![init_features.clone()];
+            let mut last = None;
+            for layer in &self.layers {
+                let new_features = layer.forward(&tracer, &features);
+                features.push(new_features.clone());
+                last = Some(new_features);
+            }
+            let all: Vec<&Tensor> = features.iter().collect();
+            let made = tracer.cat_of(&all, 1);
+            features.into_iter().rev().for_each(drop);
+            made.and_drop(last)
+        })
+    }
+}
+
+/// `_DenseLayer`.
+struct DenseLayer {
+    place: Place,
+    norm1: BatchNorm,
+    relu1: Plain,
+    conv1: Conv,
+    norm2: BatchNorm,
+    relu2: Plain,
+    conv2: Conv,
+}
+
+impl DenseLayer {
+    fn new(tracer: &Tracer, path: String, width: u64, growth_rate: u64) -> DenseLayer {
+        let place = Place::new(path, "torchvision.models.densenet._DenseLayer");
+        let narrow = BOTTLENECK * growth_rate;
+        let conv = |name, channels, kernel| {
+            Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
+        };
+        DenseLayer {
+            norm1: batch_norm(tracer, place.path("norm1"), width),
+            relu1: relu(place.path("relu1")),
+            conv1: conv("conv1", [width, narrow], 1),
+            norm2: batch_norm(tracer, place.path("norm2"), narrow),
+            relu2: relu(place.path("relu2")),
+            conv2: conv("conv2", [narrow, growth_rate], 3).padding(1),
+            place,
+        }
+    }
+
+    fn bn_function(&self, tracer: &Tracer, inputs: &[Tensor]) -> Tensor {
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let concated_features = tracer.cat_of(&inputs, 1);
+        let normal = self.norm1.forward(&concated_features);
+        let bottleneck_output = self.conv1.forward(self.relu1.on(normal));
+        bottleneck_output.and_drop(concated_features)
+    }
+
+    fn forward(&self, tracer: &Tracer, prev_features: &[Tensor]) -> Tensor {
+        tracer.within(&self.place, || {
+            let bottleneck_output = self.bn_function(tracer, prev_features);
+            let normal = self.norm2.forward(&bottleneck_output);
+            let new_features = self.conv2.forward(self.relu2.on(normal));
+            new_features.and_drop(bottleneck_output)
+        })
+    }
+}

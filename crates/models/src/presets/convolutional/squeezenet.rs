@@ -1,0 +1,159 @@
+//! `torchvision/models/squeezenet.py`
+
+use crate::graph::{Graph, GraphError};
+use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
+use crate::presets::layers::{
+    Module, Plain, Pooling, Sequential, adaptive_pool, flat, max_pool, relu,
+};
+use crate::tracing::{Conv, Dropout, Place, Tensor, Tracer};
+
+/// torchvision's `SqueezeNets`.
+pub(in crate::presets) const PRESETS: &[Entry] = &[
+    entry(
+        "squeezenet1_0",
+        "torchvision's SqueezeNet 1.0",
+        1_248_424,
+        AT_224,
+        |sizes| build(sizes, [96, 7], &V1_0),
+    ),
+    entry(
+        "squeezenet1_1",
+        "torchvision's SqueezeNet 1.1",
+        1_235_496,
+        AT_224,
+        |sizes| build(sizes, [64, 3], &V1_1),
+    ),
+];
+
+/// A module after the first convolution.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Pool,
+    /// Channels of the input, of what is squeezed, and of each of both results.
+    Fire(u64, u64, u64),
+}
+
+const V1_0: [Part; 11] = [
+    Part::Pool,
+    Part::Fire(96, 16, 64),
+    Part::Fire(128, 16, 64),
+    Part::Fire(128, 32, 128),
+    Part::Pool,
+    Part::Fire(256, 32, 128),
+    Part::Fire(256, 48, 192),
+    Part::Fire(384, 48, 192),
+    Part::Fire(384, 64, 256),
+    Part::Pool,
+    Part::Fire(512, 64, 256),
+];
+
+const V1_1: [Part; 11] = [
+    Part::Pool,
+    Part::Fire(64, 16, 64),
+    Part::Fire(128, 16, 64),
+    Part::Pool,
+    Part::Fire(128, 32, 128),
+    Part::Fire(256, 32, 128),
+    Part::Pool,
+    Part::Fire(256, 48, 192),
+    Part::Fire(384, 48, 192),
+    Part::Fire(384, 64, 256),
+    Part::Fire(512, 64, 256),
+];
+
+fn build(
+    sizes: &Sizes,
+    [width, kernel]: [u64; 2],
+    parts: &[Part; 11],
+) -> Result<Graph, GraphError> {
+    classifier(
+        sizes,
+        "torchvision.models.squeezenet.SqueezeNet",
+        |tracer| {
+            let mut features = Sequential::new("features".into());
+            let first = conv(tracer, features.next(), [sizes.channels, width], kernel);
+            features.push(first.stride(2));
+            features.push(relu(features.next()));
+            for part in parts {
+                match *part {
+                    Part::Pool => {
+                        features.push(max_pool(features.next(), Pooling::new(3, 2, 0).ceil()));
+                    }
+                    Part::Fire(inputs, squeezed, expanded) => {
+                        let sizes = [inputs, squeezed, expanded];
+                        features.push(Fire::new(tracer, features.next(), sizes));
+                    }
+                }
+            }
+            let mut classifier = Sequential::new("classifier".into());
+            let last = conv(tracer, classifier.at("1"), [512, sizes.classes], 1);
+            classifier.push(Dropout::new(classifier.next(), 0.5));
+            classifier.push(last);
+            classifier.push(relu(classifier.next()));
+            classifier.push(adaptive_pool(classifier.next(), 1));
+            SqueezeNet {
+                features,
+                classifier,
+            }
+        },
+    )
+}
+
+/// `SqueezeNet`.
+struct SqueezeNet {
+    features: Sequential,
+    classifier: Sequential,
+}
+
+impl Module for SqueezeNet {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let mut x = self.features.forward(x);
+        x = self.classifier.forward(&x);
+        flat(&x)
+    }
+}
+
+/// `Fire`.
+struct Fire {
+    place: Place,
+    squeeze: Conv,
+    squeeze_activation: Plain,
+    expand1x1: Conv,
+    expand1x1_activation: Plain,
+    expand3x3: Conv,
+    expand3x3_activation: Plain,
+}
+
+impl Fire {
+    fn new(tracer: &Tracer, path: String, [inputs, squeezed, expanded]: [u64; 3]) -> Fire {
+        let place = Place::new(path, "torchvision.models.squeezenet.Fire");
+        let expand = |name, kernel| conv(tracer, place.path(name), [squeezed, expanded], kernel);
+        Fire {
+            squeeze: conv(tracer, place.path("squeeze"), [inputs, squeezed], 1),
+            squeeze_activation: relu(place.path("squeeze_activation")),
+            expand1x1: expand("expand1x1", 1),
+            expand1x1_activation: relu(place.path("expand1x1_activation")),
+            expand3x3: expand("expand3x3", 3).padding(1),
+            expand3x3_activation: relu(place.path("expand3x3_activation")),
+            place,
+        }
+    }
+}
+
+impl Module for Fire {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let tracer = x.tracer();
+        tracer.within(&self.place, || {
+            let x = self.squeeze_activation.on(self.squeeze.forward(x));
+            let expanded = [
+                self.expand1x1_activation.on(self.expand1x1.forward(&x)),
+                self.expand3x3_activation.on(self.expand3x3.forward(&x)),
+            ];
+            tracer.cat(expanded, 1)
+        })
+    }
+}
+
+fn conv(tracer: &Tracer, path: String, channels: [u64; 2], kernel: u64) -> Conv {
+    Conv::new(tracer, path, channels, &[kernel; 2], 1, true)
+}

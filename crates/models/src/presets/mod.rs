@@ -1,0 +1,222 @@
+//! Well-known models by name, with the few sizes that people change.
+//!
+//! Each is its Python code, line by line, traced by [`super::tracing`]. The exporter's graphs of some lie in
+//! `tests/golden/presets`; a test compares the step programs of both. torchvision 0.26.
+//!
+//! Models are as torchvision makes them without weights. Default image sizes of classifiers are the crops that its weights
+//! are evaluated with, those of segmenters the crops that its reference scripts train with.
+
+mod blocks;
+mod convolutional;
+mod entry;
+mod layers;
+mod segmenters;
+mod transformers;
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::huggingface::{self, HuggingFaceModel, Run, hub};
+use super::invalid::Invalid;
+use super::{Generation, Length, LengthOf};
+use crate::graph::Graph;
+use entry::{Entry, Sizes};
+
+/// A model known by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// The name in requests.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub summary: &'static str,
+    /// Elements of its parameters, without overrides.
+    pub parameters: u64,
+    /// What a request may change.
+    pub overrides: &'static [Override],
+}
+
+/// A size that a request may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Override {
+    /// The field in requests.
+    pub name: &'static str,
+    /// Its value without one; `None` where the request has to say it.
+    pub default: Option<u64>,
+    /// What it is.
+    pub summary: &'static str,
+}
+
+impl Preset {
+    /// The value of a field that a request leaves out.
+    fn default(&self, field: &str) -> u64 {
+        let change = self.overrides.iter().find(|change| change.name == field);
+        change.and_then(|change| change.default).unwrap_or(1)
+    }
+}
+
+/// The families, in the order in which they are listed; smaller members first.
+const FAMILIES: &[&[Entry]] = &[
+    convolutional::resnet::PRESETS,
+    convolutional::vgg::VGG,
+    convolutional::mobilenet::PRESETS,
+    convolutional::efficientnet::PRESETS,
+    convolutional::convnext::PRESETS,
+    convolutional::densenet::PRESETS,
+    convolutional::regnet::PRESETS,
+    convolutional::shufflenet::PRESETS,
+    convolutional::mnasnet::PRESETS,
+    convolutional::squeezenet::PRESETS,
+    convolutional::vgg::ALEXNET,
+    convolutional::googlenet::PRESETS,
+    convolutional::inception::PRESETS,
+    transformers::vit::PRESETS,
+    transformers::swin::PRESETS,
+    transformers::maxvit::PRESETS,
+    segmenters::torchvision::PRESETS,
+    segmenters::unet::PRESETS,
+];
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    FAMILIES.iter().copied().flatten()
+}
+
+/// All presets, in the order in which they are listed: torchvision's, then those of the Hugging Face hub.
+pub fn presets() -> impl Iterator<Item = &'static Preset> {
+    entries().map(|entry| &entry.preset).chain(hub::presets())
+}
+
+/// The preset that a person means by this name: models of the hub without regard to case, the oldest also without their
+/// owners.
+pub fn preset(name: &str) -> Option<&'static Preset> {
+    let of_hub =
+        || hub::find(name).and_then(|model| hub::presets().find(|preset| preset.name == model.id));
+    let mut own = entries().map(|entry| &entry.preset);
+    own.find(|preset| preset.name == name).or_else(of_hub)
+}
+
+/// Whether a preset is a model of transformers.
+pub fn is_of_transformers(name: &str) -> bool {
+    hub::find(name).is_some()
+}
+
+/// A preset with its overrides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresetModel(Kind);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Torchvision(TorchvisionModel),
+    HuggingFace(Box<HuggingFaceModel>),
+}
+
+#[derive(Debug, Clone)]
+struct TorchvisionModel {
+    entry: &'static Entry,
+    sizes: Sizes,
+    pointer: String,
+}
+
+impl PartialEq for TorchvisionModel {
+    fn eq(&self, other: &TorchvisionModel) -> bool {
+        let key = |model: &TorchvisionModel| (model.entry.preset.name, model.sizes.clone());
+        key(self) == key(other)
+    }
+}
+
+/// What segmentation libraries call `num_classes`.
+const CLASSES: &str = "classes";
+
+/// Reads `{"preset": NAME, ...overrides}` at `pointer`.
+pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
+    let any = Fields::any(value, pointer, "the model")?;
+    let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
+    if let Some(model) = hub::find(name) {
+        let model = huggingface::parse_hub(model, value, pointer)?;
+        return Ok(PresetModel(Kind::HuggingFace(Box::new(model))));
+    }
+    let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
+        let known = presets().map(|preset| preset.name);
+        return Err(Invalid::unknown(any.at("preset"), "preset", name, known));
+    };
+    let preset = &entry.preset;
+    let mut known = vec!["preset"];
+    known.extend(preset.overrides.iter().map(|change| change.name));
+    known.push(CLASSES);
+    let fields = Fields::of(value, pointer, preset.name, &known)?;
+    let size = |field| -> Result<u64, Invalid> {
+        Ok(fields.size(field)?.unwrap_or(preset.default(field)))
+    };
+    let classes = match (fields.size("num_classes")?, fields.size(CLASSES)?) {
+        (Some(_), Some(_)) => {
+            let problem = "it is given as num_classes too; one of them is enough";
+            return Err(Invalid::at(fields.at(CLASSES), problem));
+        }
+        (None, Some(classes)) => classes,
+        (_, None) => size("num_classes")?,
+    };
+    let image = fields.pair("image_size", 1)?;
+    Ok(PresetModel(Kind::Torchvision(TorchvisionModel {
+        entry,
+        sizes: Sizes {
+            image: image.unwrap_or([preset.default("image_size"); 2]),
+            classes,
+            channels: size("in_channels")?,
+        },
+        pointer: pointer.to_owned(),
+    })))
+}
+
+impl PresetModel {
+    /// The model of transformers that it is, if it is one.
+    pub fn of_transformers(&self) -> Option<&HuggingFaceModel> {
+        match &self.0 {
+            Kind::HuggingFace(model) => Some(model),
+            Kind::Torchvision(_) => None,
+        }
+    }
+
+    /// The same with samples of this length; `None` where it has no such length.
+    pub fn at(&self, of: LengthOf, length: Length) -> Option<PresetModel> {
+        match (&self.0, of) {
+            (Kind::HuggingFace(model), _) => Some(PresetModel(Kind::HuggingFace(Box::new(
+                model.at(of, length),
+            )))),
+            (Kind::Torchvision(model), LengthOf::ImageSize) => {
+                Some(PresetModel(Kind::Torchvision(TorchvisionModel {
+                    sizes: Sizes {
+                        image: length.sides(),
+                        ..model.sizes.clone()
+                    },
+                    ..model.clone()
+                })))
+            }
+            (Kind::Torchvision(_), LengthOf::SeqLen) => None,
+        }
+    }
+
+    /// The same generating text; `None` where it is no model of text.
+    pub fn generating(&self, generation: &Generation) -> Option<Result<PresetModel, Invalid>> {
+        match &self.0 {
+            Kind::HuggingFace(model) => {
+                let model = model.generating(generation);
+                Some(model.map(|model| PresetModel(Kind::HuggingFace(Box::new(model)))))
+            }
+            Kind::Torchvision(_) => None,
+        }
+    }
+
+    /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
+    pub fn has_casts(&self) -> bool {
+        matches!(self.0, Kind::HuggingFace(_))
+    }
+}
+
+/// The forward pass of a preset, with the loss, and sentences for the answer.
+pub fn lower(model: &PresetModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
+    match &model.0 {
+        Kind::Torchvision(model) => (model.entry.build)(&model.sizes)
+            .map(|graph| (graph, Vec::new()))
+            .map_err(|error| Invalid::at(&model.pointer, error.to_string())),
+        Kind::HuggingFace(model) => huggingface::lower(model, run),
+    }
+}

@@ -1,0 +1,410 @@
+//! `torchvision/models/segmentation/`: `fcn.py`, `deeplabv3.py` and `lraspp.py`
+
+use crate::graph::{Graph, GraphError};
+use crate::presets::Override;
+use crate::presets::convolutional::{mobilenet, resnet};
+use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
+use crate::presets::layers::{
+    AnyModule, Module, Plain, Sequential, adaptive_pool, batch_norm, new_relu, relu, sigmoid,
+};
+use crate::shape::Extent;
+use crate::tracing::{Argument, Conv, Dropout, Place, Pointwise as _, Size, Tensor, Tracer};
+
+/// torchvision's segmenters.
+pub(in crate::presets) const PRESETS: &[Entry] = &[
+    entry(
+        "fcn_resnet50",
+        "torchvision's FCN on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
+        32_957_013,
+        AT_480,
+        |sizes| {
+            build(
+                sizes,
+                FCN,
+                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
+                fcn_head,
+            )
+        },
+    ),
+    entry(
+        "fcn_resnet101",
+        "torchvision's FCN on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
+        51_949_141,
+        AT_480,
+        |sizes| {
+            build(
+                sizes,
+                FCN,
+                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
+                fcn_head,
+            )
+        },
+    ),
+    entry(
+        "deeplabv3_resnet50",
+        "torchvision's DeepLabV3 on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
+        39_638_869,
+        AT_480,
+        |sizes| {
+            build(
+                sizes,
+                DEEPLAB,
+                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
+                deeplab_head,
+            )
+        },
+    ),
+    entry(
+        "deeplabv3_resnet101",
+        "torchvision's DeepLabV3 on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
+        58_630_997,
+        AT_480,
+        |sizes| {
+            build(
+                sizes,
+                DEEPLAB,
+                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
+                deeplab_head,
+            )
+        },
+    ),
+    entry(
+        "deeplabv3_mobilenet_v3_large",
+        "torchvision's DeepLabV3 on a dilated MobileNetV3, without auxiliary classifier; loss: cross entropy of each pixel",
+        11_025_477,
+        AT_480,
+        |sizes| {
+            build(
+                sizes,
+                DEEPLAB,
+                |tracer| mobilenet(tracer, sizes, &[16]),
+                deeplab_head,
+            )
+        },
+    ),
+    entry(
+        "lraspp_mobilenet_v3_large",
+        "torchvision's Lite R-ASPP on a dilated MobileNetV3; loss: cross entropy of each pixel",
+        3_221_538,
+        AT_480,
+        lraspp,
+    ),
+];
+
+/// The crops that torchvision trains segmenters with, and the classes of its weights.
+const AT_480: &[Override] = &image(480, 21);
+
+const FCN: &str = "torchvision.models.segmentation.fcn.FCN";
+const DEEPLAB: &str = "torchvision.models.segmentation.deeplabv3.DeepLabV3";
+
+/// `IntermediateLayerGetter`: modules one after the other, and after which of them their results are kept.
+struct Backbone {
+    place: Place,
+    modules: Vec<AnyModule>,
+    kept: &'static [usize],
+    /// Channels of the last result.
+    channels: u64,
+}
+
+fn backbone_place() -> Place {
+    Place::new(
+        "backbone",
+        "torchvision.models._utils.IntermediateLayerGetter",
+    )
+}
+
+fn resnet(tracer: &Tracer, sizes: &Sizes, layers: [u64; 4]) -> Backbone {
+    let place = backbone_place();
+    let shape = resnet::Shape::bottleneck(layers).dilated([false, true, true]);
+    Backbone {
+        modules: resnet::body(tracer, &place, sizes.channels, &shape),
+        place,
+        kept: &[7],
+        channels: 2048,
+    }
+}
+
+fn mobilenet(tracer: &Tracer, sizes: &Sizes, kept: &'static [usize]) -> Backbone {
+    let place = backbone_place();
+    Backbone {
+        modules: mobilenet::features(tracer, &place, sizes.channels, &mobilenet::large(2)),
+        place,
+        kept,
+        channels: 960,
+    }
+}
+
+impl Backbone {
+    fn forward(&self, x: &Tensor) -> Vec<Tensor> {
+        x.tracer().within(&self.place, || {
+            let mut x = x.clone();
+            let mut out = Vec::new();
+            for (index, module) in self.modules.iter().enumerate() {
+                x = module.forward(&x);
+                if self.kept.contains(&index) {
+                    out.push(x.clone());
+                }
+            }
+            out
+        })
+    }
+}
+
+/// A model with one result of its backbone and a head, made from channels and classes.
+fn build(
+    sizes: &Sizes,
+    class: &str,
+    backbone: impl FnOnce(&Tracer) -> Backbone,
+    head: fn(&Tracer, [u64; 2]) -> Sequential,
+) -> Result<Graph, GraphError> {
+    segmenter(sizes, class, |tracer| {
+        let backbone = backbone(tracer);
+        Simple {
+            classifier: head(tracer, [backbone.channels, sizes.classes]),
+            backbone,
+        }
+    })
+}
+
+/// `_SimpleSegmentationModel` without `aux_classifier`.
+struct Simple {
+    backbone: Backbone,
+    classifier: Sequential,
+}
+
+impl Module for Simple {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let input_shape = [x.size(2), x.size(3)];
+        let features = self.backbone.forward(x);
+        let Some(out) = features.last() else {
+            return x.clone();
+        };
+        let mut x = self.classifier.forward(out);
+        x = interpolate(&x, input_shape);
+        x.and_drop(features)
+    }
+}
+
+/// `F.interpolate(x, size=size, mode="bilinear", align_corners=False)`
+fn interpolate(x: &Tensor, size: [Extent; 2]) -> Tensor {
+    x.tracer().call(
+        "aten.upsample_bilinear2d.vec",
+        &[
+            ("input", Argument::Tensor(x)),
+            (
+                "output_size",
+                Argument::Sizes(size.map(Size::from).to_vec()),
+            ),
+            ("align_corners", Argument::Bool(false)),
+            ("scale_factors", Argument::None),
+        ],
+    )
+}
+
+/// Adds a convolution without bias and its normalization.
+fn conv_norm(tracer: &Tracer, layers: &mut Sequential, channels: [u64; 2], kernel: u64) {
+    dilated(tracer, layers, channels, kernel, 1);
+}
+
+fn dilated(tracer: &Tracer, layers: &mut Sequential, channels: [u64; 2], kernel: u64, by: u64) {
+    let conv = Conv::new(tracer, layers.next(), channels, &[kernel; 2], 1, false);
+    layers.push(conv.padding(kernel / 2 * by).dilation(by));
+    layers.push(batch_norm(tracer, layers.next(), channels[1]));
+}
+
+/// `FCNHead`.
+fn fcn_head(tracer: &Tracer, [channels, classes]: [u64; 2]) -> Sequential {
+    let class = "torchvision.models.segmentation.fcn.FCNHead";
+    let mut layers = Sequential::of_class("classifier".into(), class);
+    let inner = channels / 4;
+    conv_norm(tracer, &mut layers, [channels, inner], 3);
+    layers.push(new_relu(layers.next()));
+    layers.push(Dropout::new(layers.next(), 0.1));
+    layers.push(pixelwise(tracer, layers.next(), [inner, classes]));
+    layers
+}
+
+/// `nn.Conv2d(input, output, 1)`
+fn pixelwise(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
+    Conv::new(tracer, path, channels, &[1, 1], 1, true)
+}
+
+/// `DeepLabHead`.
+fn deeplab_head(tracer: &Tracer, [channels, classes]: [u64; 2]) -> Sequential {
+    let class = "torchvision.models.segmentation.deeplabv3.DeepLabHead";
+    let mut layers = Sequential::of_class("classifier".into(), class);
+    layers.push(Aspp::new(tracer, layers.next(), channels));
+    conv_norm(tracer, &mut layers, [ASPP, ASPP], 3);
+    layers.push(new_relu(layers.next()));
+    layers.push(pixelwise(tracer, layers.next(), [ASPP, classes]));
+    layers
+}
+
+/// Channels of each of its branches, and of its result.
+const ASPP: u64 = 256;
+
+/// `ASPP`.
+struct Aspp {
+    place: Place,
+    convs: Vec<AnyModule>,
+    project: Sequential,
+}
+
+impl Aspp {
+    fn new(tracer: &Tracer, path: String, channels: u64) -> Aspp {
+        let place = Place::new(path, "torchvision.models.segmentation.deeplabv3.ASPP");
+        let at = |index: usize| place.path(&format!("convs.{index}"));
+        let mut first = Sequential::new(at(0));
+        conv_norm(tracer, &mut first, [channels, ASPP], 1);
+        first.push(new_relu(first.next()));
+        let mut convs: Vec<AnyModule> = vec![Box::new(first)];
+        for rate in [12, 24, 36] {
+            let class = "torchvision.models.segmentation.deeplabv3.ASPPConv";
+            let mut conv = Sequential::of_class(at(convs.len()), class);
+            dilated(tracer, &mut conv, [channels, ASPP], 3, rate);
+            conv.push(new_relu(conv.next()));
+            convs.push(Box::new(conv));
+        }
+        convs.push(Box::new(AsppPooling::new(
+            tracer,
+            at(convs.len()),
+            channels,
+        )));
+        let mut project = Sequential::new(place.path("project"));
+        conv_norm(tracer, &mut project, [5 * ASPP, ASPP], 1);
+        project.push(new_relu(project.next()));
+        project.push(Dropout::new(project.next(), 0.5));
+        Aspp {
+            place,
+            convs,
+            project,
+        }
+    }
+}
+
+impl Module for Aspp {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let tracer = x.tracer();
+        tracer.within(&self.place, || {
+            let results: Vec<Tensor> = self.convs.iter().map(|conv| conv.forward(x)).collect();
+            let all: Vec<&Tensor> = results.iter().collect();
+            let res = tracer.cat_of(&all, 1);
+            let projected = self.project.forward(&res);
+            // Python lets go of a list's last item first.
+            results.into_iter().rev().for_each(drop);
+            projected.and_drop(res)
+        })
+    }
+}
+
+/// `ASPPPooling`.
+struct AsppPooling {
+    place: Place,
+    modules: Vec<AnyModule>,
+}
+
+impl AsppPooling {
+    fn new(tracer: &Tracer, path: String, channels: u64) -> AsppPooling {
+        let class = "torchvision.models.segmentation.deeplabv3.ASPPPooling";
+        let place = Place::new(path, class);
+        let conv = Conv::new(tracer, place.path("1"), [channels, ASPP], &[1, 1], 1, false);
+        AsppPooling {
+            modules: vec![
+                Box::new(adaptive_pool(place.path("0"), 1)),
+                Box::new(conv),
+                Box::new(batch_norm(tracer, place.path("2"), ASPP)),
+                Box::new(new_relu(place.path("3"))),
+            ],
+            place,
+        }
+    }
+}
+
+impl Module for AsppPooling {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let size = [x.size(2), x.size(3)];
+            let mut x = x.clone();
+            for module in &self.modules {
+                x = module.forward(&x);
+            }
+            interpolate(&x, size)
+        })
+    }
+}
+
+fn lraspp(sizes: &Sizes) -> Result<Graph, GraphError> {
+    segmenter(
+        sizes,
+        "torchvision.models.segmentation.lraspp.LRASPP",
+        |tracer| Lraspp {
+            backbone: mobilenet(tracer, sizes, &[4, 16]),
+            classifier: LrasppHead::new(tracer, [40, 960, sizes.classes]),
+        },
+    )
+}
+
+/// `LRASPP`.
+struct Lraspp {
+    backbone: Backbone,
+    classifier: LrasppHead,
+}
+
+impl Module for Lraspp {
+    fn forward(&self, input: &Tensor) -> Tensor {
+        let features = self.backbone.forward(input);
+        let [low, high] = features.as_slice() else {
+            return input.clone();
+        };
+        let mut out = self.classifier.forward(low, high);
+        out = interpolate(&out, [input.size(2), input.size(3)]);
+        out.and_drop(features)
+    }
+}
+
+/// `LRASPPHead`.
+struct LrasppHead {
+    place: Place,
+    cbr: Sequential,
+    scale: Sequential,
+    low_classifier: Conv,
+    high_classifier: Conv,
+}
+
+impl LrasppHead {
+    fn new(tracer: &Tracer, [low, high, classes]: [u64; 3]) -> LrasppHead {
+        let inter = 128;
+        let class = "torchvision.models.segmentation.lraspp.LRASPPHead";
+        let place = Place::new("classifier", class);
+        let mut cbr = Sequential::new(place.path("cbr"));
+        conv_norm(tracer, &mut cbr, [high, inter], 1);
+        cbr.push(relu(cbr.next()));
+        let mut scale = Sequential::new(place.path("scale"));
+        scale.push(adaptive_pool(scale.next(), 1));
+        let conv = Conv::new(tracer, scale.next(), [high, inter], &[1, 1], 1, false);
+        scale.push(conv);
+        let gate: Plain = sigmoid(scale.next());
+        scale.push(gate);
+        LrasppHead {
+            cbr,
+            scale,
+            low_classifier: pixelwise(tracer, place.path("low_classifier"), [low, classes]),
+            high_classifier: pixelwise(tracer, place.path("high_classifier"), [inter, classes]),
+            place,
+        }
+    }
+
+    fn forward(&self, low: &Tensor, high: &Tensor) -> Tensor {
+        low.tracer().within(&self.place, || {
+            let mut x = self.cbr.forward(high);
+            let s = self.scale.forward(high);
+            x = (&x).mul(&s);
+            x = interpolate(&x, [low.size(2), low.size(3)]);
+            let classes = self
+                .low_classifier
+                .forward(low)
+                .add(self.high_classifier.forward(&x));
+            classes.and_drop((x, s))
+        })
+    }
+}

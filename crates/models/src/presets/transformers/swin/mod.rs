@@ -1,0 +1,298 @@
+//! `torchvision/models/swin_transformer.py`
+
+mod attention;
+
+use crate::graph::{Graph, GraphError};
+use crate::presets::blocks::{StochasticDepth, mlp};
+use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
+use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, permute};
+use crate::tracing::{
+    Argument, Conv, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tensors, Tracer,
+};
+use attention::ShiftedWindowAttention;
+
+/// torchvision's Swin transformers.
+pub(in crate::presets) const PRESETS: &[Entry] = &[
+    entry(
+        "swin_t",
+        "torchvision's Swin, tiny",
+        28_288_354,
+        AT_224,
+        |sizes| build(sizes, Version::First, 96, 6, 0.2),
+    ),
+    entry(
+        "swin_s",
+        "torchvision's Swin, small",
+        49_606_258,
+        AT_224,
+        |sizes| build(sizes, Version::First, 96, 18, 0.3),
+    ),
+    entry(
+        "swin_b",
+        "torchvision's Swin, base",
+        87_768_224,
+        AT_224,
+        |sizes| build(sizes, Version::First, 128, 18, 0.5),
+    ),
+    entry(
+        "swin_v2_t",
+        "torchvision's Swin V2, tiny",
+        28_351_570,
+        const { &image(256, 1000) },
+        |sizes| build(sizes, Version::Second, 96, 6, 0.2),
+    ),
+    entry(
+        "swin_v2_s",
+        "torchvision's Swin V2, small",
+        49_737_442,
+        const { &image(256, 1000) },
+        |sizes| build(sizes, Version::Second, 96, 18, 0.3),
+    ),
+    entry(
+        "swin_v2_b",
+        "torchvision's Swin V2, base",
+        87_930_848,
+        const { &image(256, 1000) },
+        |sizes| build(sizes, Version::Second, 128, 18, 0.5),
+    ),
+];
+
+/// Which of the two papers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    First,
+    Second,
+}
+
+impl Version {
+    /// Height and width of the windows.
+    const fn window(self) -> u64 {
+        match self {
+            Version::First => 7,
+            Version::Second => 8,
+        }
+    }
+}
+
+/// Channels of a head, in every stage.
+const HEAD: u64 = 32;
+const EPS: f64 = 1e-5;
+
+/// One with this many channels in its first stage and blocks in its third.
+fn build(
+    sizes: &Sizes,
+    version: Version,
+    width: u64,
+    third: u32,
+    stochastic_depth: f64,
+) -> Result<Graph, GraphError> {
+    let class = "torchvision.models.swin_transformer.SwinTransformer";
+    classifier(sizes, class, |tracer| {
+        let mut features = Sequential::new("features".into());
+        let mut stem = Sequential::new(features.next());
+        let channels = [sizes.channels, width];
+        stem.push(Conv::new(tracer, stem.next(), channels, &[4, 4], 1, true).stride(4));
+        stem.push(permute(stem.next(), [0, 2, 3, 1]));
+        stem.push(LayerNorm::new(tracer, stem.next(), width, EPS));
+        features.push(stem);
+        let depths = [2, 2, third, 2];
+        let total: u32 = depths.iter().sum();
+        let mut made = 0;
+        let mut dim = width;
+        for (index, depth) in depths.into_iter().enumerate() {
+            let mut stage = Sequential::new(features.next());
+            for layer in 0..depth {
+                let p = stochastic_depth * f64::from(made) / f64::from(total - 1);
+                let is_shifted = layer % 2 == 1;
+                stage.push(Block::new(
+                    tracer,
+                    stage.next(),
+                    version,
+                    dim,
+                    is_shifted,
+                    p,
+                ));
+                made += 1;
+            }
+            features.push(stage);
+            if index + 1 < depths.len() {
+                features.push(PatchMerging::new(tracer, features.next(), version, dim));
+                dim *= 2;
+            }
+        }
+        SwinTransformer {
+            features,
+            norm: LayerNorm::new(tracer, "norm".into(), dim, EPS),
+            permute: permute("permute".into(), [0, 3, 1, 2]),
+            avgpool: adaptive_pool("avgpool".into(), 1),
+            flatten: flatten("flatten".into()),
+            head: Linear::new(tracer, "head", [dim, sizes.classes], true),
+        }
+    })
+}
+
+/// `SwinTransformer`.
+struct SwinTransformer {
+    features: Sequential,
+    norm: LayerNorm,
+    permute: Plain,
+    avgpool: Plain,
+    flatten: Plain,
+    head: Linear,
+}
+
+impl Module for SwinTransformer {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let mut x = self.features.forward(x);
+        x = self.norm.forward(&x);
+        x = self.permute.forward(&x);
+        x = self.avgpool.forward(&x);
+        x = self.flatten.forward(&x);
+        self.head.forward(&x)
+    }
+}
+
+/// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
+struct Block {
+    place: Place,
+    version: Version,
+    norm1: LayerNorm,
+    attn: ShiftedWindowAttention,
+    stochastic_depth: StochasticDepth,
+    norm2: LayerNorm,
+    mlp: Sequential,
+}
+
+impl Block {
+    fn new(
+        tracer: &Tracer,
+        path: String,
+        version: Version,
+        dim: u64,
+        is_shifted: bool,
+        p: f64,
+    ) -> Block {
+        let class = match version {
+            Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
+            Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
+        };
+        let place = Place::new(path, class);
+        let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
+        let mlp_class = "torchvision.ops.misc.MLP";
+        Block {
+            version,
+            norm1: norm("norm1"),
+            attn: ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted),
+            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
+            norm2: norm("norm2"),
+            mlp: mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]),
+            place,
+        }
+    }
+
+    fn first(&self, x: &Tensor) -> Tensor {
+        let x = x.add(
+            self.stochastic_depth
+                .on(self.attn.on(Module::forward(&self.norm1, x))),
+        );
+        let changed = self
+            .stochastic_depth
+            .on(self.mlp.on(Module::forward(&self.norm2, &x)));
+        (&x).add(changed)
+    }
+
+    fn second(&self, x: &Tensor) -> Tensor {
+        let x = x.add(
+            self.stochastic_depth
+                .on(self.norm1.on(self.attn.forward(x))),
+        );
+        let changed = self
+            .stochastic_depth
+            .on(self.norm2.on(self.mlp.forward(&x)));
+        (&x).add(changed)
+    }
+}
+
+impl Module for Block {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || match self.version {
+            Version::First => self.first(x),
+            Version::Second => self.second(x),
+        })
+    }
+}
+
+/// `PatchMerging` and `PatchMergingV2`.
+struct PatchMerging {
+    place: Place,
+    version: Version,
+    reduction: Linear,
+    norm: LayerNorm,
+}
+
+impl PatchMerging {
+    fn new(tracer: &Tracer, path: String, version: Version, dim: u64) -> PatchMerging {
+        let (class, width) = match version {
+            Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
+            Version::Second => (
+                "torchvision.models.swin_transformer.PatchMergingV2",
+                2 * dim,
+            ),
+        };
+        let place = Place::new(path, class);
+        PatchMerging {
+            version,
+            reduction: Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false),
+            norm: LayerNorm::new(tracer, place.path("norm"), width, EPS),
+            place,
+        }
+    }
+}
+
+impl Module for PatchMerging {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut x = patch_merging_pad(x);
+            match self.version {
+                Version::First => {
+                    x = self.norm.forward(&x);
+                    self.reduction.forward(&x)
+                }
+                Version::Second => {
+                    x = self.reduction.forward(&x);
+                    self.norm.forward(&x)
+                }
+            }
+        })
+    }
+}
+
+/// `_patch_merging_pad`.
+fn patch_merging_pad(x: &Tensor) -> Tensor {
+    let odd = |dim| (x.length(dim) % 2).cast_signed();
+    let x = pad(x, odd(2), odd(1));
+    let corner = |row, column| every_second(every_second(&x, 1, row), 2, column);
+    let corners = [corner(0, 0), corner(1, 0), corner(0, 1), corner(1, 1)];
+    let corners_ref: Vec<&Tensor> = corners.iter().collect();
+    let made = x.tracer().cat_of(&corners_ref, -1);
+    made.and_drop((x, corners))
+}
+
+/// `x[start::2]` along a dimension.
+fn every_second(x: impl Tensors, dim: i64, start: i64) -> Tensor {
+    x.apply(
+        "aten.slice.Tensor",
+        &[
+            ("dim", Argument::Int(dim)),
+            ("start", Argument::Int(start)),
+            ("end", Argument::Int(i64::MAX)),
+            ("step", Argument::Int(2)),
+        ],
+    )
+}
+
+/// `F.pad(x, (0, 0, 0, right, 0, bottom))`
+fn pad(x: &Tensor, right: i64, bottom: i64) -> Tensor {
+    let pad = vec![0, 0, 0, right, 0, bottom];
+    x.apply("aten.pad.default", &[("pad", Argument::Ints(pad))])
+}

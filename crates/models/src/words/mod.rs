@@ -1,0 +1,151 @@
+//! Words of others for what a request calls differently, and members that are in the wrong place.
+//!
+//! People come from Hugging Face, Lightning and PyTorch itself. They are told the word and the place that
+//! they want, and never guessed for: a request says what it means in its own words alone.
+
+mod names;
+mod values;
+
+use serde_json::Value;
+
+use super::invalid::{Invalid, MOST_LISTED, nearest};
+use crate::bounded::shorten;
+use names::{Meaning, NAMES, Place};
+pub use names::{REQUEST_FIELDS, TRAINING_FIELDS};
+pub(super) use values::Word;
+
+/// Longest value, in characters of JSON, that is repeated in an example.
+const LONGEST_VALUE: usize = 40;
+/// Words this much alike are taken for one another across objects; in one object less is needed.
+const ALIKE: f64 = 0.8;
+
+/// One spelling of a word: small letters, with underscores between its parts.
+fn normal(word: &str) -> String {
+    let mut out = String::new();
+    let mut before_is_small = false;
+    for c in shorten(word).trim().chars() {
+        if c.is_uppercase() && before_is_small {
+            out.push('_');
+        }
+        before_is_small = c.is_lowercase() || c.is_ascii_digit();
+        match c {
+            '-' | ' ' | '.' => out.push('_'),
+            c => out.extend(c.to_lowercase()),
+        }
+    }
+    out
+}
+
+/// What is wrong with the field `key` of the object at `pointer`, which `what` names: it has only the `known` ones.
+pub(super) fn unknown_field(
+    pointer: &str,
+    at: &str,
+    (key, value): (&str, Option<&Value>),
+    what: &str,
+    known: &[&str],
+) -> Invalid {
+    let shown = shorten(key);
+    let normal = normal(key);
+    let said = |rest: String| Invalid {
+        value: Some(format!("{shown:?}")),
+        ..Invalid::at(at, format!("{what} has no field {shown:?}{rest}"))
+    };
+    let did_you_mean = |word: &str| Invalid {
+        nearest: Some(word.to_owned()),
+        ..said(String::new())
+    };
+    let here = Place::at(pointer);
+    let is_known = |word: &str| known.contains(&word);
+    if is_known(&normal) {
+        return did_you_mean(&normal);
+    }
+    let belongs = |place: Place, example: String| {
+        if Some(place) == here {
+            said(format!("; write {example}"))
+        } else {
+            said(format!("; {}", place.wrapping(&example)))
+        }
+    };
+    if here.is_some() {
+        let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
+        match meaning.map(|(_, meaning)| meaning) {
+            Some(Meaning::Field(place, field)) if Some(*place) == here => {
+                if is_known(field) && values::meant(field, value) == value.cloned() {
+                    return did_you_mean(field);
+                }
+                if is_known(field) {
+                    return belongs(*place, example(field, value));
+                }
+            }
+            Some(Meaning::Field(place, field)) => return belongs(*place, example(field, value)),
+            Some(Meaning::Switch(place, on, off)) => {
+                let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
+                return belongs(*place, (if is_off { off } else { on }).to_string());
+            }
+            Some(Meaning::Advice(advice)) => return said(format!("; {advice}")),
+            None => {}
+        }
+        let elsewhere = Place::ALL.into_iter().filter(|place| Some(*place) != here);
+        for place in elsewhere.clone() {
+            if let Some(field) = place.fields().find(|field| *field == normal) {
+                return belongs(place, example(field, value));
+            }
+        }
+        if let Some(near) = nearest(&normal, known.iter().copied()) {
+            return did_you_mean(near);
+        }
+        let alike =
+            |field: &&'static str| strsim::normalized_damerau_levenshtein(&normal, field) >= ALIKE;
+        for place in elsewhere {
+            if let Some(field) = place.fields().find(alike) {
+                return belongs(place, example(field, value));
+            }
+        }
+    }
+    match nearest(key, known.iter().copied()) {
+        Some(near) => did_you_mean(near),
+        None if known.len() <= MOST_LISTED => said(format!("; known are {}", known.join(", "))),
+        None => said(String::new()),
+    }
+}
+
+/// A field as it would be written, with the value in the words of a request.
+fn example(field: &str, value: Option<&Value>) -> String {
+    let value = values::meant(field, value).unwrap_or(Value::Null);
+    let json = match &value {
+        Value::Null => "...".to_owned(),
+        other => other.to_string(),
+    };
+    if json.chars().count() > LONGEST_VALUE {
+        return format!("\"{field}\": ...");
+    }
+    format!("\"{field}\": {json}")
+}
+
+/// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
+pub(super) fn word(what: &str, word: &str) -> Option<Word> {
+    values::of(what, &normal(word))
+}
+
+/// Several problems of one object, in one sentence.
+pub(super) fn together(pointer: &str, what: &str, problems: &[Invalid], others: usize) -> Invalid {
+    let mut clauses: Vec<String> = Vec::new();
+    for problem in problems {
+        let without_place = Invalid {
+            pointer: String::new(),
+            ..problem.clone()
+        };
+        clauses.push(without_place.to_string());
+    }
+    if others > 0 {
+        clauses.push(format!("and {others} more"));
+    }
+    let count = problems.len() + others;
+    Invalid::at(
+        pointer,
+        format!("{count} fields of {what} are wrong: {}", clauses.join("; ")),
+    )
+}
+
+#[cfg(test)]
+mod tests;
