@@ -37,7 +37,7 @@ const VIRTUAL_GPU: &str = "crates/vgpu";
 const SHARED: [&str; 3] = [
     "crates/torch/src/ops/recurrent/sizes.rs",
     "crates/card/src/device/sim/workspaces/algorithms.rs",
-    "src/device/cuda/cudnn/absent/stream_k.rs",
+    "crates/cuda/src/cudnn/absent/stream_k.rs",
 ];
 
 fn main() -> io::Result<()> {

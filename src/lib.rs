@@ -22,7 +22,11 @@ pub use batchfit_torch::{aten, compile, graph, ops};
 
 use batchfit_step::bounded;
 
-pub mod device;
+/// What programs run on: simulated cards and real ones.
+pub mod device {
+    pub use batchfit_card::device::*;
+    pub use batchfit_cuda as cuda;
+}
 
 pub mod recorded;
 

@@ -478,7 +478,7 @@ def worker(number, workers, seconds, folder):
 
 
 def text(folder):
-    """The convolutions' workspaces in the format of src/device/cuda/cudnn/record.rs."""
+    """The convolutions' workspaces in the format of crates/cuda/src/cudnn/record.rs."""
     short = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
     jobs = collections.defaultdict(dict)
     for path in sorted(Path(folder).glob("part-*.jsonl.gz")):

@@ -6,7 +6,7 @@
 //!
 //! For convolutions `batchfit run` is asked first ([`convolution`]): it has what cuDNN answered on a real card. Where it has not, what cuDNN
 //! says without a device is mended where that is known to be wrong ([`refused`], [`stream_k`]; the evidence is in Notes [Without a device] and
-//! [Splits of a sum] of `src/device/cuda/cudnn/NOTES.md`). Calls of the older interface that need a handle are answered in [`recurrent`] and
+//! [Splits of a sum] of `crates/cuda/src/cudnn/NOTES.md`). Calls of the older interface that need a handle are answered in [`recurrent`] and
 //! [`legacy`]; handles are numbers.
 
 pub mod backend;

@@ -1,5 +1,5 @@
 //! Engines that cuDNN would rank first, and refuses without a device since they load what they run; and what each is given on a card that is
-//! there. Only cuDNN's log names them. See Note [Without a device] of `src/device/cuda/cudnn/NOTES.md`, from where the rules are.
+//! there. Only cuDNN's log names them. See Note [Without a device] of `crates/cuda/src/cudnn/NOTES.md`, from where the rules are.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;

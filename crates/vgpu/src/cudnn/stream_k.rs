@@ -1,5 +1,5 @@
 //! What a kernel keeps that splits sums over multiprocessors: without a device cuDNN counts 18 multiprocessors, whatever it is told. See Note
-//! [Splits of a sum] of `src/device/cuda/cudnn/NOTES.md`.
+//! [Splits of a sum] of `crates/cuda/src/cudnn/NOTES.md`.
 
 use self::rule::{Kernel, Processor, WORKSPACE};
 use super::convolution::{Convolution, Operation, Type as DType};
@@ -8,7 +8,7 @@ use crate::config::Card;
 
 // The rule of the simulator, in its own format.
 #[rustfmt::skip]
-#[path = "../../../../src/device/cuda/cudnn/absent/stream_k.rs"]
+#[path = "../../../cuda/src/cudnn/absent/stream_k.rs"]
 mod rule;
 
 /// What a plan of a configuration is given on a card of compute capability 9.0; `None` of engines that split nothing. On 8.x and 12.0 none of

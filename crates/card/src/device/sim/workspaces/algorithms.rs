@@ -1,5 +1,5 @@
 //! What cuDNN keeps for algorithms that transform images, and for engines that are refused where there is no device. Found beside plans recorded
-//! on an H100; `src/device/cuda/cudnn/NOTES.md` says how.
+//! on an H100; `crates/cuda/src/cudnn/NOTES.md` says how.
 //!
 //! The virtual GPU (`crates/vgpu`) compiles this file too, so it needs nothing but what its parent names.
 
