@@ -19,6 +19,7 @@
 pub use batchfit_card::{alloc, probe, replay, timing};
 pub use batchfit_fit::{model, recorded, search};
 pub use batchfit_step::{program, shape, units};
+pub use batchfit_store as store;
 pub use batchfit_torch::{aten, compile, graph, ops};
 
 use batchfit_step::bounded;
@@ -32,8 +33,6 @@ pub mod device {
 pub mod worker;
 
 pub mod virtual_gpu;
-
-pub mod store;
 
 pub mod jobs;
 
