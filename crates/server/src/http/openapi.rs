@@ -13,7 +13,7 @@ use utoipa::OpenApi;
 /// What the handlers cannot say: the purpose, and the order of things.
 #[derive(OpenApi)]
 #[openapi(
-    info(description = "Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the \
+    info(title = "batchfit", description = "Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the \
         batch you want. Errors are problem documents (RFC 9457); sizes are bytes; times are RFC 3339 in UTC; lists give \
         `items` and the cursor of the `next` page. Any request may get 421 when its `Host` is not known to the service, 403 \
         when a page of another origin sent it, and 503 when the service is busy or about to end. What is no request of HTTP \

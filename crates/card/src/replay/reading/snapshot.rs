@@ -280,6 +280,13 @@ impl<'p> Reader<'p, '_> {
                     return Err(RecordingError::at(format!("{}.state", place()), problem));
                 }
             };
+            if !(1..=size).contains(&requested.0) {
+                let problem = format!("{}; expected 1 to the block's {size} bytes", requested.0);
+                return Err(RecordingError::at(
+                    format!("{}.requested_size", place()),
+                    problem,
+                ));
+            }
             used.push(Used {
                 address: Address(address),
                 size: Bytes(size),
