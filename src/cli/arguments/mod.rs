@@ -3,6 +3,7 @@
 mod agents;
 mod answers;
 mod calibrate;
+mod fit;
 mod gpu;
 mod help;
 mod hints;
@@ -10,33 +11,31 @@ mod internal;
 mod question;
 mod recorder;
 mod search;
+mod serve;
 mod service;
 mod soak;
 mod virtual_gpu;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell;
-use serde_json::Value;
 
 use super::config;
-use crate::alloc::MemoryLimit;
-use crate::http::HostName;
-use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 pub(in crate::cli) use agents::{Agent, Agents, AgentsCommand, ServerFlags};
-pub(in crate::cli) use answers::{Earlier, ListAnswers, ListOutcomes, TellOutcome};
+pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
+pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Patience};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
+pub(in crate::cli) use serve::Serve;
 pub(in crate::cli) use service::{
     Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
 };
@@ -278,112 +277,6 @@ pub(in crate::cli) enum Command {
     Heuristics,
 }
 
-/// How an answer is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(in crate::cli) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// The document of `GET /v1/fits/{id}`.
-    Json,
-    /// Five lines for `eval` in a shell.
-    Env,
-    /// `TrainingArguments` of Hugging Face's Trainer.
-    Hf,
-    /// `SFTConfig` of TRL.
-    Trl,
-    /// Lightning's Trainer.
-    Lightning,
-    /// Hugging Face's accelerate.
-    Accelerate,
-    /// A loop in plain PyTorch.
-    Python,
-    /// A table for an issue or a wiki.
-    Markdown,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = help::FIT)]
-pub(in crate::cli) struct Fit {
-    #[command(flatten)]
-    pub(in crate::cli) question: Question,
-    #[command(flatten)]
-    pub(in crate::cli) cudnn: AskCudnn,
-    #[command(flatten)]
-    pub(in crate::cli) module: ModuleFlags,
-    /// Answer with the batch that lasts 1,000 steps, or steps=N,epoch=N.
-    #[arg(
-        long,
-        value_name = "NAME=N,..",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "",
-        help_heading = "Search"
-    )]
-    pub(in crate::cli) soak: Option<String>,
-    /// How many prompts `generate()` completes, or prompt=N,tokens=N.
-    #[arg(
-        long,
-        value_name = "NAME=X,..",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "",
-        help_heading = "Search"
-    )]
-    pub(in crate::cli) generation: Option<String>,
-    #[command(flatten)]
-    pub(in crate::cli) recorder: RecorderFlags,
-    #[command(flatten)]
-    pub(in crate::cli) output: Output,
-    #[command(flatten)]
-    pub(in crate::cli) earlier: Earlier,
-    #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
-    #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
-}
-
-/// How the answer to a fit is written.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Output")]
-pub(in crate::cli) struct Output {
-    /// text, json, env, hf, trl, lightning, accelerate, python or markdown.
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        hide_possible_values = true,
-        default_value = "text",
-        hide_default_value = true
-    )]
-    format: Format,
-    /// The same as --format json: the document of `GET /v1/fits/{id}` alone.
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
-    /// Show every probe and what was assumed.
-    #[arg(long, short)]
-    pub(in crate::cli) verbose: bool,
-    /// Show what the peak is made of, when it is, and which limit binds.
-    #[arg(long)]
-    pub(in crate::cli) why: bool,
-}
-
-impl Format {
-    /// How it is asked for.
-    pub(in crate::cli) fn flag(self) -> String {
-        let name = self.to_possible_value();
-        format!(
-            "--format {}",
-            name.map_or_else(String::new, |name| name.get_name().to_owned())
-        )
-    }
-}
-
-impl Output {
-    pub(in crate::cli) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
-    }
-}
-
 /// Where answers are kept.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
@@ -585,96 +478,4 @@ pub(in crate::cli) struct Doctor {
     /// Print one JSON document and nothing else.
     #[arg(long)]
     pub(in crate::cli) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = help::SERVE)]
-pub(in crate::cli) struct Serve {
-    /// A TOML file of settings, named as the flags are; flags and the environment go before it.
-    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
-    pub(in crate::cli) config: Option<PathBuf>,
-    /// Log a line for each request.
-    #[arg(long, env = "BATCHFIT_ACCESS_LOG", hide_env = true)]
-    pub(in crate::cli) access_log: bool,
-    /// Where to listen.
-    #[arg(
-        long,
-        env = "BATCHFIT_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:8080"
-    )]
-    pub(in crate::cli) listen: String,
-    /// A name or address under which clients know this server, beside localhost and where it listens; others are
-    /// refused, so that no web page can pass for it. May be given several times; the variable takes commas.
-    #[arg(
-        long = "allowed-host",
-        env = "BATCHFIT_ALLOWED_HOST",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    pub(in crate::cli) allowed_hosts: Vec<HostName>,
-    #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
-    #[command(flatten)]
-    pub(in crate::cli) uploads: UploadFlags,
-    #[command(flatten)]
-    pub(in crate::cli) work: WorkFlags,
-    #[command(flatten)]
-    pub(in crate::cli) keys: KeyFlags,
-    #[command(flatten)]
-    pub(in crate::cli) retention: RetentionFlags,
-    #[command(flatten)]
-    pub(in crate::cli) cudnn: AskCudnn,
-    #[command(flatten)]
-    pub(in crate::cli) recorder: RecorderFlags,
-    #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
-}
-
-/// What uploaded graphs and recordings may take.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Options")]
-pub(in crate::cli) struct UploadFlags {
-    /// How long an upload is kept to which nothing refers.
-    #[arg(
-        long,
-        env = "BATCHFIT_UPLOAD_EXPIRY",
-        value_name = "SECONDS",
-        hide_env = true,
-        default_value_t = 86_400,
-        value_parser = clap::value_parser!(u64).range(1..=LONGEST_EXPIRY_S)
-    )]
-    upload_expiry: u64,
-    /// What all uploads together may take, compressed: bytes or 4GiB.
-    #[arg(
-        long,
-        env = "BATCHFIT_UPLOAD_SPACE",
-        value_name = "BYTES",
-        hide_env = true,
-        default_value = "4GiB",
-        value_parser = bytes
-    )]
-    upload_space: u64,
-}
-
-/// Longest time that uploads can be kept unused: a hundred years.
-const LONGEST_EXPIRY_S: u64 = 100 * 366 * 86_400;
-
-/// A size such as `4GiB`, in bytes.
-fn bytes(text: &str) -> Result<u64, String> {
-    match crate::model::parse_size(&Value::from(text), "") {
-        Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
-        Ok(MemoryLimit::Fraction(_)) | Err(_) => {
-            Err("expected bytes, or a size such as 4GiB".to_owned())
-        }
-    }
-}
-
-impl UploadFlags {
-    pub(in crate::cli) fn limits(&self) -> UploadLimits {
-        UploadLimits {
-            bytes: self.upload_space,
-            expiry: Duration::from_secs(self.upload_expiry),
-        }
-    }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::search::seconds;
-use super::{AskCudnn, Kept, bytes, help};
+use super::serve::bytes;
+use super::{AskCudnn, Kept, help};
 use crate::virtual_gpu::MOST_GPUS;
 
 #[derive(Debug, Args)]

@@ -1,14 +1,16 @@
 //! Flags as members of a request.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::cards;
 use super::contents::Contents;
+use super::values::{
+    checkpointing, choices, decimal, items, number, plain, several, sides, size, thousands, truth,
+    whole, word,
+};
 use super::what::Source;
-use super::{cards, files};
-use crate::bounded::clause;
 use crate::cli::arguments::{Course, Question};
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
@@ -276,11 +278,6 @@ fn sharded(
     Ok(())
 }
 
-/// A truth value; what is none stays text, and is refused where requests are read.
-fn truth(text: &str) -> Value {
-    text.parse().map_or_else(|_| Value::from(text), Value::Bool)
-}
-
 /// The members of a flag such as `--soak=NAME=N,..`; nothing where nobody gives it.
 pub(in crate::cli) fn members(
     (flag, part): (&'static str, &'static str),
@@ -391,72 +388,19 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
     given.chain(others.into_iter().flatten()).collect()
 }
 
-/// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
-fn several(flag: &str, text: &str) -> Result<Option<Value>, Trouble> {
-    if Path::new(text)
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
-    {
-        let bytes = files::read_bytes(Path::new(text))?;
-        let lengths = serde_json::from_slice(&bytes);
-        return lengths.map(Some).map_err(|error| {
-            let problem = format!("{text} is not JSON: {}", clause(&error));
-            Trouble::flag(flag, problem)
-        });
-    }
-    // A sign in front is one of a number, which is then refused for what it is.
-    let is_list = items(flag, Some(text))?.len() > 1;
-    let is_several = is_list || text.contains(':') || text.trim_start_matches('-').contains('-');
-    Ok(is_several.then(|| Value::from(text)))
-}
-
-/// The parts of a list by commas.
-fn items<'t>(flag: &str, list: Option<&'t str>) -> Result<Vec<&'t str>, Trouble> {
-    let Some(list) = list else {
-        return Ok(Vec::new());
+/// A member of the model, by name.
+fn named(member: &str) -> Result<(&str, Value), Trouble> {
+    let refuse = |problem: String| Err(Trouble::flag("--with", problem));
+    let Some((name, value)) = member.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+        return refuse(format!(
+            "{member:?} is not of the form NAME=VALUE, such as num_classes=10"
+        ));
     };
-    let items: Vec<&str> = list.split(',').map(str::trim).collect();
-    match items.as_slice() {
-        [""] => Err(Trouble::flag(flag, "a value is missing")),
-        several if several.contains(&"") => {
-            let problem = format!(
-                "the list {list:?} has an empty place; write it without spaces and without a comma at its ends"
-            );
-            Err(Trouble::flag(flag, problem))
-        }
-        _ => Ok(items),
+    if WAYS.contains(&name) {
+        return refuse(format!("{name} is the model itself, which WHAT names"));
     }
-}
-
-/// One value, or a list of them.
-fn choices(
-    flag: &str,
-    list: Option<&str>,
-    read: impl Fn(&str) -> Value,
-) -> Result<Option<Value>, Trouble> {
-    let mut values: Vec<Value> = items(flag, list)?.into_iter().map(read).collect();
-    Ok(match values.len() {
-        0 => None,
-        1 => values.pop(),
-        _ => Some(Value::Array(values)),
-    })
-}
-
-fn word(text: &str) -> Value {
-    Value::from(text)
-}
-
-/// `none`, `per_block`, or the globs of `modules:`.
-fn checkpointing(text: &str) -> Value {
-    match text.strip_prefix("modules:") {
-        None => Value::from(text),
-        Some(globs) => serde_json::json!({ "modules": globs.split('+').collect::<Vec<_>>() }),
-    }
-}
-
-/// A whole number; what is none stays text, and is refused where requests are read.
-fn number(text: Option<&str>) -> Option<Value> {
-    text.map(whole)
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    Ok((name, value))
 }
 
 /// The length that is asked about where no flag says one.
@@ -479,78 +423,4 @@ pub(super) fn assumed_length(source: &Source, given: &[Given]) -> Option<Given> 
         &["model", "seq_len"],
         Value::from(tokens?),
     ))
-}
-
-/// With `8k` written out, which is 8,192 tokens.
-fn thousands(text: &str) -> String {
-    let separators = |of: char| ",-: ".contains(of);
-    let written_out = |part: &str| {
-        let number = part.trim_end_matches(separators);
-        let thousands: u64 = number.strip_suffix(['k', 'K'])?.parse().ok()?;
-        let tokens = thousands.checked_mul(1024)?;
-        Some(format!("{tokens}{}", &part[number.len()..]))
-    };
-    text.split_inclusive(separators)
-        .map(|part| written_out(part).unwrap_or_else(|| part.to_owned()))
-        .collect()
-}
-
-fn whole(text: &str) -> Value {
-    match text.trim().parse::<u64>() {
-        Ok(number) => Value::from(number),
-        Err(_) => Value::from(text),
-    }
-}
-
-/// A number or a truth value; what is none stays text.
-fn plain(text: &str) -> Value {
-    match (whole(text), decimal(text)) {
-        (Value::String(_), Value::String(_)) => truth(text.trim()),
-        (Value::String(_), number) | (number, _) => number,
-    }
-}
-
-fn decimal(text: &str) -> Value {
-    match text.trim().parse::<f64>() {
-        Ok(number) if number.is_finite() => Value::from(number),
-        // JSON has no such number: it stays the text that it is refused for.
-        Ok(_) | Err(_) => Value::from(text),
-    }
-}
-
-/// An amount of memory. A plain number below 1,024 is one of GiB, and whoever wrote it is told so.
-pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
-    let number: Result<f64, _> = text.trim().parse();
-    let is_fraction = |number: f64| number <= 1.0 && text.contains('.');
-    match number {
-        Ok(number) if (1.0..1024.0).contains(&number) && !is_fraction(number) => {
-            let gib = format!("{number}GiB");
-            output::note(&format!("{flag} {} is taken to be {gib}", text.trim()));
-            gib
-        }
-        Ok(_) | Err(_) => text.to_owned(),
-    }
-}
-
-/// One number for both sides, or height and width.
-fn sides(text: &str) -> Value {
-    match text.split_once(['x', 'X', '×']) {
-        None => whole(text),
-        Some((height, width)) => Value::Array(vec![whole(height), whole(width)]),
-    }
-}
-
-/// A member of the model, by name.
-fn named(member: &str) -> Result<(&str, Value), Trouble> {
-    let refuse = |problem: String| Err(Trouble::flag("--with", problem));
-    let Some((name, value)) = member.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-        return refuse(format!(
-            "{member:?} is not of the form NAME=VALUE, such as num_classes=10"
-        ));
-    };
-    if WAYS.contains(&name) {
-        return refuse(format!("{name} is the model itself, which WHAT names"));
-    }
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-    Ok((name, value))
 }

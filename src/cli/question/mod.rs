@@ -9,6 +9,7 @@ mod document;
 pub(super) mod files;
 mod flags;
 mod hub;
+mod values;
 mod what;
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
 use document::Files;
 use flags::Given;
-pub(super) use flags::{course, members, size};
+pub(super) use flags::{course, members};
+pub(super) use values::size;
 use what::Source;
 
 /// Flags whose absence an error can be about.

@@ -1,26 +1,28 @@
 //! Claims fits and has them answered.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod again;
+mod thread;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
-use super::document::{FitDocument, FitError, chance, json, recommendations};
+use super::document::{FitError, chance, json, recommendations};
 use super::events::News;
 use super::lanes::{of_any_size, yield_in};
-use super::queue::{Running, Shared, had_its_limit};
+use super::queue::{Running, Shared};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::bounded::unless;
-use crate::model::{
-    DeviceChoice, Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads,
-};
-use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time, question_of};
+use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
+use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
+
+use again::{answered_before, turn};
+pub(super) use thread::on_thread;
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -29,9 +31,6 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long a database that did not answer is left alone; at first, and at most.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
-
-/// The stack of a working thread: as large as that of the main thread, on which the command line works.
-const STACK: usize = 8 << 20;
 
 /// Claims fits until the server ends.
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -313,67 +312,6 @@ async fn answer(
     }
 }
 
-/// The server ends.
-struct ShutDown;
-
-/// The turn of one of those who ask the same at once, until it goes.
-struct Turn<'a>(&'a Shared, &'a str);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.answering.send_modify(|all| {
-            all.remove(self.1);
-        });
-    }
-}
-
-/// Waits while another fit is worked on that asks the same in other words, whose answer will be this one's.
-async fn turn<'a>(
-    shared: &'a Shared,
-    claimed: &'a Claimed,
-    request: &Request,
-) -> Result<Option<Turn<'a>>, ShutDown> {
-    if !may_be_told(request) {
-        return Ok(None);
-    }
-    let question = question_of(&claimed.fingerprint);
-    let mut others = shared.answering.subscribe();
-    while !shared
-        .answering
-        .send_if_modified(|all| all.insert(question.to_owned()))
-    {
-        tokio::select! {
-            _ = others.wait_for(|all| !all.contains(question)) => {}
-            () = shared.shutdown.cancelled() => return Err(ShutDown),
-        }
-    }
-    Ok(Some(Turn(shared, question)))
-}
-
-/// Whether nothing that the answer depends on can have changed since it was given.
-fn may_be_told(request: &Request) -> bool {
-    matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
-}
-
-/// The answer to the same question in other words, where nothing that it depends on can have changed. Whoever asks then is answered with
-/// their own document.
-async fn answered_before(
-    shared: &Shared,
-    claimed: &Claimed,
-    request: &Request,
-) -> Option<FitResult> {
-    if !may_be_told(request) {
-        return None;
-    }
-    let id = shared.db.finished_fit(&claimed.fingerprint).await.ok()??;
-    let fit = FitDocument::of(shared.db.fit(&id).await.ok()??, None);
-    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
-    if !is_simulated && !had_its_limit(request, &fit) {
-        return None;
-    }
-    serde_json::from_value(fit.result?).ok()
-}
-
 /// Waits until the fit has been worked on for longer than it may be, and says how long that is. Others who ask the same
 /// meanwhile may give it more time, which `ask` finds out.
 async fn overdue<F>(mut allowed: Option<i64>, ask: impl Fn() -> F) -> u64
@@ -500,49 +438,6 @@ async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(),
     let now = Time::from(Timestamp::now());
     persist(shared, id, || shared.db.fail(attempt, &error, now)).await?;
     Ok(())
-}
-
-/// Runs `work` on a thread of its own.
-///
-/// Not on the runtime's blocking pool: a runtime that ends waits for its blocking threads, and an
-/// engine stuck in a driver would keep the server from ending. The receiver owns the thread; when it is
-/// gone, nobody wants the answer, and the process may end under it.
-pub(super) async fn on_thread<T: Send + 'static>(
-    name: &str,
-    engine: Arc<dyn Engine>,
-    work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
-) -> Result<T, JobError> {
-    let (done, receiver) = oneshot::channel();
-    // What a thread or a worker of its logs says whose it is.
-    let span = tracing::Span::current();
-    let thread = std::thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(STACK)
-        .spawn(move || {
-            let outcome =
-                catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(engine.as_ref()))));
-            // Nobody listens when the server ends: see above.
-            let _ = done.send(outcome);
-        });
-    if let Err(error) = thread {
-        return Err(JobError::EnginePanicked {
-            message: format!("no thread could be started: {error}"),
-        });
-    }
-    match receiver.await.expect("the thread sends whatever happens") {
-        Ok(outcome) => Ok(outcome),
-        Err(panic) => {
-            let message = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no message");
-            tracing::error!("the engine panicked: {message}");
-            Err(JobError::EnginePanicked {
-                message: message.to_owned(),
-            })
-        }
-    }
 }
 
 #[cfg(test)]

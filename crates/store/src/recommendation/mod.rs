@@ -1,5 +1,6 @@
 //! The table of recommendations: what finished fits advise, in columns that can be filtered.
 
+mod columns;
 mod nearest;
 mod row;
 mod shelf;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::StoredRecommendation;
+use super::columns::Columns;
 use super::row::Word;
-use super::shelf::{Columns, FACETS, Facet};
+use super::shelf::{FACETS, Facet};
 use crate::{Db, StoreError};
 
 /// What is asked, as far as answers are told apart by it.

@@ -1,6 +1,7 @@
 //! The engine of this process.
 
 mod placed;
+mod ready;
 mod simulated;
 
 pub(super) use placed::is_of_kind;
@@ -15,18 +16,16 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::bounded::unless;
-use crate::device::Capability;
-use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD};
+use crate::device::sim::{self, Card, CardMemory};
 use crate::engine::card_name;
-use crate::model::{Invalid, Lowered, PYTORCH, Request, SearchMode, Workload};
+use crate::model::{Invalid, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
 use crate::units::Bytes;
 use crate::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::worker::{
-    Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand, WorkerError,
+    Deadlines, Gpu, Ready, RecorderCommand, Supervisor, WorkerCommand, WorkerError,
 };
 use crate::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
 
@@ -39,11 +38,13 @@ use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::prober::{Prober as _, StepTime};
-use super::probing::simulator::{Simulator, not_compiled};
+use super::probing::simulator::Simulator;
 use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::room::Room;
 use super::suggest;
 use placed::placed;
+use ready::{capability, compile_all, environment, unopened};
+pub(super) use ready::{is_to_be_recorded, lowered};
 use simulated::{of_generation, simulated, strategies};
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
@@ -511,71 +512,5 @@ impl FitEngine {
         report.notes.splice(0..0, setting.notes);
         report.assumptions = setting.assumptions;
         Ok(report)
-    }
-}
-
-/// Finds what is wrong with a request whose device is not here: that is told first.
-fn compile_all(
-    request: &Request,
-    workload: Workload,
-    cancel: &Arc<AtomicBool>,
-) -> Result<(), EngineError> {
-    let mut programs = Programs::simulated(workload, CARDS[0].capability);
-    for variant in &request.variants {
-        let compiled = programs.of_unless(cancel, variant);
-        compiled.map_err(|error| not_compiled(&error))?;
-    }
-    Ok(())
-}
-
-/// What is known of a GPU that no worker could open.
-fn unopened(gpu: Gpu) -> Ready {
-    Ready {
-        available_bytes: Bytes(gpu.free_bytes).saturating_sub(PROCESS_OVERHEAD).0,
-        used_by_others_bytes: Some(gpu.total_bytes.saturating_sub(gpu.free_bytes)),
-        cuda: None,
-        cudnn: None,
-        no_room: None,
-        gpu,
-    }
-}
-
-/// The request's graph, unless `cancel` becomes true while it is read.
-pub(super) fn lowered<'a>(
-    request: &'a Request,
-    cancel: &Arc<AtomicBool>,
-) -> Result<&'a Lowered, EngineError> {
-    let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
-    read.map_err(EngineError::Invalid)
-}
-
-/// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
-pub(super) fn is_to_be_recorded(
-    request: &Request,
-    cancel: &Arc<AtomicBool>,
-) -> Result<bool, EngineError> {
-    if request.search == SearchMode::Recorded {
-        return Ok(true);
-    }
-    Ok(lowered(request, cancel)?.not_understood.is_some())
-}
-
-fn capability(ready: &Ready) -> Capability {
-    Capability {
-        compute: ready.gpu.compute,
-        multiprocessors: ready.gpu.multiprocessors,
-        threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
-    }
-}
-
-fn environment(device: String, gpu: String) -> Environment {
-    Environment {
-        device,
-        gpu,
-        driver: None,
-        cuda: None,
-        cudnn: None,
-        batchfit: env!("CARGO_PKG_VERSION").to_owned(),
-        pytorch: PYTORCH.to_owned(),
     }
 }

@@ -1,0 +1,68 @@
+//! Fits that ask the same at once: one is worked on, the others are answered with what came of it.
+
+use crate::jobs::FitResult;
+use crate::jobs::document::FitDocument;
+use crate::jobs::queue::{Shared, had_its_limit};
+use crate::model::{DeviceChoice, Request};
+use crate::store::{Claimed, question_of};
+
+/// The server ends.
+pub(super) struct ShutDown;
+
+/// The turn of one of those who ask the same at once, until it goes.
+pub(super) struct Turn<'a>(&'a Shared, &'a str);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.answering.send_modify(|all| {
+            all.remove(self.1);
+        });
+    }
+}
+
+/// Waits while another fit is worked on that asks the same in other words, whose answer will be this one's.
+pub(super) async fn turn<'a>(
+    shared: &'a Shared,
+    claimed: &'a Claimed,
+    request: &Request,
+) -> Result<Option<Turn<'a>>, ShutDown> {
+    if !may_be_told(request) {
+        return Ok(None);
+    }
+    let question = question_of(&claimed.fingerprint);
+    let mut others = shared.answering.subscribe();
+    while !shared
+        .answering
+        .send_if_modified(|all| all.insert(question.to_owned()))
+    {
+        tokio::select! {
+            _ = others.wait_for(|all| !all.contains(question)) => {}
+            () = shared.shutdown.cancelled() => return Err(ShutDown),
+        }
+    }
+    Ok(Some(Turn(shared, question)))
+}
+
+/// Whether nothing that the answer depends on can have changed since it was given.
+fn may_be_told(request: &Request) -> bool {
+    matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
+}
+
+/// The answer to the same question in other words, where nothing that it depends on can have changed. Whoever asks then is answered with
+/// their own document.
+pub(super) async fn answered_before(
+    shared: &Shared,
+    claimed: &Claimed,
+    request: &Request,
+) -> Option<FitResult> {
+    if !may_be_told(request) {
+        return None;
+    }
+    let id = shared.db.finished_fit(&claimed.fingerprint).await.ok()??;
+    let fit = FitDocument::of(shared.db.fit(&id).await.ok()??, None);
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
+    if !is_simulated && !had_its_limit(request, &fit) {
+        return None;
+    }
+    serde_json::from_value(fit.result?).ok()
+}
