@@ -7,10 +7,10 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{is_13, launch, out, streams};
+use super::{is_13, launch, passed, streams};
 use crate::handle::{Handles, fresh};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check, out};
 
 /// A function of the host that a stream calls (`cudaHostFn_t`).
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
@@ -86,9 +86,7 @@ pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
 pub unsafe fn nodes_of(graph: u64, nodes: *const u64, count: usize) -> Result<Vec<u64>, Status> {
     let graphs = graphs();
     let graph = graphs.get(&graph).ok_or(INVALID_HANDLE)?;
-    if nodes.is_null() && count > 0 || count > graph.nodes.len() {
-        return Err(INVALID_VALUE);
-    }
+    check((!nodes.is_null() || count == 0) && count <= graph.nodes.len(), INVALID_VALUE)?;
     let list = (0..count).map(|index| nodes.add(index).read_unaligned());
     list.map(|node| if graph.nodes.contains_key(&node) { Ok(node) } else { Err(INVALID_VALUE) }).collect()
 }
@@ -126,9 +124,7 @@ fn release(object: u64, times: usize) -> Result<(), Status> {
 
 /// A list as CUDA gives it: without a place only how long it is; with one as much as there is room for, and the rest as zeros.
 unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Status> {
-    if count.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!count.is_null(), INVALID_VALUE)?;
     if to.is_null() {
         return out(count, found.len());
     }
@@ -140,17 +136,13 @@ unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Sta
 }
 
 unsafe fn add_to(to: *mut u64, graph: u64, nodes: *const u64, count: usize, call: Option<Call>) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     let before = nodes_of(graph, nodes, count)?;
     out(to, add(graph, before, call)?)
 }
 
 unsafe fn instantiate(to: *mut u64, graph: u64) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
     graph.keep_again();
     out(to, EXECUTABLES.insert(graph))
@@ -186,25 +178,21 @@ const MOST_CASES: c_uint = 1 << 10;
 
 runtime! {
     cudaGraphCreate(to: *mut u64, flags: c_uint) {
-        if to.is_null() || flags != 0 { Err(INVALID_VALUE) } else { out(to, create()) }
+        check(!to.is_null() && flags == 0, INVALID_VALUE)?;
+        out(to, create())
     }
     cudaGraphClone(to: *mut u64, graph: u64) {
-        if to.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!to.is_null(), INVALID_VALUE)?;
         let copy = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         copy.keep_again();
         let handle = fresh();
         graphs().insert(handle, copy);
         out(to, handle)
     }
-    cudaGraphDestroy(graph: u64) { if destroy(graph) { Ok(()) } else { Err(INVALID_HANDLE) } }
+    cudaGraphDestroy(graph: u64) { check(destroy(graph), INVALID_HANDLE) }
     cudaGraphInstantiate(to: *mut u64, graph: u64, _flags: u64) { instantiate(to, graph) }
-    cudaGraphInstantiateWithFlags(to: *mut u64, graph: u64, _flags: u64) { instantiate(to, graph) }
     cudaGraphInstantiateWithParams(to: *mut u64, graph: u64, parameters: *mut [u64; 4]) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         instantiate(to, graph)?;
         // `errNode_out` and `result_out`: none, and success.
         out(parameters.cast::<u64>().add(2), 0)?;
@@ -254,7 +242,7 @@ runtime! {
     cudaGraphNodeGetDependencies(node: u64, to: *mut u64, third: *mut u64, fourth: *mut usize) {
         let null = std::ptr::null_mut();
         let (edges, count) = if is_13() { (third, fourth) } else { (null, third.cast()) };
-        super::check(cudaGraphNodeGetDependencies_v2(node, to, edges, count))
+        passed(cudaGraphNodeGetDependencies_v2(node, to, edges, count))
     }
     cudaGraphNodeGetType(node: u64, to: *mut c_int) {
         // Of a node is known whether it calls the host (3); what it does else is not kept: empty (5).
@@ -269,9 +257,7 @@ runtime! {
     }
     cudaGraphDebugDotPrint(graph: u64, path: *const c_char, _flags: c_uint) {
         let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-        if path.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!path.is_null(), INVALID_VALUE)?;
         let mut text = String::from("digraph {\n");
         for (handle, node) in &graph.nodes {
             let _ = writeln!(text, "  \"{handle:x}\";");
@@ -283,25 +269,20 @@ runtime! {
     }
     cudaGraphAddEmptyNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize) { add_to(to, graph, nodes, count, None) }
     cudaGraphAddKernelNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize, parameters: *const c_void) {
-        if parameters.is_null() { Err(INVALID_VALUE) } else { add_to(to, graph, nodes, count, None) }
+        check(!parameters.is_null(), INVALID_VALUE)?;
+        add_to(to, graph, nodes, count, None)
     }
     cudaGraphAddHostNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize, parameters: *const HostNode) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         let HostNode { function, data } = parameters.read_unaligned();
         add_to(to, graph, nodes, count, Some((function.ok_or(INVALID_VALUE)?, data)))
     }
     cudaGraphAddNode_v2(to: *mut u64, graph: u64, nodes: *const u64, _edges: *const c_void, count: usize, parameters: *mut c_void) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         let parameters = parameters.cast::<ConditionalNode>();
         if parameters.cast::<c_int>().read_unaligned() == CONDITIONAL {
             let size = (&raw const (*parameters).size).read_unaligned();
-            if size == 0 || size > MOST_CASES {
-                return Err(INVALID_VALUE);
-            }
+            check((1..=MOST_CASES).contains(&size), INVALID_VALUE)?;
             // The list belongs to the node, which lives as long as the program lets it: it stays.
             let bodies: Box<[u64]> = (0..size).map(|_| create()).collect();
             (&raw mut (*parameters).graphs).write_unaligned(Box::leak(bodies).as_ptr());
@@ -311,10 +292,11 @@ runtime! {
     // 13's has a list of edges before the count.
     cudaGraphAddNode(to: *mut u64, graph: u64, nodes: *const u64, fourth: usize, fifth: usize, sixth: *mut c_void) {
         let (count, parameters) = if is_13() { (fifth, sixth) } else { (fourth, fifth as *mut c_void) };
-        super::check(cudaGraphAddNode_v2(to, graph, nodes, std::ptr::null(), count, parameters))
+        passed(cudaGraphAddNode_v2(to, graph, nodes, std::ptr::null(), count, parameters))
     }
     cudaGraphConditionalHandleCreate(to: *mut u64, graph: u64, _default: c_uint, _flags: c_uint) {
-        if graphs().contains_key(&graph) { out(to, fresh()) } else { Err(INVALID_HANDLE) }
+        check(graphs().contains_key(&graph), INVALID_HANDLE)?;
+        out(to, fresh())
     }
     cudaUserObjectCreate(to: *mut u64, data: *mut c_void, end: Option<HostFunction>, times: c_uint, flags: c_uint) {
         // `cudaUserObjectNoDestructorSync` is demanded.
@@ -343,5 +325,5 @@ runtime! {
 
 same! {
     cudaGraphLaunch_ptsz = cudaGraphLaunch, cudaGraphUpload_ptsz = cudaGraphUpload,
-    cudaGraphInstantiateWithParams_ptsz = cudaGraphInstantiateWithParams,
+    cudaGraphInstantiateWithFlags = cudaGraphInstantiate, cudaGraphInstantiateWithParams_ptsz = cudaGraphInstantiateWithParams,
 }

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::devices::device;
-use super::{capture, out, streams};
+use super::{capture, streams};
 use crate::handle::fresh;
 use crate::memory::{self, MOST_DEVICES, known};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status, check, out};
 
 /// What pieces are rounded to.
 const PIECE: u64 = 512;
 /// What a pool takes at least.
 const CHUNK: u64 = 32 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pool {
     device: usize,
     /// What it took of the device.
@@ -49,18 +49,7 @@ fn pools() -> MutexGuard<'static, BTreeMap<u64, Pool>> {
 
 impl Pool {
     fn of(device: usize) -> Self {
-        Pool {
-            device,
-            chunks: BTreeMap::new(),
-            free: BTreeMap::new(),
-            used: BTreeMap::new(),
-            reuse: [1; 3],
-            threshold: 0,
-            reserved: 0,
-            reserved_high: 0,
-            used_bytes: 0,
-            used_high: 0,
-        }
+        Pool { device, reuse: [1; 3], ..Pool::default() }
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64, Status> {
@@ -171,9 +160,7 @@ fn with<T>(pool: u64, act: impl FnOnce(&mut Pool) -> T) -> Result<T, Status> {
 }
 
 unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     streams::check(stream)?;
     let address = if bytes == 0 { Ok(0) } else { with(pool, |pool| pool.allocate(bytes as u64))? };
     out(to, *address.as_ref().unwrap_or(&0))?;
@@ -206,25 +193,20 @@ runtime! {
     cudaDeviceGetMemPool(to: *mut u64, number: c_int) { out(to, current(device(number)?)) }
     cudaDeviceSetMemPool(number: c_int, pool: u64) {
         let device = device(number)?;
-        if with(pool, |pool| pool.device)? != device {
-            return Err(INVALID_VALUE);
-        }
+        check(with(pool, |pool| pool.device)? == device, INVALID_VALUE)?;
         CURRENT[device].store(pool, Ordering::Release);
         Ok(())
     }
     // `cudaMemPoolProps`: the kind of memory and of handles, then the kind of place and its number.
     cudaMemPoolCreate(to: *mut u64, properties: *const [c_int; 4]) {
-        if to.is_null() || properties.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!to.is_null() && !properties.is_null(), INVALID_VALUE)?;
         let [_, _, place, number] = properties.read_unaligned();
         // `cudaMemLocationTypeDevice`
-        if place == 1 { out(to, create(device(number)?)) } else { Err(INVALID_VALUE) }
+        check(place == 1, INVALID_VALUE)?;
+        out(to, create(device(number)?))
     }
     cudaMemPoolDestroy(pool: u64) {
-        if DEFAULT.iter().any(|default| default.load(Ordering::Acquire) == pool) {
-            return Err(INVALID_VALUE);
-        }
+        check(DEFAULT.iter().all(|default| default.load(Ordering::Acquire) != pool), INVALID_VALUE)?;
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
         let mut gone = pools().remove(&pool).ok_or(INVALID_HANDLE)?;
         let used: Vec<u64> = gone.used.keys().copied().collect();
@@ -250,9 +232,7 @@ runtime! {
         if attribute <= 3 { out(to.cast(), value as c_int) } else { out(to.cast(), value) }
     }
     cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *const c_void) {
-        if value.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!value.is_null(), INVALID_VALUE)?;
         with(pool, |pool| {
             match attribute {
                 1..=3 => pool.reuse[attribute as usize - 1] = value.cast::<c_int>().read_unaligned(),
@@ -267,7 +247,7 @@ runtime! {
     }
     cudaMemPoolSetAccess(pool: u64, list: *const c_void, count: usize) {
         with(pool, |_| ())?;
-        if list.is_null() && count > 0 { Err(INVALID_VALUE) } else { Ok(()) }
+        check(!list.is_null() || count == 0, INVALID_VALUE)
     }
     // Every device reads and writes: `cudaMemAccessFlagsProtReadWrite`.
     cudaMemPoolGetAccess(to: *mut c_int, pool: u64, _place: *const c_void) {

@@ -6,9 +6,9 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::errors::INVALID_SYMBOL;
-use super::{memory, out};
+use super::memory;
 use crate::names::same;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check, out, out_if};
 
 #[derive(Debug, Clone, Copy)]
 struct Variable {
@@ -33,14 +33,16 @@ fn found(symbol: u64) -> Result<Variable, Status> {
         // SAFETY: not of size 0. It stays for as long as the process.
         variable.address = unsafe { alloc_zeroed(layout) } as u64;
     }
-    if variable.address == 0 { Err(INVALID_SYMBOL) } else { Ok(*variable) }
+    check(variable.address != 0, INVALID_SYMBOL)?;
+    Ok(*variable)
 }
 
 /// A piece of a variable.
 fn piece(symbol: u64, offset: usize, bytes: usize) -> Result<u64, Status> {
     let variable = found(symbol)?;
     let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
-    if end <= variable.bytes { Ok(variable.address + offset as u64) } else { Err(INVALID_VALUE) }
+    check(end <= variable.bytes, INVALID_VALUE)?;
+    Ok(variable.address + offset as u64)
 }
 
 /// More arguments say of what kind it is.
@@ -61,7 +63,7 @@ pub unsafe extern "C" fn __cudaRegisterManagedVar(
 ) {
     variables().insert(symbol as u64, Variable { bytes, address: 0 });
     if let Ok(variable) = found(symbol as u64) {
-        let _ = out(symbol, variable.address);
+        out_if(symbol, variable.address);
     }
 }
 
