@@ -514,7 +514,7 @@ def first_operator():
         values.batchfit_values_on_operator(None)
         # Compiled graphs and checkpoints compute with gradients off what has some.
         inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
-        module = modules["variable"](called[-1], "self")
+        module = modules["variable"](called[-1], "self", False)
         phases.began(getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
 
 
