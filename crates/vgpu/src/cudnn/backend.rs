@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::convolution::{Convolution, Operation, Said, Source, Tensor};
 use super::engine::{self, kind, name, of};
 use super::handle::check_handle;
-use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, lock, out, real, refused, stand_in, stream_k};
+use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, out, real, refused, stand_in, stream_k};
 use crate::config;
+use crate::handle::Lock;
 use crate::names::{functions, same};
 use crate::status::out_if;
 
@@ -41,10 +42,10 @@ pub(super) enum Kept {
     /// A convolution's stride, padding and dilation.
     Geometry([Vec<i64>; 3]),
     Operation(Operation, Said),
-    Graph(Arc<Mutex<Tried>>),
-    Heuristics(Option<Arc<Mutex<Tried>>>),
+    Graph(Arc<Lock<Tried>>),
+    Heuristics(Option<Arc<Lock<Tried>>>),
     /// The graph, and the place in the list of heuristics.
-    Configuration(Option<(Arc<Mutex<Tried>>, usize)>),
+    Configuration(Option<(Arc<Lock<Tried>>, usize)>),
     /// The configuration, and what the plan takes.
     Plan(Option<usize>, u64),
     /// Of stand-ins: the place in the list.
@@ -61,23 +62,19 @@ struct Entry {
     is_real: bool,
 }
 
-static DESCRIPTORS: Mutex<BTreeMap<usize, Entry>> = Mutex::new(BTreeMap::new());
+static DESCRIPTORS: Lock<BTreeMap<usize, Entry>> = Lock::new(BTreeMap::new());
 
 pub(super) fn kept(descriptor: usize) -> Option<Kept> {
-    lock(&DESCRIPTORS).get(&descriptor).map(|entry| entry.kept.clone())
+    DESCRIPTORS.lock().get(&descriptor).map(|entry| entry.kept.clone())
 }
 
 pub(super) fn keep(descriptor: usize, kept: Kept) -> bool {
-    let mut descriptors = lock(&DESCRIPTORS);
+    let mut descriptors = DESCRIPTORS.lock();
     descriptors.get_mut(&descriptor).map(|entry| entry.kept = kept).is_some()
 }
 
 fn entry(descriptor: Opaque) -> Result<Entry, Status> {
-    lock(&DESCRIPTORS).get(&(descriptor as usize)).cloned().ok_or(BAD_PARAM)
-}
-
-pub(super) fn locked(tried: &Mutex<Tried>) -> MutexGuard<'_, Tried> {
-    tried.lock().unwrap_or_else(PoisonError::into_inner)
+    DESCRIPTORS.lock().get(&(descriptor as usize)).cloned().ok_or(BAD_PARAM)
 }
 
 /// Copies what matters later.
@@ -92,7 +89,7 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
         (0..count).map(|at| values.cast::<i64>().add(at).read_unaligned()).collect()
     };
     let other = if kind == kind::DESCRIPTOR { values.cast::<usize>().read_unaligned() } else { 0 };
-    let mut descriptors = lock(&DESCRIPTORS);
+    let mut descriptors = DESCRIPTORS.lock();
     let referred = descriptors.get(&other).map(|entry| entry.kept.clone());
     let Some(entry) = descriptors.get_mut(&descriptor) else {
         return;
@@ -117,7 +114,7 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
                 Some(Kept::Operation(pass, operation)) if count == 1 => Convolution::of(pass, &operation),
                 _ => None,
             };
-            *tried = Arc::new(Mutex::new(Tried { convolution, ..Tried::default() }));
+            *tried = Arc::new(Lock::new(Tried { convolution, ..Tried::default() }));
         }
         (Kept::Heuristics(graph), name::HEURISTICS_GRAPH) => {
             if let Some(Kept::Graph(tried)) = referred {
@@ -130,10 +127,10 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
 }
 
 /// What a plan takes.
-fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>, is_real: bool) -> u64 {
+fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>, is_real: bool) -> u64 {
     let (mut convolution, mut near) = (None, None);
     if let Some((tried, place)) = place {
-        let mut tried = locked(&tried);
+        let mut tried = tried.lock();
         convolution = tried.convolution;
         // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
         if tried.built == 0 && tried.is_passed_over.iter().take(place).any(|passed| !passed) {
@@ -167,20 +164,20 @@ fn with_counters(asked: u64, near: Option<u64>) -> u64 {
 }
 
 /// Keeps which configurations were listed for a graph.
-fn remember(tried: &Arc<Mutex<Tried>>, configurations: &[usize]) {
-    let has_sizes = !locked(tried).sizes.is_empty();
+fn remember(tried: &Arc<Lock<Tried>>, configurations: &[usize]) {
+    let has_sizes = !tried.lock().sizes.is_empty();
     let passed = configurations.iter().map(|at| has_sizes && engine::converts_down(*at as Opaque));
     let passed: Vec<bool> = passed.collect();
     for (place, configuration) in configurations.iter().enumerate() {
         keep(*configuration, Kept::Configuration(Some((Arc::clone(tried), place))));
     }
-    locked(tried).is_passed_over = passed;
+    tried.lock().is_passed_over = passed;
 }
 
 /// Finds out what a graph's plans take, once.
-fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
+fn find_out(tried: &Arc<Lock<Tried>>, heuristics: Option<Opaque>) {
     let (known, convolution) = {
-        let tried = locked(tried);
+        let tried = tried.lock();
         (tried.is_known, tried.convolution)
     };
     if known {
@@ -202,7 +199,7 @@ fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
         sizes.splice(..sizes.len().min(1), [first]);
         is_near = false;
     }
-    let mut tried = locked(tried);
+    let mut tried = tried.lock();
     (tried.is_known, tried.sizes, tried.is_whole, tried.is_near) = (true, sizes, is_whole, is_near);
 }
 
@@ -239,12 +236,12 @@ functions! {
             of::PLAN => Kept::Plan(None, 0),
             _ => Kept::Other,
         };
-        lock(&DESCRIPTORS).insert(made as usize, Entry { kept, of: kind, is_real });
+        DESCRIPTORS.lock().insert(made as usize, Entry { kept, of: kind, is_real });
         out(to, made)
     }
     cudnnBackendDestroyDescriptor(descriptor: Opaque) {
         // What it refers to ends after the lock.
-        let entry = lock(&DESCRIPTORS).remove(&(descriptor as usize));
+        let entry = DESCRIPTORS.lock().remove(&(descriptor as usize));
         if entry.ok_or(BAD_PARAM)?.is_real { real!(cudnnBackendDestroyDescriptor(descriptor => Opaque)) } else { Ok(()) }
     }
     /// Clears a descriptor.

@@ -22,8 +22,8 @@ mod stream_k;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::handle::Lock;
 use crate::status::{self, check};
 use crate::{channel, libc};
 
@@ -41,10 +41,6 @@ pub const INTERNAL_ERROR: Status = 4000;
 
 /// The first version that answers without a device.
 const DEVICELESS: usize = 90_800;
-
-fn lock<T>(of: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
     status::out(to, value).map_err(|_| NULL_POINTER)
@@ -104,8 +100,8 @@ fn is_deviceless() -> bool {
 
 /// Says, once, that something has no real answer.
 fn unanswered(name: &'static str) {
-    static SAID: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if lock(&SAID).insert(name) {
+    static SAID: Lock<BTreeSet<&str>> = Lock::new(BTreeSet::new());
+    if SAID.lock().insert(name) {
         channel::say(&format!("unanswered\t{name}"));
     }
 }

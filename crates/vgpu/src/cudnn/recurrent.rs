@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_float, c_int, c_ulonglong, c_void};
-use std::sync::Mutex;
 
 use self::sizes::{Cell, Network, Sequence};
 use super::handle::check_handle;
-use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, lock, real};
+use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, real};
+use crate::handle::Lock;
 use crate::names::{functions, same};
 use crate::status::out_if;
 
@@ -24,7 +24,7 @@ struct Known {
     dropping: BTreeMap<usize, bool>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known { networks: BTreeMap::new(), sequences: BTreeMap::new(), dropping: BTreeMap::new() });
+static KNOWN: Lock<Known> = Lock::new(Known { networks: BTreeMap::new(), sequences: BTreeMap::new(), dropping: BTreeMap::new() });
 
 /// Bytes of an element of a `cudnnDataType_t`.
 fn width(dtype: c_int) -> i128 {
@@ -41,7 +41,7 @@ unsafe fn give_size(to: *mut usize, bytes: i128) {
 }
 
 fn network(descriptor: usize) -> Result<(Network, c_int), Status> {
-    lock(&KNOWN).networks.get(&descriptor).copied().ok_or(BAD_PARAM)
+    KNOWN.lock().networks.get(&descriptor).copied().ok_or(BAD_PARAM)
 }
 
 /// Describes a matrix, where the caller has a descriptor for it.
@@ -67,7 +67,7 @@ functions! {
         };
         let is_sound = input > 0 && hidden > 0 && layers > 0 && projection >= 0 && projection <= hidden;
         check(descriptor != 0 && is_sound && (0..=3).contains(&biases) && (0..=1).contains(&direction), BAD_PARAM)?;
-        let mut known = lock(&KNOWN);
+        let mut known = KNOWN.lock();
         let network = Network {
             cell,
             // None, of the input, both, of the hidden state.
@@ -91,13 +91,13 @@ functions! {
         check(steps > 0 && batch > 0 && features > 0, BAD_PARAM)?;
         let rows = (0..batch as usize).map(|at| i128::from(lengths.add(at).read_unaligned().clamp(0, steps))).sum();
         let sequence = Sequence { steps: i128::from(steps), batch: i128::from(batch), rows, is_packed: layout == 1 };
-        lock(&KNOWN).sequences.insert(descriptor, sequence);
+        KNOWN.lock().sequences.insert(descriptor, sequence);
         real!(cudnnSetRNNDataDescriptor(descriptor => usize, dtype => c_int, layout => c_int, steps => c_int, batch => c_int, features => c_int, lengths => *const c_int, fill => *mut c_void))
     }
     /// What is remembered of dropout: whether it drops anything.
     cudnnSetDropoutDescriptor(descriptor: usize, handle: u64, share: c_float, _states: Opaque, _bytes: usize, _seed: c_ulonglong) {
         check(descriptor != 0, NULL_POINTER)?;
-        lock(&KNOWN).dropping.insert(descriptor, share > 0.0);
+        KNOWN.lock().dropping.insert(descriptor, share > 0.0);
         check_handle(handle)
     }
     cudnnGetRNNWeightSpaceSize(handle: u64, descriptor: usize, bytes: *mut usize) {
@@ -135,7 +135,7 @@ functions! {
     }
     cudnnGetRNNTempSpaceSizes(handle: u64, descriptor: usize, mode: c_int, data: usize, workspace: *mut usize, reserve: *mut usize) {
         let (network, _) = network(descriptor)?;
-        let sequence = lock(&KNOWN).sequences.get(&data).copied().ok_or(BAD_PARAM)?;
+        let sequence = KNOWN.lock().sequences.get(&data).copied().ok_or(BAD_PARAM)?;
         let is_training = mode != 0;
         give_size(workspace, network.workspace(sequence, is_training));
         give_size(reserve, if is_training { network.reserve(sequence) } else { 0 });

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::backend::{Kept, give, keep, locked};
+use super::backend::{Kept, give, keep};
 use super::convolution::Answer;
 use super::engine::name;
 use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, Status, check, unanswered};
@@ -29,7 +29,7 @@ pub(super) fn sizes(answer: Option<&Answer>) -> Vec<u64> {
 pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
     match (kept, attribute) {
         (Kept::Heuristics(Some(tried)), name::HEURISTICS_RESULTS) => {
-            let mut listed = locked(tried).sizes.len();
+            let mut listed = tried.lock().sizes.len();
             if room > 0 && !to.is_null() {
                 listed = listed.min(room as usize);
                 for place in 0..listed {
@@ -49,7 +49,7 @@ pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64
             give(&[engine], room, count, to);
         }
         (Kept::Configuration(Some((tried, place))), name::CONFIGURATION_WORKSPACE) => {
-            give(&[locked(tried).sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to);
+            give(&[tried.lock().sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to);
         }
         (Kept::Engine(place), name::ENGINE_INDEX) => give(&[*place as i64], room, count, to),
         // Knobs, notes and intermediate tensors.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::handle::Lock;
 use crate::memory::{self, BASE, GRANULARITY, SPAN};
 use crate::names::functions;
 use crate::runtime::devices::current_device;
@@ -61,11 +61,7 @@ struct Mapped {
     mappings: BTreeMap<u64, Mapping>,
 }
 
-static MAPPED: Mutex<Mapped> = Mutex::new(Mapped { created: BTreeMap::new(), mappings: BTreeMap::new() });
-
-fn mapped() -> MutexGuard<'static, Mapped> {
-    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static MAPPED: Lock<Mapped> = Lock::new(Mapped { created: BTreeMap::new(), mappings: BTreeMap::new() });
 
 impl Mapped {
     /// The mappings that lie in a range, if the range is made of whole ones; with `full`, of nothing else.
@@ -125,7 +121,7 @@ functions! {
     }
     cuMemAddressFree(address: u64, bytes: usize) {
         let bytes = bytes as u64;
-        let mapped = mapped();
+        let mapped = MAPPED.lock();
         let is_whole = is_reserved(address, bytes) && memory::block_of(address) == Some((address, bytes));
         check(is_whole && mapped.mappings.range(address..address + bytes).next().is_none(), INVALID_VALUE)?;
         memory::unreserve(address)
@@ -138,12 +134,12 @@ functions! {
         check(kind == PINNED, INVALID_VALUE)?;
         let device = super::device(location.id)?;
         let number = memory::create(device, bytes)?;
-        mapped().created.insert(number, Created { device, bytes, handle_types, references: 1 });
+        MAPPED.lock().created.insert(number, Created { device, bytes, handle_types, references: 1 });
         out(handle, number)
     }
     cuMemRelease(handle: u64) {
         let last = {
-            let mut mapped = mapped();
+            let mut mapped = MAPPED.lock();
             let mappings = mapped.mappings.values().filter(|mapping| mapping.handle == handle).count() as u64;
             // What only mappings hold has no handle to release.
             check(mapped.created.get(&handle).is_some_and(|created| created.references > mappings), INVALID_VALUE)?;
@@ -155,7 +151,7 @@ functions! {
         let bytes = bytes as u64;
         let is_fair = is_granular(address) && is_granular(bytes) && is_granular(offset as u64) && flags == 0;
         check(is_fair && is_reserved(address, bytes), INVALID_VALUE)?;
-        let mut mapped = mapped();
+        let mut mapped = MAPPED.lock();
         let is_taken = mapped.around(address).is_some() || mapped.mappings.range(address..address + bytes).next().is_some();
         let created = mapped.created.get_mut(&handle).ok_or(INVALID_VALUE)?;
         check(!is_taken && (offset as u64).checked_add(bytes).is_some_and(|end| end <= created.bytes), INVALID_VALUE)?;
@@ -165,7 +161,7 @@ functions! {
     }
     cuMemUnmap(address: u64, bytes: usize) {
         let released: Vec<u64> = {
-            let mut mapped = mapped();
+            let mut mapped = MAPPED.lock();
             // A range that begins within a mapping has none that begins there.
             let found = mapped.covering(address, bytes as u64, false).ok_or(INVALID_VALUE)?;
             check(mapped.around(address).is_none() || found[0] == address, INVALID_VALUE)?;
@@ -178,13 +174,13 @@ functions! {
         released.into_iter().try_for_each(memory::release)
     }
     cuMemSetAccess(address: u64, bytes: usize, access: *const c_void, count: usize) {
-        let is_mapped = mapped().covering(address, bytes as u64, true).is_some();
+        let is_mapped = MAPPED.lock().covering(address, bytes as u64, true).is_some();
         check(!access.is_null() && count > 0 && is_mapped, INVALID_VALUE)
     }
     cuMemGetAccess(flags: *mut u64, location: *const Location, address: u64) {
         /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
         const READ_WRITE: u64 = 3;
-        check(!location.is_null() && mapped().around(address).is_some(), INVALID_VALUE)?;
+        check(!location.is_null() && MAPPED.lock().around(address).is_some(), INVALID_VALUE)?;
         out(flags, READ_WRITE)
     }
     cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const Properties, _option: c_uint) {
@@ -192,13 +188,13 @@ functions! {
         out(granularity, GRANULARITY as usize)
     }
     cuMemGetAllocationPropertiesFromHandle(properties: *mut Properties, handle: u64) {
-        let known = mapped().created.get(&handle).map(|created| (created.device, created.handle_types));
+        let known = MAPPED.lock().created.get(&handle).map(|created| (created.device, created.handle_types));
         let (device, handle_types) = known.ok_or(INVALID_VALUE)?;
         let location = Location { kind: ON_DEVICE, id: device as c_int };
         out(properties, Properties { kind: PINNED, handle_types, location, windows: std::ptr::null(), flags: [0; 8] })
     }
     cuMemRetainAllocationHandle(handle: *mut u64, address: u64) {
-        let mut mapped = mapped();
+        let mut mapped = MAPPED.lock();
         let number = mapped.around(address).ok_or(INVALID_VALUE)?.handle;
         let created = mapped.created.get_mut(&number).filter(|_| !handle.is_null()).ok_or(INVALID_VALUE)?;
         created.references += 1;

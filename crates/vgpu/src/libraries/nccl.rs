@@ -7,10 +7,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::channel;
-use crate::handle::{Handles, fresh};
+use crate::handle::{Handles, Lock, fresh};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
@@ -276,7 +275,7 @@ struct Group {
 }
 
 /// By thread, which is told by the address of one of its variables.
-static GROUPS: Mutex<BTreeMap<usize, Group>> = Mutex::new(BTreeMap::new());
+static GROUPS: Lock<BTreeMap<usize, Group>> = Lock::new(BTreeMap::new());
 
 /// A group that sends more than so often is not one of this library.
 const MOST_CALLS: usize = 1 << 20;
@@ -286,7 +285,7 @@ fn group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
         static OWN: Cell<u8> = const { Cell::new(0) };
     }
     let thread = OWN.with(|own| std::ptr::from_ref(own) as usize);
-    let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut groups = GROUPS.lock();
     let done = act(groups.entry(thread).or_default());
     groups.retain(|_, group| group.depth > 0);
     done

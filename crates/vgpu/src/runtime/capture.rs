@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::errors::{
     CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
@@ -12,6 +11,7 @@ use super::errors::{
 };
 use super::streams::{self, LEGACY};
 use super::{graph, is_13, passed};
+use crate::handle::Lock;
 use crate::names::same;
 use crate::status::{INVALID_VALUE, Status, check, out, out_if};
 
@@ -52,14 +52,10 @@ struct Captures {
     streams: BTreeMap<u64, Point>,
 }
 
-static CAPTURES: Mutex<Captures> = Mutex::new(Captures { next: 1, all: BTreeMap::new(), streams: BTreeMap::new() });
+static CAPTURES: Lock<Captures> = Lock::new(Captures { next: 1, all: BTreeMap::new(), streams: BTreeMap::new() });
 
 /// How many captures go on. Where none does, nothing is looked up.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
-
-fn captures() -> MutexGuard<'static, Captures> {
-    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn thread() -> usize {
     MODE.with(|mode| std::ptr::from_ref(mode) as usize)
@@ -89,7 +85,7 @@ pub fn point(stream: u64) -> Result<Option<Point>, Status> {
     if is_idle() {
         return Ok(None);
     }
-    match captures().of(stream) {
+    match CAPTURES.lock().of(stream) {
         None => Ok(None),
         Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
         Some((_, point)) => Ok(Some(point.clone())),
@@ -101,7 +97,7 @@ pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
     if is_idle() {
         return Ok(false);
     }
-    match captures().of(stream) {
+    match CAPTURES.lock().of(stream) {
         None => Ok(false),
         Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
         Some((capture, point)) => {
@@ -119,7 +115,7 @@ pub fn refuse(stream: u64) -> Result<(), Status> {
 
 /// Spoils the capture of a stream, which is an error; of a stream without one nothing comes.
 fn spoil(stream: u64, status: Status) -> Result<(), Status> {
-    match captures().of(stream) {
+    match CAPTURES.lock().of(stream) {
         None => Ok(()),
         Some((capture, _)) => {
             capture.is_valid = false;
@@ -134,7 +130,7 @@ pub fn forbid() -> Result<(), Status> {
         return Ok(());
     }
     let mut forbidden = Ok(());
-    for capture in captures().all.values_mut() {
+    for capture in CAPTURES.lock().all.values_mut() {
         let is_own = capture.thread == thread() && capture.mode != RELAXED;
         if is_own || (capture.mode == GLOBAL && MODE.get() == GLOBAL) {
             capture.is_valid = false;
@@ -146,7 +142,7 @@ pub fn forbid() -> Result<(), Status> {
 
 /// Spoils a capture.
 pub fn invalidate(id: u64) {
-    if let Some(capture) = captures().all.get_mut(&id) {
+    if let Some(capture) = CAPTURES.lock().all.get_mut(&id) {
         capture.is_valid = false;
     }
 }
@@ -158,7 +154,7 @@ pub fn isolate(stream: u64) -> Result<(), Status> {
 
 /// A stream waits for a captured event: it is part of that capture from now on.
 pub fn join(stream: u64, point: &Point) -> Result<(), Status> {
-    let mut captures = captures();
+    let mut captures = CAPTURES.lock();
     match captures.all.get(&point.capture) {
         None => return Err(CAPTURED_EVENT),
         Some(capture) if !capture.is_valid => return Err(CAPTURE_INVALIDATED),
@@ -178,7 +174,7 @@ pub fn join(stream: u64, point: &Point) -> Result<(), Status> {
 /// A stream is no more.
 pub fn forget(stream: u64) {
     if !is_idle() {
-        captures().streams.remove(&stream);
+        CAPTURES.lock().streams.remove(&stream);
     }
 }
 
@@ -186,7 +182,7 @@ fn begin(stream: u64, mode: c_int, given: Option<u64>, nodes: Vec<u64>) -> Resul
     check((GLOBAL..=RELAXED).contains(&mode), INVALID_VALUE)?;
     streams::check(stream)?;
     check(stream > LEGACY, CAPTURE_UNSUPPORTED)?;
-    let mut captures = captures();
+    let mut captures = CAPTURES.lock();
     check(captures.of(stream).is_none(), ILLEGAL_STATE)?;
     let id = captures.next;
     captures.next += 1;
@@ -201,7 +197,7 @@ fn begin(stream: u64, mode: c_int, given: Option<u64>, nodes: Vec<u64>) -> Resul
 /// Ends the capture that a stream began, and gives its graph.
 fn end(stream: u64) -> Result<u64, Status> {
     streams::check(stream)?;
-    let mut captures = captures();
+    let mut captures = CAPTURES.lock();
     let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
     if capture.origin != stream {
         capture.is_valid = false;
@@ -250,7 +246,7 @@ pub unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
     // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
     let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
     if !is_idle()
-        && let Some((capture, point)) = captures().of(stream)
+        && let Some((capture, point)) = CAPTURES.lock().of(stream)
     {
         (status, id) = (if capture.is_valid { 1 } else { 2 }, point.capture);
         (graph, nodes, count) = (capture.graph, point.nodes.as_ptr(), point.nodes.len());
@@ -295,7 +291,7 @@ runtime! {
     }
     cudaStreamUpdateCaptureDependencies_v2(stream: u64, nodes: *const u64, _edges: *const c_void, count: usize, flags: c_uint) {
         streams::check(stream)?;
-        let mut captures = captures();
+        let mut captures = CAPTURES.lock();
         let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
         let nodes = graph::nodes_of(capture.graph, nodes, count)?;
         match flags {

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{is_13, launch, passed, streams};
-use crate::handle::{Handles, fresh};
+use crate::handle::{Handles, Lock, fresh};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check, out};
 
@@ -30,7 +29,7 @@ struct Graph {
     keeps: BTreeMap<u64, usize>,
 }
 
-static GRAPHS: Mutex<BTreeMap<u64, Graph>> = Mutex::new(BTreeMap::new());
+static GRAPHS: Lock<BTreeMap<u64, Graph>> = Lock::new(BTreeMap::new());
 
 /// What graphs became by instantiation.
 static EXECUTABLES: Handles<Graph> = Handles::new();
@@ -38,27 +37,23 @@ static EXECUTABLES: Handles<Graph> = Handles::new();
 /// Objects of programs that graphs keep alive: how often they are kept, and what ends them.
 static OBJECTS: Handles<(usize, Call)> = Handles::new();
 
-fn graphs() -> MutexGuard<'static, BTreeMap<u64, Graph>> {
-    GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Makes an empty graph.
 pub fn create() -> u64 {
     let handle = fresh();
-    graphs().insert(handle, Graph::default());
+    GRAPHS.lock().insert(handle, Graph::default());
     handle
 }
 
 /// Adds a node to a graph.
 pub fn add(graph: u64, before: Vec<u64>, call: Option<Call>) -> Result<u64, Status> {
     let node = fresh();
-    graphs().get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(node, Node { before, call });
+    GRAPHS.lock().get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(node, Node { before, call });
     Ok(node)
 }
 
 /// Takes a graph away, and what only it kept.
 pub fn destroy(graph: u64) -> bool {
-    let graph = graphs().remove(&graph);
+    let graph = GRAPHS.lock().remove(&graph);
     graph.is_some_and(|graph| {
         graph.drop_kept();
         true
@@ -67,7 +62,7 @@ pub fn destroy(graph: u64) -> bool {
 
 /// All that these nodes come after, and themselves.
 pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let mut seen = BTreeSet::new();
     while let Some(node) = open.pop() {
         if seen.insert(node) {
@@ -84,7 +79,7 @@ pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
 ///
 /// `nodes` is null or has `count` of them.
 pub unsafe fn nodes_of(graph: u64, nodes: *const u64, count: usize) -> Result<Vec<u64>, Status> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let graph = graphs.get(&graph).ok_or(INVALID_HANDLE)?;
     check((!nodes.is_null() || count == 0) && count <= graph.nodes.len(), INVALID_VALUE)?;
     let list = (0..count).map(|index| nodes.add(index).read_unaligned());
@@ -143,13 +138,13 @@ unsafe fn add_to(to: *mut u64, graph: u64, nodes: *const u64, count: usize, call
 
 unsafe fn instantiate(to: *mut u64, graph: u64) -> Result<(), Status> {
     check(!to.is_null(), INVALID_VALUE)?;
-    let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+    let graph = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
     graph.keep_again();
     out(to, EXECUTABLES.insert(graph))
 }
 
 fn of_node<T>(node: u64, act: impl FnOnce(&Graph, &Node) -> T) -> Result<T, Status> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let (graph, node) = graphs.values().find_map(|graph| Some((graph, graph.nodes.get(&node)?))).ok_or(INVALID_VALUE)?;
     Ok(act(graph, node))
 }
@@ -183,10 +178,10 @@ runtime! {
     }
     cudaGraphClone(to: *mut u64, graph: u64) {
         check(!to.is_null(), INVALID_VALUE)?;
-        let copy = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        let copy = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         copy.keep_again();
         let handle = fresh();
-        graphs().insert(handle, copy);
+        GRAPHS.lock().insert(handle, copy);
         out(to, handle)
     }
     cudaGraphDestroy(graph: u64) { check(destroy(graph), INVALID_HANDLE) }
@@ -204,7 +199,7 @@ runtime! {
     }
     // `cudaGraphExecUpdateResultInfo` begins with its result, and success is 0.
     cudaGraphExecUpdate(executable: u64, graph: u64, result: *mut [u64; 3]) {
-        let new = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        let new = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         new.keep_again();
         EXECUTABLES.with(executable, |old| std::mem::replace(old, new)).ok_or(INVALID_HANDLE)?.drop_kept();
         out(result, [0; 3])
@@ -224,11 +219,11 @@ runtime! {
         Ok(())
     }
     cudaGraphGetNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let nodes: Vec<u64> = graphs().get(&graph).ok_or(INVALID_HANDLE)?.nodes.keys().copied().collect();
+        let nodes: Vec<u64> = GRAPHS.lock().get(&graph).ok_or(INVALID_HANDLE)?.nodes.keys().copied().collect();
         list(&nodes, to, count)
     }
     cudaGraphGetRootNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let all = graphs();
+        let all = GRAPHS.lock();
         let nodes = &all.get(&graph).ok_or(INVALID_HANDLE)?.nodes;
         let roots: Vec<u64> = nodes.iter().filter(|(_, node)| node.before.is_empty()).map(|(&handle, _)| handle).collect();
         list(&roots, to, count)
@@ -249,14 +244,14 @@ runtime! {
         out(to, of_node(node, |_, node| if node.call.is_some() { 3 } else { 5 })?)
     }
     cudaGraphDestroyNode(node: u64) {
-        let mut graphs = graphs();
+        let mut graphs = GRAPHS.lock();
         let graph = graphs.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_VALUE)?;
         graph.nodes.remove(&node);
         graph.nodes.values_mut().for_each(|other| other.before.retain(|&before| before != node));
         Ok(())
     }
     cudaGraphDebugDotPrint(graph: u64, path: *const c_char, _flags: c_uint) {
-        let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        let graph = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         check(!path.is_null(), INVALID_VALUE)?;
         let mut text = String::from("digraph {\n");
         for (handle, node) in &graph.nodes {
@@ -295,7 +290,7 @@ runtime! {
         passed(cudaGraphAddNode_v2(to, graph, nodes, std::ptr::null(), count, parameters))
     }
     cudaGraphConditionalHandleCreate(to: *mut u64, graph: u64, _default: c_uint, _flags: c_uint) {
-        check(graphs().contains_key(&graph), INVALID_HANDLE)?;
+        check(GRAPHS.lock().contains_key(&graph), INVALID_HANDLE)?;
         out(to, fresh())
     }
     cudaUserObjectCreate(to: *mut u64, data: *mut c_void, end: Option<HostFunction>, times: c_uint, flags: c_uint) {
@@ -306,7 +301,7 @@ runtime! {
     cudaUserObjectRetain(object: u64, times: c_uint) { OBJECTS.with(object, |kept| kept.0 += times as usize).ok_or(INVALID_VALUE) }
     cudaUserObjectRelease(object: u64, times: c_uint) { release(object, times as usize) }
     cudaGraphRetainUserObject(graph: u64, object: u64, times: c_uint, flags: c_uint) {
-        let mut graphs = graphs();
+        let mut graphs = GRAPHS.lock();
         let graph = graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
         // With `cudaGraphUserObjectMove` the caller's own become the graph's.
         let more = if flags & 1 == 0 { times as usize } else { 0 };
@@ -315,7 +310,7 @@ runtime! {
         Ok(())
     }
     cudaGraphReleaseUserObject(graph: u64, object: u64, times: c_uint) {
-        let mut all = graphs();
+        let mut all = GRAPHS.lock();
         let kept = all.get_mut(&graph).ok_or(INVALID_HANDLE)?.keeps.get_mut(&object).ok_or(INVALID_VALUE)?;
         *kept = kept.checked_sub(times as usize).ok_or(INVALID_VALUE)?;
         drop(all);

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::devices::device;
 use super::{capture, streams};
-use crate::handle::fresh;
+use crate::handle::{Lock, fresh};
 use crate::memory::{self, MOST_DEVICES, known};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status, check, out};
@@ -36,16 +35,12 @@ struct Pool {
     used_high: u64,
 }
 
-static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
+static POOLS: Lock<BTreeMap<u64, Pool>> = Lock::new(BTreeMap::new());
 /// Each device's own pool, and the one in its place; 0 until it is asked for.
 static DEFAULT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 static CURRENT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 /// Whether there ever was a pool: else nothing is looked up.
 static IS_USED: AtomicBool = AtomicBool::new(false);
-
-fn pools() -> MutexGuard<'static, BTreeMap<u64, Pool>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Pool {
     fn of(device: usize) -> Self {
@@ -128,7 +123,7 @@ impl Pool {
 fn create(device: usize) -> u64 {
     IS_USED.store(true, Ordering::Release);
     let handle = fresh();
-    pools().insert(handle, Pool::of(device));
+    POOLS.lock().insert(handle, Pool::of(device));
     handle
 }
 
@@ -142,7 +137,7 @@ fn default(device: usize) -> u64 {
     match DEFAULT[device].compare_exchange(0, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(other) => {
-            pools().remove(&made);
+            POOLS.lock().remove(&made);
             other
         }
     }
@@ -156,7 +151,7 @@ fn current(device: usize) -> u64 {
 }
 
 fn with<T>(pool: u64, act: impl FnOnce(&mut Pool) -> T) -> Result<T, Status> {
-    pools().get_mut(&pool).map(act).ok_or(INVALID_HANDLE)
+    POOLS.lock().get_mut(&pool).map(act).ok_or(INVALID_HANDLE)
 }
 
 unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(), Status> {
@@ -169,13 +164,13 @@ unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(),
 
 /// Takes back what a pool handed out; `false` where none did.
 pub fn free(address: u64) -> bool {
-    IS_USED.load(Ordering::Acquire) && pools().values_mut().any(|pool| pool.free(address))
+    IS_USED.load(Ordering::Acquire) && POOLS.lock().values_mut().any(|pool| pool.free(address))
 }
 
 /// A program waits: what is free beyond the thresholds goes back.
 pub fn settle() {
     if IS_USED.load(Ordering::Acquire) {
-        pools().values_mut().for_each(|pool| pool.trim(pool.threshold));
+        POOLS.lock().values_mut().for_each(|pool| pool.trim(pool.threshold));
     }
 }
 
@@ -208,7 +203,7 @@ runtime! {
     cudaMemPoolDestroy(pool: u64) {
         check(DEFAULT.iter().all(|default| default.load(Ordering::Acquire) != pool), INVALID_VALUE)?;
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
-        let mut gone = pools().remove(&pool).ok_or(INVALID_HANDLE)?;
+        let mut gone = POOLS.lock().remove(&pool).ok_or(INVALID_HANDLE)?;
         let used: Vec<u64> = gone.used.keys().copied().collect();
         for start in used {
             gone.free(start);
