@@ -9,10 +9,8 @@ import atexit
 import ctypes
 import functools
 import json
-import linecache
 import os
 import sys
-import sysconfig
 import threading
 import traceback
 import types
@@ -29,9 +27,6 @@ PROCESS = os.getpid()
 # allocations a step.
 HISTORY = 100_000
 
-# Frames and characters that a line has room for.
-DEEPEST, LONGEST = 25, 1_500
-
 # What runs in a phase of its own, where its module is loaded: module, class, method, phase.
 SPANS = [
     ("transformers.trainer", "Trainer", "evaluate", "evaluation"),
@@ -47,6 +42,15 @@ SPANS = [
 ]
 
 
+def load(name):
+    """A file beside this one, as a module of which the script knows nothing."""
+    module = types.ModuleType(f"batchfit_{name}")
+    module.__file__ = os.path.join(HERE, name + ".py")
+    with open(module.__file__, encoding="utf-8") as file:
+        exec(compile(file.read(), module.__file__, "exec"), module.__dict__)
+    return module
+
+
 def read_session():
     """What `batchfit run` wrote down, `key value` a line."""
     with open(os.environ["BATCHFIT_VGPU"], encoding="utf-8") as file:
@@ -57,6 +61,9 @@ def read_session():
 SESSION = read_session()
 STEPS = int(SESSION.get("steps", 0))
 FOLDER = SESSION.get("history")
+
+lines, modules = load("lines"), load("modules")
+frames, place, spot, stack, LONGEST = lines.frames, lines.place, lines.spot, lines.stack, lines.LONGEST
 
 _say = ctypes.CDLL(None).batchfit_vgpu_say
 _say.argtypes, _say.restype = [ctypes.c_char_p], None
@@ -85,45 +92,6 @@ def quietly(function):
     return watched
 
 
-# Lines of the script ----------------------------------------------------------------------------------------------------------------
-
-_paths = sysconfig.get_paths()
-# What `torch.compile` wrote is no part of it either.
-_compiled = os.path.abspath(os.environ.get("TORCHINDUCTOR_CACHE_DIR", HERE))
-NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {HERE + os.sep, _compiled + os.sep, "<"})
-NOT_A_READER = (HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
-
-
-def is_of_script(name):
-    return not name.startswith(NOT_THE_SCRIPT) and "-packages" + os.sep not in name
-
-
-def frames(frame):
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def stack():
-    """At most so many of the script's frames, the innermost first; of the main thread where this one, such as autograd's, has none."""
-    own = [frame for frame in frames(sys._getframe(1)) if is_of_script(frame.f_code.co_filename)]
-    if own:
-        return own[:DEEPEST]
-    main = sys._current_frames().get(threading.main_thread().ident)
-    return [frame for frame in frames(main) if is_of_script(frame.f_code.co_filename)][:DEEPEST]
-
-
-def place(name, line, function, with_code=False):
-    here = os.path.relpath(name) if name.startswith(os.getcwd() + os.sep) else name
-    what = linecache.getline(name, line).strip() if with_code else function
-    return f"{here}:{line} {what}"[-LONGEST:]
-
-
-def spot(frame):
-    """What is left of a frame when it has gone on."""
-    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-
-
 @quietly
 def doubt(size):
     """Somebody reads bytes that were never computed."""
@@ -134,93 +102,34 @@ def doubt(size):
         return say(f"doubt\t{size}")
     said = place(*spot(where[0]), True)
     # The line of a library that reads it, where it is not the script itself.
-    inner = next((frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(NOT_A_READER)), where[0])
+    inner = next((frame for frame in frames(sys._getframe(1)) if not frame.f_code.co_filename.startswith(lines.NOT_A_READER)), where[0])
     if inner is not where[0]:
         said += f" (in {os.path.join(*inner.f_code.co_filename.split(os.sep)[-2:])}:{inner.f_lineno} {inner.f_code.co_name})"
     say(f"doubt\t{size}\t{said}")
 
 
-# Peaks of memory, beside those that the script sees ---------------------------------------------------------------------------------
-
-
-class Peaks:
-    """PyTorch has one peak for each statistic. It is reset here at the end of each phase, so what the script would have seen is kept and
-    put back into what it reads; when the script resets it, what a phase had before is kept."""
-
-    def __init__(self):
-        self.stats, self.reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
-        self.of_script = {}  # device: statistics whose peaks the script should still see
-        self.of_phase = {}  # device: [allocated, reserved] of the phase before the script's own reset
-        torch._C._cuda_memoryStats = self.seen_by_script
-        torch._C._cuda_resetPeakMemoryStats = self.reset_by_script
-        # `torch.accelerator`, the same statistics by another name.
-        for name, seen in [("_accelerator_getDeviceStats", self.seen_by_script), ("_accelerator_resetPeakStats", self.reset_by_script)]:
-            if hasattr(torch._C, name):
-                setattr(torch._C, name, seen)
-
-    def seen_by_script(self, device):
-        seen = self.stats(device)
-        if device in self.of_script:
-            raise_peaks(seen, self.of_script[device])
-        return seen
-
-    def reset_by_script(self, device):
-        try:
-            self.keep(device, self.stats(device))
-        except Exception:
-            pass  # The script's own call says what is wrong.
-        self.of_script.pop(device, None)
-        return self.reset(device)
-
-    def keep(self, device, stats):
-        kept = self.of_phase.setdefault(device, [0, 0])
-        for index, name in enumerate(("allocated_bytes", "reserved_bytes")):
-            kept[index] = max(kept[index], stats[name]["all"]["peak"])
-
-    def take(self):
-        """The peaks of each device since they were last taken, and what is held now."""
-        taken = []
-        for device in range(torch.cuda.device_count()):
-            stats = self.stats(device)
-            self.keep(device, stats)
-            peaks = self.of_phase.pop(device)
-            if not peaks[1]:
-                continue
-            if device in self.of_script:
-                raise_peaks(stats, self.of_script[device])
-            self.of_script[device] = stats
-            self.reset(device)
-            now = [stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes")]
-            taken.append([device, *peaks, *now, stats["num_alloc_retries"]])
-        return taken
-
-
-def raise_peaks(stats, before):
-    for name, value in stats.items():
-        if isinstance(value, dict):
-            raise_peaks(value, before.get(name, {}))
-    if "peak" in stats:
-        stats["peak"] = max(stats["peak"], before.get("peak", 0))
-
-
 # Phases -----------------------------------------------------------------------------------------------------------------------------
+
+
+def raise_to(of_devices, seen):
+    """Raises peaks to those that were seen; the rest is how things are now."""
+    for device, allocated, reserved, *now in seen:
+        before = of_devices.get(device, (0, 0))
+        of_devices[device] = (max(before[0], allocated), max(before[1], reserved), *now)
 
 
 class Phases:
     """Where the script is. One phase is open at a time; evaluation and saving interrupt the step that they come in."""
 
     def __init__(self):
-        self.peaks = Peaks()
+        self.peaks = load("peaks").Peaks()
         self.open = [["start", {}]]  # the phase that is interrupted before the one that interrupts it
         self.steps = 0
         self.has_ended = False
 
     def fold(self):
         """Counts what was seen as the innermost phase's."""
-        of_devices = self.open[-1][1]
-        for device, allocated, reserved, *now in self.peaks.take():
-            before = of_devices.get(device, (0, 0))
-            of_devices[device] = (max(before[0], allocated), max(before[1], reserved), *now)
+        raise_to(self.open[-1][1], self.peaks.take())
 
     def close(self, then=None):
         """Reports the innermost phase; another may take its place."""
@@ -268,11 +177,7 @@ class Phases:
         while len(self.open) > 1:  # what was taken for an evaluation was a part of the step
             self.fold()
             taken = self.open.pop()
-            taken[0], of_devices = f"step {self.steps + 1}", taken[1]
-            kept = self.open[-1][1]
-            for device, seen in of_devices.items():
-                before = kept.get(device, (0, 0))
-                kept[device] = (max(before[0], seen[0]), max(before[1], seen[1]), *seen[2:])
+            raise_to(self.open[-1][1], ((device, *seen) for device, seen in taken[1].items()))
         self.steps += 1
         self.open[0][0] = f"step {self.steps}"
         self.close(f"step {self.steps + 1}")
@@ -382,7 +287,7 @@ def wrap_loaded():
 @quietly
 def out_of_memory(device, requested, _total, free):
     """Called by PyTorch's allocator before it raises, without its lock."""
-    module = modules["told"](modules["working"](is_over=True))
+    module = modules.told(modules.working(is_over=True))
     stats = phases.peaks.stats(device)
     allocated, reserved = (stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes"))
     report(
@@ -417,7 +322,7 @@ def is_out_of_memory(error):
 
 
 def chain(error):
-    for _ in range(DEEPEST):
+    for _ in range(lines.DEEPEST):
         if error is None:
             return
         yield error
@@ -514,7 +419,7 @@ def first_operator():
         values.batchfit_values_on_operator(None)
         # Compiled graphs and checkpoints compute with gradients off what has some.
         inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
-        module = modules["variable"](called[-1], "self")
+        module = modules.variable(called[-1], "self", False)
         phases.began(getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
 
 
@@ -565,20 +470,9 @@ sys.modules[__name__] = module
 torch.cuda._queued_calls.append((initialised, traceback.format_stack()))
 
 
-@quietly
-def load(name):
-    """Runs a file beside this one; gives what it defines."""
-    path = os.path.join(HERE, name + ".py")
-    defined = {"__name__": f"batchfit_{name}", "__file__": path}
-    with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec"), defined)
-    return defined
-
-
-modules = load("modules")
-highest = modules["Highest"]()
+highest = modules.Highest()
 # What computes small tensors; without it a script may take other turns than on a card.
-values = load("values")["library"]
+values = load("values").library
 
 
 @quietly

@@ -1,4 +1,6 @@
-"""Loads the object that computes small tensors (`../values`), built for this very PyTorch; compiles it where nobody did.
+"""Loads the object that computes small tensors (`../values`), built for this PyTorch; compiles it where nobody did.
+
+    PYTHON values.py FOLDER     # builds it for the PyTorch of PYTHON, as releases carry it (prebuild.sh)
 
 It is run inside the first `cudaGetDeviceCount` of a process, so nothing here may ask for devices. Without the object a script runs on, with
 nothing known of any tensor: that is said as a problem.
@@ -9,8 +11,10 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -31,14 +35,16 @@ def say(line):
     ctypes.CDLL(None).batchfit_vgpu_say(line.replace("\n", " | ").encode("utf-8", "replace"))
 
 
-def name_of_object(sources):
-    """PyTorch's version, without which its classes do not fit, and a digest of everything that the object is made from."""
+def names_of_object(own):
+    """What it is called as a release carries it, where this is a release of PyTorch, and as it is compiled here: for a minor version, whose classes
+    stay as they are, and for this very one. Both have a digest of everything that the object is made from."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in sources:
-        with open(path, "rb") as file:
+    for name in sorted(name for name in os.listdir(own) if name.endswith((".cpp", ".h"))):
+        with open(os.path.join(own, name), "rb") as file:
             digest.update(file.read())
-    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
-    return f"values-{torch.__version__}-abi{abi}-{digest.hexdigest()[:16]}.so"
+    kind = f"abi{int(torch._C._GLIBCXX_USE_CXX11_ABI)}-{digest.hexdigest()[:16]}.so"
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+(cu\d+|cpu))?", torch.__version__)
+    return release and f"values-{release[1]}-{kind}", f"values-{torch.__version__}-{kind}"
 
 
 def cache():
@@ -102,23 +108,26 @@ def compile_object(source, to, until):
             os.unlink(fresh)
 
 
-def find(folder):
-    """The object for this PyTorch: one that came with batchfit, one compiled before, or one compiled now."""
-    own = next((own for own in (os.path.join(folder, "values"), os.path.join(os.path.dirname(folder), "values")) if os.path.isdir(own)), None)
-    if own is None:
-        raise Problem(f"their source is not in {folder}")
-    sources = sorted(os.path.join(own, name) for name in os.listdir(own) if name.endswith((".cpp", ".h")))
-    name = name_of_object(sources)
-    prebuilt = os.path.join(own, "prebuilt", name)
-    if os.path.exists(prebuilt):
-        return prebuilt
+def sources(folder):
+    for own in (os.path.join(folder, "values"), os.path.join(os.path.dirname(folder), "values")):
+        if os.path.isdir(own):
+            return own
+    raise Problem(f"their source is not in {folder}")
+
+
+def objects(folder):
+    """Objects for this PyTorch: one that came with batchfit; and, where it is not there or does not load, one compiled before, or now."""
+    own = sources(folder)
+    carried, name = names_of_object(own)
+    if carried and os.path.exists(os.path.join(own, "prebuilt", carried)):
+        yield os.path.join(own, "prebuilt", carried)
     path = os.path.join(cache(), name)
     if not os.path.exists(path):
         until = time.monotonic() + LONGEST
         with locked(path + ".lock", until):
             if not os.path.exists(path):
                 compile_object(os.path.join(own, "values.cpp"), path, until)
-    return path
+    yield path
 
 
 def load(folder):
@@ -126,15 +135,26 @@ def load(folder):
     try:
         if sysconfig.get_platform() != "linux-x86_64":
             raise Problem("they are for Linux on x86-64")
-        path = find(folder)
-        library = ctypes.CDLL(path)
-        if library.batchfit_values_install() <= 0:
-            raise Problem(f"{path} found no kernels")
+        library = None
+        for path in objects(folder):
+            with contextlib.suppress(OSError):  # it was built with newer libraries than those here
+                library = ctypes.CDLL(path)
+                break
+        if library is None or library.batchfit_values_install() <= 0:
+            raise Problem(f"{path} does not load, or found no kernels")
         return library
     except (Problem, OSError, AttributeError) as error:
         say(f"problem\tvalues: {error}")
         return None
 
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 if __name__ == "batchfit_values":  # run by hooks.py
-    library = load(os.path.dirname(os.path.abspath(__file__)))
+    library = load(HERE)
+elif __name__ == "__main__":
+    carried, _ = names_of_object(sources(HERE))
+    if not carried:
+        sys.exit(f"PyTorch {torch.__version__} is no release")
+    os.makedirs(sys.argv[1], exist_ok=True)
+    compile_object(os.path.join(sources(HERE), "values.cpp"), os.path.join(sys.argv[1], carried), time.monotonic() + LONGEST)
+    print(carried)

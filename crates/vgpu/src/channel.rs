@@ -6,11 +6,11 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::process;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::config::config;
 use crate::fork;
+use crate::handle::Lock;
 
 /// A longer line is cut: nothing that is said needs more.
 const LONGEST: usize = 8 << 10;
@@ -29,7 +29,7 @@ struct Connection {
 }
 
 /// This process's, and the one that it has where it is a fork.
-static CONNECTIONS: [Mutex<Option<Connection>>; 2] = [const { Mutex::new(None) }; 2];
+static CONNECTIONS: [Lock<Option<Connection>>; 2] = [const { Lock::new(None) }; 2];
 
 /// Says what happened.
 pub fn say(line: &str) {
@@ -76,7 +76,7 @@ fn connect(path: &str, patience: Duration) -> Result<BufReader<UnixStream>> {
 /// Does something with the connection; after an error there is none any more.
 fn with<T>(act: impl FnOnce(&mut BufReader<UnixStream>) -> Result<T>) -> Option<T> {
     let path = config()?.socket.as_deref()?;
-    let mut connection = lock();
+    let mut connection = CONNECTIONS[usize::from(fork::is_fork())].lock();
     let process = process::id();
     if connection.as_ref().is_none_or(|one| one.process != process) {
         // That of the process this one was forked from is left open: closing it would end the other's, too.
@@ -96,10 +96,6 @@ fn with<T>(act: impl FnOnce(&mut BufReader<UnixStream>) -> Result<T>) -> Option<
         connection.as_mut()?.stream = None;
         None
     }
-}
-
-fn lock() -> MutexGuard<'static, Option<Connection>> {
-    CONNECTIONS[usize::from(fork::is_fork())].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

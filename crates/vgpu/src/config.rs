@@ -14,7 +14,7 @@ pub const VARIABLE: &str = "BATCHFIT_VGPU";
 pub const HEAD: &str = "batchfit-vgpu 1";
 
 /// What a card says of itself; memory in bytes, clocks in kHz.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
     /// What the driver calls it.
     pub name: String,
@@ -91,23 +91,8 @@ pub fn devices() -> i32 {
 
 /// The card; without a configuration one with nothing, which nobody is told of.
 pub fn card() -> &'static Card {
-    const NONE: &Card = &Card {
-        name: String::new(),
-        memory: 0,
-        context: 0,
-        major: 0,
-        minor: 0,
-        multiprocessors: 0,
-        shared_per_block_optin: 0,
-        shared_per_multiprocessor: 0,
-        threads_per_multiprocessor: 0,
-        blocks_per_multiprocessor: 0,
-        l2_cache: 0,
-        clock: 0,
-        memory_clock: 0,
-        bus: 0,
-    };
-    config().map_or(NONE, |config| &config.card)
+    static NONE: OnceLock<Card> = OnceLock::new();
+    config().map_or_else(|| NONE.get_or_init(Card::default), |config| &config.card)
 }
 
 /// Reads the file.

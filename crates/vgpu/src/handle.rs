@@ -11,40 +11,46 @@ pub fn fresh() -> u64 {
     NEXT.fetch_add(64, Ordering::Relaxed)
 }
 
+/// What one thread at a time reads or changes, also after another ended in the midst of it.
+#[derive(Debug, Default)]
+pub struct Lock<T>(Mutex<T>);
+
+impl<T> Lock<T> {
+    /// Of a value that nobody holds.
+    pub const fn new(value: T) -> Self {
+        Lock(Mutex::new(value))
+    }
+
+    /// Waits until nobody else holds it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What was given out of one kind.
-#[derive(Debug)]
-pub struct Handles<T>(Mutex<BTreeMap<u64, T>>);
+#[derive(Debug, Default)]
+pub struct Handles<T>(Lock<BTreeMap<u64, T>>);
 
 impl<T> Handles<T> {
     /// None yet.
     pub const fn new() -> Self {
-        Handles(Mutex::new(BTreeMap::new()))
-    }
-
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Handles(Lock::new(BTreeMap::new()))
     }
 
     /// Gives one out.
     pub fn insert(&self, value: T) -> u64 {
         let handle = fresh();
-        self.all().insert(handle, value);
+        self.0.lock().insert(handle, value);
         handle
     }
 
     /// Reads or changes what is remembered; `None` for a handle that was never given out.
     pub fn with<R>(&self, handle: u64, act: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.all().get_mut(&handle).map(act)
+        self.0.lock().get_mut(&handle).map(act)
     }
 
     /// Takes one back.
     pub fn remove(&self, handle: u64) -> Option<T> {
-        self.all().remove(&handle)
-    }
-}
-
-impl<T> Default for Handles<T> {
-    fn default() -> Self {
-        Self::new()
+        self.0.lock().remove(&handle)
     }
 }

@@ -23,7 +23,8 @@
 //!
 //! The object is in every child process too (compilers, data loaders, shells): nothing runs before it is called and nothing is destroyed, so
 //! there are no constructors, and statics live for ever. One binary serves CUDA 12 and 13; where a structure differs, so does the name of the
-//! function. A pointer that is written to is checked for null; a handle that was never given out is an error, not a crash.
+//! function. A pointer that is written to is checked for null; a handle that was never given out is an error, not a crash. Functions are
+//! written in `functions!` ([`names`]): a body that answers a `Result`, of which the macro makes what C is given.
 
 pub mod channel;
 pub mod config;

@@ -24,18 +24,35 @@ pub const NOT_CAPTURING: Status = 901;
 /// The card cannot.
 pub const NOT_SUPPORTED: Status = 801;
 
+/// What a function returns that answers so.
+pub fn status(answer: impl FnOnce() -> Result<(), Status>) -> Status {
+    answer().err().unwrap_or(SUCCESS)
+}
+
+/// An error where something is not as it should be.
+pub fn check(is_right: bool, status: Status) -> Result<(), Status> {
+    if is_right { Ok(()) } else { Err(status) }
+}
+
 /// Writes `value` to where a caller wants it.
 ///
 /// # Safety
 ///
 /// `to` is null or what a caller of C passes for a result of this type.
-pub unsafe fn give<T>(to: *mut T, value: T) -> Status {
-    if to.is_null() {
-        return INVALID_VALUE;
-    }
+pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
+    check(!to.is_null(), INVALID_VALUE)?;
     // Unaligned: a caller may pack its structures.
     to.write_unaligned(value);
-    SUCCESS
+    Ok(())
+}
+
+/// The same where a caller may not want it.
+///
+/// # Safety
+///
+/// As of [`out`].
+pub unsafe fn out_if<T>(to: *mut T, value: T) {
+    let _ = out(to, value);
 }
 
 /// Writes text with its end into at most `room` bytes.
@@ -43,12 +60,10 @@ pub unsafe fn give<T>(to: *mut T, value: T) -> Status {
 /// # Safety
 ///
 /// `to` is null or has `room` bytes.
-pub unsafe fn give_text(to: *mut u8, room: usize, text: &str) -> Status {
-    if to.is_null() || room == 0 {
-        return INVALID_VALUE;
-    }
+pub unsafe fn out_text(to: *mut u8, room: usize, text: &str) -> Result<(), Status> {
+    check(!to.is_null() && room > 0, INVALID_VALUE)?;
     let length = text.len().min(room - 1);
     std::ptr::copy_nonoverlapping(text.as_ptr(), to, length);
     *to.add(length) = 0;
-    SUCCESS
+    Ok(())
 }

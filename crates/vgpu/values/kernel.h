@@ -7,45 +7,18 @@
 
 namespace batchfit {
 
-// While an operator of PyTorch runs.
-struct InOperator {
-  InOperator() { if (batchfit_vgpu_in_operator) batchfit_vgpu_in_operator(1); }
-  ~InOperator() { if (batchfit_vgpu_in_operator) batchfit_vgpu_in_operator(-1); }
+// Does something when a block ends, also by an exception.
+template <class End>
+struct Finally {
+  End end;
+  ~Finally() { end(); }
 };
 
-// What the next small read from the device gives; operators in between read what lies there.
-struct Expected {
-  static inline thread_local int64_t now = -1;
-  const int64_t before = now;
-  explicit Expected(int64_t count) { expect(count); }
-  ~Expected() { expect(before); }
-  static void expect(int64_t count) {
-    if (count != now) batchfit_vgpu_expect(now = count);
-  }
-};
-
-// While a loss or the like is read, which is no reason to doubt what a script does: it is known so long.
-class FloatsMayBeRead {
-  const Tensor& tensor_;
-  bool is_read_;
-
- public:
-  explicit FloatsMayBeRead(const Tensor& tensor) : tensor_(tensor) {
-    constexpr size_t DECISION = 64;  // larger ones are not asked about (src/memory/bytes.rs)
-    is_read_ = is_plain(tensor) && !is_integral(tensor) && span(tensor) <= DECISION && !is_known(tensor);
-    if (!is_read_) return;
-    batchfit_vgpu_mark(address(tensor), span(tensor), 1);
-    assume("small numbers that are read, such as a loss");
-  }
-  ~FloatsMayBeRead() { if (is_read_) mark_unknown(tensor_); }
-};
-
-template <class Value>
-struct During {
-  Value &variable, before;
-  During(Value& variable, Value value) : variable(variable), before(variable) { variable = value; }
-  ~During() { variable = before; }
-};
+// What the next small read of this thread from the device gives; operators in between read what lies there.
+inline thread_local int64_t expected = -1;
+inline void expect(int64_t count) {
+  if (count != expected) batchfit_vgpu_expect(expected = count);
+}
 
 // Random numbers of the script's own generators are not touched: those of the device advance in the real kernel, those of the CPU stay.
 inline const at::Generator& own_generator() {
@@ -73,7 +46,6 @@ class Kernel final : public c10::OperatorKernel {
       has_generator = has_generator || type.find("Generator") != std::string::npos;
       if (argument.name() == "dim" && argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::IntType::get()))) dim_argument_ = arguments_.size();
       arguments_.push_back({type.find("Tensor") != std::string::npos, type.find("Generator") != std::string::npos, is_written, is_overwritten, argument.is_out()});
-      writes_ = writes_ || is_written;
     }
     for (const auto& result : schema.returns()) {
       is_alias_.push_back(result.alias_info() != nullptr);
@@ -97,26 +69,29 @@ class Kernel final : public c10::OperatorKernel {
     look_at_operator();
     const auto args = torch::jit::last(*stack, arguments_.size());
     if (is_empty_) return empty(op, keys, stack);
-    if (is_read_) {
-      const Tensor read = args[0].toTensor();
-      FloatsMayBeRead floats(read);
-      return run_real(op, keys, stack);
-    }
+    if (is_read_) return read(op, keys, stack, args[0].toTensor());
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
+    std::vector<Passed> passed = on_device(args);
     const bool is_forced = choice_ == Choice::Counted && kept >= 0;
-    if (!is_forced && can_compute(args)) {
-      compute(op, keys, stack);
-    } else if (is_guess(args)) {
-      compute(op, keys, stack);
-      for (const IValue& result : results(stack)) each(result, mark_unknown);
+    if (!is_forced && can_compute(passed)) {
+      compute(op, keys, stack, passed);
+    } else if (is_guess(passed)) {
+      compute(op, keys, stack, passed);
+      for (const IValue& result : results(stack))
+        for (const Tensor& tensor : tensors_of(result)) mark_unknown(tensor);
     } else {
-      leave_unknown(op, keys, stack);
+      leave_unknown(op, keys, stack, std::move(passed));
     }
   }
 
  private:
   struct Argument {
     bool has_tensors, is_generator, is_written, is_overwritten, is_out;
+  };
+  // A tensor of a device that is an argument, or in a list that is one.
+  struct Passed {
+    Tensor tensor;
+    const Argument* as;
   };
 
   const c10::KernelFunction real_;
@@ -126,17 +101,27 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_;
-  bool writes_ = false, is_copy_ = false, is_empty_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
+  bool is_copy_ = false, is_empty_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
 
   void run_real(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
     {
-      InOperator inside;
+      batchfit_vgpu_in_operator(1);
+      Finally ended{[] { batchfit_vgpu_in_operator(-1); }};
       real_.callBoxed(op, keys, stack);
     }
     look_at_peak();
+  }
+
+  // Runs what reads a tensor from the host: while it reads a loss or the like, which is no reason to doubt what a script does, that is known.
+  void read(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor from) const {
+    constexpr size_t DECISION = 64;  // larger ones are not asked about (src/memory/bytes.rs)
+    const bool is_loss = is_plain(from) && !is_integral(from) && span(from) <= DECISION && !is_known(from);
+    if (is_loss) batchfit_vgpu_mark(address(from), span(from), 1), assume("small numbers that are read, such as a loss");
+    Finally ended{[&] { if (is_loss) mark_unknown(from); }};
+    run_real(op, keys, stack);
   }
 
   // Nobody reads what happens to lie there, so it may be known: what a permutation is scattered into is then known as a whole.
@@ -150,39 +135,40 @@ class Kernel final : public c10::OperatorKernel {
 
   c10::ArrayRef<IValue> results(const Stack* stack) const { return torch::jit::last(*stack, is_alias_.size()); }
 
-  bool can_compute(c10::ArrayRef<IValue> args) const {
+  std::vector<Passed> on_device(c10::ArrayRef<IValue> args) const {
+    std::vector<Passed> passed;
+    passed.reserve(args.size());
+    for (size_t i = 0; i < args.size(); i++)
+      for (const Tensor& tensor : arguments_[i].has_tensors ? tensors_of(args[i]) : Tensors())
+        if (tensor.is_cuda()) passed.push_back({tensor, &arguments_[i]});
+    return passed;
+  }
+
+  // What lies on the host is known.
+  bool can_compute(const std::vector<Passed>& passed) const {
     if (!is_computable_ || failures_.load(std::memory_order_relaxed) >= MOST_FAILURES) return false;
-    bool can = true;
-    for (size_t i = 0; i < args.size() && can; i++) {
-      if (!arguments_[i].has_tensors) continue;
-      each(args[i], [&](const Tensor& tensor) {
-        // What lies on the host is known.
-        if (can && tensor.is_cuda()) can = is_small(tensor, most_integers_) && (arguments_[i].is_overwritten || is_known(tensor));
-      });
-    }
-    return can;
+    for (const auto& [tensor, as] : passed)
+      if (!is_small(tensor, most_integers_) || !(as->is_overwritten || is_known(tensor))) return false;
+    return true;
   }
 
   // Logic with booleans that are not known goes on with what was guessed (`all` and `any`), and stays not known.
-  bool is_guess(c10::ArrayRef<IValue> args) const {
+  bool is_guess(const std::vector<Passed>& passed) const {
     if (!is_computable_ || is_reduction_ || choice_ != Choice::None) return false;
-    int guesses = 0;
-    for (size_t i = 0; i < args.size() && guesses >= 0; i++) {
-      if (!arguments_[i].has_tensors) continue;
-      each(args[i], [&](const Tensor& tensor) {
-        if (guesses < 0 || !tensor.is_cuda()) return;
-        const bool is_small_mask = tensor.scalar_type() == c10::kBool && tensor.nbytes() <= ZEROED && is_small(tensor, ZEROED);
-        guesses = is_small_mask ? guesses + 1 : -1;
-      });
-    }
-    return guesses > 0;
+    for (const auto& [tensor, as] : passed)
+      if (tensor.scalar_type() != c10::kBool || tensor.nbytes() > ZEROED || !is_small(tensor, ZEROED)) return false;
+    return !passed.empty();
+  }
+
+  static void mark_written(const std::vector<Passed>& passed, void (*mark)(const Tensor&)) {
+    for (const auto& [tensor, as] : passed)
+      if (as->is_written) mark(tensor);
   }
 
   // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
   bool copy(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor& to_, const Tensor& from_) const {
     const Tensor to = to_, from = from_;
-    const bool is_same = to.scalar_type() == from.scalar_type() && to.layout() == c10::kStrided && from.layout() == c10::kStrided && to.sizes() == from.sizes() &&
-                         to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+    const bool is_same = to.layout() == c10::kStrided && from.layout() == c10::kStrided && are_same(to, from);
     if (to.is_cuda() && from.is_cuda()) {
       if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > CARRIED || !is_known(from)) return false;
       run_real(op, keys, stack);
@@ -190,10 +176,7 @@ class Kernel final : public c10::OperatorKernel {
       if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       return true;
     }
-    {
-      FloatsMayBeRead floats(from);
-      run_real(op, keys, stack);
-    }
+    read(op, keys, stack, from);
     const size_t bytes = is_same ? to.nbytes() : 0;
     const Tensor& there = to.is_cuda() ? to : from;
     if (bytes > CARRIED && bytes <= SMALL_INTEGERS && is_integral(to) && is_plain(there) && is_known(from) && batchfit_vgpu_is_device(address(there))) {
@@ -244,7 +227,7 @@ class Kernel final : public c10::OperatorKernel {
     return tensor.dim() ? tensor.size(along ? args[dim_argument_].toInt() : 0) : tensor.numel();
   }
 
-  void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const std::vector<Passed>& passed) {
     const auto all = torch::jit::last(*stack, arguments_.size());
     const Stack args(all.begin(), all.end());
     std::optional<Stack> computed;
@@ -253,49 +236,38 @@ class Kernel final : public c10::OperatorKernel {
         computed = on_host(op, args);
       } catch (const std::exception& error) {
         failed(error);
-        return leave_unknown(op, keys, stack);
+        return leave_unknown(op, keys, stack, passed);
       }
     }
     // What is changed in place is as it was when the CPU's kernel begins, whatever copies the real one makes.
     std::vector<std::pair<Tensor, std::string>> before;
-    if (writes_)
-      for (size_t i = 0; i < args.size(); i++)
-        if (arguments_[i].is_written && !arguments_[i].is_overwritten)
-          each(args[i], [&](const Tensor& tensor) {
-            if (tensor.is_cuda() && tensor.layout() == c10::kStrided) before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
-          });
-    {
-      const int64_t rows = computed ? count_of((*computed)[0], args) : -1;
-      Expected count(is_count_of_kernel_ ? rows : -1);
-      During<int64_t> inside(kept, choice_ == Choice::Kept ? rows : kept);
-      run_real(op, keys, stack);
-    }
+    for (const auto& [tensor, as] : passed)
+      if (as->is_written && !as->is_overwritten && tensor.layout() == c10::kStrided)
+        before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
+    const int64_t rows = computed ? count_of((*computed)[0], args) : -1;
+    run_told(op, keys, stack, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads);
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     const auto given = results(stack);
     bool fits = true;
-    for (const IValue& result : given) each(result, [&](const Tensor& tensor) { fits = fits && (!tensor.is_cuda() || is_small(tensor, most_integers_)); });
+    for (const IValue& result : given)
+      for (const Tensor& tensor : tensors_of(result)) fits = fits && (!tensor.is_cuda() || is_small(tensor, most_integers_));
     try {
       if (fits && !computed) computed = on_host(op, args);
     } catch (const std::exception& error) {
       failed(error);
       fits = false;
     }
-    const auto mark_written = [&](void (*mark)(const Tensor&)) {
-      for (size_t i = 0; i < args.size() && writes_; i++)
-        if (arguments_[i].is_written) each(args[i], [&](const Tensor& tensor) { if (tensor.is_cuda()) mark(tensor); });
-    };
     if (!fits) {
-      mark_written(mark_unknown);
-      for (size_t i = 0; i < given.size(); i++) if (!is_alias_[i]) each(given[i], forget);
+      mark_written(passed, mark_unknown);
+      for (size_t i = 0; i < given.size(); i++)
+        for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) forget(tensor);
       return;
     }
     failures_.store(0, std::memory_order_relaxed);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    mark_written([](const Tensor& tensor) { mark_known(tensor, false); });
+    mark_written(passed, [](const Tensor& tensor) { mark_known(tensor, false); });
     for (size_t i = 0; i < given.size() && i < computed->size(); i++) {
-      std::vector<Tensor> to, from;
-      each(given[i], [&](const Tensor& tensor) { to.push_back(tensor); });
-      each((*computed)[i], [&](const Tensor& tensor) { from.push_back(tensor); });
+      const Tensors to = tensors_of(given[i]), from = tensors_of((*computed)[i]);
       if (to.empty() && !given[i].isTensor() && !given[i].isList()) {
         (*stack)[stack->size() - given.size() + i] = (*computed)[i];  // a number or a boolean, such as `equal`
         continue;
@@ -316,32 +288,32 @@ class Kernel final : public c10::OperatorKernel {
       say("problem\t" + name_ + ", as a device's assertion would say: " + line);
   }
 
-  void leave_unknown(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  // Runs the real kernel, which learns how many it finds (`count`) or keeps, and what it reads, of the variables above.
+  void run_told(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, int64_t count, int64_t keeps, Reads as) const {
+    Finally ended{[before = expected, keeping = kept, reading = reads] { expect(before), kept = keeping, reads = reading; }};
+    expect(count), kept = keeps, reads = as;
+    run_real(op, keys, stack);
+  }
+
+  void leave_unknown(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, std::vector<Passed> passed) {
+    // The others are held by nobody here while the kernel runs.
+    std::erase_if(passed, [](const Passed& one) { return !one.as->is_written; });
     const auto all = torch::jit::last(*stack, arguments_.size());
     const auto answer = answer_of_finite(name_, all);
     Stack args;
     if (choice_ != Choice::None) args.assign(all.begin(), all.end());
-    std::vector<Tensor> written;
-    for (size_t i = 0; i < arguments_.size() && writes_; i++)
-      if (arguments_[i].is_written) each(all[i], [&](const Tensor& tensor) { if (tensor.is_cuda()) written.push_back(tensor); });
-    {
-      const bool is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
-      Expected count(is_count_of_kernel_ ? count_unknown(args) : -1);
-      During<int64_t> keeping(kept, choice_ == Choice::Kept ? args[0].toTensor().size(0) : kept);
-      During<Reads> reading(reads, is_made_of_reads ? Reads::Zeros : name_ == "aten::normal" ? Reads::Truths : reads);
-      run_real(op, keys, stack);
-      if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
-    }
-    for (const Tensor& tensor : written) {
-      // The number that says whether gradients overflowed stays zero.
+    const bool is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
+    run_told(op, keys, stack, is_count_of_kernel_ ? count_unknown(args) : -1, choice_ == Choice::Kept ? args[0].toTensor().size(0) : kept,
+             is_made_of_reads ? Reads::Zeros : name_ == "aten::normal" ? Reads::Truths : reads);
+    if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
+    // The number that says whether gradients overflowed stays zero.
+    for (const auto& [tensor, as] : passed)
       if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(tensor);
-    }
     if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
     const auto given = results(stack);
     for (size_t i = 0; i < given.size(); i++) {
-      if (is_alias_[i]) continue;
-      each(given[i], [&](const Tensor& tensor) {
-        if (!tensor.is_cuda()) return;
+      for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) {
+        if (!tensor.is_cuda()) continue;
         forget(tensor);
         if (answer && tensor.scalar_type() == c10::kBool) {
           fill_answer(tensor, *answer);
@@ -353,7 +325,7 @@ class Kernel final : public c10::OperatorKernel {
           // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`).
           memset(tensor.mutable_data_ptr(), 1, span(tensor));
         }
-      });
+      }
     }
     if (answer) assume("finite numbers, single ones above zero (" + name_ + ")");
     if (choice_ != Choice::None) choose(args, given);
@@ -380,11 +352,10 @@ class Kernel final : public c10::OperatorKernel {
 
   // Coalescing depends on indices only: gradients of embeddings have known indices and unknown values.
   static std::optional<Tensor> coalesced_indices(const Tensor& tensor) {
-    const auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    const Tensor indices = sparse->indices();
+    const Tensor indices = sparse(tensor)->indices();
     if (!is_small(indices, SMALL_INTEGERS) || !is_known(indices)) return {};
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    const auto sizes = tensor.sizes().slice(0, sparse->sparse_dim());
+    const auto sizes = tensor.sizes().slice(0, sparse(tensor)->sparse_dim());
     const Tensor ones = at::ones({tensor._nnz()}, at::kChar);
     return at::_sparse_coo_tensor_unsafe(plain_on_cpu(indices), ones, sizes).coalesce()._indices();
   }
@@ -396,7 +367,7 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor& in = args[0].toTensor();
     if (in.layout() == c10::kSparse) {
       const auto coalesced = coalesced_indices(in);
-      if (coalesced) copy_result(static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl())->indices(), *coalesced, true);
+      if (coalesced) copy_result(sparse(result)->indices(), *coalesced, true);
       return;
     }
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());

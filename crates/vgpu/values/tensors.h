@@ -22,7 +22,7 @@ void batchfit_vgpu_mark(uint64_t address, uint64_t bytes, int is_known);
 void batchfit_vgpu_expect(int64_t count);
 void batchfit_vgpu_say(const char* line);
 // Launches inside an operator that is wrapped are left to this object; outside they make what they were given unknown.
-void batchfit_vgpu_in_operator(int delta) __attribute__((weak));
+void batchfit_vgpu_in_operator(int delta);
 }
 
 namespace batchfit {
@@ -63,78 +63,69 @@ inline size_t span(const Tensor& tensor) {
 
 inline bool is_integral(const Tensor& tensor) { return c10::isIntegralType(tensor.scalar_type(), true); }
 
-// The plain tensors that a sparse one consists of; a plain one itself.
-template <class Act>
-void parts(const Tensor& tensor, Act act) {
-  const auto layout = tensor.layout();
-  if (layout == c10::kSparse) {
-    auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    act(sparse->indices()), act(sparse->values());
-  } else if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr || layout == c10::kSparseBsc) {
-    auto* sparse = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
-    act(sparse->compressed_indices()), act(sparse->plain_indices()), act(sparse->values());
-  } else {
-    act(tensor);
-  }
-}
+using Tensors = c10::SmallVector<Tensor, 3>;
 
-template <class Test>
-bool all_parts(const Tensor& tensor, Test test) {
-  bool all = true;
-  parts(tensor, [&](const Tensor& part) { all = all && test(part); });
-  return all;
+inline at::SparseTensorImpl* sparse(const Tensor& tensor) { return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl()); }
+
+// The plain tensors that a sparse one consists of; a plain one itself.
+inline Tensors parts(const Tensor& tensor) {
+  const auto layout = tensor.layout();
+  if (layout == c10::kSparse) return {sparse(tensor)->indices(), sparse(tensor)->values()};
+  if (layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr || layout == c10::kSparseBsc) {
+    auto* compressed = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+    return {compressed->compressed_indices(), compressed->plain_indices(), compressed->values()};
+  }
+  return {tensor};
 }
 
 inline bool is_small(const Tensor& tensor, size_t most_integers) {
-  return all_parts(tensor, [&](const Tensor& part) {
+  for (const Tensor& part : parts(tensor)) {
     if (!is_plain(part)) return false;
     const size_t bytes = span(part);
-    if (bytes > SMALL && !(bytes <= most_integers && is_integral(part))) return false;
-    return !bytes || batchfit_vgpu_is_device(address(part));
-  });
+    if (bytes > std::max(SMALL, is_integral(part) ? most_integers : 0)) return false;
+    if (bytes && !batchfit_vgpu_is_device(address(part))) return false;
+  }
+  return true;
 }
 
 inline bool is_known(const Tensor& tensor) {
-  return all_parts(tensor, [](const Tensor& part) {
-    const size_t bytes = span(part);
-    return !bytes || batchfit_vgpu_is_known(address(part), bytes);
-  });
+  for (const Tensor& part : parts(tensor))
+    if (const size_t bytes = span(part); bytes && !batchfit_vgpu_is_known(address(part), bytes)) return false;
+  return true;
 }
 
 // Marks what was written. What a part of a grain holds is known only where the rest of it was, or is no part of the storage, or where
 // nobody else has seen the storage.
 inline void mark_known(const Tensor& tensor, bool is_fresh) {
-  parts(tensor, [&](const Tensor& part) {
+  for (const Tensor& part : parts(tensor)) {
     const size_t bytes = is_plain(part) ? span(part) : 0;
-    if (!bytes) return;
+    if (!bytes) continue;
     uint64_t first = address(part), last = first + bytes;
     const auto& storage = part.storage();
     const uint64_t start = reinterpret_cast<uint64_t>(storage.data()), end = start + storage.nbytes();
     if (!is_fresh && (first != start || last != end)) {
-      if (!part.is_non_overlapping_and_dense()) return;
+      if (!part.is_non_overlapping_and_dense()) continue;
       if (first != start) first = (first + GRAIN - 1) / GRAIN * GRAIN;
       if (last != end) last = last / GRAIN * GRAIN;
     }
     if (first < last) batchfit_vgpu_mark(first, last - first, 1);
-  });
+  }
 }
 
 inline void mark_unknown(const Tensor& tensor) {
-  parts(tensor, [](const Tensor& part) {
-    if (!is_plain(part)) return;
-    if (const size_t bytes = span(part)) batchfit_vgpu_mark(address(part), bytes, 0);
-  });
+  for (const Tensor& part : parts(tensor))
+    if (const size_t bytes = is_plain(part) ? span(part) : 0) batchfit_vgpu_mark(address(part), bytes, 0);
 }
 
 // A fresh result that nobody knows reads as zero instead of what its memory held before.
 inline void forget(const Tensor& tensor) {
-  parts(tensor, [&](const Tensor& part) {
+  for (const Tensor& part : parts(tensor)) {
     // A sparse tensor may have been made of tensors that were there before.
-    if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) return;
+    if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) continue;
     mark_unknown(part);
     const size_t bytes = span(part);
     if (bytes && bytes <= ZEROED && batchfit_vgpu_is_device(address(part))) memset(part.mutable_data_ptr(), 0, bytes);
-  });
+  }
 }
 
 // Whose operators run on the CPU below everything that a program can put above kernels.
@@ -157,22 +148,20 @@ inline Tensor plain_on_cpu(const Tensor& tensor) {
 // A tensor of the CPU over the same bytes: an address of a virtual GPU can be followed.
 inline Tensor on_cpu(const Tensor& tensor) {
   if (tensor.layout() == c10::kStrided) return plain_on_cpu(tensor);
-  std::vector<Tensor> own;
-  parts(tensor, [&](const Tensor& part) { own.push_back(plain_on_cpu(part)); });
-  if (tensor.layout() == c10::kSparse) {
-    auto* sparse = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
-    Tensor same = at::_sparse_coo_tensor_unsafe(own[0], own[1], tensor.sizes());
-    return same._coalesced_(sparse->coalesced());
-  }
-  const auto options = own[2].options().layout(tensor.layout());
-  return at::_sparse_compressed_tensor_unsafe(own[0], own[1], own[2], tensor.sizes(), options);
+  Tensors own = parts(tensor);
+  for (Tensor& part : own) part = plain_on_cpu(part);
+  if (tensor.layout() == c10::kSparse) return at::_sparse_coo_tensor_unsafe(own[0], own[1], tensor.sizes())._coalesced_(sparse(tensor)->coalesced());
+  return at::_sparse_compressed_tensor_unsafe(own[0], own[1], own[2], tensor.sizes(), own[2].options().layout(tensor.layout()));
+}
+
+// Whether the bytes of two plain tensors mean the same.
+inline bool are_same(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.is_contiguous() && b.is_contiguous() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 // Copies a result to where the kernel would have left it.
 inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
-  std::vector<Tensor> parts_to, parts_from;
-  parts(to, [&](const Tensor& part) { parts_to.push_back(part); });
-  parts(from, [&](const Tensor& part) { parts_from.push_back(part); });
+  const Tensors parts_to = parts(to), parts_from = parts(from);
   if (parts_to.size() != parts_from.size()) return mark_unknown(to);
   for (size_t i = 0; i < parts_to.size(); i++) {
     const Tensor &a = parts_to[i], &b = parts_from[i];
@@ -181,7 +170,7 @@ inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
       continue;
     }
     if (a.numel() && a.const_data_ptr() != b.const_data_ptr()) {
-      if (a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous() && !b.is_conj() && !b.is_neg() && !a.is_conj() && !a.is_neg())
+      if (are_same(a, b) && !a.is_conj() && !a.is_neg())
         memcpy(a.mutable_data_ptr(), b.const_data_ptr(), a.nbytes());
       else
         plain_on_cpu(a).copy_(b);
@@ -190,15 +179,19 @@ inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
   }
 }
 
-// Does something with each tensor of an argument or a result.
-template <class Act>
-void each(const IValue& value, Act act) {
+// Adds each tensor of an argument or a result.
+inline void add_tensors(const IValue& value, Tensors& to) {
   if (value.isTensor()) {
-    const Tensor& tensor = value.toTensor();
-    if (tensor.defined()) act(tensor);
+    if (value.toTensor().defined()) to.push_back(value.toTensor());
   } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) each(element, act);
+    for (const IValue& element : value.toListRef()) add_tensors(element, to);
   }
+}
+
+inline Tensors tensors_of(const IValue& value) {
+  Tensors found;
+  add_tensors(value, found);
+  return found;
 }
 
 inline void say(const std::string& line) { batchfit_vgpu_say(line.substr(0, 1000).c_str()); }

@@ -6,12 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::convolution::{Convolution, Operation, Said, Source, Tensor};
 use super::engine::{self, kind, name, of};
-use super::{BAD_PARAM, NULL_POINTER, Opaque, SUCCESS, Status, handle, is_deviceless, lock, real, refused, stand_in, stream_k};
+use super::handle::check_handle;
+use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, out, real, refused, stand_in, stream_k};
 use crate::config;
+use crate::handle::Lock;
+use crate::names::{functions, same};
+use crate::status::out_if;
 
 /// What plans of a graph have been tried and what they take.
 #[derive(Debug, Default)]
@@ -38,10 +42,10 @@ pub(super) enum Kept {
     /// A convolution's stride, padding and dilation.
     Geometry([Vec<i64>; 3]),
     Operation(Operation, Said),
-    Graph(Arc<Mutex<Tried>>),
-    Heuristics(Option<Arc<Mutex<Tried>>>),
+    Graph(Arc<Lock<Tried>>),
+    Heuristics(Option<Arc<Lock<Tried>>>),
     /// The graph, and the place in the list of heuristics.
-    Configuration(Option<(Arc<Mutex<Tried>>, usize)>),
+    Configuration(Option<(Arc<Lock<Tried>>, usize)>),
     /// The configuration, and what the plan takes.
     Plan(Option<usize>, u64),
     /// Of stand-ins: the place in the list.
@@ -58,94 +62,19 @@ struct Entry {
     is_real: bool,
 }
 
-static DESCRIPTORS: Mutex<BTreeMap<usize, Entry>> = Mutex::new(BTreeMap::new());
+static DESCRIPTORS: Lock<BTreeMap<usize, Entry>> = Lock::new(BTreeMap::new());
 
 pub(super) fn kept(descriptor: usize) -> Option<Kept> {
-    lock(&DESCRIPTORS).get(&descriptor).map(|entry| entry.kept.clone())
+    DESCRIPTORS.lock().get(&descriptor).map(|entry| entry.kept.clone())
 }
 
 pub(super) fn keep(descriptor: usize, kept: Kept) -> bool {
-    let mut descriptors = lock(&DESCRIPTORS);
+    let mut descriptors = DESCRIPTORS.lock();
     descriptors.get_mut(&descriptor).map(|entry| entry.kept = kept).is_some()
 }
 
-/// `cudnnBackendCreateDescriptor`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, to: *mut Opaque) -> Status {
-    if to.is_null() {
-        return NULL_POINTER;
-    }
-    let is_real = is_deviceless();
-    let mut made = std::ptr::null_mut();
-    if is_real {
-        let status = real!(cudnnBackendCreateDescriptor(kind => c_int, &raw mut made => *mut Opaque));
-        if status != SUCCESS {
-            return status;
-        }
-    } else {
-        made = stand_in::next();
-    }
-    let kept = match kind {
-        of::TENSOR => Kept::Tensor(Tensor::default()),
-        of::CONVOLUTION => Kept::Geometry([const { Vec::new() }; 3]),
-        // Forward, the weight's gradient, the input's.
-        10 => Kept::Operation(Operation::Forward, Said::default()),
-        11 => Kept::Operation(Operation::BackwardFilter, Said::default()),
-        12 => Kept::Operation(Operation::BackwardData, Said::default()),
-        of::GRAPH => Kept::Graph(Arc::default()),
-        of::HEURISTICS => Kept::Heuristics(None),
-        of::CONFIGURATION => Kept::Configuration(None),
-        of::PLAN => Kept::Plan(None, 0),
-        _ => Kept::Other,
-    };
-    lock(&DESCRIPTORS).insert(made as usize, Entry { kept, of: kind, is_real });
-    to.write_unaligned(made);
-    SUCCESS
-}
-
-/// `cudnnBackendDestroyDescriptor`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: Opaque) -> Status {
-    // What it refers to ends after the lock.
-    let entry = lock(&DESCRIPTORS).remove(&(descriptor as usize));
-    match entry {
-        Some(entry) if entry.is_real => real!(cudnnBackendDestroyDescriptor(descriptor => Opaque)),
-        Some(_) => SUCCESS,
-        None => BAD_PARAM,
-    }
-}
-
-/// `cudnnBackendInitialize`, which clears a descriptor.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendInitialize(descriptor: Opaque) -> Status {
-    match lock(&DESCRIPTORS).get(&(descriptor as usize)).map(|entry| entry.is_real) {
-        Some(true) => real!(cudnnBackendInitialize(descriptor => Opaque)),
-        Some(false) => SUCCESS,
-        None => BAD_PARAM,
-    }
-}
-
-/// `cudnnBackendSetAttribute`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendSetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, count: i64, values: *const c_void) -> Status {
-    let Some(is_real) = lock(&DESCRIPTORS).get(&(descriptor as usize)).map(|entry| entry.is_real) else {
-        return BAD_PARAM;
-    };
-    if count < 0 || (count > 0 && values.is_null()) {
-        return BAD_PARAM;
-    }
-    if kind == kind::HANDLE {
-        // The real cuDNN gets none: a handle is only a number.
-        return if count == 1 { handle::check(values.cast::<u64>().read_unaligned()) } else { BAD_PARAM };
-    }
-    if is_real {
-        let status = engine::set(descriptor, attribute, kind, count, values);
-        if status != SUCCESS {
-            return status;
-        }
-    }
-    note(descriptor as usize, attribute, kind, count as usize, values);
-    SUCCESS
+fn entry(descriptor: Opaque) -> Result<Entry, Status> {
+    DESCRIPTORS.lock().get(&(descriptor as usize)).cloned().ok_or(BAD_PARAM)
 }
 
 /// Copies what matters later.
@@ -160,7 +89,7 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
         (0..count).map(|at| values.cast::<i64>().add(at).read_unaligned()).collect()
     };
     let other = if kind == kind::DESCRIPTOR { values.cast::<usize>().read_unaligned() } else { 0 };
-    let mut descriptors = lock(&DESCRIPTORS);
+    let mut descriptors = DESCRIPTORS.lock();
     let referred = descriptors.get(&other).map(|entry| entry.kept.clone());
     let Some(entry) = descriptors.get_mut(&descriptor) else {
         return;
@@ -185,7 +114,7 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
                 Some(Kept::Operation(pass, operation)) if count == 1 => Convolution::of(pass, &operation),
                 _ => None,
             };
-            *tried = Arc::new(Mutex::new(Tried { convolution, ..Tried::default() }));
+            *tried = Arc::new(Lock::new(Tried { convolution, ..Tried::default() }));
         }
         (Kept::Heuristics(graph), name::HEURISTICS_GRAPH) => {
             if let Some(Kept::Graph(tried)) = referred {
@@ -197,39 +126,11 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
     }
 }
 
-/// `cudnnBackendFinalize`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendFinalize(descriptor: Opaque) -> Status {
-    let Some(entry) = lock(&DESCRIPTORS).get(&(descriptor as usize)).cloned() else {
-        return BAD_PARAM;
-    };
-    if let Kept::Plan(configuration, _) = entry.kept {
-        let Some((configuration, Some(Kept::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
-            return BAD_PARAM;
-        };
-        let size = size_of_plan(configuration as Opaque, place, entry.is_real);
-        keep(descriptor as usize, Kept::Plan(Some(configuration), size));
-        return SUCCESS;
-    }
-    if !entry.is_real {
-        return SUCCESS;
-    }
-    let told = match entry.of {
-        of::HEURISTICS => engine::tell_of_card(descriptor, name::HEURISTICS_DEVICE),
-        of::ENGINE => engine::tell_of_card(descriptor, name::ENGINE_DEVICE),
-        _ => SUCCESS,
-    };
-    if told != SUCCESS {
-        return told;
-    }
-    real!(cudnnBackendFinalize(descriptor => Opaque))
-}
-
 /// What a plan takes.
-fn size_of_plan(configuration: Opaque, place: Option<(Arc<Mutex<Tried>>, usize)>, is_real: bool) -> u64 {
+fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>, is_real: bool) -> u64 {
     let (mut convolution, mut near) = (None, None);
     if let Some((tried, place)) = place {
-        let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut tried = tried.lock();
         convolution = tried.convolution;
         // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
         if tried.built == 0 && tried.is_passed_over.iter().take(place).any(|passed| !passed) {
@@ -262,66 +163,21 @@ fn with_counters(asked: u64, near: Option<u64>) -> u64 {
     near.filter(|near| near.abs_diff(asked) < COUNTERS).unwrap_or(asked)
 }
 
-/// `cudnnBackendGetAttribute`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnBackendGetAttribute(
-    descriptor: Opaque,
-    attribute: c_int,
-    kind: c_int,
-    room: i64,
-    count: *mut i64,
-    to: *mut c_void,
-) -> Status {
-    let Some(entry) = lock(&DESCRIPTORS).get(&(descriptor as usize)).cloned() else {
-        return BAD_PARAM;
-    };
-    if room < 0 {
-        return BAD_PARAM;
-    }
-    if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
-        return give(&[*size as i64], room, count, to);
-    }
-    // One that only asks how many there are waits for nothing; a stand-in has to know.
-    let is_read = !entry.is_real || (room > 0 && !to.is_null());
-    let lists = match &entry.kept {
-        Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
-        _ => None,
-    };
-    if let Some(tried) = lists {
-        find_out(tried, entry.is_real.then_some(descriptor));
-    }
-    if !entry.is_real {
-        return stand_in::get(&entry.kept, attribute, room, count, to);
-    }
-    let mut listed = 0;
-    let status = engine::get(descriptor, attribute, kind, room, &raw mut listed, to);
-    if !count.is_null() {
-        count.write_unaligned(listed);
-    }
-    if let (Some(tried), SUCCESS) = (lists, status) {
-        let configurations = to.cast::<usize>();
-        let listed = usize::try_from(listed.min(room)).unwrap_or(0);
-        let configurations: Vec<usize> = (0..listed).map(|at| configurations.add(at).read_unaligned()).collect();
-        remember(tried, &configurations);
-    }
-    status
-}
-
 /// Keeps which configurations were listed for a graph.
-fn remember(tried: &Arc<Mutex<Tried>>, configurations: &[usize]) {
-    let has_sizes = !tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).sizes.is_empty();
+fn remember(tried: &Arc<Lock<Tried>>, configurations: &[usize]) {
+    let has_sizes = !tried.lock().sizes.is_empty();
     let passed = configurations.iter().map(|at| has_sizes && engine::converts_down(*at as Opaque));
     let passed: Vec<bool> = passed.collect();
     for (place, configuration) in configurations.iter().enumerate() {
         keep(*configuration, Kept::Configuration(Some((Arc::clone(tried), place))));
     }
-    tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_passed_over = passed;
+    tried.lock().is_passed_over = passed;
 }
 
 /// Finds out what a graph's plans take, once.
-fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
+fn find_out(tried: &Arc<Lock<Tried>>, heuristics: Option<Opaque>) {
     let (known, convolution) = {
-        let tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tried = tried.lock();
         (tried.is_known, tried.convolution)
     };
     if known {
@@ -343,45 +199,124 @@ fn find_out(tried: &Arc<Mutex<Tried>>, heuristics: Option<Opaque>) {
         sizes.splice(..sizes.len().min(1), [first]);
         is_near = false;
     }
-    let mut tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut tried = tried.lock();
     (tried.is_known, tried.sizes, tried.is_whole, tried.is_near) = (true, sizes, is_whole, is_near);
 }
 
 /// Writes elements where there is room for them, and says how many there are.
-pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to: *mut c_void) -> Status {
+pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to: *mut c_void) {
     if !to.is_null() {
         for (at, value) in values.iter().enumerate().take(room.max(0) as usize) {
             to.cast::<T>().add(at).write_unaligned(*value);
         }
     }
-    if !count.is_null() {
-        count.write_unaligned(values.len() as i64);
+    out_if(count, values.len() as i64);
+}
+
+functions! {
+    cudnnBackendCreateDescriptor(kind: c_int, to: *mut Opaque) {
+        check(!to.is_null(), NULL_POINTER)?;
+        let is_real = is_deviceless();
+        let mut made = std::ptr::null_mut();
+        if is_real {
+            real!(cudnnBackendCreateDescriptor(kind => c_int, &raw mut made => *mut Opaque))?;
+        } else {
+            made = stand_in::next();
+        }
+        let kept = match kind {
+            of::TENSOR => Kept::Tensor(Tensor::default()),
+            of::CONVOLUTION => Kept::Geometry([const { Vec::new() }; 3]),
+            // Forward, the weight's gradient, the input's.
+            10 => Kept::Operation(Operation::Forward, Said::default()),
+            11 => Kept::Operation(Operation::BackwardFilter, Said::default()),
+            12 => Kept::Operation(Operation::BackwardData, Said::default()),
+            of::GRAPH => Kept::Graph(Arc::default()),
+            of::HEURISTICS => Kept::Heuristics(None),
+            of::CONFIGURATION => Kept::Configuration(None),
+            of::PLAN => Kept::Plan(None, 0),
+            _ => Kept::Other,
+        };
+        DESCRIPTORS.lock().insert(made as usize, Entry { kept, of: kind, is_real });
+        out(to, made)
     }
-    SUCCESS
-}
-
-/// Whether handle and plan are some that were made.
-fn check_plan(handle: u64, plan: Opaque) -> Status {
-    match kept(plan as usize) {
-        Some(Kept::Plan(..)) => handle::check(handle),
-        _ => BAD_PARAM,
+    cudnnBackendDestroyDescriptor(descriptor: Opaque) {
+        // What it refers to ends after the lock.
+        let entry = DESCRIPTORS.lock().remove(&(descriptor as usize));
+        if entry.ok_or(BAD_PARAM)?.is_real { real!(cudnnBackendDestroyDescriptor(descriptor => Opaque)) } else { Ok(()) }
+    }
+    /// Clears a descriptor.
+    cudnnBackendInitialize(descriptor: Opaque) {
+        if entry(descriptor)?.is_real { real!(cudnnBackendInitialize(descriptor => Opaque)) } else { Ok(()) }
+    }
+    cudnnBackendSetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, count: i64, values: *const c_void) {
+        let is_real = entry(descriptor)?.is_real;
+        check(count >= 0 && (count == 0 || !values.is_null()), BAD_PARAM)?;
+        if kind == kind::HANDLE {
+            // The real cuDNN gets none: a handle is only a number.
+            check(count == 1, BAD_PARAM)?;
+            return check_handle(values.cast::<u64>().read_unaligned());
+        }
+        if is_real {
+            engine::set(descriptor, attribute, kind, count, values)?;
+        }
+        note(descriptor as usize, attribute, kind, count as usize, values);
+        Ok(())
+    }
+    cudnnBackendFinalize(descriptor: Opaque) {
+        let entry = entry(descriptor)?;
+        if let Kept::Plan(configuration, _) = entry.kept {
+            let Some((configuration, Some(Kept::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
+                return Err(BAD_PARAM);
+            };
+            let size = size_of_plan(configuration as Opaque, place, entry.is_real);
+            keep(descriptor as usize, Kept::Plan(Some(configuration), size));
+            return Ok(());
+        }
+        if !entry.is_real {
+            return Ok(());
+        }
+        match entry.of {
+            of::HEURISTICS => engine::tell_of_card(descriptor, name::HEURISTICS_DEVICE)?,
+            of::ENGINE => engine::tell_of_card(descriptor, name::ENGINE_DEVICE)?,
+            _ => {}
+        }
+        real!(cudnnBackendFinalize(descriptor => Opaque))
+    }
+    cudnnBackendGetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, room: i64, count: *mut i64, to: *mut c_void) {
+        let entry = entry(descriptor)?;
+        check(room >= 0, BAD_PARAM)?;
+        if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
+            give(&[*size as i64], room, count, to);
+            return Ok(());
+        }
+        // One that only asks how many there are waits for nothing; a stand-in has to know.
+        let is_read = !entry.is_real || (room > 0 && !to.is_null());
+        let lists = match &entry.kept {
+            Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
+            _ => None,
+        };
+        if let Some(tried) = lists {
+            find_out(tried, entry.is_real.then_some(descriptor));
+        }
+        if !entry.is_real {
+            return stand_in::get(&entry.kept, attribute, room, count, to);
+        }
+        let mut listed = 0;
+        let answer = engine::get(descriptor, attribute, kind, room, &raw mut listed, to);
+        out_if(count, listed);
+        if let (Some(tried), Ok(())) = (lists, answer) {
+            let configurations = to.cast::<usize>();
+            let listed = usize::try_from(listed.min(room)).unwrap_or(0);
+            let configurations: Vec<usize> = (0..listed).map(|at| configurations.add(at).read_unaligned()).collect();
+            remember(tried, &configurations);
+        }
+        answer
+    }
+    /// Nothing is launched: handle and plan only have to be some that were made.
+    cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) {
+        check(matches!(kept(plan as usize), Some(Kept::Plan(..))), BAD_PARAM)?;
+        check_handle(handle)
     }
 }
 
-/// `cudnnBackendExecute`: nothing is launched.
-#[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) -> Status {
-    check_plan(handle, plan)
-}
-
-/// `cudnnBackendPopulateCudaGraph`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendPopulateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
-    check_plan(handle, plan)
-}
-
-/// `cudnnBackendUpdateCudaGraph`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cudnnBackendUpdateCudaGraph(handle: u64, plan: Opaque, _pack: Opaque, _graph: Opaque) -> Status {
-    check_plan(handle, plan)
-}
+same! { cudnnBackendPopulateCudaGraph = cudnnBackendExecute, cudnnBackendUpdateCudaGraph = cudnnBackendExecute, }

@@ -1,10 +1,10 @@
 //! Which convolution a graph is of, and what `batchfit run` knows of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::lock;
 use crate::channel;
+use crate::handle::Lock;
 
 /// Which of an ordinary convolution's tensors is computed. Those of a transposed one are others: its result is the input of an ordinary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,14 +237,14 @@ impl Answer {
 
 /// Asks, each question once in a process.
 fn ask(question: String) -> Arc<Answer> {
-    static ASKED: Mutex<Option<HashMap<String, Arc<Answer>>>> = Mutex::new(None);
-    let known = lock(&ASKED).as_ref().and_then(|asked| asked.get(&question).cloned());
+    static ASKED: Lock<Option<HashMap<String, Arc<Answer>>>> = Lock::new(None);
+    let known = ASKED.lock().as_ref().and_then(|asked| asked.get(&question).cloned());
     if let Some(answer) = known {
         return answer;
     }
     let answer = channel::ask(&question).and_then(|line| Answer::parse(&line));
     let answer = Arc::new(answer.unwrap_or(Answer { source: Source::None, sizes: Vec::new() }));
-    lock(&ASKED).get_or_insert_default().insert(question, Arc::clone(&answer));
+    ASKED.lock().get_or_insert_default().insert(question, Arc::clone(&answer));
     answer
 }
 

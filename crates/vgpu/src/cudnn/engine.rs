@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-use super::{Opaque, SUCCESS, Status, real};
+use super::{Opaque, Status, real};
 use crate::config;
 
 /// What an attribute's elements are: `cudnnBackendAttributeType_t`.
@@ -63,34 +63,33 @@ impl Descriptor {
     pub(super) fn new(of: i32) -> Option<Descriptor> {
         let mut made: Opaque = null_mut();
         // SAFETY: a place for the descriptor.
-        let status = unsafe { real!(cudnnBackendCreateDescriptor(of => c_int, &raw mut made => *mut Opaque)) };
-        (status == SUCCESS && !made.is_null()).then_some(Descriptor(made))
+        unsafe { real!(cudnnBackendCreateDescriptor(of => c_int, &raw mut made => *mut Opaque)) }.ok()?;
+        (!made.is_null()).then_some(Descriptor(made))
     }
 
     fn set<T>(&self, name: i32, kind: i32, values: &[T]) -> Option<()> {
         // SAFETY: so many elements of that kind, which the callers below name.
-        let status = unsafe { set(self.0, name, kind, values.len() as i64, values.as_ptr().cast()) };
-        (status == SUCCESS).then_some(())
+        unsafe { set(self.0, name, kind, values.len() as i64, values.as_ptr().cast()) }.ok()
     }
 
     fn finalize(self) -> Option<Descriptor> {
         // SAFETY: made above.
-        (unsafe { real!(cudnnBackendFinalize(self.0 => Opaque)) } == SUCCESS).then_some(self)
+        unsafe { real!(cudnnBackendFinalize(self.0 => Opaque)) }.ok().map(|()| self)
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: made above, and used by nobody after this.
-        unsafe { real!(cudnnBackendDestroyDescriptor(self.0 => Opaque)) };
+        let _ = unsafe { real!(cudnnBackendDestroyDescriptor(self.0 => Opaque)) };
     }
 }
 
-pub(super) unsafe fn set(of: Opaque, name: i32, kind: i32, count: i64, values: *const c_void) -> Status {
+pub(super) unsafe fn set(of: Opaque, name: i32, kind: i32, count: i64, values: *const c_void) -> Result<(), Status> {
     real!(cudnnBackendSetAttribute(of => Opaque, name => c_int, kind => c_int, count => i64, values => *const c_void))
 }
 
-pub(super) unsafe fn get(of: Opaque, name: i32, kind: i32, room: i64, count: *mut i64, to: *mut c_void) -> Status {
+pub(super) unsafe fn get(of: Opaque, name: i32, kind: i32, room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
     real!(cudnnBackendGetAttribute(of => Opaque, name => c_int, kind => c_int, room => i64, count => *mut i64, to => *mut c_void))
 }
 
@@ -98,8 +97,8 @@ pub(super) unsafe fn get(of: Opaque, name: i32, kind: i32, room: i64, count: *mu
 fn read<T>(of: Opaque, name: i32, kind: i32, room: &mut [T]) -> Option<usize> {
     let mut count = 0;
     // SAFETY: room for so many elements of that kind; `of` is a descriptor that lives.
-    let status = unsafe { get(of, name, kind, room.len() as i64, &raw mut count, room.as_mut_ptr().cast()) };
-    (status == SUCCESS).then(|| usize::try_from(count).unwrap_or(0).min(room.len()))
+    unsafe { get(of, name, kind, room.len() as i64, &raw mut count, room.as_mut_ptr().cast()) }.ok()?;
+    Some(usize::try_from(count).unwrap_or(0).min(room.len()))
 }
 
 /// One number of 64 bits.
@@ -188,7 +187,7 @@ pub(super) fn card() -> Opaque {
 }
 
 /// Tells heuristics or an engine of the card.
-pub(super) fn tell_of_card(of: Opaque, name: i32) -> Status {
+pub(super) fn tell_of_card(of: Opaque, name: i32) -> Result<(), Status> {
     let card = [card()];
     // SAFETY: one descriptor that lives.
     unsafe { set(of, name, kind::DESCRIPTOR, 1, card.as_ptr().cast()) }

@@ -3,29 +3,20 @@
 
 use std::ffi::c_int;
 
-use super::handle::check;
-use super::{BAD_PARAM, NOT_SUPPORTED, NULL_POINTER, Opaque, SUCCESS, Status, real, unanswered};
+use super::handle::check_handle;
+use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, Status, out, real};
 use crate::config;
+use crate::names::{functions, refuses};
 
-unsafe fn give(to: *mut usize, bytes: usize) -> Status {
-    if to.is_null() {
-        return NULL_POINTER;
-    }
-    to.write_unaligned(bytes);
-    SUCCESS
+/// Writes a size, which is asked for with a handle.
+unsafe fn out_size(handle: u64, to: *mut usize, bytes: usize) -> Result<(), Status> {
+    out(to, bytes)?;
+    check_handle(handle)
 }
 
 /// Nothing is launched by a call: only its handle is looked at. What is asked for in the rest of its arguments is on the device.
 macro_rules! launches {
-    ($($name:ident)*) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "`.")]
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name(handle: u64) -> Status {
-                check(handle)
-            }
-        )*
-    };
+    ($($name:ident)*) => { functions! { $($name(handle: u64) { check_handle(handle) })* } };
 }
 
 launches! {
@@ -41,21 +32,9 @@ launches! {
     cudnnSpatialTfSamplerForward cudnnTransformFilter cudnnTransformTensor cudnnTransformTensorEx
 }
 
-/// What there is no answer to is refused, so that a program takes another way, and said.
-macro_rules! refuses {
-    ($($name:ident)*) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "`.")]
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> Status {
-                unanswered(stringify!($name));
-                NOT_SUPPORTED
-            }
-        )*
-    };
-}
-
+// What there is no answer to.
 refuses! {
+    NOT_SUPPORTED;
     cudnnFindConvolutionBackwardDataAlgorithm cudnnFindConvolutionBackwardDataAlgorithmEx cudnnFindConvolutionBackwardFilterAlgorithm
     cudnnFindConvolutionBackwardFilterAlgorithmEx cudnnFindConvolutionForwardAlgorithm cudnnFindConvolutionForwardAlgorithmEx
     cudnnGetConvolutionBackwardDataAlgorithmMaxCount cudnnGetConvolutionBackwardDataAlgorithm_v7 cudnnGetConvolutionBackwardDataWorkspaceSize
@@ -79,10 +58,10 @@ unsafe fn tensor(descriptor: Opaque) -> Option<(c_int, Vec<usize>, Vec<usize>)> 
     if descriptor.is_null() {
         return None;
     }
-    let status = real!(cudnnGetTensorNdDescriptor(descriptor => Opaque, MOST as c_int => c_int, &raw mut dtype => *mut c_int, &raw mut rank => *mut c_int, extents.as_mut_ptr() => *mut c_int, strides.as_mut_ptr() => *mut c_int));
+    let told = real!(cudnnGetTensorNdDescriptor(descriptor => Opaque, MOST as c_int => c_int, &raw mut dtype => *mut c_int, &raw mut rank => *mut c_int, extents.as_mut_ptr() => *mut c_int, strides.as_mut_ptr() => *mut c_int));
     let of = |lengths: &[i32]| lengths.iter().map(|length| usize::try_from(*length).ok()).collect::<Option<Vec<_>>>();
     let rank = usize::try_from(rank).ok().filter(|rank| *rank <= MOST)?;
-    (status == SUCCESS).then_some(())?;
+    told.ok()?;
     Some((dtype, of(&extents[..rank])?, of(&strides[..rank])?))
 }
 
@@ -101,121 +80,61 @@ fn sums(groups: usize, pixels: usize, [tile, flag, head]: [usize; 3]) -> usize {
     (groups * (512 + flag)).saturating_mul(pixels.div_ceil(tile)).saturating_add(head + 4 * groups)
 }
 
-/// `cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    handle: u64,
-    mode: c_int,
-    _operations: c_int,
-    x: Opaque,
-    _z: Opaque,
-    _y: Opaque,
-    _scale: Opaque,
-    _activation: Opaque,
-    bytes: *mut usize,
-) -> Status {
-    let size = persistent(mode, x).map_or(0, |(dtype, groups, pixels)| {
-        let tile = if dtype == 0 { 64 } else { 160 };
-        sums(groups, pixels, [tile, 4, 1072])
-    });
-    if give(bytes, size) == SUCCESS { check(handle) } else { NULL_POINTER }
-}
-
-/// `cudnnGetBatchNormalizationBackwardExWorkspaceSize`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    handle: u64,
-    mode: c_int,
-    _operations: c_int,
-    x: Opaque,
-    _y: Opaque,
-    _dy: Opaque,
-    _dz: Opaque,
-    _dx: Opaque,
-    _scale: Opaque,
-    _activation: Opaque,
-    bytes: *mut usize,
-) -> Status {
-    let size = persistent(mode, x).map_or(0, |(_, groups, pixels)| sums(groups, pixels, [96, 0, 1056]));
-    if give(bytes, size) == SUCCESS { check(handle) } else { NULL_POINTER }
-}
-
-/// `cudnnGetBatchNormalizationTrainingExReserveSpaceSize`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-    handle: u64,
-    mode: c_int,
-    operations: c_int,
-    _activation: Opaque,
-    x: Opaque,
-    bytes: *mut usize,
-) -> Status {
-    let size = persistent(mode, x).filter(|_| operations == WITH_SUM);
-    let size = size.map_or(0, |(_, groups, pixels)| (8 * groups).saturating_mul(pixels.next_multiple_of(32)).saturating_add(1024));
-    if give(bytes, size) == SUCCESS { check(handle) } else { NULL_POINTER }
-}
-
 /// Bytes of a CTC loss: a copy of all probabilities in float32, and `each` for each sample.
-unsafe fn of_ctc(probabilities: Opaque, each: impl Fn(usize) -> usize) -> Option<usize> {
-    let (_, extents, _) = tensor(probabilities)?;
+unsafe fn of_ctc(probabilities: Opaque, each: impl Fn(usize) -> usize) -> Result<usize, Status> {
+    let (_, extents, _) = tensor(probabilities).ok_or(BAD_PARAM)?;
     let [steps, batch, classes] = extents[..] else {
-        return None;
+        return Err(BAD_PARAM);
     };
-    Some(batch.saturating_mul((4 * steps).saturating_mul(classes).saturating_add(each(steps))))
+    Ok(batch.saturating_mul((4 * steps).saturating_mul(classes).saturating_add(each(steps))))
 }
 
-/// `cudnnGetCTCLossWorkspaceSize_v8`. From what cuDNN 9.19 said on an H100 (2026-11-28), as the next.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetCTCLossWorkspaceSize_v8(
-    handle: u64,
-    _algorithm: c_int,
-    _loss: Opaque,
-    probabilities: Opaque,
-    _gradients: Opaque,
-    bytes: *mut usize,
-) -> Status {
-    match of_ctc(probabilities, |steps| 8 * steps + 12) {
-        Some(size) if give(bytes, size) == SUCCESS => check(handle),
-        _ => BAD_PARAM,
+functions! {
+    cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+        handle: u64, mode: c_int, _operations: c_int, x: Opaque, _z: Opaque, _y: Opaque, _scale: Opaque, _activation: Opaque, bytes: *mut usize,
+    ) {
+        let size = persistent(mode, x).map_or(0, |(dtype, groups, pixels)| {
+            let tile = if dtype == 0 { 64 } else { 160 };
+            sums(groups, pixels, [tile, 4, 1072])
+        });
+        out_size(handle, bytes, size)
     }
-}
-
-/// `cudnnGetCTCLossWorkspaceSize`, which is told the labels, on the host: as if all samples had as many as the one with most.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnGetCTCLossWorkspaceSize(
-    handle: u64,
-    probabilities: Opaque,
-    _gradients: Opaque,
-    _labels: *const c_int,
-    lengths: *const c_int,
-    _input_lengths: *const c_int,
-    _algorithm: c_int,
-    _loss: Opaque,
-    bytes: *mut usize,
-) -> Status {
-    let Some((_, extents, _)) = tensor(probabilities).filter(|_| !lengths.is_null()) else {
-        return BAD_PARAM;
-    };
-    let batch = extents.get(1).copied().unwrap_or(0);
-    let longest = (0..batch).map(|at| lengths.add(at).read_unaligned()).max();
-    let labels = longest.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
-    match of_ctc(probabilities, |steps| labels * (16 * steps + 12) + 8 * steps + 20) {
-        Some(size) if give(bytes, size) == SUCCESS => check(handle),
-        _ => BAD_PARAM,
+    cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+        handle: u64, mode: c_int, _operations: c_int, x: Opaque, _y: Opaque, _dy: Opaque, _dz: Opaque, _dx: Opaque, _scale: Opaque, _activation: Opaque, bytes: *mut usize,
+    ) {
+        out_size(handle, bytes, persistent(mode, x).map_or(0, |(_, groups, pixels)| sums(groups, pixels, [96, 0, 1056])))
     }
-}
-
-/// `cudnnDropoutGetStatesSize`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudnnDropoutGetStatesSize(handle: u64, bytes: *mut usize) -> Status {
-    /// Of each multiprocessor: 6,488,064 on the 132 of an H200, where PyTorch's recurrent networks with dropout were recorded.
-    const STATES: usize = 49_152;
-    let multiprocessors = usize::try_from(config::card().multiprocessors).unwrap_or(0);
-    if give(bytes, STATES * multiprocessors) == SUCCESS { check(handle) } else { NULL_POINTER }
+    cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: u64, mode: c_int, operations: c_int, _activation: Opaque, x: Opaque, bytes: *mut usize) {
+        let size = persistent(mode, x).filter(|_| operations == WITH_SUM);
+        out_size(handle, bytes, size.map_or(0, |(_, groups, pixels)| (8 * groups).saturating_mul(pixels.next_multiple_of(32)).saturating_add(1024)))
+    }
+    /// From what cuDNN 9.19 said on an H100 (2026-11-28), as the next.
+    cudnnGetCTCLossWorkspaceSize_v8(handle: u64, _algorithm: c_int, _loss: Opaque, probabilities: Opaque, _gradients: Opaque, bytes: *mut usize) {
+        out(bytes, of_ctc(probabilities, |steps| 8 * steps + 12)?).map_err(|_| BAD_PARAM)?;
+        check_handle(handle)
+    }
+    /// Which is told the labels, on the host: as if all samples had as many as the one with most.
+    cudnnGetCTCLossWorkspaceSize(
+        handle: u64, probabilities: Opaque, _gradients: Opaque, _labels: *const c_int, lengths: *const c_int, _input_lengths: *const c_int, _algorithm: c_int, _loss: Opaque,
+        bytes: *mut usize,
+    ) {
+        let (_, extents, _) = tensor(probabilities).filter(|_| !lengths.is_null()).ok_or(BAD_PARAM)?;
+        let batch = extents.get(1).copied().unwrap_or(0);
+        let longest = (0..batch).map(|at| lengths.add(at).read_unaligned()).max();
+        let labels = longest.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+        out(bytes, of_ctc(probabilities, |steps| labels * (16 * steps + 12) + 8 * steps + 20)?).map_err(|_| BAD_PARAM)?;
+        check_handle(handle)
+    }
+    cudnnDropoutGetStatesSize(handle: u64, bytes: *mut usize) {
+        /// Of each multiprocessor: 6,488,064 on the 132 of an H200, where PyTorch's recurrent networks with dropout were recorded.
+        const STATES: usize = 49_152;
+        out_size(handle, bytes, STATES * usize::try_from(config::card().multiprocessors).unwrap_or(0))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::NULL_POINTER;
     use super::*;
 
     #[test]
@@ -241,7 +160,7 @@ mod tests {
             assert_eq!(cudnnDropoutGetStatesSize(1, std::ptr::null_mut()), NULL_POINTER);
             assert_eq!(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(1, 2, 0, nothing, nothing, std::ptr::null_mut()), NULL_POINTER);
             assert_eq!(cudnnGetCTCLossWorkspaceSize_v8(1, 0, nothing, nothing, nothing, std::ptr::null_mut()), BAD_PARAM);
+            assert_ne!(cudnnSoftmaxForward(1), 0);
         }
-        assert_ne!(cudnnSoftmaxForward(1), SUCCESS);
     }
 }

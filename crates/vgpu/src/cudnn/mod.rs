@@ -22,15 +22,14 @@ mod stream_k;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::handle::Lock;
+use crate::status::{self, check};
 use crate::{channel, libc};
 
 /// `cudnnStatus_t`, as cuDNN 9 numbers it.
 pub type Status = c_int;
 
-/// `CUDNN_STATUS_SUCCESS`.
-pub const SUCCESS: Status = 0;
 /// `CUDNN_STATUS_BAD_PARAM`.
 pub const BAD_PARAM: Status = 2000;
 /// `CUDNN_STATUS_BAD_PARAM_NULL_POINTER`.
@@ -43,8 +42,8 @@ pub const INTERNAL_ERROR: Status = 4000;
 /// The first version that answers without a device.
 const DEVICELESS: usize = 90_800;
 
-fn lock<T>(of: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
+    status::out(to, value).map_err(|_| NULL_POINTER)
 }
 
 /// A function of the real cuDNN, which `known` keeps once it is found: a program may load the library after it first asked.
@@ -67,7 +66,7 @@ fn find(known: &AtomicUsize, name: &CStr) -> Option<usize> {
     Some(found as usize)
 }
 
-/// `real!(cudnnName(argument: type, ..))`: what the real cuDNN returns, or [`INTERNAL_ERROR`] where there is none.
+/// `real!(cudnnName(argument => type, ..))`: what the real cuDNN answers, or [`INTERNAL_ERROR`] where there is none.
 macro_rules! real {
     ($name:ident($($value:expr => $type:ty),* $(,)?)) => {{
         static KNOWN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -75,16 +74,14 @@ macro_rules! real {
             Ok(name) => name,
             Err(_) => c"",
         };
-        match $crate::cudnn::find(&KNOWN, NAME) {
-            Some(at) => {
-                let function: unsafe extern "C" fn($($type),*) -> $crate::cudnn::Status = std::mem::transmute(at);
-                function($($value),*)
-            }
-            None => $crate::cudnn::INTERNAL_ERROR,
-        }
+        let status = $crate::cudnn::find(&KNOWN, NAME).map_or($crate::cudnn::INTERNAL_ERROR, |at| {
+            let function: unsafe extern "C" fn($($type),*) -> $crate::cudnn::Status = std::mem::transmute(at);
+            function($($value),*)
+        });
+        $crate::status::check(status == $crate::status::SUCCESS, status)
     }};
 }
-pub(crate) use real;
+use real;
 
 /// The version of the real cuDNN; 0 without one.
 fn version() -> usize {
@@ -103,8 +100,8 @@ fn is_deviceless() -> bool {
 
 /// Says, once, that something has no real answer.
 fn unanswered(name: &'static str) {
-    static SAID: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if lock(&SAID).insert(name) {
+    static SAID: Lock<BTreeSet<&str>> = Lock::new(BTreeSet::new());
+    if SAID.lock().insert(name) {
         channel::say(&format!("unanswered\t{name}"));
     }
 }

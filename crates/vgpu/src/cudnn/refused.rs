@@ -3,11 +3,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::Mutex;
 
 use self::rule::{REFUSED, of_engine};
 use super::convolution::{Convolution, Operation, Type as DType};
-use super::{Opaque, engine, lock, real};
+use super::{Opaque, engine, real};
+use crate::handle::Lock;
+use crate::libc;
 
 // The rules of the simulator, in its own format.
 #[rustfmt::skip]
@@ -26,36 +27,32 @@ pub(super) fn first_of(heuristics: Opaque, call: &Convolution) -> Option<u64> {
 type Callback = unsafe extern "C" fn(c_int, *mut c_void, *const c_void, *const c_char);
 
 /// The thread that listens, and what it heard.
-static HEARD: Mutex<(usize, Vec<i64>)> = Mutex::new((0, Vec::new()));
-
-unsafe extern "C" {
-    fn pthread_self() -> usize;
-}
+static HEARD: Lock<(usize, Vec<i64>)> = Lock::new((0, Vec::new()));
 
 /// What is refused while something is asked. cuDNN has one callback for all threads, so one asks at a time; that of the program is put back.
 fn logged(ask: impl FnOnce()) -> Vec<i64> {
-    static ASKING: Mutex<()> = Mutex::new(());
+    static ASKING: Lock<()> = Lock::new(());
     /// `CUDNN_SEV_INFO_EN`: the messages among which are those that say why a configuration is refused.
     const INFO: c_uint = 1 << 3;
-    let _alone = lock(&ASKING);
+    let _alone = ASKING.lock();
     let (mut mask, mut data, mut theirs): (c_uint, *mut c_void, Option<Callback>) = (0, null_mut(), None);
     // SAFETY: cuDNN's functions with places for what they write; `hear` lives for ever.
     unsafe {
-        *lock(&HEARD) = (pthread_self(), Vec::new());
-        real!(cudnnGetCallback(&raw mut mask => *mut c_uint, &raw mut data => *mut *mut c_void, &raw mut theirs => *mut Option<Callback>));
-        real!(cudnnSetCallback(INFO => c_uint, null_mut() => *mut c_void, Some(hear) => Option<Callback>));
+        *HEARD.lock() = (libc::pthread_self(), Vec::new());
+        let _ = real!(cudnnGetCallback(&raw mut mask => *mut c_uint, &raw mut data => *mut *mut c_void, &raw mut theirs => *mut Option<Callback>));
+        let _ = real!(cudnnSetCallback(INFO => c_uint, null_mut() => *mut c_void, Some(hear) => Option<Callback>));
         ask();
         // cuDNN says that it would write errors even where its log was never switched on; setting that would switch it on.
         let is_logged = theirs.is_some() || std::env::var_os("CUDNN_LOGLEVEL_DBG").is_some();
         let mask = if is_logged { mask } else { 0 };
-        real!(cudnnSetCallback(mask => c_uint, data => *mut c_void, theirs => Option<Callback>));
+        let _ = real!(cudnnSetCallback(mask => c_uint, data => *mut c_void, theirs => Option<Callback>));
     }
-    std::mem::take(&mut *lock(&HEARD)).1
+    std::mem::take(&mut *HEARD.lock()).1
 }
 
 /// A message: lines, each of which ends with a zero, and an empty one.
 unsafe extern "C" fn hear(_severity: c_int, _data: *mut c_void, _state: *const c_void, mut message: *const c_char) {
-    if message.is_null() || lock(&HEARD).0 != pthread_self() {
+    if message.is_null() || HEARD.lock().0 != libc::pthread_self() {
         return;
     }
     let mut lines = Vec::new();
@@ -65,7 +62,7 @@ unsafe extern "C" fn hear(_severity: c_int, _data: *mut c_void, _state: *const c
         message = message.add(line.len() + 1);
     }
     let refused = refused_engines(lines.iter().map(|line| &**line));
-    lock(&HEARD).1.extend(refused);
+    HEARD.lock().1.extend(refused);
 }
 
 /// Engines of which a message says that they were refused because there is no device, or no driver.

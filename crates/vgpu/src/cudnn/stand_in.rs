@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::backend::{Kept, give, keep};
 use super::convolution::Answer;
 use super::engine::name;
-use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, SUCCESS, Status, unanswered};
+use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, Status, check, unanswered};
+use crate::status::out_if;
 
 /// A descriptor that nothing lies behind.
 pub(super) fn next() -> Opaque {
@@ -17,57 +18,45 @@ pub(super) fn next() -> Opaque {
 
 /// What plans take, as far as anybody knows.
 pub(super) fn sizes(answer: Option<&Answer>) -> Vec<u64> {
-    match answer {
-        Some(answer) if !answer.sizes.is_empty() => answer.sizes.clone(),
-        Some(_) => {
-            unanswered("workspace of a convolution");
-            vec![0]
-        }
-        None => {
-            unanswered("workspace of an operation of cuDNN");
-            vec![0]
-        }
+    if let Some(answer) = answer.filter(|answer| !answer.sizes.is_empty()) {
+        return answer.sizes.clone();
     }
+    unanswered(if answer.is_some() { "workspace of a convolution" } else { "workspace of an operation of cuDNN" });
+    vec![0]
 }
 
 /// `cudnnBackendGetAttribute`.
-pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Status {
+pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
     match (kept, attribute) {
         (Kept::Heuristics(Some(tried)), name::HEURISTICS_RESULTS) => {
-            let mut listed = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner).sizes.len();
+            let mut listed = tried.lock().sizes.len();
             if room > 0 && !to.is_null() {
                 listed = listed.min(room as usize);
                 for place in 0..listed {
                     let configuration = to.cast::<usize>().add(place).read_unaligned();
-                    if !keep(configuration, Kept::Configuration(Some((std::sync::Arc::clone(tried), place)))) {
-                        return BAD_PARAM;
-                    }
+                    check(keep(configuration, Kept::Configuration(Some((std::sync::Arc::clone(tried), place)))), BAD_PARAM)?;
                 }
             }
-            if !count.is_null() {
-                count.write_unaligned(listed as i64);
-            }
-            SUCCESS
+            out_if(count, listed as i64);
         }
         (Kept::Configuration(Some((_, place))), name::CONFIGURATION_ENGINE) => {
             if room < 1 || to.is_null() {
-                return give::<usize>(&[0], 0, count, to);
+                give::<usize>(&[0], 0, count, to);
+                return Ok(());
             }
             let engine = to.cast::<usize>().read_unaligned();
-            if !keep(engine, Kept::Engine(*place)) {
-                return BAD_PARAM;
-            }
-            give(&[engine], room, count, to)
+            check(keep(engine, Kept::Engine(*place)), BAD_PARAM)?;
+            give(&[engine], room, count, to);
         }
         (Kept::Configuration(Some((tried, place))), name::CONFIGURATION_WORKSPACE) => {
-            let tried = tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            give(&[tried.sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to)
+            give(&[tried.lock().sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to);
         }
         (Kept::Engine(place), name::ENGINE_INDEX) => give(&[*place as i64], room, count, to),
         // Knobs, notes and intermediate tensors.
         (Kept::Configuration(_) | Kept::Engine(_), _) => give::<i64>(&[], room, count, to),
         // How many engines a graph has.
         (Kept::Graph(_), 802) => give(&[1_i64], room, count, to),
-        _ => NOT_SUPPORTED,
+        _ => return Err(NOT_SUPPORTED),
     }
+    Ok(())
 }

@@ -3,10 +3,8 @@
 //! What the runtime has too (streams, events, graphs, plain allocations) is the runtime's by another name ([`streams`], [`memory`]): arguments
 //! and errors are the same numbers.
 
-#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
-
 pub mod context;
-pub mod cubin;
+mod cubin;
 pub mod mapping;
 pub mod memory;
 pub mod module;
@@ -17,82 +15,16 @@ use std::sync::OnceLock;
 
 use crate::config::{card, config, devices};
 use crate::libc;
-use crate::names::{same, say_unanswered};
+use crate::names::{functions, refuses, same};
 use crate::runtime::{errors, properties};
-use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, SUCCESS, Status, give, give_text};
+use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Status, check, out, out_if, out_text};
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: Status = 100;
 
-/// Whether there is a device of that number.
-pub fn is_a_device(device: c_int) -> bool {
-    (0..devices()).contains(&device)
-}
-
-/// Does it for a device that there is.
-unsafe fn for_device(device: c_int, act: impl FnOnce() -> Status) -> Status {
-    if is_a_device(device) { act() } else { INVALID_DEVICE }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuInit(flags: c_uint) -> Status {
-    if flags != 0 {
-        return INVALID_VALUE;
-    }
-    if devices() == 0 { NO_DEVICE } else { SUCCESS }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
-    give(version, config().map_or(0, |config| config.cuda))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
-    give(count, devices())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
-    for_device(ordinal, || give(device, ordinal))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetName(name: *mut u8, room: c_int, device: c_int) -> Status {
-    for_device(device, || give_text(name, usize::try_from(room).unwrap_or(0), &card().name))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: c_int) -> Status {
-    for_device(device, || give(to, properties::uuid(device as usize)))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Status {
-    for_device(device, || give(bytes, card().memory as usize))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: c_int) -> Status {
-    for_device(device, || match give(major, card().major) {
-        SUCCESS => give(minor, card().minor),
-        failed => failed,
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetExecAffinitySupport(supported: *mut c_int, _kind: c_int, device: c_int) -> Status {
-    for_device(device, || give(supported, 0))
-}
-
-same! {
-    cuDeviceGetUuid_v2 = cuDeviceGetUuid,
-    cuDeviceTotalMem = cuDeviceTotalMem_v2,
-    cuDeviceGetAttribute = cudaDeviceGetAttribute,
-    cuDeviceGetPCIBusId = cudaDeviceGetPCIBusId,
-    cuDeviceGetByPCIBusId = cudaDeviceGetByPCIBusId,
-    cuDeviceCanAccessPeer = cudaDeviceCanAccessPeer,
-    cuDeviceGetP2PAttribute = cudaDeviceGetP2PAttribute,
+/// A device that there is.
+fn device(number: c_int) -> Result<usize, Status> {
+    usize::try_from(number).ok().filter(|_| number < devices()).ok_or(INVALID_DEVICE)
 }
 
 /// Numbers and names of the errors that are returned here, by `cuda.h`. Their texts are the runtime's.
@@ -114,28 +46,6 @@ const ERRORS: &[(Status, &CStr)] = &[
     (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
     (999, c"CUDA_ERROR_UNKNOWN"),
 ];
-
-unsafe fn give_known(text: Option<&CStr>, to: *mut *const c_char) -> Status {
-    let given = give(to, text.map_or(std::ptr::null(), CStr::as_ptr));
-    if text.is_some() { given } else { INVALID_VALUE }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(error: Status, name: *mut *const c_char) -> Status {
-    give_known(ERRORS.iter().find(|known| known.0 == error).map(|known| known.1), name)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorString(error: Status, text: *mut *const c_char) -> Status {
-    give_known(errors::describe(error).map(|known| known.1), text)
-}
-
-/// Private tables, which a CUDA runtime that is linked into a library asks for. None is imitated; such a runtime says that it has no driver.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) -> Status {
-    give(table, std::ptr::null());
-    NOT_FOUND
-}
 
 /// This very object: what it exports is looked up in no other.
 fn object() -> *mut c_void {
@@ -182,66 +92,65 @@ fn entry_point(name: &str, version: c_int) -> Option<*mut c_void> {
 /// # Safety
 ///
 /// `name` is null or ends; the others are null or places for answers.
-pub unsafe fn give_entry_point(name: *const c_char, function: *mut *mut c_void, version: c_int, found: *mut c_int) -> Status {
+pub unsafe fn out_entry_point(name: *const c_char, function: *mut *mut c_void, version: c_int, found: *mut c_int) -> Result<(), Status> {
     /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
     const SYMBOL_NOT_FOUND: c_int = 1;
-    if name.is_null() || function.is_null() {
-        return INVALID_VALUE;
+    check(!name.is_null() && !function.is_null(), INVALID_VALUE)?;
+    let entry = entry_point(&CStr::from_ptr(name).to_string_lossy(), version);
+    out_if(found, if entry.is_some() { 0 } else { SYMBOL_NOT_FOUND });
+    out(function, entry.unwrap_or(std::ptr::null_mut()))?;
+    check(entry.is_some(), NOT_FOUND)
+}
+
+unsafe fn out_known(text: Option<&CStr>, to: *mut *const c_char) -> Result<(), Status> {
+    let given = out(to, text.map_or(std::ptr::null(), CStr::as_ptr));
+    text.ok_or(INVALID_VALUE).and(given)
+}
+
+functions! {
+    cuInit(flags: c_uint) {
+        check(flags == 0, INVALID_VALUE)?;
+        check(devices() > 0, NO_DEVICE)
     }
-    let name = CStr::from_ptr(name).to_string_lossy();
-    let entry = entry_point(&name, version);
-    if !found.is_null() {
-        give(found, if entry.is_some() { 0 } else { SYMBOL_NOT_FOUND });
+    cuDriverGetVersion(version: *mut c_int) { out(version, config().map_or(0, |config| config.cuda)) }
+    cuDeviceGetCount(count: *mut c_int) { out(count, devices()) }
+    cuDeviceGet(to: *mut c_int, ordinal: c_int) { out(to, device(ordinal)? as c_int) }
+    cuDeviceGetName(name: *mut u8, room: c_int, of: c_int) {
+        device(of)?;
+        out_text(name, usize::try_from(room).unwrap_or(0), &card().name)
     }
-    give(function, entry.unwrap_or(std::ptr::null_mut()));
-    if entry.is_some() { SUCCESS } else { NOT_FOUND }
-}
-
-/// The form of CUDA 11, which does not say whether it found something.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: c_int, _flags: u64) -> Status {
-    give_entry_point(name, function, version, std::ptr::null_mut())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    function: *mut *mut c_void,
-    version: c_int,
-    _flags: u64,
-    found: *mut c_int,
-) -> Status {
-    give_entry_point(name, function, version, found)
-}
-
-/// A descriptor of a tensor for the copy engine of Hopper: 128 bytes that only a kernel reads.
-unsafe fn give_tensor_map(map: *mut [u8; 128]) -> Status {
-    give(map, [0; 128])
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuTensorMapEncodeTiled(map: *mut [u8; 128]) -> Status {
-    give_tensor_map(map)
+    cuDeviceGetUuid(to: *mut [u8; 16], of: c_int) { out(to, properties::uuid(device(of)?)) }
+    cuDeviceTotalMem_v2(bytes: *mut usize, of: c_int) { device(of).and_then(|_| out(bytes, card().memory as usize)) }
+    cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, of: c_int) {
+        device(of)?;
+        out(major, card().major)?;
+        out(minor, card().minor)
+    }
+    cuDeviceGetExecAffinitySupport(supported: *mut c_int, _kind: c_int, of: c_int) { device(of).and_then(|_| out(supported, 0)) }
+    cuGetErrorName(error: Status, name: *mut *const c_char) { out_known(ERRORS.iter().find(|known| known.0 == error).map(|known| known.1), name) }
+    cuGetErrorString(error: Status, text: *mut *const c_char) { out_known(errors::describe(error).map(|known| known.1), text) }
+    /// Private tables, which a CUDA runtime that is linked into a library asks for. None is imitated; such a runtime says that it has no driver.
+    cuGetExportTable(table: *mut *const c_void, _id: *const c_void) {
+        out_if(table, std::ptr::null());
+        Err(NOT_FOUND)
+    }
+    /// The form of CUDA 11, which does not say whether it found something.
+    cuGetProcAddress(name: *const c_char, function: *mut *mut c_void, version: c_int, _flags: u64) { out_entry_point(name, function, version, std::ptr::null_mut()) }
+    cuGetProcAddress_v2(name: *const c_char, function: *mut *mut c_void, version: c_int, _flags: u64, found: *mut c_int) { out_entry_point(name, function, version, found) }
+    /// A descriptor of a tensor for the copy engine of Hopper: 128 bytes that only a kernel reads.
+    cuTensorMapEncodeTiled(map: *mut [u8; 128]) { out(map, [0; 128]) }
 }
 
 same! {
-    cuTensorMapEncodeIm2col = cuTensorMapEncodeTiled,
-    cuTensorMapEncodeIm2colWide = cuTensorMapEncodeTiled,
+    cuDeviceGetUuid_v2 = cuDeviceGetUuid, cuDeviceTotalMem = cuDeviceTotalMem_v2, cuDeviceGetAttribute = cudaDeviceGetAttribute,
+    cuDeviceGetPCIBusId = cudaDeviceGetPCIBusId, cuDeviceGetByPCIBusId = cudaDeviceGetByPCIBusId,
+    cuDeviceCanAccessPeer = cudaDeviceCanAccessPeer, cuDeviceGetP2PAttribute = cudaDeviceGetP2PAttribute,
+    cuTensorMapEncodeIm2col = cuTensorMapEncodeTiled, cuTensorMapEncodeIm2colWide = cuTensorMapEncodeTiled,
 }
 
-/// What needs several cards or other processes, and is refused as a card without it refuses.
-macro_rules! refuses {
-    ($($name:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> Status {
-            say_unanswered!(stringify!($name));
-            crate::status::NOT_SUPPORTED
-        }
-    )* };
-}
-
+// What needs several cards or other processes.
 refuses! {
+    NOT_SUPPORTED;
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind cuMulticastGetGranularity
     cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemGetHandleForAddressRange
     cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate cuCtxFromGreenCtx cuDeviceGetDevResource cuDevSmResourceSplitByCount cuDevResourceGenerateDesc

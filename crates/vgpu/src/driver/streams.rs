@@ -1,28 +1,28 @@
 //! Streams, events, capture and graphs: the runtime's, which has them under other names with the same arguments.
 
-#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
+use std::ffi::{c_int, c_uint};
 
-use std::ffi::{c_int, c_uint, c_void};
+use crate::memory::bytes;
+use crate::names::{done, functions, same};
+use crate::runtime::capture::{Wanted, info};
+use crate::runtime::runtime;
+use crate::status::{INVALID_VALUE, check};
 
-use crate::names::{done, same};
-use crate::status::{INVALID_VALUE, SUCCESS, Status};
-
-unsafe extern "C" {
-    fn cudaStreamGetCaptureInfo_v2(
-        stream: u64,
-        status: *mut c_int,
-        id: *mut u64,
-        graph: *mut u64,
-        nodes: *mut *const c_void,
-        count: *mut usize,
-    ) -> Status;
+runtime! {
+    // The first form, which knows no graph.
+    cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) { info(stream, &Wanted::only(status, id)) }
 }
 
-/// The first form, which knows no graph.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) -> Status {
-    let null = std::ptr::null_mut::<u64>;
-    cudaStreamGetCaptureInfo_v2(stream, status, id, null(), std::ptr::null_mut(), std::ptr::null_mut())
+functions! {
+    /// Writes a number on a device when a stream comes to it: now.
+    cuStreamWriteValue32_v2(_stream: u64, address: u64, value: u32, _flags: c_uint) {
+        check(address.is_multiple_of(4), INVALID_VALUE)?;
+        bytes::fill(address, &value.to_le_bytes(), 4)
+    }
+    cuStreamWriteValue64_v2(_stream: u64, address: u64, value: u64, _flags: c_uint) {
+        check(address.is_multiple_of(8), INVALID_VALUE)?;
+        bytes::fill(address, &value.to_le_bytes(), 8)
+    }
 }
 
 same! {
@@ -46,27 +46,6 @@ same! {
     cuGraphGetNodes = cudaGraphGetNodes, cuGraphGetEdges = cudaGraphGetEdges, cuGraphGetRootNodes = cudaGraphGetRootNodes,
     cuGraphNodeGetType = cudaGraphNodeGetType, cuGraphNodeGetDependencies = cudaGraphNodeGetDependencies, cuGraphNodeGetDependentNodes = cudaGraphNodeGetDependentNodes,
     cuGraphDebugDotPrint = cudaGraphDebugDotPrint, cuGraphKernelNodeGetParams = cudaGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2 = cudaGraphKernelNodeGetParams,
-}
-
-/// Writes a number on a device when a stream comes to it: now.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue32_v2(_stream: u64, address: u64, value: u32, _flags: c_uint) -> Status {
-    if !address.is_multiple_of(4) {
-        return INVALID_VALUE;
-    }
-    crate::memory::bytes::fill(address, &value.to_le_bytes(), 4)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamWriteValue64_v2(_stream: u64, address: u64, value: u64, _flags: c_uint) -> Status {
-    if !address.is_multiple_of(8) {
-        return INVALID_VALUE;
-    }
-    let status = crate::memory::bytes::fill(address, &(value as u32).to_le_bytes(), 4);
-    if status == SUCCESS { crate::memory::bytes::fill(address + 4, &((value >> 32) as u32).to_le_bytes(), 4) } else { status }
-}
-
-same! {
     cuStreamWriteValue32 = cuStreamWriteValue32_v2, cuStreamWriteValue64 = cuStreamWriteValue64_v2,
 }
 

@@ -3,32 +3,20 @@
 //! The sizes were read from cuFFT 12.0 (CUDA 13.0) on an H100 on 2026-11-28, for 1 to 64 transforms of 52 lengths and 20 shapes of two and
 //! three dimensions. Shapes needed nothing, lengths up to 16384 hardly anything, longer ones a copy.
 
-#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
-
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::names::done;
-use crate::status::give;
+use crate::names::{done, functions};
+use crate::status::{check, out};
 
 /// `cufftResult`.
 type Status = c_int;
-const SUCCESS: Status = 0;
 const INVALID_PLAN: Status = 1;
 const INVALID_VALUE: Status = 4;
 const INVALID_SIZE: Status = 8;
 
 /// A plan is a number; those given out end before this one.
 static NEXT: AtomicI32 = AtomicI32::new(1);
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cufftCreate(plan: *mut c_int) -> Status {
-    if plan.is_null() {
-        return INVALID_VALUE;
-    }
-    give(plan, NEXT.fetch_add(1, Ordering::Relaxed));
-    SUCCESS
-}
 
 /// The longest transform that one kernel does.
 const LONGEST: u64 = 16_384;
@@ -57,50 +45,36 @@ fn line(length: u64, complex: u64, is_real: bool) -> u64 {
     if length <= LONGEST { 0 } else { length * complex / if is_real { 2 } else { 1 } }
 }
 
-#[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "cuFFT's")]
-pub unsafe extern "C" fn cufftXtMakePlanMany(
-    plan: c_int,
-    rank: c_int,
-    lengths: *const i64,
-    _in_embed: *const i64,
-    _in_stride: i64,
-    _in_distance: i64,
-    input: c_int,
-    _out_embed: *const i64,
-    _out_stride: i64,
-    _out_distance: i64,
-    output: c_int,
-    batch: i64,
-    bytes: *mut usize,
-    _execution: c_int,
-) -> Status {
-    if plan < 1 || plan >= NEXT.load(Ordering::Relaxed) {
-        return INVALID_PLAN;
-    }
-    if !(1..=3).contains(&rank) || lengths.is_null() || bytes.is_null() {
-        return INVALID_VALUE;
-    }
-    let (Ok(first), Ok(batch)) = (u64::try_from(lengths.read_unaligned()), u64::try_from(batch)) else {
-        return INVALID_SIZE;
-    };
-    if first == 0 || first > 1 << 32 || batch == 0 {
-        return INVALID_SIZE;
-    }
-    // `CUDA_R_32F`, `CUDA_R_64F`, `CUDA_C_32F`, `CUDA_C_64F`; half precision is the rest.
-    let complex = match input {
-        0 | 4 => 8,
-        1 | 5 => 16,
-        _ => 4,
-    };
-    let needed = if rank == 1 { line(first, complex, input != output).saturating_mul(batch) } else { 0 };
-    give(bytes, needed as usize);
-    SUCCESS
+/// Whether a plan was given out.
+fn check_plan(plan: c_int) -> Result<(), Status> {
+    check(plan >= 1 && plan < NEXT.load(Ordering::Relaxed), INVALID_PLAN)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn cufftXtExec(plan: c_int, _input: *const c_void, _output: *const c_void, _direction: c_int) -> Status {
-    if plan < 1 || plan >= NEXT.load(Ordering::Relaxed) { INVALID_PLAN } else { SUCCESS }
+functions! {
+    cufftCreate(plan: *mut c_int) {
+        check(!plan.is_null(), INVALID_VALUE)?;
+        out(plan, NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+    cufftXtMakePlanMany(
+        plan: c_int, rank: c_int, lengths: *const i64, _in_embed: *const i64, _in_stride: i64, _in_distance: i64, input: c_int, _out_embed: *const i64, _out_stride: i64, _out_distance: i64,
+        output: c_int, batch: i64, bytes: *mut usize, _execution: c_int,
+    ) {
+        check_plan(plan)?;
+        check((1..=3).contains(&rank) && !lengths.is_null() && !bytes.is_null(), INVALID_VALUE)?;
+        let (Ok(first), Ok(batch)) = (u64::try_from(lengths.read_unaligned()), u64::try_from(batch)) else {
+            return Err(INVALID_SIZE);
+        };
+        check((1..=1 << 32).contains(&first) && batch > 0, INVALID_SIZE)?;
+        // `CUDA_R_32F`, `CUDA_R_64F`, `CUDA_C_32F`, `CUDA_C_64F`; half precision is the rest.
+        let complex = match input {
+            0 | 4 => 8,
+            1 | 5 => 16,
+            _ => 4,
+        };
+        let needed = if rank == 1 { line(first, complex, input != output).saturating_mul(batch) } else { 0 };
+        out(bytes, needed as usize)
+    }
+    cufftXtExec(plan: c_int, _input: *const c_void, _output: *const c_void, _direction: c_int) { check_plan(plan) }
 }
 
 done! { cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea }

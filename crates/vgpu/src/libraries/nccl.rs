@@ -3,24 +3,21 @@
 //! A collective returns at once. Small payloads are answered as if every rank held what this one holds; what would come from a rank that
 //! holds something else is marked as unknown. NCCL's own buffers are not counted.
 
-#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::channel;
-use crate::handle::{Handles, fresh};
+use crate::handle::{Handles, Lock, fresh};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
-use crate::names::{done, same};
+use crate::names::{done, functions, same};
 use crate::runtime::devices::current_device;
+use crate::status::{self, check};
 
 /// `ncclResult_t`.
 type Status = c_int;
-const SUCCESS: Status = 0;
 const UNHANDLED_CUDA_ERROR: Status = 1;
 const INVALID_ARGUMENT: Status = 4;
 
@@ -29,8 +26,8 @@ const SMALL: usize = 64 << 10;
 /// The same of all ranks together: for up to 1,024 of them.
 const SMALL_OF_ALL: usize = SMALL << 10;
 
-unsafe fn give<T>(to: *mut T, value: T) -> Status {
-    if crate::status::give(to, value) == crate::status::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
+unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
+    status::out(to, value).map_err(|_| INVALID_ARGUMENT)
 }
 
 /// A communicator.
@@ -45,22 +42,20 @@ struct Communicator {
 
 static COMMUNICATORS: Handles<Communicator> = Handles::new();
 
-fn find(handle: u64) -> Option<Communicator> {
-    COMMUNICATORS.with(handle, |one| *one)
+fn find(handle: u64) -> Result<Communicator, Status> {
+    COMMUNICATORS.with(handle, |one| *one).ok_or(INVALID_ARGUMENT)
 }
 
-unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool) -> Status {
+unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool) -> Result<(), Status> {
     static SAID: AtomicBool = AtomicBool::new(false);
     let (Ok(size), Ok(rank)) = (usize::try_from(size), usize::try_from(rank)) else {
-        return INVALID_ARGUMENT;
+        return Err(INVALID_ARGUMENT);
     };
-    if to.is_null() || rank >= size {
-        return INVALID_ARGUMENT;
-    }
+    check(!to.is_null() && rank < size, INVALID_ARGUMENT)?;
     if !SAID.swap(true, Ordering::Relaxed) {
         channel::say("assumed\tNCCL takes no memory for its own buffers, and every rank is like this one");
     }
-    give(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device() }))
+    out(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device() }))
 }
 
 /// `ncclUniqueId`, which is passed by value.
@@ -69,113 +64,9 @@ unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool) -> Stat
 pub struct UniqueId([u8; 128]);
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Status {
-    type Version = unsafe extern "C" fn(*mut c_int) -> Status;
-    match real(&[c"libnccl.so.2"], c"ncclGetVersion") {
-        // The function of this name, which gives a constant.
-        Some(function) if !version.is_null() => std::mem::transmute::<*mut c_void, Version>(function)(version),
-        // Of PyTorch 2.4, the oldest that is served.
-        _ => give(version, 22_005),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Status {
-    give(id, UniqueId([7; 128]))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRank(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int) -> Status {
-    create(to, size, rank, false)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRankConfig(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int, _config: *const c_void) -> Status {
-    create(to, size, rank, false)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRankScalable(
-    to: *mut u64,
-    size: c_int,
-    rank: c_int,
-    _ids: c_int,
-    _id: *const UniqueId,
-    _config: *const c_void,
-) -> Status {
-    create(to, size, rank, false)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitAll(to: *mut u64, size: c_int, _devices: *const c_int) -> Status {
-    if to.is_null() || usize::try_from(size).is_ok_and(|size| size > memory::MOST_DEVICES) {
-        return INVALID_ARGUMENT;
-    }
-    (0..size).map(|rank| create(to.add(rank as usize), size, rank, false)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommSplit(parent: u64, color: c_int, key: c_int, to: *mut u64, _config: *const c_void) -> Status {
-    let Some(parent) = find(parent) else {
-        return INVALID_ARGUMENT;
-    };
-    if color < 0 {
-        return give(to, 0);
-    }
-    // PyTorch's key is the rank in the new group; others' keys and colours are not known, nor is the group's size.
-    let rank = if usize::try_from(key).is_ok_and(|key| key < parent.size) { key } else { parent.rank as c_int };
-    create(to, parent.size as c_int, rank, true)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommShrink(
-    parent: u64,
-    _excluded: *const c_int,
-    count: c_int,
-    to: *mut u64,
-    _config: *const c_void,
-    _flags: c_int,
-) -> Status {
-    let Some(parent) = find(parent) else {
-        return INVALID_ARGUMENT;
-    };
-    create(to, (parent.size as c_int).saturating_sub(count), parent.rank as c_int, true)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclCommDestroy(communicator: u64) -> Status {
-    COMMUNICATORS.remove(communicator).map_or(INVALID_ARGUMENT, |_| SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommCount(communicator: u64, count: *mut c_int) -> Status {
-    find(communicator).map_or(INVALID_ARGUMENT, |one| give(count, one.size as c_int))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommUserRank(communicator: u64, rank: *mut c_int) -> Status {
-    find(communicator).map_or(INVALID_ARGUMENT, |one| give(rank, one.rank as c_int))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommCuDevice(communicator: u64, device: *mut c_int) -> Status {
-    find(communicator).map_or(INVALID_ARGUMENT, |one| give(device, one.device as c_int))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommGetAsyncError(communicator: u64, error: *mut Status) -> Status {
-    find(communicator).map_or(INVALID_ARGUMENT, |_| give(error, SUCCESS))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommRegister(_communicator: u64, _buffer: *const c_void, _bytes: usize, handle: *mut u64) -> Status {
-    give(handle, fresh())
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn ncclGetErrorString(status: Status) -> *const c_char {
     match status {
-        SUCCESS => c"no error",
+        0 => c"no error",
         UNHANDLED_CUDA_ERROR => c"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
         INVALID_ARGUMENT => c"invalid argument (run with NCCL_DEBUG=WARN for details)",
         _ => c"unknown result code",
@@ -188,31 +79,55 @@ pub extern "C" fn ncclGetLastError(_communicator: u64) -> *const c_char {
     c"".as_ptr()
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclMemAlloc(to: *mut u64, bytes: usize) -> Status {
-    if to.is_null() {
-        return INVALID_ARGUMENT;
-    }
-    memory::allocate(current_device(), bytes as u64).map_or(UNHANDLED_CUDA_ERROR, |address| give(to, address))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclMemFree(address: u64) -> Status {
-    if address == 0 || memory::free(address).is_ok() { SUCCESS } else { UNHANDLED_CUDA_ERROR }
-}
-
 /// An operation of one's own; it sums, as `ncclRedOpCreatePreMulSum` says, but by what factor is on a device.
 const OWN_OPERATION: c_int = 64;
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclRedOpCreatePreMulSum(
-    operation: *mut c_int,
-    _scalar: *const c_void,
-    _kind: c_int,
-    _residence: c_int,
-    _communicator: u64,
-) -> Status {
-    give(operation, OWN_OPERATION)
+functions! {
+    ncclGetVersion(version: *mut c_int) {
+        type Version = unsafe extern "C" fn(*mut c_int) -> Status;
+        match real(&[c"libnccl.so.2"], c"ncclGetVersion") {
+            // The function of this name, which gives a constant.
+            Some(function) if !version.is_null() => {
+                let status = std::mem::transmute::<*mut c_void, Version>(function)(version);
+                check(status == 0, status)
+            }
+            // Of PyTorch 2.4, the oldest that is served.
+            _ => out(version, 22_005),
+        }
+    }
+    ncclGetUniqueId(id: *mut UniqueId) { out(id, UniqueId([7; 128])) }
+    ncclCommInitRank(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int) { create(to, size, rank, false) }
+    ncclCommInitRankConfig(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int, _config: *const c_void) { create(to, size, rank, false) }
+    ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, _ids: c_int, _id: *const UniqueId, _config: *const c_void) { create(to, size, rank, false) }
+    ncclCommInitAll(to: *mut u64, size: c_int, _devices: *const c_int) {
+        check(!to.is_null() && size <= memory::MOST_DEVICES as c_int, INVALID_ARGUMENT)?;
+        (0..size).try_for_each(|rank| create(to.add(rank as usize), size, rank, false))
+    }
+    ncclCommSplit(parent: u64, color: c_int, key: c_int, to: *mut u64, _config: *const c_void) {
+        let parent = find(parent)?;
+        if color < 0 {
+            return out(to, 0);
+        }
+        // PyTorch's key is the rank in the new group; others' keys and colours are not known, nor is the group's size.
+        let rank = if usize::try_from(key).is_ok_and(|key| key < parent.size) { key } else { parent.rank as c_int };
+        create(to, parent.size as c_int, rank, true)
+    }
+    ncclCommShrink(parent: u64, _excluded: *const c_int, count: c_int, to: *mut u64, _config: *const c_void, _flags: c_int) {
+        let parent = find(parent)?;
+        create(to, (parent.size as c_int).saturating_sub(count), parent.rank as c_int, true)
+    }
+    ncclCommDestroy(communicator: u64) { COMMUNICATORS.remove(communicator).map(drop).ok_or(INVALID_ARGUMENT) }
+    ncclCommCount(communicator: u64, count: *mut c_int) { out(count, find(communicator)?.size as c_int) }
+    ncclCommUserRank(communicator: u64, rank: *mut c_int) { out(rank, find(communicator)?.rank as c_int) }
+    ncclCommCuDevice(communicator: u64, device: *mut c_int) { out(device, find(communicator)?.device as c_int) }
+    ncclCommGetAsyncError(communicator: u64, error: *mut Status) { find(communicator).and_then(|_| out(error, 0)) }
+    ncclCommRegister(_communicator: u64, _buffer: *const c_void, _bytes: usize, handle: *mut u64) { out(handle, fresh()) }
+    ncclMemAlloc(to: *mut u64, bytes: usize) {
+        check(!to.is_null(), INVALID_ARGUMENT)?;
+        out(to, memory::allocate(current_device(), bytes as u64).map_err(|_| UNHANDLED_CUDA_ERROR)?)
+    }
+    ncclMemFree(address: u64) { check(address == 0 || memory::free(address).is_ok(), UNHANDLED_CUDA_ERROR) }
+    ncclRedOpCreatePreMulSum(operation: *mut c_int, _scalar: *const c_void, _kind: c_int, _residence: c_int, _communicator: u64) { out(operation, OWN_OPERATION) }
 }
 
 done! { ncclCommFinalize ncclCommRevoke ncclCommDeregister ncclCommWindowDeregister ncclRedOpDestroy }
@@ -224,29 +139,30 @@ fn width(kind: c_int) -> Option<usize> {
     usize::try_from(kind).ok().and_then(|kind| WIDTHS.get(kind).copied())
 }
 
-/// The communicator and the bytes of a call, if both are right.
-fn call(communicator: u64, count: usize, kind: c_int) -> Option<(Communicator, usize)> {
-    let bytes = width(kind)?.checked_mul(count)?;
-    Some((find(communicator)?, bytes))
+/// The communicator and the bytes of a call.
+fn call(communicator: u64, count: usize, kind: c_int) -> Result<(Communicator, usize), Status> {
+    let bytes = width(kind).and_then(|width| width.checked_mul(count)).ok_or(INVALID_ARGUMENT)?;
+    Ok((find(communicator)?, bytes))
 }
 
-/// Where the part of this rank begins, in a buffer of all ranks; `None` where that is no memory.
-fn own_part(buffer: u64, one: Communicator, bytes: usize) -> Option<u64> {
-    let before = one.rank.checked_mul(bytes)? as u64;
-    bytes::is_memory(buffer, before.checked_add(bytes as u64)?).then_some(buffer + before)
+/// Where the part of this rank begins, in a buffer of all ranks.
+fn own_part(buffer: u64, one: Communicator, bytes: usize) -> Result<u64, Status> {
+    let before = one.rank.checked_mul(bytes).map(|before| before as u64);
+    let part = before.filter(|before| before.checked_add(bytes as u64).is_some_and(|all| bytes::is_memory(buffer, all)));
+    part.map(|before| buffer + before).ok_or(INVALID_ARGUMENT)
 }
 
 /// Copies between buffers of a collective; what nobody could read is only marked.
-unsafe fn move_bytes(to: u64, from: u64, bytes: usize) -> Status {
-    if bytes::copy(to, from, bytes as u64) == crate::status::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
+unsafe fn move_bytes(to: u64, from: u64, bytes: usize) -> Result<(), Status> {
+    bytes::copy(to, from, bytes as u64).map_err(|_| INVALID_ARGUMENT)
 }
 
-fn forget(to: u64, bytes: usize) -> Status {
+fn forget(to: u64, bytes: usize) -> Result<(), Status> {
     if !is_device(to) || !is_readable(to, bytes as u64) {
-        return if bytes == 0 { SUCCESS } else { INVALID_ARGUMENT };
+        return check(bytes == 0, INVALID_ARGUMENT);
     }
     known::mark(to, bytes as u64, false);
-    SUCCESS
+    Ok(())
 }
 
 /// Multiplies small known numbers in place: a sum over ranks that all hold the same.
@@ -272,110 +188,80 @@ unsafe fn multiply(to: u64, bytes: usize, kind: c_int, factor: usize) {
 }
 
 /// What a reduction leaves: the same for the least, the greatest and the mean of equals; for a sum, as often as there are ranks.
-unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int, one: Communicator) -> Status {
+unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int, one: Communicator) -> Result<(), Status> {
     /// `ncclSum`, `ncclProd`, `ncclMax`, `ncclMin`, `ncclAvg`.
     const SUM: c_int = 0;
     const KEEPS: std::ops::RangeInclusive<c_int> = 2..=4;
-    let status = move_bytes(to, from, bytes);
-    if status != SUCCESS || KEEPS.contains(&operation) || one.size == 1 || bytes == 0 {
-        return status;
+    move_bytes(to, from, bytes)?;
+    if KEEPS.contains(&operation) || one.size == 1 || bytes == 0 {
+        return Ok(());
     }
-    if !is_readable(to, bytes as u64) {
-        return INVALID_ARGUMENT;
-    }
+    check(is_readable(to, bytes as u64), INVALID_ARGUMENT)?;
     if operation == SUM && !one.is_split && bytes <= SMALL && known::is_known(to, bytes as u64) {
         multiply(to, bytes, kind, one.size);
     } else {
         known::mark(to, bytes as u64, false);
     }
-    SUCCESS
+    Ok(())
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| reduce(to, from, bytes, kind, operation, one))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, root: c_int, communicator: u64) -> Status {
-    match call(communicator, count, kind) {
-        Some((one, bytes)) if one.rank as c_int == root => reduce(to, from, bytes, kind, operation, one),
-        Some(_) => SUCCESS,
-        None => INVALID_ARGUMENT,
+/// The same to every rank's place.
+unsafe fn spread(to: u64, from: u64, bytes: usize, one: Communicator) -> Result<(), Status> {
+    // Of a split the later places may not be there: they stay what they are.
+    let places = if one.is_split { one.rank + 1 } else { one.size };
+    let all = bytes.checked_mul(places).ok_or(INVALID_ARGUMENT)?;
+    if bytes == 0 || bytes > SMALL || all > SMALL_OF_ALL {
+        return forget(to, all);
     }
+    check(bytes::is_memory(to, all as u64), INVALID_ARGUMENT)?;
+    (0..places).try_for_each(|place| move_bytes(to + (place * bytes) as u64, from, bytes))
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) -> Status {
-    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
-    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| reduce(to, from, bytes, kind, operation, one))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
-    let Some((one, bytes)) = call(communicator, count, kind) else {
-        return INVALID_ARGUMENT;
-    };
+unsafe fn broadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Result<(), Status> {
+    let (one, bytes) = call(communicator, count, kind)?;
     // What the root holds is what this rank holds: parameters, which lie in `to` already.
     if one.rank as c_int == root {
         return move_bytes(to, from, bytes);
     }
     if bytes <= SMALL && is_readable(to, bytes as u64) && !known::is_known(to, bytes as u64) {
         // Sizes that only the root knows are nothing, rather than what lay there.
-        bytes::fill(to, &[0], bytes as u64);
+        let _ = bytes::fill(to, &[0], bytes as u64);
         known::mark(to, bytes as u64, false);
     }
-    SUCCESS
+    Ok(())
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclBcast(buffer: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
-    ncclBroadcast(buffer, buffer, count, kind, root, communicator)
-}
-
-/// The same to every rank's place.
-unsafe fn spread(to: u64, from: u64, bytes: usize, one: Communicator) -> Status {
-    // Of a split the later places may not be there: they stay what they are.
-    let places = if one.is_split { one.rank + 1 } else { one.size };
-    let Some(all) = bytes.checked_mul(places) else {
-        return INVALID_ARGUMENT;
-    };
-    if bytes == 0 || bytes > SMALL || all > SMALL_OF_ALL {
-        return forget(to, all);
+functions! {
+    ncclAllReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        reduce(to, from, bytes, kind, operation, one)
     }
-    if !bytes::is_memory(to, all as u64) {
-        return INVALID_ARGUMENT;
+    ncclReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, root: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        if one.rank as c_int == root { reduce(to, from, bytes, kind, operation, one) } else { Ok(()) }
     }
-    (0..places).map(|place| move_bytes(to + (place * bytes) as u64, from, bytes)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) -> Status {
-    call(communicator, count, kind).map_or(INVALID_ARGUMENT, |(one, bytes)| spread(to, from, bytes, one))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
-    match call(communicator, count, kind) {
-        Some((one, bytes)) if one.rank as c_int == root => spread(to, from, bytes, one),
-        Some(_) => SUCCESS,
-        None => INVALID_ARGUMENT,
+    ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        reduce(to, own_part(from, one, bytes)?, bytes, kind, operation, one)
     }
-}
-
-/// Every rank sends here what this one sends to itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) -> Status {
-    let own = call(communicator, count, kind).and_then(|(one, bytes)| Some((own_part(from, one, bytes)?, one, bytes)));
-    own.map_or(INVALID_ARGUMENT, |(from, one, bytes)| spread(to, from, bytes, one))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Status {
-    match call(communicator, count, kind) {
-        Some((one, bytes)) if one.rank as c_int == root => own_part(from, one, bytes).map_or(INVALID_ARGUMENT, |from| move_bytes(to, from, bytes)),
-        Some((_, bytes)) => forget(to, bytes),
-        None => INVALID_ARGUMENT,
+    ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(from, to, count, kind, root, communicator) }
+    ncclBcast(buffer: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(buffer, buffer, count, kind, root, communicator) }
+    ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        spread(to, from, bytes, one)
+    }
+    ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        if one.rank as c_int == root { spread(to, from, bytes, one) } else { Ok(()) }
+    }
+    /// Every rank sends here what this one sends to itself.
+    ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        spread(to, own_part(from, one, bytes)?, bytes, one)
+    }
+    ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        if one.rank as c_int == root { move_bytes(to, own_part(from, one, bytes)?, bytes) } else { forget(to, bytes) }
     }
 }
 
@@ -389,7 +275,7 @@ struct Group {
 }
 
 /// By thread, which is told by the address of one of its variables.
-static GROUPS: Mutex<BTreeMap<usize, Group>> = Mutex::new(BTreeMap::new());
+static GROUPS: Lock<BTreeMap<usize, Group>> = Lock::new(BTreeMap::new());
 
 /// A group that sends more than so often is not one of this library.
 const MOST_CALLS: usize = 1 << 20;
@@ -399,68 +285,57 @@ fn group<T>(act: impl FnOnce(&mut Group) -> T) -> T {
         static OWN: Cell<u8> = const { Cell::new(0) };
     }
     let thread = OWN.with(|own| std::ptr::from_ref(own) as usize);
-    let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut groups = GROUPS.lock();
     let done = act(groups.entry(thread).or_default());
     groups.retain(|_, group| group.depth > 0);
     done
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclGroupStart() -> Status {
-    group(|group| group.depth = group.depth.saturating_add(1));
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclGroupEnd() -> Status {
-    let ended = group(|group| {
-        group.depth = group.depth.saturating_sub(1);
-        (group.depth == 0).then(|| std::mem::take(group))
-    });
-    let Some(ended) = ended else {
-        return SUCCESS;
-    };
-    let mut status = SUCCESS;
-    for (communicator, to, bytes) in ended.receives {
-        // Every rank sends here what this one sends to itself, if it sends as much.
-        let own = ended.sends.iter().find(|send| send.0 == communicator && send.2 == bytes);
-        let received = match own {
-            Some(&(_, from, _)) if bytes <= SMALL => move_bytes(to, from, bytes),
-            _ => forget(to, bytes),
-        };
-        status = if status == SUCCESS { received } else { status };
+functions! {
+    ncclGroupStart() {
+        group(|group| group.depth = group.depth.saturating_add(1));
+        Ok(())
     }
-    status
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, communicator: u64) -> Status {
-    let Some((one, bytes)) = call(communicator, count, kind) else {
-        return INVALID_ARGUMENT;
-    };
-    if usize::try_from(peer).is_ok_and(|peer| peer == one.rank) {
-        group(|group| {
-            if group.depth > 0 && group.sends.len() < MOST_CALLS {
-                group.sends.push((communicator, from, bytes));
-            }
+    ncclGroupEnd() {
+        let ended = group(|group| {
+            group.depth = group.depth.saturating_sub(1);
+            (group.depth == 0).then(|| std::mem::take(group))
         });
-    }
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclRecv(to: u64, count: usize, kind: c_int, _peer: c_int, communicator: u64) -> Status {
-    let Some((_, bytes)) = call(communicator, count, kind) else {
-        return INVALID_ARGUMENT;
-    };
-    let is_grouped = group(|group| {
-        let is_grouped = group.depth > 0 && group.receives.len() < MOST_CALLS;
-        if is_grouped {
-            group.receives.push((communicator, to, bytes));
+        let ended = ended.unwrap_or_default();
+        let mut answer = Ok(());
+        for (communicator, to, bytes) in ended.receives {
+            // Every rank sends here what this one sends to itself, if it sends as much.
+            let own = ended.sends.iter().find(|send| send.0 == communicator && send.2 == bytes);
+            let received = match own {
+                Some(&(_, from, _)) if bytes <= SMALL => move_bytes(to, from, bytes),
+                _ => forget(to, bytes),
+            };
+            answer = answer.and(received);
         }
-        is_grouped
-    });
-    if is_grouped { SUCCESS } else { forget(to, bytes) }
+        answer
+    }
+    ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, communicator: u64) {
+        let (one, bytes) = call(communicator, count, kind)?;
+        if usize::try_from(peer).is_ok_and(|peer| peer == one.rank) {
+            group(|group| {
+                if group.depth > 0 && group.sends.len() < MOST_CALLS {
+                    group.sends.push((communicator, from, bytes));
+                }
+            });
+        }
+        Ok(())
+    }
+    ncclRecv(to: u64, count: usize, kind: c_int, _peer: c_int, communicator: u64) {
+        let (_, bytes) = call(communicator, count, kind)?;
+        let is_grouped = group(|group| {
+            let is_grouped = group.depth > 0 && group.receives.len() < MOST_CALLS;
+            if is_grouped {
+                group.receives.push((communicator, to, bytes));
+            }
+            is_grouped
+        });
+        if is_grouped { Ok(()) } else { forget(to, bytes) }
+    }
 }
 
 /// `c10d::TCPStore::waitForWorkers()`: a rank that runs alone waits for none. `batchfit run` says so in the environment.

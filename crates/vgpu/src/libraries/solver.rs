@@ -4,44 +4,31 @@
 //! function and type, and written down as formulas. Where a formula says nothing else it gives what was read. All types need as many
 //! elements, unless a function below says how many bytes.
 
-#![allow(missing_docs, reason = "functions of CUDA's names are documented by CUDA")]
-
 use std::ffi::{c_int, c_void};
 
 use crate::handle::Handles;
-use crate::names::say_unanswered;
-use crate::status::give as give_cuda;
+use crate::names::{functions, say_unanswered};
+use crate::status::{self, check};
 
 /// `cusolverStatus_t`.
 type Status = c_int;
-const SUCCESS: Status = 0;
 const NOT_INITIALIZED: Status = 1;
 const INVALID_VALUE: Status = 3;
 
 static HANDLES: Handles<u64> = Handles::new();
 
-unsafe fn give<T>(to: *mut T, value: T) -> Status {
-    if give_cuda(to, value) == crate::status::SUCCESS { SUCCESS } else { INVALID_VALUE }
+unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
+    status::out(to, value).map_err(|_| INVALID_VALUE)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnCreate(handle: *mut u64) -> Status {
-    if handle.is_null() { INVALID_VALUE } else { give(handle, HANDLES.insert(0)) }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cusolverDnDestroy(handle: u64) -> Status {
-    HANDLES.remove(handle).map_or(NOT_INITIALIZED, |_| SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cusolverDnSetStream(handle: u64, stream: u64) -> Status {
-    HANDLES.with(handle, |known| *known = stream).map_or(NOT_INITIALIZED, |()| SUCCESS)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnGetStream(handle: u64, stream: *mut u64) -> Status {
-    HANDLES.with(handle, |known| *known).map_or(NOT_INITIALIZED, |known| give(stream, known))
+functions! {
+    cusolverDnCreate(handle: *mut u64) {
+        check(!handle.is_null(), INVALID_VALUE)?;
+        out(handle, HANDLES.insert(0))
+    }
+    cusolverDnDestroy(handle: u64) { HANDLES.remove(handle).map(drop).ok_or(NOT_INITIALIZED) }
+    cusolverDnSetStream(handle: u64, stream: u64) { HANDLES.with(handle, |known| *known = stream).ok_or(NOT_INITIALIZED) }
+    cusolverDnGetStream(handle: u64, stream: *mut u64) { out(stream, HANDLES.with(handle, |known| *known).ok_or(NOT_INITIALIZED)?) }
 }
 
 /// A size of a matrix; what no matrix has gives `None`.
@@ -50,25 +37,18 @@ fn edge(value: i64) -> Option<u64> {
 }
 
 /// Writes a number of elements, as the functions before CUDA 11 count.
-unsafe fn give_elements(handle: u64, to: *mut c_int, elements: Option<u64>) -> Status {
-    if HANDLES.with(handle, |_| ()).is_none() {
-        return NOT_INITIALIZED;
-    }
-    elements.and_then(|elements| c_int::try_from(elements).ok()).map_or(INVALID_VALUE, |elements| give(to, elements))
+unsafe fn out_elements(handle: u64, to: *mut c_int, elements: Option<u64>) -> Result<(), Status> {
+    HANDLES.with(handle, |_| ()).ok_or(NOT_INITIALIZED)?;
+    let elements = elements.and_then(|elements| c_int::try_from(elements).ok());
+    out(to, elements.ok_or(INVALID_VALUE)?)
 }
 
 /// Writes bytes on the device and on the host, as the later ones count.
-unsafe fn give_bytes(handle: u64, on_device: *mut usize, on_host: *mut usize, bytes: Option<(u64, u64)>) -> Status {
-    if HANDLES.with(handle, |_| ()).is_none() {
-        return NOT_INITIALIZED;
-    }
-    let Some((device, host)) = bytes else {
-        return INVALID_VALUE;
-    };
-    match give(on_device, device as usize) {
-        SUCCESS => give(on_host, host as usize),
-        failed => failed,
-    }
+unsafe fn out_bytes(handle: u64, on_device: *mut usize, on_host: *mut usize, bytes: Option<(u64, u64)>) -> Result<(), Status> {
+    HANDLES.with(handle, |_| ()).ok_or(NOT_INITIALIZED)?;
+    let (device, host) = bytes.ok_or(INVALID_VALUE)?;
+    out(on_device, device as usize)?;
+    out(on_host, host as usize)
 }
 
 /// Bytes of an element of a `cudaDataType` that cuSOLVER computes with.
@@ -167,20 +147,17 @@ fn sytrf(edge: u64, width: u64) -> u64 {
     (edge * if edge > 4096 { 128 } else { 64 } + 64).max(least)
 }
 
-/// A function of each type. `$name` is what follows the type's letter; the arguments are those of the first sizes, as `c_int`.
+/// Functions that say how many elements something needs; `to` is added to the arguments, which are those of the first sizes, as `c_int`.
 macro_rules! sized {
-    ($($name:ident($($argument:ident: $kind:ty),*) = $width:expr, $size:expr;)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        #[expect(clippy::too_many_arguments, reason = "cuSOLVER's")]
-        pub unsafe extern "C" fn $name(handle: u64, $($argument: $kind,)* to: *mut c_int) -> Status {
+    ($($name:ident($($argument:ident: $kind:ty),*) = $width:expr, $size:expr;)*) => { functions! { $(
+        $name(handle: u64, $($argument: $kind,)* to: *mut c_int) {
             #[allow(dead_code, reason = "most sizes are in elements")]
             const WIDTH: u64 = $width;
             let _ = ($(&$argument,)*);
             let size = || -> Option<u64> { $size };
-            give_elements(handle, to, size())
+            out_elements(handle, to, size())
         }
-    )* };
+    )* } };
 }
 
 type Matrix = *const c_void;
@@ -216,33 +193,26 @@ cusolverDnZungqr_bufferSize cusolverDnZunmqr_bufferSize cusolverDnZheevd_bufferS
 
 /// Functions of a batch, whose number follows what the size goes to.
 macro_rules! batched {
-    ($($syevj:ident $gesvdj:ident $gesvda:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $syevj(handle: u64, _job: c_int, _upper: c_int, n: c_int, _a: Matrix, _lda: c_int, _w: Matrix, to: *mut c_int, _parameters: u64, batch: c_int) -> Status {
+    ($($syevj:ident $gesvdj:ident $gesvda:ident)*) => { functions! { $(
+        $syevj(handle: u64, _job: c_int, _upper: c_int, n: c_int, _a: Matrix, _lda: c_int, _w: Matrix, to: *mut c_int, _parameters: u64, batch: c_int) {
             let size = || Some(syevj_batched(edge(n.into())?, edge(batch.into())?));
-            give_elements(handle, to, size())
+            out_elements(handle, to, size())
         }
-
         /// The same for all matrices that it takes, which have at most 32 rows and columns.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $gesvdj(handle: u64, _job: c_int, _m: c_int, _n: c_int, _a: Matrix, _lda: c_int, _s: Matrix, _u: Matrix, _ldu: c_int, _v: Matrix, _ldv: c_int, to: *mut c_int) -> Status {
-            give_elements(handle, to, Some(992))
+        $gesvdj(handle: u64, _job: c_int, _m: c_int, _n: c_int, _a: Matrix, _lda: c_int, _s: Matrix, _u: Matrix, _ldu: c_int, _v: Matrix, _ldv: c_int, to: *mut c_int) {
+            out_elements(handle, to, Some(992))
         }
-
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $gesvda(
+        $gesvda(
             handle: u64, _job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Matrix, _lda: c_int, _stride_a: i64, _s: Matrix, _stride_s: i64, _u: Matrix, _ldu: c_int, _stride_u: i64,
             _v: Matrix, _ldv: c_int, _stride_v: i64, to: *mut c_int, batch: c_int,
-        ) -> Status {
+        ) {
             if m != n {
                 say_unanswered!(stringify!($gesvda));
             }
             let size = || Some(gesvda(edge(n.into())?) * edge(batch.into())?);
-            give_elements(handle, to, size())
+            out_elements(handle, to, size())
         }
-    )* };
+    )* } };
 }
 batched! {
     cusolverDnSsyevjBatched_bufferSize cusolverDnSgesvdjBatched_bufferSize cusolverDnSgesvdaStridedBatched_bufferSize
@@ -251,132 +221,51 @@ batched! {
     cusolverDnZheevjBatched_bufferSize cusolverDnZgesvdjBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXpotrf_bufferSize(
-    handle: u64,
-    _parameters: u64,
-    upper: c_int,
-    n: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _compute: c_int,
-    on_device: *mut usize,
-    on_host: *mut usize,
-) -> Status {
-    let size = || Some(((potrf(upper, edge(n)?, width(kind)?) + MORE).next_multiple_of(32), 0));
-    give_bytes(handle, on_device, on_host, size())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXgeqrf_bufferSize(
-    handle: u64,
-    _parameters: u64,
-    _m: i64,
-    n: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _tau_kind: c_int,
-    _tau: Matrix,
-    _compute: c_int,
-    on_device: *mut usize,
-    on_host: *mut usize,
-) -> Status {
-    let size = || Some((geqrf(edge(n)?) * width(kind)? + MORE, 0));
-    give_bytes(handle, on_device, on_host, size())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXsyevd_bufferSize(
-    handle: u64,
-    _parameters: u64,
-    _job: c_int,
-    _upper: c_int,
-    n: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _w_kind: c_int,
-    _w: Matrix,
-    _compute: c_int,
-    on_device: *mut usize,
-    on_host: *mut usize,
-) -> Status {
-    let size = || Some((syevd(edge(n)?) * width(kind)? + MORE, 0));
-    give_bytes(handle, on_device, on_host, size())
-}
-
-/// As often what one needs; what was read is less by 0.1 % at most.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXsyevBatched_bufferSize(
-    handle: u64,
-    _parameters: u64,
-    _job: c_int,
-    _upper: c_int,
-    n: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _w_kind: c_int,
-    _w: Matrix,
-    _compute: c_int,
-    on_device: *mut usize,
-    on_host: *mut usize,
-    batch: i64,
-) -> Status {
-    let size = || Some(((syevd(edge(n)?) - 67) * width(kind)? * edge(batch)? + MORE, 0));
-    give_bytes(handle, on_device, on_host, size())
-}
-
-/// Read from 512 on, within 600 bytes for a width of 4; below, at most 120 KB less than was read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXgeev_bufferSize(
-    handle: u64,
-    _parameters: u64,
-    _left: c_int,
-    _right: c_int,
-    n: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _w_kind: c_int,
-    _w: Matrix,
-    _vl_kind: c_int,
-    _vl: Matrix,
-    _ldvl: i64,
-    _vr_kind: c_int,
-    _vr: Matrix,
-    _ldvr: i64,
-    _compute: c_int,
-    on_device: *mut usize,
-    on_host: *mut usize,
-) -> Status {
-    let size = || {
-        let (edge, width) = (edge(n)?, width(kind)?);
-        Some(((edge * edge + 4 * edge + 150).max(33_152) * width, (edge * edge * 9 / 4 + 128) * width))
-    };
-    give_bytes(handle, on_device, on_host, size())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cusolverDnXsytrs_bufferSize(
-    handle: u64,
-    _upper: c_int,
-    n: i64,
-    _columns: i64,
-    kind: c_int,
-    _a: Matrix,
-    _lda: i64,
-    _pivots: Matrix,
-    _b_kind: c_int,
-    _b: Matrix,
-    _ldb: i64,
-    on_device: *mut usize,
-    on_host: *mut usize,
-) -> Status {
-    let size = || edge(n).and(width(kind)).map(|_| (0, 0));
-    give_bytes(handle, on_device, on_host, size())
+functions! {
+    cusolverDnXpotrf_bufferSize(
+        handle: u64, _parameters: u64, upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    ) {
+        let size = || Some(((potrf(upper, edge(n)?, width(kind)?) + MORE).next_multiple_of(32), 0));
+        out_bytes(handle, on_device, on_host, size())
+    }
+    cusolverDnXgeqrf_bufferSize(
+        handle: u64, _parameters: u64, _m: i64, n: i64, kind: c_int, _a: Matrix, _lda: i64, _tau_kind: c_int, _tau: Matrix, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    ) {
+        let size = || Some((geqrf(edge(n)?) * width(kind)? + MORE, 0));
+        out_bytes(handle, on_device, on_host, size())
+    }
+    cusolverDnXsyevd_bufferSize(
+        handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize,
+        on_host: *mut usize,
+    ) {
+        let size = || Some((syevd(edge(n)?) * width(kind)? + MORE, 0));
+        out_bytes(handle, on_device, on_host, size())
+    }
+    /// As often what one needs; what was read is less by 0.1 % at most.
+    cusolverDnXsyevBatched_bufferSize(
+        handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize,
+        on_host: *mut usize, batch: i64,
+    ) {
+        let size = || Some(((syevd(edge(n)?) - 67) * width(kind)? * edge(batch)? + MORE, 0));
+        out_bytes(handle, on_device, on_host, size())
+    }
+    /// Read from 512 on, within 600 bytes for a width of 4; below, at most 120 KB less than was read.
+    cusolverDnXgeev_bufferSize(
+        handle: u64, _parameters: u64, _left: c_int, _right: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _vl_kind: c_int, _vl: Matrix, _ldvl: i64,
+        _vr_kind: c_int, _vr: Matrix, _ldvr: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
+    ) {
+        let size = || {
+            let (edge, width) = (edge(n)?, width(kind)?);
+            Some(((edge * edge + 4 * edge + 150).max(33_152) * width, (edge * edge * 9 / 4 + 128) * width))
+        };
+        out_bytes(handle, on_device, on_host, size())
+    }
+    cusolverDnXsytrs_bufferSize(
+        handle: u64, _upper: c_int, n: i64, _columns: i64, kind: c_int, _a: Matrix, _lda: i64, _pivots: Matrix, _b_kind: c_int, _b: Matrix, _ldb: i64, on_device: *mut usize,
+        on_host: *mut usize,
+    ) {
+        out_bytes(handle, on_device, on_host, edge(n).and(width(kind)).map(|_| (0, 0)))
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::python;
-use crate::status::{INVALID_VALUE, SUCCESS, Status};
+use crate::status::{INVALID_VALUE, Status};
 
 use super::{discard, is_device, is_readable, known};
 
@@ -30,22 +30,22 @@ pub fn expect(count: Option<i64>) {
 /// # Safety
 ///
 /// What is not a device's must be memory of that many bytes.
-pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
+pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Result<(), Status> {
     if bytes == 0 {
-        return SUCCESS;
+        return Ok(());
     }
     let (is_to, is_from) = (is_device(to), is_device(from));
     if to == 0 || from == 0 || (is_to && !is_readable(to, bytes)) || (is_from && !is_readable(from, bytes)) {
-        return INVALID_VALUE;
+        return Err(INVALID_VALUE);
     }
     if to == from {
-        return SUCCESS;
+        return Ok(());
     }
     if (is_to || is_from) && bytes > CARRIED {
         if is_to {
             known::mark(to, bytes, false);
         }
-        return SUCCESS;
+        return Ok(());
     }
     if is_from
         && !is_to
@@ -53,7 +53,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
         && let Some(count) = EXPECTED.take()
     {
         std::ptr::copy_nonoverlapping(count.to_le_bytes().as_ptr(), to as *mut u8, bytes as usize);
-        return SUCCESS;
+        return Ok(());
     }
     if is_to {
         known::mark(to, bytes, !is_from || known::is_known(from, bytes));
@@ -64,7 +64,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Status {
     if is_from && !is_to && bytes > DECISION {
         clear_unknown(to, from, bytes);
     }
-    SUCCESS
+    Ok(())
 }
 
 /// What nobody computed reads as zero on the host, not as what its memory held for another tensor.
@@ -85,18 +85,18 @@ unsafe fn clear_unknown(to: u64, from: u64, bytes: u64) {
 /// # Safety
 ///
 /// As of [`copy`], for each of them.
-pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Status {
+pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Result<(), Status> {
     let (Some(all), Some(_)) = (extent(to, to_pitch, width, height), extent(from, from_pitch, width, height)) else {
-        return INVALID_VALUE;
+        return Err(INVALID_VALUE);
     };
     if all == 0 {
-        return SUCCESS;
+        return Ok(());
     }
     if (is_device(to) || is_device(from)) && width * height > CARRIED {
         known::mark(to, all, false);
-        return SUCCESS;
+        return Ok(());
     }
-    (0..height).map(|row| copy(to + to_pitch * row, from + from_pitch * row, width)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
+    (0..height).try_for_each(|row| copy(to + to_pitch * row, from + from_pitch * row, width))
 }
 
 /// How far `height` rows reach; `None` where they overlap, or leave the device that they begin on, or all memory.
@@ -122,18 +122,18 @@ pub fn is_memory(start: u64, bytes: u64) -> bool {
 /// # Safety
 ///
 /// As of [`fill`], for each of them.
-pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Status {
+pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Result<(), Status> {
     let Some(all) = extent(to, pitch, width, height) else {
-        return INVALID_VALUE;
+        return Err(INVALID_VALUE);
     };
     if pitch == width || all == 0 {
         return fill(to, pattern, all);
     }
     if is_device(to) && width * height > CARRIED {
         known::mark(to, all, false);
-        return SUCCESS;
+        return Ok(());
     }
-    (0..height).map(|row| fill(to + pitch * row, pattern, width)).find(|&status| status != SUCCESS).unwrap_or(SUCCESS)
+    (0..height).try_for_each(|row| fill(to + pitch * row, pattern, width))
 }
 
 /// Fills with a pattern of 1, 2 or 4 bytes.
@@ -141,13 +141,13 @@ pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height:
 /// # Safety
 ///
 /// What is not a device's must be memory of that many bytes.
-pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Status {
+pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Result<(), Status> {
     if bytes == 0 {
-        return SUCCESS;
+        return Ok(());
     }
     let is_there = is_device(to);
     if to == 0 || (is_there && !is_readable(to, bytes)) {
-        return INVALID_VALUE;
+        return Err(INVALID_VALUE);
     }
     let is_zero = pattern.iter().all(|&byte| byte == 0);
     if is_there {
@@ -160,7 +160,7 @@ pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Status {
             discard(first, last - first);
             std::ptr::write_bytes(last as *mut u8, 0, (to + bytes - last) as usize);
         }
-        return SUCCESS;
+        return Ok(());
     }
     if let [byte] = pattern {
         std::ptr::write_bytes(to as *mut u8, *byte, bytes as usize);
@@ -169,5 +169,5 @@ pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Status {
             *((to + offset) as *mut u8) = *byte;
         }
     }
-    SUCCESS
+    Ok(())
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
 use crate::config::config;
+use crate::handle::Lock;
 use crate::libc;
 use crate::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 
@@ -26,16 +26,12 @@ struct Host {
     used: u64,
 }
 
-static HOST: Mutex<Host> = Mutex::new(Host { ranges: BTreeMap::new(), used: 0 });
-
-fn host() -> MutexGuard<'static, Host> {
-    HOST.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static HOST: Lock<Host> = Lock::new(Host { ranges: BTreeMap::new(), used: 0 });
 
 /// Takes memory of the host.
 pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
     let bytes = bytes.max(1);
-    let mut host = host();
+    let mut host = HOST.lock();
     let most = config().map_or(0, |config| config.host_memory);
     let used = host.used.checked_add(bytes).filter(|&used| used <= most);
     let Some(used) = used else {
@@ -60,7 +56,7 @@ pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
 
 /// Notes memory that a program pins itself.
 pub fn register(address: u64, bytes: u64) -> Result<(), Status> {
-    let mut host = host();
+    let mut host = HOST.lock();
     if address == 0 || host.ranges.contains_key(&address) {
         return Err(INVALID_VALUE);
     }
@@ -70,7 +66,7 @@ pub fn register(address: u64, bytes: u64) -> Result<(), Status> {
 
 /// Gives it back, or forgets what was registered.
 pub fn free(address: u64) -> Result<(), Status> {
-    let mut host = host();
+    let mut host = HOST.lock();
     let (bytes, kind) = host.ranges.remove(&address).ok_or(INVALID_VALUE)?;
     if kind != Kind::Registered {
         host.used -= bytes;
@@ -82,7 +78,7 @@ pub fn free(address: u64) -> Result<(), Status> {
 
 /// How the memory was asked for that an address lies in.
 pub fn kind_of(address: u64) -> Option<Kind> {
-    let host = host();
+    let host = HOST.lock();
     let (&start, &(bytes, kind)) = host.ranges.range(..=address).next_back()?;
     (address - start < bytes).then_some(kind)
 }

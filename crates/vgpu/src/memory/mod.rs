@@ -12,10 +12,10 @@ pub mod placement;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::channel;
 use crate::config::{card, devices};
+use crate::handle::Lock;
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status};
 use crate::{fork, libc};
 use placement::Placement;
@@ -59,11 +59,7 @@ struct Memory {
     next_created: u64,
 }
 
-static MEMORY: Mutex<Memory> = Mutex::new(Memory::new());
-
-fn memory() -> MutexGuard<'static, Memory> {
-    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static MEMORY: Lock<Memory> = Lock::new(Memory::new());
 
 impl Memory {
     const fn new() -> Self {
@@ -155,13 +151,13 @@ pub fn is_readable(address: u64, bytes: u64) -> bool {
         return false;
     };
     let end = address.checked_add(bytes);
-    end.is_some_and(|end| end <= BASE + SPAN * (number as u64 + 1)) && memory().devices[number].is_mapped
+    end.is_some_and(|end| end <= BASE + SPAN * (number as u64 + 1)) && MEMORY.lock().devices[number].is_mapped
 }
 
 /// `cudaMalloc`.
 pub fn allocate(device: usize, bytes: u64) -> Result<u64, Status> {
     let address = {
-        let mut memory = memory();
+        let mut memory = MEMORY.lock();
         let one = memory.device(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
         one.admit(device, rounded)?;
@@ -178,7 +174,7 @@ pub fn allocate(device: usize, bytes: u64) -> Result<u64, Status> {
 pub fn free(address: u64) -> Result<(), Status> {
     let device = device_of(address).ok_or(INVALID_VALUE)?;
     {
-        let mut memory = memory();
+        let mut memory = MEMORY.lock();
         let one = &mut memory.devices[device];
         let bytes = one.blocks.remove(&address).ok_or(INVALID_VALUE)?;
         discard(address, bytes);
@@ -194,19 +190,19 @@ pub fn free(address: u64) -> Result<(), Status> {
 pub fn grow_local(device: usize) {
     static GREW: [AtomicBool; MOST_DEVICES] = [const { AtomicBool::new(false) }; MOST_DEVICES];
     if !GREW[device].swap(true, Ordering::Relaxed) {
-        let _ = memory().device(device).map(|device| device.placement.give_local_back());
+        let _ = MEMORY.lock().device(device).map(|device| device.placement.give_local_back());
     }
 }
 
 /// A library takes memory of its own, for as long as the program runs. It is among what is said of contexts: only where it lies matters.
 pub fn take(device: usize, bytes: u64) {
-    let _ = memory().device(device).map(|device| device.placement.place(bytes));
+    let _ = MEMORY.lock().device(device).map(|device| device.placement.place(bytes));
 }
 
 /// The block that an address lies in: where it begins and how long it is.
 pub fn block_of(address: u64) -> Option<(u64, u64)> {
     let device = device_of(address)?;
-    let memory = memory();
+    let memory = MEMORY.lock();
     let one = &memory.devices[device];
     let below = |ranges: &BTreeMap<u64, u64>| {
         let (&start, &bytes) = ranges.range(..=address).next_back()?;
@@ -217,7 +213,7 @@ pub fn block_of(address: u64) -> Option<(u64, u64)> {
 
 /// Free and total memory of a device.
 pub fn info(device: usize) -> Result<(u64, u64), Status> {
-    let mut memory = memory();
+    let mut memory = MEMORY.lock();
     let used = memory.device(device)?.used();
     let total = card().memory;
     Ok((total.saturating_sub(used), total))
@@ -225,7 +221,7 @@ pub fn info(device: usize) -> Result<(u64, u64), Status> {
 
 /// `cuMemAddressReserve`: addresses and no memory.
 pub fn reserve(device: usize, bytes: u64) -> Result<u64, Status> {
-    let mut memory = memory();
+    let mut memory = MEMORY.lock();
     let one = memory.device(device)?;
     let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(INVALID_VALUE)?;
     let end = one.next_reserved.checked_add(rounded).and_then(|end| end.checked_add(GRANULARITY));
@@ -240,7 +236,7 @@ pub fn reserve(device: usize, bytes: u64) -> Result<u64, Status> {
 /// `cuMemAddressFree`.
 pub fn unreserve(address: u64) -> Result<(), Status> {
     let device = device_of(address).ok_or(INVALID_VALUE)?;
-    let mut memory = memory();
+    let mut memory = MEMORY.lock();
     let one = &mut memory.devices[device];
     let bytes = one.reserved.remove(&address).ok_or(INVALID_VALUE)?;
     discard(address, bytes);
@@ -265,7 +261,7 @@ pub fn unmap(address: u64, bytes: u64) -> Result<(), Status> {
 /// `cuMemCreate`: memory of a device that is not mapped yet, as a handle.
 pub fn create(device: usize, bytes: u64) -> Result<u64, Status> {
     let handle = {
-        let mut memory = memory();
+        let mut memory = MEMORY.lock();
         let one = memory.device(device)?;
         one.admit(device, bytes)?;
         one.created += bytes;
@@ -281,7 +277,7 @@ pub fn create(device: usize, bytes: u64) -> Result<u64, Status> {
 /// `cuMemRelease`.
 pub fn release(handle: u64) -> Result<(), Status> {
     let created = {
-        let mut memory = memory();
+        let mut memory = MEMORY.lock();
         let created = memory.created.remove(&handle).ok_or(INVALID_VALUE)?;
         memory.devices[created.device].created -= created.bytes;
         created

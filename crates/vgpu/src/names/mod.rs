@@ -6,14 +6,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel;
-use crate::status::{SUCCESS, Status};
 
 /// Says, once, that a function was called that has no real answer.
-pub fn unanswered(said: &AtomicBool, name: &str) -> Status {
+pub fn unanswered(said: &AtomicBool, name: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         channel::say(&format!("unanswered\t{name}"));
     }
-    SUCCESS
 }
 
 /// Says, once for each place, that what `name` answers is not what a card answers.
@@ -24,6 +22,20 @@ macro_rules! say_unanswered {
     }};
 }
 pub(crate) use say_unanswered;
+
+/// Functions that programs call by these names: the body answers, and `$finish` makes of the answer what is returned.
+macro_rules! functions {
+    (@$finish:path; $($(#[$meta:meta])* $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+        $(#[$meta])*
+        #[allow(missing_docs, clippy::too_many_arguments, reason = "as CUDA documents them")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::status::Status {
+            $finish(|| -> Result<(), $crate::status::Status> { $body })
+        }
+    )* };
+    ($($functions:tt)*) => { $crate::names::functions! { @$crate::status::status; $($functions)* } };
+}
+pub(crate) use functions;
 
 /// Functions that are another by a further name.
 macro_rules! same {
@@ -43,51 +55,38 @@ pub(crate) use same;
 
 /// Functions that have nothing to do without a card.
 macro_rules! done {
-    ($($name:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> crate::status::Status {
-            crate::status::SUCCESS
-        }
-    )* };
+    ($($name:ident)*) => { crate::names::functions! { $($name() { Ok(()) })* } };
 }
 pub(crate) use done;
 
 /// Functions that make something, whose handle goes to their first argument.
 macro_rules! creates {
-    ($($name:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(to: *mut u64) -> crate::status::Status {
-            crate::status::give(to, crate::handle::fresh())
-        }
-    )* };
+    ($($name:ident)*) => { crate::names::functions! { $($name(to: *mut u64) { crate::status::out(to, crate::handle::fresh()) })* } };
 }
 
 /// `NVML_ERROR_NOT_SUPPORTED`, as many a card answers.
 macro_rules! not_supported {
-    ($($name:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> crate::status::Status {
-            3
-        }
-    )* };
+    ($($name:ident)*) => { crate::names::functions! { $($name() { Err(3) })* } };
 }
 
 macro_rules! unanswered {
-    ($($name:ident)*) => { $(
-        #[doc(hidden)]
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> Status {
-            say_unanswered!(stringify!($name))
-        }
-    )* };
+    ($($name:ident)*) => { crate::names::functions! { $($name() {
+        say_unanswered!(stringify!($name));
+        Ok(())
+    })* } };
 }
+
+/// Functions that are refused, as a card or a library without them refuses, so that programs take another way; that is said.
+macro_rules! refuses {
+    ($status:expr; $($name:ident)*) => { crate::names::functions! { $($name() {
+        crate::names::say_unanswered!(stringify!($name));
+        Err($status)
+    })* } };
+}
+pub(crate) use refuses;
 
 #[cfg(not(batchfit_without_names))]
 mod list {
     #![allow(non_snake_case)]
-    use super::Status;
     include!("list.rs");
 }

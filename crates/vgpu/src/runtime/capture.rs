@@ -4,16 +4,16 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::errors::{
     CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
     CAPTURE_WRONG_THREAD, CAPTURED_EVENT, ILLEGAL_STATE,
 };
-use super::streams::{LEGACY, check};
-use super::{graph, is_13, out};
+use super::streams::{self, LEGACY};
+use super::{graph, is_13, passed};
+use crate::handle::Lock;
 use crate::names::same;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check, out, out_if};
 
 /// `cudaStreamCaptureModeGlobal` and `cudaStreamCaptureModeRelaxed`; between them lies thread-local.
 const GLOBAL: c_int = 0;
@@ -52,14 +52,10 @@ struct Captures {
     streams: BTreeMap<u64, Point>,
 }
 
-static CAPTURES: Mutex<Captures> = Mutex::new(Captures { next: 1, all: BTreeMap::new(), streams: BTreeMap::new() });
+static CAPTURES: Lock<Captures> = Lock::new(Captures { next: 1, all: BTreeMap::new(), streams: BTreeMap::new() });
 
 /// How many captures go on. Where none does, nothing is looked up.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
-
-fn captures() -> MutexGuard<'static, Captures> {
-    CAPTURES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn thread() -> usize {
     MODE.with(|mode| std::ptr::from_ref(mode) as usize)
@@ -89,7 +85,7 @@ pub fn point(stream: u64) -> Result<Option<Point>, Status> {
     if is_idle() {
         return Ok(None);
     }
-    match captures().of(stream) {
+    match CAPTURES.lock().of(stream) {
         None => Ok(None),
         Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
         Some((_, point)) => Ok(Some(point.clone())),
@@ -101,7 +97,7 @@ pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
     if is_idle() {
         return Ok(false);
     }
-    match captures().of(stream) {
+    match CAPTURES.lock().of(stream) {
         None => Ok(false),
         Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
         Some((capture, point)) => {
@@ -114,14 +110,16 @@ pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
 
 /// A call that waits for a stream: an error while it captures, which also spoils the capture.
 pub fn refuse(stream: u64) -> Result<(), Status> {
-    if is_idle() {
-        return Ok(());
-    }
-    match captures().of(stream) {
+    if is_idle() { Ok(()) } else { spoil(stream, CAPTURE_UNSUPPORTED) }
+}
+
+/// Spoils the capture of a stream, which is an error; of a stream without one nothing comes.
+fn spoil(stream: u64, status: Status) -> Result<(), Status> {
+    match CAPTURES.lock().of(stream) {
         None => Ok(()),
         Some((capture, _)) => {
             capture.is_valid = false;
-            Err(CAPTURE_UNSUPPORTED)
+            Err(status)
         }
     }
 }
@@ -132,7 +130,7 @@ pub fn forbid() -> Result<(), Status> {
         return Ok(());
     }
     let mut forbidden = Ok(());
-    for capture in captures().all.values_mut() {
+    for capture in CAPTURES.lock().all.values_mut() {
         let is_own = capture.thread == thread() && capture.mode != RELAXED;
         if is_own || (capture.mode == GLOBAL && MODE.get() == GLOBAL) {
             capture.is_valid = false;
@@ -144,40 +142,27 @@ pub fn forbid() -> Result<(), Status> {
 
 /// Spoils a capture.
 pub fn invalidate(id: u64) {
-    if let Some(capture) = captures().all.get_mut(&id) {
+    if let Some(capture) = CAPTURES.lock().all.get_mut(&id) {
         capture.is_valid = false;
     }
 }
 
 /// A stream is to wait for what no capture knows.
 pub fn isolate(stream: u64) -> Result<(), Status> {
-    if is_idle() {
-        return Ok(());
-    }
-    match captures().of(stream) {
-        None => Ok(()),
-        Some((capture, _)) => {
-            capture.is_valid = false;
-            Err(CAPTURE_ISOLATION)
-        }
-    }
+    if is_idle() { Ok(()) } else { spoil(stream, CAPTURE_ISOLATION) }
 }
 
 /// A stream waits for a captured event: it is part of that capture from now on.
 pub fn join(stream: u64, point: &Point) -> Result<(), Status> {
-    let mut captures = captures();
+    let mut captures = CAPTURES.lock();
     match captures.all.get(&point.capture) {
         None => return Err(CAPTURED_EVENT),
         Some(capture) if !capture.is_valid => return Err(CAPTURE_INVALIDATED),
         Some(_) => {}
     }
-    if stream <= LEGACY {
-        return Err(CAPTURE_IMPLICIT);
-    }
+    check(stream > LEGACY, CAPTURE_IMPLICIT)?;
     let own = captures.streams.entry(stream).or_insert_with(|| point.clone());
-    if own.capture != point.capture {
-        return Err(CAPTURE_MERGE);
-    }
+    check(own.capture == point.capture, CAPTURE_MERGE)?;
     for node in &point.nodes {
         if !own.nodes.contains(node) {
             own.nodes.push(*node);
@@ -189,22 +174,16 @@ pub fn join(stream: u64, point: &Point) -> Result<(), Status> {
 /// A stream is no more.
 pub fn forget(stream: u64) {
     if !is_idle() {
-        captures().streams.remove(&stream);
+        CAPTURES.lock().streams.remove(&stream);
     }
 }
 
 fn begin(stream: u64, mode: c_int, given: Option<u64>, nodes: Vec<u64>) -> Result<(), Status> {
-    if !(GLOBAL..=RELAXED).contains(&mode) {
-        return Err(INVALID_VALUE);
-    }
-    check(stream)?;
-    if stream <= LEGACY {
-        return Err(CAPTURE_UNSUPPORTED);
-    }
-    let mut captures = captures();
-    if captures.of(stream).is_some() {
-        return Err(ILLEGAL_STATE);
-    }
+    check((GLOBAL..=RELAXED).contains(&mode), INVALID_VALUE)?;
+    streams::check(stream)?;
+    check(stream > LEGACY, CAPTURE_UNSUPPORTED)?;
+    let mut captures = CAPTURES.lock();
+    check(captures.of(stream).is_none(), ILLEGAL_STATE)?;
     let id = captures.next;
     captures.next += 1;
     let graph = given.unwrap_or_else(graph::create);
@@ -217,16 +196,14 @@ fn begin(stream: u64, mode: c_int, given: Option<u64>, nodes: Vec<u64>) -> Resul
 
 /// Ends the capture that a stream began, and gives its graph.
 fn end(stream: u64) -> Result<u64, Status> {
-    check(stream)?;
-    let mut captures = captures();
+    streams::check(stream)?;
+    let mut captures = CAPTURES.lock();
     let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
     if capture.origin != stream {
         capture.is_valid = false;
         return Err(CAPTURE_UNMATCHED);
     }
-    if capture.mode != RELAXED && capture.thread != thread() {
-        return Err(CAPTURE_WRONG_THREAD);
-    }
+    check(capture.mode == RELAXED || capture.thread == thread(), CAPTURE_WRONG_THREAD)?;
     let (id, graph, is_given, is_valid) = (point.capture, capture.graph, capture.is_given, capture.is_valid);
     let joined = graph::before(point.nodes.clone());
     let is_joined = captures.streams.values().filter(|other| other.capture == id).flat_map(|other| &other.nodes).all(|node| joined.contains(node));
@@ -242,7 +219,7 @@ fn end(stream: u64) -> Result<u64, Status> {
 }
 
 /// Where the answers about a capture go; null where one is not wanted.
-struct Wanted {
+pub struct Wanted {
     status: *mut c_int,
     id: *mut u64,
     graph: *mut u64,
@@ -252,26 +229,34 @@ struct Wanted {
 }
 
 impl Wanted {
-    const fn only(status: *mut c_int, id: *mut u64) -> Self {
+    /// Only these.
+    pub const fn only(status: *mut c_int, id: *mut u64) -> Self {
         Wanted { status, id, graph: std::ptr::null_mut(), nodes: std::ptr::null_mut(), edges: std::ptr::null_mut(), count: std::ptr::null_mut() }
     }
 }
 
-unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
-    check(stream)?;
-    if wanted.status.is_null() {
-        return Err(INVALID_VALUE);
-    }
+/// Whether and what a stream captures.
+///
+/// # Safety
+///
+/// What is wanted are places for it.
+pub unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
+    streams::check(stream)?;
+    check(!wanted.status.is_null(), INVALID_VALUE)?;
     // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
     let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
     if !is_idle()
-        && let Some((capture, point)) = captures().of(stream)
+        && let Some((capture, point)) = CAPTURES.lock().of(stream)
     {
         (status, id) = (if capture.is_valid { 1 } else { 2 }, point.capture);
         (graph, nodes, count) = (capture.graph, point.nodes.as_ptr(), point.nodes.len());
     }
     out(wanted.status, status)?;
-    let _ = (out(wanted.id, id), out(wanted.graph, graph), out(wanted.nodes, nodes), out(wanted.edges, std::ptr::null()), out(wanted.count, count));
+    out_if(wanted.id, id);
+    out_if(wanted.graph, graph);
+    out_if(wanted.nodes, nodes);
+    out_if(wanted.edges, std::ptr::null());
+    out_if(wanted.count, count);
     Ok(())
 }
 
@@ -282,9 +267,7 @@ runtime! {
         begin(stream, mode, Some(graph), nodes)
     }
     cudaStreamEndCapture(stream: u64, to: *mut u64) {
-        if to.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!to.is_null(), INVALID_VALUE)?;
         let graph = end(stream);
         out(to, graph.unwrap_or(0))?;
         graph.map(drop)
@@ -307,8 +290,8 @@ runtime! {
         info(stream, &if is_13() { Wanted { status, id, graph, nodes, edges, count } } else { Wanted::only(status, id) })
     }
     cudaStreamUpdateCaptureDependencies_v2(stream: u64, nodes: *const u64, _edges: *const c_void, count: usize, flags: c_uint) {
-        check(stream)?;
-        let mut captures = captures();
+        streams::check(stream)?;
+        let mut captures = CAPTURES.lock();
         let (capture, point) = captures.of(stream).ok_or(ILLEGAL_STATE)?;
         let nodes = graph::nodes_of(capture.graph, nodes, count)?;
         match flags {
@@ -322,12 +305,10 @@ runtime! {
     // 13's has a list of edges before the count; flags come after.
     cudaStreamUpdateCaptureDependencies(stream: u64, nodes: *const u64, third: usize, fourth: usize, fifth: usize) {
         let (count, flags) = if is_13() { (fourth, fifth) } else { (third, fourth) };
-        super::check(cudaStreamUpdateCaptureDependencies_v2(stream, nodes, std::ptr::null(), count, flags as c_uint))
+        passed(cudaStreamUpdateCaptureDependencies_v2(stream, nodes, std::ptr::null(), count, flags as c_uint))
     }
     cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) {
-        if mode.is_null() || !(GLOBAL..=RELAXED).contains(&mode.read_unaligned()) {
-            return Err(INVALID_VALUE);
-        }
+        check(!mode.is_null() && (GLOBAL..=RELAXED).contains(&mode.read_unaligned()), INVALID_VALUE)?;
         out(mode, MODE.replace(mode.read_unaligned()))
     }
 }

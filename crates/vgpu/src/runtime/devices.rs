@@ -5,13 +5,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::errors::{NO_DEVICE, PEER_ALREADY_ENABLED, PEER_NOT_ENABLED, UNSUPPORTED_LIMIT};
-use super::{capture, launch, out, pool};
+use super::{capture, launch, pool};
 use crate::config::{card, config, devices};
 use crate::memory::host::{self, Kind};
 use crate::memory::{MOST_DEVICES, block_of, device_of};
 use crate::names::same;
-use crate::python;
-use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, give_text};
+use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, check, out, out_if, out_text};
+use crate::{driver, python};
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -124,18 +124,10 @@ pub fn kind_of(address: u64) -> (c_int, c_int) {
     }
 }
 
-unsafe extern "C" {
-    fn cuGetProcAddress_v2(name: *const c_char, to: *mut *const c_void, version: c_int, flags: u64, found: *mut c_int) -> Status;
-}
-
 /// An entry point of the driver; whether there is one is no error but an answer of its own (`cudaDriverEntryPointSymbolNotFound`).
-unsafe fn entry_point(name: *const c_char, to: *mut *const c_void, version: c_int, found: *mut c_int) -> Result<(), Status> {
-    if name.is_null() || to.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    let mut unwanted = 0;
-    let found = if found.is_null() { &raw mut unwanted } else { found };
-    cuGetProcAddress_v2(name, to, version, 0, found);
+unsafe fn entry_point(name: *const c_char, to: *mut *mut c_void, version: c_int, found: *mut c_int) -> Result<(), Status> {
+    check(!name.is_null() && !to.is_null(), INVALID_VALUE)?;
+    let _ = driver::out_entry_point(name, to, version, found);
     Ok(())
 }
 
@@ -143,7 +135,7 @@ runtime! {
     cudaGetDeviceCount(to: *mut c_int) {
         python::load_hooks();
         out(to, devices())?;
-        if devices() == 0 { Err(NO_DEVICE) } else { Ok(()) }
+        check(devices() > 0, NO_DEVICE)
     }
     cudaGetDevice(to: *mut c_int) {
         device(0)?;
@@ -152,15 +144,11 @@ runtime! {
     cudaSetDevice(number: c_int) { set_device(number) }
     cudaInitDevice(number: c_int, _device_flags: c_uint, _flags: c_uint) { device(number).map(drop) }
     cudaSetValidDevices(numbers: *const c_int, count: c_int) {
-        if count < 0 || (count > 0 && numbers.is_null()) {
-            return Err(INVALID_VALUE);
-        }
+        check(count >= 0 && (count == 0 || !numbers.is_null()), INVALID_VALUE)?;
         (0..count as usize).try_for_each(|index| device(numbers.add(index).read_unaligned()).map(drop))
     }
-    cudaChooseDevice(to: *mut c_int, properties: *const c_void) {
-        if properties.is_null() { Err(INVALID_VALUE) } else { out(to, 0) }
-    }
-    cudaSetDeviceFlags(flags: c_uint) { if flags & !0xff == 0 { Ok(()) } else { Err(INVALID_VALUE) } }
+    cudaChooseDevice(to: *mut c_int, properties: *const c_void) { check(!properties.is_null(), INVALID_VALUE).and_then(|()| out(to, 0)) }
+    cudaSetDeviceFlags(flags: c_uint) { check(flags & !0xff == 0, INVALID_VALUE) }
     // `cudaDeviceMapHost`, always on where addresses are unified.
     cudaGetDeviceFlags(to: *mut c_uint) { out(to, 8) }
     cudaDeviceSynchronize() {
@@ -175,12 +163,10 @@ runtime! {
     }
     cudaDeviceGetPCIBusId(to: *mut u8, room: c_int, of: c_int) {
         let text = format!("0000:{:02X}:00.0", device(of)? + 1);
-        super::check(give_text(to, usize::try_from(room).unwrap_or(0), &text))
+        out_text(to, usize::try_from(room).unwrap_or(0), &text)
     }
     cudaDeviceGetByPCIBusId(to: *mut c_int, text: *const c_char) {
-        if text.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!text.is_null(), INVALID_VALUE)?;
         let text = CStr::from_ptr(text).to_string_lossy();
         let bus = text.trim_start_matches("0000:").split(':').next();
         let number = bus.and_then(|bus| c_int::from_str_radix(bus, 16).ok()).ok_or(INVALID_VALUE)?;
@@ -191,32 +177,27 @@ runtime! {
     }
     cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
         let peer = device(peer)?;
-        if peer == current_device() || flags != 0 {
-            return Err(if flags != 0 { INVALID_VALUE } else { INVALID_DEVICE });
-        }
+        check(flags == 0, INVALID_VALUE)?;
+        check(peer != current_device(), INVALID_DEVICE)?;
         let before = PEERS[current_device()].fetch_or(1 << peer, Ordering::Relaxed);
-        if before >> peer & 1 == 1 { Err(PEER_ALREADY_ENABLED) } else { Ok(()) }
+        check(before >> peer & 1 == 0, PEER_ALREADY_ENABLED)
     }
     cudaDeviceDisablePeerAccess(peer: c_int) {
         let peer = device(peer)?;
         let before = PEERS[current_device()].fetch_and(!(1 << peer), Ordering::Relaxed);
-        if before >> peer & 1 == 0 { Err(PEER_NOT_ENABLED) } else { Ok(()) }
+        check(before >> peer & 1 == 1, PEER_NOT_ENABLED)
     }
     cudaDeviceGetP2PAttribute(to: *mut c_int, number: c_int, one: c_int, other: c_int) {
         let (one, other) = (device(one)?, device(other)?);
-        if one == other || !(1..=4).contains(&number) {
-            return Err(if one == other { INVALID_DEVICE } else { INVALID_VALUE });
-        }
+        check(one != other, INVALID_DEVICE)?;
+        check((1..=4).contains(&number), INVALID_VALUE)?;
         // Rank 0 is the best; access and atomics are there, arrays are not asked for.
         out(to, c_int::from(matches!(number, 2 | 3)))
     }
     cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
         // Since 7.0.
-        for (to, value) in [(least, 0), (greatest, -5)] {
-            if !to.is_null() {
-                out(to, value)?;
-            }
-        }
+        out_if(least, 0);
+        out_if(greatest, -5);
         Ok(())
     }
     cudaDeviceGetLimit(to: *mut usize, number: c_int) { out(to, limit(number)?.load(Ordering::Relaxed) as usize) }
@@ -236,10 +217,10 @@ runtime! {
         let host_address = if kind == 2 { 0 } else { address };
         out(to, PointerAttributes { kind, device, device_address, host_address })
     }
-    cudaGetDriverEntryPoint(name: *const c_char, to: *mut *const c_void, _flags: u64, found: *mut c_int) {
+    cudaGetDriverEntryPoint(name: *const c_char, to: *mut *mut c_void, _flags: u64, found: *mut c_int) {
         entry_point(name, to, config().map_or(0, |config| config.cuda), found)
     }
-    cudaGetDriverEntryPointByVersion(name: *const c_char, to: *mut *const c_void, version: c_uint, _flags: u64, found: *mut c_int) {
+    cudaGetDriverEntryPointByVersion(name: *const c_char, to: *mut *mut c_void, version: c_uint, _flags: u64, found: *mut c_int) {
         entry_point(name, to, version as c_int, found)
     }
     cudaProfilerStart() { Ok(()) }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 
+use crate::fork;
 use crate::status::{SUCCESS, Status};
 
 pub const NOT_INITIALIZED: Status = 3;
@@ -105,13 +106,13 @@ thread_local! {
     static LAST: Cell<Status> = const { Cell::new(SUCCESS) };
 }
 
-/// The status of an answer; an error is the thread's last from now on.
-pub fn keep(answer: Result<(), Status>) -> Status {
-    let Err(status) = answer else {
-        return SUCCESS;
-    };
-    LAST.set(status);
-    status
+/// What an answer is returned as; an error is the thread's last from now on. In a fork of a process that used a device there is no other.
+pub fn keep(answer: impl FnOnce() -> Result<(), Status>) -> Status {
+    let answer = if fork::is_device_lost() { Err(NOT_INITIALIZED) } else { answer() };
+    if let Err(status) = answer {
+        LAST.set(status);
+    }
+    answer.err().unwrap_or(SUCCESS)
 }
 
 /// Name and text of an error, also of the driver's that has the same number.
@@ -151,8 +152,8 @@ mod tests {
 
     #[test]
     fn the_last_error_is_a_threads_own_and_is_taken_once() {
-        assert_eq!(keep(Err(2)), 2);
-        assert_eq!(keep(Ok(())), 0);
+        assert_eq!(keep(|| Err(2)), 2);
+        assert_eq!(keep(|| Ok(())), 0);
         assert_eq!(std::thread::spawn(|| cudaPeekAtLastError()).join().ok(), Some(0));
         assert_eq!(cudaGetLastError(), 2);
         assert_eq!(cudaGetLastError(), 0);

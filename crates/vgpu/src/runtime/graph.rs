@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{is_13, launch, out, streams};
-use crate::handle::{Handles, fresh};
+use super::{is_13, launch, passed, streams};
+use crate::handle::{Handles, Lock, fresh};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check, out};
 
 /// A function of the host that a stream calls (`cudaHostFn_t`).
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
@@ -30,7 +29,7 @@ struct Graph {
     keeps: BTreeMap<u64, usize>,
 }
 
-static GRAPHS: Mutex<BTreeMap<u64, Graph>> = Mutex::new(BTreeMap::new());
+static GRAPHS: Lock<BTreeMap<u64, Graph>> = Lock::new(BTreeMap::new());
 
 /// What graphs became by instantiation.
 static EXECUTABLES: Handles<Graph> = Handles::new();
@@ -38,27 +37,23 @@ static EXECUTABLES: Handles<Graph> = Handles::new();
 /// Objects of programs that graphs keep alive: how often they are kept, and what ends them.
 static OBJECTS: Handles<(usize, Call)> = Handles::new();
 
-fn graphs() -> MutexGuard<'static, BTreeMap<u64, Graph>> {
-    GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Makes an empty graph.
 pub fn create() -> u64 {
     let handle = fresh();
-    graphs().insert(handle, Graph::default());
+    GRAPHS.lock().insert(handle, Graph::default());
     handle
 }
 
 /// Adds a node to a graph.
 pub fn add(graph: u64, before: Vec<u64>, call: Option<Call>) -> Result<u64, Status> {
     let node = fresh();
-    graphs().get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(node, Node { before, call });
+    GRAPHS.lock().get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(node, Node { before, call });
     Ok(node)
 }
 
 /// Takes a graph away, and what only it kept.
 pub fn destroy(graph: u64) -> bool {
-    let graph = graphs().remove(&graph);
+    let graph = GRAPHS.lock().remove(&graph);
     graph.is_some_and(|graph| {
         graph.drop_kept();
         true
@@ -67,7 +62,7 @@ pub fn destroy(graph: u64) -> bool {
 
 /// All that these nodes come after, and themselves.
 pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let mut seen = BTreeSet::new();
     while let Some(node) = open.pop() {
         if seen.insert(node) {
@@ -84,11 +79,9 @@ pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
 ///
 /// `nodes` is null or has `count` of them.
 pub unsafe fn nodes_of(graph: u64, nodes: *const u64, count: usize) -> Result<Vec<u64>, Status> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let graph = graphs.get(&graph).ok_or(INVALID_HANDLE)?;
-    if nodes.is_null() && count > 0 || count > graph.nodes.len() {
-        return Err(INVALID_VALUE);
-    }
+    check((!nodes.is_null() || count == 0) && count <= graph.nodes.len(), INVALID_VALUE)?;
     let list = (0..count).map(|index| nodes.add(index).read_unaligned());
     list.map(|node| if graph.nodes.contains_key(&node) { Ok(node) } else { Err(INVALID_VALUE) }).collect()
 }
@@ -126,9 +119,7 @@ fn release(object: u64, times: usize) -> Result<(), Status> {
 
 /// A list as CUDA gives it: without a place only how long it is; with one as much as there is room for, and the rest as zeros.
 unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Status> {
-    if count.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!count.is_null(), INVALID_VALUE)?;
     if to.is_null() {
         return out(count, found.len());
     }
@@ -140,24 +131,20 @@ unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Sta
 }
 
 unsafe fn add_to(to: *mut u64, graph: u64, nodes: *const u64, count: usize, call: Option<Call>) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     let before = nodes_of(graph, nodes, count)?;
     out(to, add(graph, before, call)?)
 }
 
 unsafe fn instantiate(to: *mut u64, graph: u64) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+    check(!to.is_null(), INVALID_VALUE)?;
+    let graph = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
     graph.keep_again();
     out(to, EXECUTABLES.insert(graph))
 }
 
 fn of_node<T>(node: u64, act: impl FnOnce(&Graph, &Node) -> T) -> Result<T, Status> {
-    let graphs = graphs();
+    let graphs = GRAPHS.lock();
     let (graph, node) = graphs.values().find_map(|graph| Some((graph, graph.nodes.get(&node)?))).ok_or(INVALID_VALUE)?;
     Ok(act(graph, node))
 }
@@ -186,25 +173,21 @@ const MOST_CASES: c_uint = 1 << 10;
 
 runtime! {
     cudaGraphCreate(to: *mut u64, flags: c_uint) {
-        if to.is_null() || flags != 0 { Err(INVALID_VALUE) } else { out(to, create()) }
+        check(!to.is_null() && flags == 0, INVALID_VALUE)?;
+        out(to, create())
     }
     cudaGraphClone(to: *mut u64, graph: u64) {
-        if to.is_null() {
-            return Err(INVALID_VALUE);
-        }
-        let copy = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        check(!to.is_null(), INVALID_VALUE)?;
+        let copy = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         copy.keep_again();
         let handle = fresh();
-        graphs().insert(handle, copy);
+        GRAPHS.lock().insert(handle, copy);
         out(to, handle)
     }
-    cudaGraphDestroy(graph: u64) { if destroy(graph) { Ok(()) } else { Err(INVALID_HANDLE) } }
+    cudaGraphDestroy(graph: u64) { check(destroy(graph), INVALID_HANDLE) }
     cudaGraphInstantiate(to: *mut u64, graph: u64, _flags: u64) { instantiate(to, graph) }
-    cudaGraphInstantiateWithFlags(to: *mut u64, graph: u64, _flags: u64) { instantiate(to, graph) }
     cudaGraphInstantiateWithParams(to: *mut u64, graph: u64, parameters: *mut [u64; 4]) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         instantiate(to, graph)?;
         // `errNode_out` and `result_out`: none, and success.
         out(parameters.cast::<u64>().add(2), 0)?;
@@ -216,7 +199,7 @@ runtime! {
     }
     // `cudaGraphExecUpdateResultInfo` begins with its result, and success is 0.
     cudaGraphExecUpdate(executable: u64, graph: u64, result: *mut [u64; 3]) {
-        let new = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        let new = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
         new.keep_again();
         EXECUTABLES.with(executable, |old| std::mem::replace(old, new)).ok_or(INVALID_HANDLE)?.drop_kept();
         out(result, [0; 3])
@@ -236,11 +219,11 @@ runtime! {
         Ok(())
     }
     cudaGraphGetNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let nodes: Vec<u64> = graphs().get(&graph).ok_or(INVALID_HANDLE)?.nodes.keys().copied().collect();
+        let nodes: Vec<u64> = GRAPHS.lock().get(&graph).ok_or(INVALID_HANDLE)?.nodes.keys().copied().collect();
         list(&nodes, to, count)
     }
     cudaGraphGetRootNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let all = graphs();
+        let all = GRAPHS.lock();
         let nodes = &all.get(&graph).ok_or(INVALID_HANDLE)?.nodes;
         let roots: Vec<u64> = nodes.iter().filter(|(_, node)| node.before.is_empty()).map(|(&handle, _)| handle).collect();
         list(&roots, to, count)
@@ -254,24 +237,22 @@ runtime! {
     cudaGraphNodeGetDependencies(node: u64, to: *mut u64, third: *mut u64, fourth: *mut usize) {
         let null = std::ptr::null_mut();
         let (edges, count) = if is_13() { (third, fourth) } else { (null, third.cast()) };
-        super::check(cudaGraphNodeGetDependencies_v2(node, to, edges, count))
+        passed(cudaGraphNodeGetDependencies_v2(node, to, edges, count))
     }
     cudaGraphNodeGetType(node: u64, to: *mut c_int) {
         // Of a node is known whether it calls the host (3); what it does else is not kept: empty (5).
         out(to, of_node(node, |_, node| if node.call.is_some() { 3 } else { 5 })?)
     }
     cudaGraphDestroyNode(node: u64) {
-        let mut graphs = graphs();
+        let mut graphs = GRAPHS.lock();
         let graph = graphs.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_VALUE)?;
         graph.nodes.remove(&node);
         graph.nodes.values_mut().for_each(|other| other.before.retain(|&before| before != node));
         Ok(())
     }
     cudaGraphDebugDotPrint(graph: u64, path: *const c_char, _flags: c_uint) {
-        let graph = graphs().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-        if path.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        let graph = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
+        check(!path.is_null(), INVALID_VALUE)?;
         let mut text = String::from("digraph {\n");
         for (handle, node) in &graph.nodes {
             let _ = writeln!(text, "  \"{handle:x}\";");
@@ -283,25 +264,20 @@ runtime! {
     }
     cudaGraphAddEmptyNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize) { add_to(to, graph, nodes, count, None) }
     cudaGraphAddKernelNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize, parameters: *const c_void) {
-        if parameters.is_null() { Err(INVALID_VALUE) } else { add_to(to, graph, nodes, count, None) }
+        check(!parameters.is_null(), INVALID_VALUE)?;
+        add_to(to, graph, nodes, count, None)
     }
     cudaGraphAddHostNode(to: *mut u64, graph: u64, nodes: *const u64, count: usize, parameters: *const HostNode) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         let HostNode { function, data } = parameters.read_unaligned();
         add_to(to, graph, nodes, count, Some((function.ok_or(INVALID_VALUE)?, data)))
     }
     cudaGraphAddNode_v2(to: *mut u64, graph: u64, nodes: *const u64, _edges: *const c_void, count: usize, parameters: *mut c_void) {
-        if parameters.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!parameters.is_null(), INVALID_VALUE)?;
         let parameters = parameters.cast::<ConditionalNode>();
         if parameters.cast::<c_int>().read_unaligned() == CONDITIONAL {
             let size = (&raw const (*parameters).size).read_unaligned();
-            if size == 0 || size > MOST_CASES {
-                return Err(INVALID_VALUE);
-            }
+            check((1..=MOST_CASES).contains(&size), INVALID_VALUE)?;
             // The list belongs to the node, which lives as long as the program lets it: it stays.
             let bodies: Box<[u64]> = (0..size).map(|_| create()).collect();
             (&raw mut (*parameters).graphs).write_unaligned(Box::leak(bodies).as_ptr());
@@ -311,10 +287,11 @@ runtime! {
     // 13's has a list of edges before the count.
     cudaGraphAddNode(to: *mut u64, graph: u64, nodes: *const u64, fourth: usize, fifth: usize, sixth: *mut c_void) {
         let (count, parameters) = if is_13() { (fifth, sixth) } else { (fourth, fifth as *mut c_void) };
-        super::check(cudaGraphAddNode_v2(to, graph, nodes, std::ptr::null(), count, parameters))
+        passed(cudaGraphAddNode_v2(to, graph, nodes, std::ptr::null(), count, parameters))
     }
     cudaGraphConditionalHandleCreate(to: *mut u64, graph: u64, _default: c_uint, _flags: c_uint) {
-        if graphs().contains_key(&graph) { out(to, fresh()) } else { Err(INVALID_HANDLE) }
+        check(GRAPHS.lock().contains_key(&graph), INVALID_HANDLE)?;
+        out(to, fresh())
     }
     cudaUserObjectCreate(to: *mut u64, data: *mut c_void, end: Option<HostFunction>, times: c_uint, flags: c_uint) {
         // `cudaUserObjectNoDestructorSync` is demanded.
@@ -324,7 +301,7 @@ runtime! {
     cudaUserObjectRetain(object: u64, times: c_uint) { OBJECTS.with(object, |kept| kept.0 += times as usize).ok_or(INVALID_VALUE) }
     cudaUserObjectRelease(object: u64, times: c_uint) { release(object, times as usize) }
     cudaGraphRetainUserObject(graph: u64, object: u64, times: c_uint, flags: c_uint) {
-        let mut graphs = graphs();
+        let mut graphs = GRAPHS.lock();
         let graph = graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?;
         // With `cudaGraphUserObjectMove` the caller's own become the graph's.
         let more = if flags & 1 == 0 { times as usize } else { 0 };
@@ -333,7 +310,7 @@ runtime! {
         Ok(())
     }
     cudaGraphReleaseUserObject(graph: u64, object: u64, times: c_uint) {
-        let mut all = graphs();
+        let mut all = GRAPHS.lock();
         let kept = all.get_mut(&graph).ok_or(INVALID_HANDLE)?.keeps.get_mut(&object).ok_or(INVALID_VALUE)?;
         *kept = kept.checked_sub(times as usize).ok_or(INVALID_VALUE)?;
         drop(all);
@@ -343,5 +320,5 @@ runtime! {
 
 same! {
     cudaGraphLaunch_ptsz = cudaGraphLaunch, cudaGraphUpload_ptsz = cudaGraphUpload,
-    cudaGraphInstantiateWithParams_ptsz = cudaGraphInstantiateWithParams,
+    cudaGraphInstantiateWithFlags = cudaGraphInstantiate, cudaGraphInstantiateWithParams_ptsz = cudaGraphInstantiateWithParams,
 }

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTION, MISSING_CONFIGURATION, SYMBOL_NOT_FOUND};
-use super::{arguments, capture, devices, out, streams, trace};
+use super::{arguments, capture, devices, streams, trace};
 use crate::config::card;
 use crate::handle::{Handles, fresh};
 use crate::memory::{self, block_of, is_device, known};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Status, check, out};
 
 /// `dim3`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub fn is_kernel(kernel: u64) -> bool {
 }
 
 fn check_kernel(kernel: u64) -> Result<(), Status> {
-    if is_kernel(kernel) { Ok(()) } else { Err(INVALID_FUNCTION) }
+    check(is_kernel(kernel), INVALID_FUNCTION)
 }
 
 /// Says a kernel's name, which is made only where launches are written down.
@@ -129,12 +129,8 @@ pub type Name<'a> = dyn Fn(&mut dyn FnMut(&str)) + 'a;
 pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let (grid, block) = (shape.grid, shape.block);
     let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= LONGEST_GRID && block.z <= 64 && block.volume() <= 1024;
-    if !is_small || grid.volume() == 0 || block.volume() == 0 {
-        return Err(INVALID_CONFIGURATION);
-    }
-    if shape.shared > usize::try_from(card().shared_per_block_optin).unwrap_or(0) {
-        return Err(INVALID_VALUE);
-    }
+    check(is_small && grid.volume() > 0 && block.volume() > 0, INVALID_CONFIGURATION)?;
+    check(shape.shared <= usize::try_from(card().shared_per_block_optin).unwrap_or(0), INVALID_VALUE)?;
     streams::check(shape.stream)?;
     enqueue(shape.stream)?;
     if IN_OPERATOR.get() <= 0 {
@@ -153,10 +149,6 @@ unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -
         memory::grow_local(streams::device_of(shape.stream)?);
     }
     launch(&|write| write(&kernel.name), shape, arguments)
-}
-
-fn check(is_right: bool, status: Status) -> Result<(), Status> {
-    if is_right { Ok(()) } else { Err(status) }
 }
 
 /// What is forgotten from where an argument points to. What is read to decide something is smaller.
@@ -275,14 +267,7 @@ runtime! {
         out(shared, shape.shared)?;
         out(stream, shape.stream)
     }
-    __cudaGetKernel(to: *mut u64, kernel: u64) {
-        check_kernel(kernel)?;
-        out(to, kernel)
-    }
-    cudaGetFuncBySymbol(to: *mut u64, kernel: u64) {
-        check_kernel(kernel)?;
-        out(to, kernel)
-    }
+    __cudaGetKernel(to: *mut u64, kernel: u64) { check_kernel(kernel).and_then(|()| out(to, kernel)) }
     cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *const u64, shared: usize, stream: u64) {
         launch_registered(kernel, &Shape { grid, block, shared, stream }, arguments)
     }
@@ -311,7 +296,7 @@ runtime! {
     }
     cudaKernelSetAttributeForDevice(kernel: u64, attribute: c_int, value: c_int, device: c_int) {
         devices::device(device)?;
-        super::check(cudaFuncSetAttribute(kernel, attribute, value))
+        super::passed(cudaFuncSetAttribute(kernel, attribute, value))
     }
     cudaFuncSetCacheConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
     cudaFuncSetSharedMemConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
@@ -326,7 +311,7 @@ runtime! {
         out(to, if threads > 1024 { 0 } else { occupancy(threads, shared as u64) as c_int })
     }
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, kernel: u64, threads: c_int, shared: usize) {
-        super::check(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to, kernel, threads, shared, 0))
+        super::passed(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to, kernel, threads, shared, 0))
     }
     cudaOccupancyAvailableDynamicSMemPerBlock(to: *mut usize, kernel: u64, blocks: c_int, _threads: c_int) {
         check_kernel(kernel)?;
@@ -366,5 +351,5 @@ runtime! {
 same! {
     __cudaLaunchKernel = cudaLaunchKernel, __cudaLaunchKernel_ptsz = cudaLaunchKernel, cudaLaunchKernel_ptsz = cudaLaunchKernel,
     cudaLaunchKernelExC_ptsz = cudaLaunchKernelExC, cudaLaunchCooperativeKernel_ptsz = cudaLaunchCooperativeKernel,
-    cudaGetKernel = __cudaGetKernel,
+    cudaGetKernel = __cudaGetKernel, cudaGetFuncBySymbol = __cudaGetKernel,
 }

@@ -6,20 +6,18 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::devices::{current_device, device};
 use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED, UNINITIALIZED};
-use super::{capture, check, out, pool, streams};
+use super::{capture, pool, streams};
 use crate::memory::host::{self, Kind};
 use crate::memory::{self, block_of, bytes, device_of, is_device, known};
 use crate::names::same;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check, out};
 
 /// Rows of pitched memory are so long on the cards that were looked at (`texturePitchAlignment` is smaller).
 const PITCH: usize = 512;
 
 /// A wish for memory whose result goes to `to`: nothing is taken without a place to say where.
 unsafe fn give(to: *mut u64, allocate: impl FnOnce() -> Result<u64, Status>) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     capture::forbid()?;
     let address = allocate();
     out(to, *address.as_ref().unwrap_or(&0))?;
@@ -59,7 +57,7 @@ fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), 
 
 /// `cudaMemcpyKind` ends with the kind that finds out by itself.
 fn check_kind(kind: c_int) -> Result<(), Status> {
-    if (0..=4).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
+    check((0..=4).contains(&kind), INVALID_DIRECTION)
 }
 
 /// Whether a copy or set to `to` becomes part of a capture; what it would write is unknown then.
@@ -78,7 +76,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -
     if is_captured(to, bytes as u64, stream)? {
         return Ok(());
     }
-    check(bytes::copy(to, from, bytes as u64))
+    bytes::copy(to, from, bytes as u64)
 }
 
 /// `cudaMemcpy`
@@ -91,7 +89,7 @@ unsafe fn fill(to: u64, value: c_int, bytes: usize, stream: u64) -> Result<(), S
     if is_captured(to, bytes as u64, stream)? {
         return Ok(());
     }
-    check(bytes::fill(to, &[value as u8], bytes as u64))
+    bytes::fill(to, &[value as u8], bytes as u64)
 }
 
 /// Memory in rows.
@@ -102,25 +100,21 @@ struct Rows {
 }
 
 unsafe fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, stream: u64) -> Result<(), Status> {
-    if width > to.pitch || width > from.pitch {
-        return Err(INVALID_PITCH);
-    }
+    check(width <= to.pitch && width <= from.pitch, INVALID_PITCH)?;
     let all = (to.pitch as u64).saturating_mul(height as u64);
     if is_captured(to.start, all, stream)? {
         return Ok(());
     }
-    check(bytes::copy_rows(to.start, to.pitch as u64, from.start, from.pitch as u64, width as u64, height as u64))
+    bytes::copy_rows(to.start, to.pitch as u64, from.start, from.pitch as u64, width as u64, height as u64)
 }
 
 unsafe fn fill_rows(to: Rows, value: c_int, width: usize, height: usize, stream: u64) -> Result<(), Status> {
-    if width > to.pitch {
-        return Err(INVALID_PITCH);
-    }
+    check(width <= to.pitch, INVALID_PITCH)?;
     let all = (to.pitch as u64).saturating_mul(height as u64);
     if is_captured(to.start, all, stream)? {
         return Ok(());
     }
-    check(bytes::fill_rows(to.start, to.pitch as u64, &[value as u8], width as u64, height as u64))
+    bytes::fill_rows(to.start, to.pitch as u64, &[value as u8], width as u64, height as u64)
 }
 
 /// `cudaPitchedPtr`
@@ -184,15 +178,11 @@ fn layers(of: &Pitched, position: &Extent, extent: &Extent) -> Option<(u64, u64,
 }
 
 unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
-    if copy.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!copy.is_null(), INVALID_VALUE)?;
     let copy = copy.read_unaligned();
     check_kind(copy.kind)?;
     // Arrays cannot be made here, so that there is none to copy.
-    if copy.from_array != 0 || copy.to_array != 0 {
-        return Err(INVALID_VALUE);
-    }
+    check(copy.from_array == 0 && copy.to_array == 0, INVALID_VALUE)?;
     if copy.extent.is_empty() {
         return streams::check(stream);
     }
@@ -208,7 +198,7 @@ unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
     let (to_pitch, from_pitch) = (copy.to.pitch as u64, copy.from.pitch as u64);
     let (width, height) = (copy.extent.width as u64, copy.extent.height as u64);
     (0..copy.extent.depth as u64)
-        .try_for_each(|layer| check(bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)))
+        .try_for_each(|layer| bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height))
 }
 
 unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
@@ -224,14 +214,12 @@ unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Res
         return Ok(());
     }
     let (pitch, width, height) = (to.pitch as u64, extent.width as u64, extent.height as u64);
-    (0..extent.depth as u64).try_for_each(|layer| check(bytes::fill_rows(start + next * layer, pitch, &[value as u8], width, height)))
+    (0..extent.depth as u64).try_for_each(|layer| bytes::fill_rows(start + next * layer, pitch, &[value as u8], width, height))
 }
 
 /// Several copies at once (`cudaMemcpyBatchAsync`).
 unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count: usize, stream: u64) -> Result<(), Status> {
-    if to.is_null() || from.is_null() || sizes.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null() && !from.is_null() && !sizes.is_null(), INVALID_VALUE)?;
     (0..count)
         .try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
 }
@@ -239,7 +227,7 @@ unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count:
 /// Whether memory may be advised or fetched ahead: a device's or managed.
 fn check_advised(address: u64) -> Result<(), Status> {
     let is_there = block_of(address).is_some() || host::kind_of(address) == Some(Kind::Managed);
-    if is_there { Ok(()) } else { Err(INVALID_VALUE) }
+    check(is_there, INVALID_VALUE)
 }
 
 /// A handle that goes to another process (`cudaIpcMemHandle_t`, `cudaIpcEventHandle_t`): 64 bytes, passed by value.
@@ -270,14 +258,13 @@ runtime! {
     }
     cudaHostAlloc(to: *mut u64, bytes: usize, flags: c_uint) {
         // `cudaHostAllocPortable`, `cudaHostAllocMapped`, `cudaHostAllocWriteCombined`
-        if flags > 7 { Err(INVALID_VALUE) } else { give(to, || host::allocate(Kind::Pinned, bytes as u64)) }
+        check(flags <= 7, INVALID_VALUE)?;
+        give(to, || host::allocate(Kind::Pinned, bytes as u64))
     }
     cudaMallocHost(to: *mut u64, bytes: usize) { give(to, || host::allocate(Kind::Pinned, bytes as u64)) }
     cudaFreeHost(address: u64) { free_host(address) }
     cudaHostRegister(address: u64, bytes: usize, _flags: c_uint) {
-        if address == 0 || bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
+        check(address != 0 && bytes > 0, INVALID_VALUE)?;
         capture::forbid()?;
         host::register(address, bytes as u64).map_err(|_| ALREADY_REGISTERED)
     }
@@ -288,15 +275,18 @@ runtime! {
         }
     }
     cudaHostGetDevicePointer(to: *mut u64, address: u64, flags: c_uint) {
-        if flags != 0 || host::kind_of(address).is_none() { Err(INVALID_VALUE) } else { out(to, address) }
+        check(flags == 0 && host::kind_of(address).is_some(), INVALID_VALUE)?;
+        out(to, address)
     }
     // `cudaHostAllocMapped`: where addresses are unified, all are.
     cudaHostGetFlags(to: *mut c_uint, address: u64) {
-        if host::kind_of(address).is_none() { Err(INVALID_VALUE) } else { out(to, 2) }
+        check(host::kind_of(address).is_some(), INVALID_VALUE)?;
+        out(to, 2)
     }
     cudaMallocManaged(to: *mut u64, bytes: usize, flags: c_uint) {
         // `cudaMemAttachGlobal` or `cudaMemAttachHost`
-        if bytes == 0 || !(1..=2).contains(&flags) { Err(INVALID_VALUE) } else { give(to, || host::allocate(Kind::Managed, bytes as u64)) }
+        check(bytes > 0 && (1..=2).contains(&flags), INVALID_VALUE)?;
+        give(to, || host::allocate(Kind::Managed, bytes as u64))
     }
     cudaMemAdvise(address: u64, _bytes: usize, _advice: c_int) { check_advised(address) }
     // 13's has a place and flags instead of a device's number; neither moves anything.
@@ -358,13 +348,9 @@ runtime! {
     // Memory of another process takes addresses here and nothing of the card.
     cudaIpcOpenMemHandle(to: *mut u64, handle: IpcHandle, _flags: c_uint) {
         let IpcHandle([head, process, device, _, bytes, ..]) = handle;
-        if to.is_null() || head != IPC_MEMORY {
-            return Err(INVALID_VALUE);
-        }
+        check(!to.is_null() && head == IPC_MEMORY, INVALID_VALUE)?;
         // As CUDA: not in the process that it is from.
-        if process == u64::from(std::process::id()) {
-            return Err(UNINITIALIZED);
-        }
+        check(process != u64::from(std::process::id()), UNINITIALIZED)?;
         out(to, memory::reserve(usize::try_from(device).map_err(|_| INVALID_VALUE)?, bytes)?)
     }
     cudaIpcCloseMemHandle(address: u64) { memory::unreserve(address) }

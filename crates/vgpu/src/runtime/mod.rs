@@ -20,17 +20,11 @@
 //! | [`variables`] | variables of devices (`__device__`, `__constant__`) |
 #![allow(non_snake_case, missing_docs)] // the names are CUDA's, and so is their documentation
 
-/// Functions of the runtime: the body answers, and an error is also kept as the thread's last.
+/// Functions of the runtime: an error is also kept as the thread's last.
 macro_rules! runtime {
-    ($($name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::status::Status {
-            let answer = || -> Result<(), $crate::status::Status> { $body };
-            let is_lost = $crate::fork::is_device_lost();
-            $crate::runtime::errors::keep(if is_lost { Err($crate::runtime::errors::NOT_INITIALIZED) } else { answer() })
-        }
-    )* };
+    ($($functions:tt)*) => { $crate::names::functions! { @$crate::runtime::errors::keep; $($functions)* } };
 }
+pub(crate) use runtime;
 
 mod arguments;
 pub mod capture;
@@ -48,18 +42,14 @@ pub mod variables;
 pub use devices::current_device;
 
 use crate::config::config;
-use crate::status::{SUCCESS, Status, give};
+use crate::status::check;
 
 /// Whether a name that CUDA 12 and 13 share has its meaning of 13.
 fn is_13() -> bool {
     config().is_none_or(|config| config.cuda >= 13000)
 }
 
-/// Writes a result to where the caller wants it.
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    check(give(to, value))
-}
-
-fn check(status: Status) -> Result<(), Status> {
-    if status == SUCCESS { Ok(()) } else { Err(status) }
+/// What another function of the runtime returned.
+fn passed(status: crate::status::Status) -> Result<(), crate::status::Status> {
+    check(status == 0, status)
 }

@@ -6,21 +6,20 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::devices::device;
-use super::{capture, out, streams};
-use crate::handle::fresh;
+use super::{capture, streams};
+use crate::handle::{Lock, fresh};
 use crate::memory::{self, MOST_DEVICES, known};
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status, check, out};
 
 /// What pieces are rounded to.
 const PIECE: u64 = 512;
 /// What a pool takes at least.
 const CHUNK: u64 = 32 << 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pool {
     device: usize,
     /// What it took of the device.
@@ -36,31 +35,16 @@ struct Pool {
     used_high: u64,
 }
 
-static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
+static POOLS: Lock<BTreeMap<u64, Pool>> = Lock::new(BTreeMap::new());
 /// Each device's own pool, and the one in its place; 0 until it is asked for.
 static DEFAULT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 static CURRENT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 /// Whether there ever was a pool: else nothing is looked up.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-fn pools() -> MutexGuard<'static, BTreeMap<u64, Pool>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Pool {
     fn of(device: usize) -> Self {
-        Pool {
-            device,
-            chunks: BTreeMap::new(),
-            free: BTreeMap::new(),
-            used: BTreeMap::new(),
-            reuse: [1; 3],
-            threshold: 0,
-            reserved: 0,
-            reserved_high: 0,
-            used_bytes: 0,
-            used_high: 0,
-        }
+        Pool { device, reuse: [1; 3], ..Pool::default() }
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64, Status> {
@@ -139,7 +123,7 @@ impl Pool {
 fn create(device: usize) -> u64 {
     IS_USED.store(true, Ordering::Release);
     let handle = fresh();
-    pools().insert(handle, Pool::of(device));
+    POOLS.lock().insert(handle, Pool::of(device));
     handle
 }
 
@@ -153,7 +137,7 @@ fn default(device: usize) -> u64 {
     match DEFAULT[device].compare_exchange(0, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         Err(other) => {
-            pools().remove(&made);
+            POOLS.lock().remove(&made);
             other
         }
     }
@@ -167,13 +151,11 @@ fn current(device: usize) -> u64 {
 }
 
 fn with<T>(pool: u64, act: impl FnOnce(&mut Pool) -> T) -> Result<T, Status> {
-    pools().get_mut(&pool).map(act).ok_or(INVALID_HANDLE)
+    POOLS.lock().get_mut(&pool).map(act).ok_or(INVALID_HANDLE)
 }
 
 unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
+    check(!to.is_null(), INVALID_VALUE)?;
     streams::check(stream)?;
     let address = if bytes == 0 { Ok(0) } else { with(pool, |pool| pool.allocate(bytes as u64))? };
     out(to, *address.as_ref().unwrap_or(&0))?;
@@ -182,13 +164,13 @@ unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(),
 
 /// Takes back what a pool handed out; `false` where none did.
 pub fn free(address: u64) -> bool {
-    IS_USED.load(Ordering::Acquire) && pools().values_mut().any(|pool| pool.free(address))
+    IS_USED.load(Ordering::Acquire) && POOLS.lock().values_mut().any(|pool| pool.free(address))
 }
 
 /// A program waits: what is free beyond the thresholds goes back.
 pub fn settle() {
     if IS_USED.load(Ordering::Acquire) {
-        pools().values_mut().for_each(|pool| pool.trim(pool.threshold));
+        POOLS.lock().values_mut().for_each(|pool| pool.trim(pool.threshold));
     }
 }
 
@@ -206,27 +188,22 @@ runtime! {
     cudaDeviceGetMemPool(to: *mut u64, number: c_int) { out(to, current(device(number)?)) }
     cudaDeviceSetMemPool(number: c_int, pool: u64) {
         let device = device(number)?;
-        if with(pool, |pool| pool.device)? != device {
-            return Err(INVALID_VALUE);
-        }
+        check(with(pool, |pool| pool.device)? == device, INVALID_VALUE)?;
         CURRENT[device].store(pool, Ordering::Release);
         Ok(())
     }
     // `cudaMemPoolProps`: the kind of memory and of handles, then the kind of place and its number.
     cudaMemPoolCreate(to: *mut u64, properties: *const [c_int; 4]) {
-        if to.is_null() || properties.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!to.is_null() && !properties.is_null(), INVALID_VALUE)?;
         let [_, _, place, number] = properties.read_unaligned();
         // `cudaMemLocationTypeDevice`
-        if place == 1 { out(to, create(device(number)?)) } else { Err(INVALID_VALUE) }
+        check(place == 1, INVALID_VALUE)?;
+        out(to, create(device(number)?))
     }
     cudaMemPoolDestroy(pool: u64) {
-        if DEFAULT.iter().any(|default| default.load(Ordering::Acquire) == pool) {
-            return Err(INVALID_VALUE);
-        }
+        check(DEFAULT.iter().all(|default| default.load(Ordering::Acquire) != pool), INVALID_VALUE)?;
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
-        let mut gone = pools().remove(&pool).ok_or(INVALID_HANDLE)?;
+        let mut gone = POOLS.lock().remove(&pool).ok_or(INVALID_HANDLE)?;
         let used: Vec<u64> = gone.used.keys().copied().collect();
         for start in used {
             gone.free(start);
@@ -250,9 +227,7 @@ runtime! {
         if attribute <= 3 { out(to.cast(), value as c_int) } else { out(to.cast(), value) }
     }
     cudaMemPoolSetAttribute(pool: u64, attribute: c_int, value: *const c_void) {
-        if value.is_null() {
-            return Err(INVALID_VALUE);
-        }
+        check(!value.is_null(), INVALID_VALUE)?;
         with(pool, |pool| {
             match attribute {
                 1..=3 => pool.reuse[attribute as usize - 1] = value.cast::<c_int>().read_unaligned(),
@@ -267,7 +242,7 @@ runtime! {
     }
     cudaMemPoolSetAccess(pool: u64, list: *const c_void, count: usize) {
         with(pool, |_| ())?;
-        if list.is_null() && count > 0 { Err(INVALID_VALUE) } else { Ok(()) }
+        check(!list.is_null() || count == 0, INVALID_VALUE)
     }
     // Every device reads and writes: `cudaMemAccessFlagsProtReadWrite`.
     cudaMemPoolGetAccess(to: *mut c_int, pool: u64, _place: *const c_void) {

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use super::devices::{attribute, device};
 use crate::config::card;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check, out};
 
 /// A field: its place in CUDA 12's and in 13's structure ([`NOWHERE`] where it has none), its bytes, and its attribute.
 type Field = (usize, usize, usize, c_int);
@@ -106,12 +106,8 @@ fn properties<const SIZE: usize>(device: usize, place: impl Fn(&Field) -> usize)
 }
 
 unsafe fn give<const SIZE: usize>(to: *mut u8, number: c_int, place: impl Fn(&Field) -> usize) -> Result<(), Status> {
-    if to.is_null() {
-        return Err(INVALID_VALUE);
-    }
-    let properties: [u8; SIZE] = properties(device(number)?, place);
-    std::ptr::copy_nonoverlapping(properties.as_ptr(), to, SIZE);
-    Ok(())
+    check(!to.is_null(), INVALID_VALUE)?;
+    out(to.cast(), properties::<SIZE>(device(number)?, place))
 }
 
 runtime! {

@@ -8,10 +8,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::devices::current_device;
 use super::errors::CAPTURED_EVENT;
 use super::memory::IpcHandle;
-use super::{capture, graph, launch, out, pool};
+use super::{capture, graph, launch, pool};
 use crate::handle::Handles;
 use crate::names::same;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status};
+use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check as check_that, out};
 
 /// `cudaStreamLegacy` and `cudaStreamPerThread`; 0 is one of the two.
 pub const LEGACY: u64 = 1;
@@ -74,18 +74,14 @@ pub fn device_of(stream: u64) -> Result<usize, Status> {
 
 unsafe fn create(to: *mut u64, flags: c_uint, priority: c_int) -> Result<(), Status> {
     // `cudaStreamNonBlocking` is the only flag.
-    if to.is_null() || flags > 1 {
-        return Err(INVALID_VALUE);
-    }
+    check_that(!to.is_null() && flags <= 1, INVALID_VALUE)?;
     // Priorities beyond the range are its ends.
     out(to, STREAMS.insert(Stream { device: current_device(), flags, priority: priority.clamp(-5, 0) }))
 }
 
 unsafe fn create_event(to: *mut u64, flags: c_uint) -> Result<(), Status> {
     let is_wrong = flags > 7 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0);
-    if to.is_null() || is_wrong {
-        return Err(INVALID_VALUE);
-    }
+    check_that(!to.is_null() && !is_wrong, INVALID_VALUE)?;
     out(to, EVENTS.insert(Event { flags, device: current_device(), recorded: Recorded::Never }))
 }
 
@@ -94,13 +90,9 @@ fn recorded(event: u64) -> Result<Recorded, Status> {
 }
 
 fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Status> {
-    if flags > EXTERNAL {
-        return Err(INVALID_VALUE);
-    }
+    check_that(flags <= EXTERNAL, INVALID_VALUE)?;
     let device = device_of(stream)?;
-    if EVENTS.with(event, |event| event.device) != Some(device) {
-        return Err(INVALID_HANDLE);
-    }
+    check_that(EVENTS.with(event, |event| event.device) == Some(device), INVALID_HANDLE)?;
     let captured = if flags == EXTERNAL { None } else { capture::point(stream)? };
     let recorded = captured.map_or_else(|| Recorded::After(launch::count()), Recorded::Captured);
     EVENTS.with(event, |event| event.recorded = recorded).ok_or(INVALID_HANDLE)
@@ -119,9 +111,7 @@ fn complete(event: u64) -> Result<(), Status> {
 }
 
 fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Status> {
-    if flags > EXTERNAL {
-        return Err(INVALID_VALUE);
-    }
+    check_that(flags <= EXTERNAL, INVALID_VALUE)?;
     check(stream)?;
     match recorded(event)? {
         Recorded::After(_) if flags == 0 => capture::isolate(stream),
@@ -168,7 +158,7 @@ runtime! {
     cudaStreamGetDevice(stream: u64, to: *mut c_int) { out(to, device_of(stream)? as c_int) }
     cudaStreamAttachMemAsync(stream: u64, address: u64, _bytes: usize, _flags: c_uint) {
         check(stream)?;
-        if address == 0 { Err(INVALID_VALUE) } else { Ok(()) }
+        check_that(address != 0, INVALID_VALUE)
     }
     cudaStreamCopyAttributes(to: u64, from: u64) {
         check(to)?;
@@ -181,7 +171,7 @@ runtime! {
     }
     cudaStreamSetAttribute(stream: u64, _attribute: c_int, value: *const c_void) {
         check(stream)?;
-        if value.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
+        check_that(!value.is_null(), INVALID_VALUE)
     }
     cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Status, *mut c_void)>, data: *mut c_void, flags: c_uint) {
         let callback = callback.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
@@ -208,9 +198,7 @@ runtime! {
     cudaEventSynchronize(event: u64) { complete(event) }
     cudaEventElapsedTime(to: *mut f32, start: u64, end: u64) {
         let launches = |event| {
-            if EVENTS.with(event, |event| event.flags & DISABLE_TIMING) != Some(0) {
-                return Err(INVALID_HANDLE);
-            }
+            check_that(EVENTS.with(event, |event| event.flags & DISABLE_TIMING) == Some(0), INVALID_HANDLE)?;
             match recorded(event)? {
                 Recorded::Never => Err(INVALID_HANDLE),
                 Recorded::After(launches) => Ok(launches),
@@ -224,14 +212,13 @@ runtime! {
     }
     cudaIpcGetEventHandle(to: *mut IpcHandle, event: u64) {
         let flags = EVENTS.with(event, |event| event.flags).ok_or(INVALID_HANDLE)?;
-        if flags & INTERPROCESS == 0 {
-            return Err(INVALID_VALUE);
-        }
+        check_that(flags & INTERPROCESS != 0, INVALID_VALUE)?;
         out(to, IpcHandle([IPC_EVENT, event, 0, 0, 0, 0, 0, 0]))
     }
     // An event of another process is one that is complete.
     cudaIpcOpenEventHandle(to: *mut u64, handle: IpcHandle) {
-        if handle.0[0] == IPC_EVENT { create_event(to, INTERPROCESS | DISABLE_TIMING) } else { Err(INVALID_VALUE) }
+        check_that(handle.0[0] == IPC_EVENT, INVALID_VALUE)?;
+        create_event(to, INTERPROCESS | DISABLE_TIMING)
     }
 }
 

@@ -4,10 +4,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::Shape;
 use crate::config::config;
+use crate::handle::Lock;
 
 /// What is written at a time.
 const KEPT: usize = 64 << 10;
@@ -20,11 +20,7 @@ struct Trace {
     file: Option<File>,
 }
 
-static TRACE: Mutex<Trace> = Mutex::new(Trace { process: 0, lines: Vec::new(), file: None });
-
-fn trace() -> MutexGuard<'static, Trace> {
-    TRACE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static TRACE: Lock<Trace> = Lock::new(Trace { process: 0, lines: Vec::new(), file: None });
 
 fn path() -> Option<&'static str> {
     config()?.launches.as_deref()
@@ -37,7 +33,7 @@ pub fn is_on() -> bool {
 
 /// Writes a launch down.
 pub fn write(name: &str, shape: &Shape) {
-    let mut trace = trace();
+    let mut trace = TRACE.lock();
     let process = std::process::id();
     if trace.process != process {
         trace.process = process;
@@ -53,7 +49,7 @@ pub fn write(name: &str, shape: &Shape) {
 /// Writes what is kept.
 pub fn flush() {
     if is_on() {
-        trace().write();
+        TRACE.lock().write();
     }
 }
 

@@ -3,12 +3,12 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::errors::INVALID_SYMBOL;
-use super::{memory, out};
+use super::memory;
+use crate::handle::Lock;
 use crate::names::same;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check, out, out_if};
 
 #[derive(Debug, Clone, Copy)]
 struct Variable {
@@ -18,14 +18,10 @@ struct Variable {
 }
 
 /// By the address of their shadows on the host.
-static VARIABLES: Mutex<BTreeMap<u64, Variable>> = Mutex::new(BTreeMap::new());
-
-fn variables() -> MutexGuard<'static, BTreeMap<u64, Variable>> {
-    VARIABLES.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static VARIABLES: Lock<BTreeMap<u64, Variable>> = Lock::new(BTreeMap::new());
 
 fn found(symbol: u64) -> Result<Variable, Status> {
-    let mut variables = variables();
+    let mut variables = VARIABLES.lock();
     let variable = variables.get_mut(&symbol).ok_or(INVALID_SYMBOL)?;
     if variable.address == 0 {
         // As aligned as device memory.
@@ -33,20 +29,22 @@ fn found(symbol: u64) -> Result<Variable, Status> {
         // SAFETY: not of size 0. It stays for as long as the process.
         variable.address = unsafe { alloc_zeroed(layout) } as u64;
     }
-    if variable.address == 0 { Err(INVALID_SYMBOL) } else { Ok(*variable) }
+    check(variable.address != 0, INVALID_SYMBOL)?;
+    Ok(*variable)
 }
 
 /// A piece of a variable.
 fn piece(symbol: u64, offset: usize, bytes: usize) -> Result<u64, Status> {
     let variable = found(symbol)?;
     let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
-    if end <= variable.bytes { Ok(variable.address + offset as u64) } else { Err(INVALID_VALUE) }
+    check(end <= variable.bytes, INVALID_VALUE)?;
+    Ok(variable.address + offset as u64)
 }
 
 /// More arguments say of what kind it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaRegisterVar(_binary: u64, symbol: u64, _device: *const c_char, _name: *const c_char, _external: c_int, bytes: usize) {
-    variables().insert(symbol, Variable { bytes, address: 0 });
+    VARIABLES.lock().insert(symbol, Variable { bytes, address: 0 });
 }
 
 /// A managed variable: the program's own pointer is set to it.
@@ -59,9 +57,9 @@ pub unsafe extern "C" fn __cudaRegisterManagedVar(
     _external: c_int,
     bytes: usize,
 ) {
-    variables().insert(symbol as u64, Variable { bytes, address: 0 });
+    VARIABLES.lock().insert(symbol as u64, Variable { bytes, address: 0 });
     if let Ok(variable) = found(symbol as u64) {
-        let _ = out(symbol, variable.address);
+        out_if(symbol, variable.address);
     }
 }
 
