@@ -26,7 +26,7 @@ from typing import TextIO
 
 import one
 import zoo
-from run import PRECISIONS, Child, Lines, card_of, preload, uses_cudnn
+from run import Child, Lines, card_of, preload, uses_cudnn
 
 MIB = 1 << 20
 # More trials of one kind than this are not made: the rest of the search would cost more than it tells.
@@ -101,7 +101,7 @@ def compare(name: str, model, binary: str, out: Path, file: TextIO) -> None:
     if one.ON_STUB:
         major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
         os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
-    for precision in PRECISIONS:
+    for precision in model.precisions:
         begin = time.monotonic()
         row: dict = {"model": name, "precision": precision}
         seen: dict[int, dict] = {}

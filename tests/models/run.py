@@ -33,7 +33,6 @@ from typing import TextIO
 import one
 import zoo
 
-PRECISIONS = ("fp32", "amp_bf16")
 # What runs in cuDNN on a GPU, which does not start on a stub.
 CUDNN = ("conv", "lstm", "gru", "rnn_", "batch_norm", "ctc_loss")
 ATTENTION = "scaled_dot_product_attention"
@@ -129,7 +128,7 @@ def record(name: str, model, out: Path, file: TextIO) -> None:
             return
         major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
         os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
-    one.record(model, [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches], file)
+    one.record(model, [f"{precision}:{batch}" for precision in model.precisions for batch in model.batches], file)
 
 
 def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
@@ -142,7 +141,7 @@ def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
     on_gpu = [row for path in recordings for row in Lines(path).of(name) if row.get("stub") is False]
     card = "sim:h200" if on_gpu else card_of(graph)
     found = []
-    for precision in PRECISIONS:
+    for precision in model.precisions:
         request = json.dumps({"training": {"precision": precision, "optimizer": "adamw"}, "device": card})
         for batch in model.batches:
             row = {"model": name, "precision": precision, "batch": batch, "device": card}

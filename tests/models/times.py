@@ -20,7 +20,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from run import PRECISIONS, Lines, card_of
+from run import Lines, card_of
+from zoo import PRECISIONS
 from table import percentile
 
 

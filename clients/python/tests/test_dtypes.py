@@ -1,12 +1,15 @@
 """Conversions know whose dtype they ask for, and are traced where they do nothing in float32, as are copies to row by row."""
 
 import sys
+import types
 import unittest
+from unittest import mock
 
 import torch
 from torch import nn
 
 from batchfit.export.batches import parse_batch
+from batchfit.export.building import build
 from batchfit.export.exporting import export_built
 
 
@@ -99,6 +102,34 @@ class ConversionsTest(unittest.TestCase):
         exported(Conversions)
         self.assertNotIn("dtype", vars(torch.Tensor))
         self.assertEqual(torch.ones(1).to(torch.float64).dtype, torch.float64)
+
+
+class BaseTunerLayer(nn.Module):
+    """As PEFT's layers are: an adapter gets its base layer's dtype, but not on the meta device."""
+
+    adapter_layer_names, other_param_names = ("lora_A",), ()
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.lora_A = nn.Linear(8, 8, dtype=torch.bfloat16), nn.ModuleDict({"default": nn.Linear(8, 2)})
+        self._move_adapter_to_device_of_base_layer("default")
+
+    def get_base_layer(self):
+        return self.base
+
+    def _move_adapter_to_device_of_base_layer(self, adapter):
+        if not self.base.weight.is_meta:
+            self.lora_A[adapter].to(dtype=self.base.weight.dtype)
+
+
+class Adapters(unittest.TestCase):
+    def test_an_adapter_has_the_dtype_that_it_has_off_the_meta_device(self):
+        tuners = types.SimpleNamespace(BaseTunerLayer=BaseTunerLayer)
+        with mock.patch.dict(sys.modules, {"peft.tuners.tuners_utils": tuners}):
+            made, trained = build(BaseTunerLayer).model, BaseTunerLayer()
+
+        self.assertEqual([p.dtype for p in made.parameters()], [p.dtype for p in trained.parameters()])
+        self.assertTrue(all(p.is_meta for p in made.parameters()))
 
 
 if __name__ == "__main__":

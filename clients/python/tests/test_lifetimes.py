@@ -140,6 +140,19 @@ class TestLifetimes(unittest.TestCase):
 
         self.assertEqual(last_add["inputs"][1]["arg"]["as_tensor"]["name"], "add")
 
+    def test_a_value_that_is_made_to_require_a_gradient_keeps_nothing(self):
+        class Requires(torch.nn.Module):
+            def forward(self, x):
+                x = x[:, None]
+                x.requires_grad = True
+                x = torch.sin(x)
+                return torch.cos(x)
+
+        exported = self.export(Requires())
+
+        self.assertEqual(deaths(exported)["cos"], ["sin"])
+        self.assertNotIn("requires_grad", vars(torch.Tensor))
+
     def test_changes_in_place_are_further_names_of_one_tensor(self):
         class InPlace(torch.nn.Module):
             def forward(self, x):

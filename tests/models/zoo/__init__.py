@@ -15,9 +15,11 @@ from typing import Any
 
 AREAS = (
     "adapters", "audio", "detection", "diffusion", "experts", "generative", "graphs", "language", "medical", "multimodal",
-    "recommenders", "recurrent", "segmentation", "series", "statespace", "tabular", "three_d", "video", "vision", "vision_zoo",
+    "recent", "recommenders", "recurrent", "segmentation", "series", "statespace", "tabular", "three_d", "video", "vision", "vision_zoo",
     "written_out",
 )  # fmt: skip
+
+PRECISIONS = ("fp32", "amp_bf16")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Model:
     max_batch: int | None
     # Whether a recording on a real GPU should have it where its time is limited.
     on_gpu: bool
+    precisions: tuple[str, ...] = PRECISIONS
 
 
 MODELS: dict[str, Model] = {}
@@ -51,6 +54,7 @@ def model(
     batches: tuple[int, int] = (4, 16),
     max_batch: int | None = None,
     on_gpu: bool = False,
+    precisions: tuple[str, ...] = PRECISIONS,
 ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     """Puts the model that a function builds on the list."""
 
@@ -58,7 +62,7 @@ def model(
         if name in MODELS:
             raise ValueError(f"two models are called {name}")
         area = build.__module__.rsplit(".", 1)[-1]
-        MODELS[name] = Model(name, library, area, build, batch, loss, batches, max_batch, on_gpu)
+        MODELS[name] = Model(name, library, area, build, batch, loss, batches, max_batch, on_gpu, precisions)
         return build
 
     return listed

@@ -15,6 +15,7 @@ import torch
 
 from .errors import ExportError
 from .failures import not_built
+from .replacing import replaced
 
 Builder = Callable[[], torch.nn.Module]
 
@@ -22,6 +23,8 @@ Builder = Callable[[], torch.nn.Module]
 _LARGEST_WITH_VALUES = 2 << 30
 # Buffers of this many elements, all alike, are numbers that code may read: strides, paddings.
 _SMALL = 64
+# The method of PEFT's layers that moves an adapter to its base layer's device and dtype.
+_ADAPTER_MOVE = "_move_adapter_to_device_of_base_layer"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ def build(builder: Union[Builder, torch.nn.Module]) -> Built:
     try:
         with torch.device("meta"):
             model = _made(builder)
+            # Now the builder has imported PEFT, if it uses it.
+            if any(hasattr(module, _ADAPTER_MOVE) for module in model.modules()):
+                with _adapters_in_their_dtype():
+                    model = _made(builder)
     except ExportError:
         return on_meta(_made(builder))
     if any(_may_be_read(path, buffer) for path, buffer in model.named_buffers() if buffer.is_meta):
@@ -80,6 +87,26 @@ def _made(builder: Builder) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"the builder gave a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+@contextlib.contextmanager
+def _adapters_in_their_dtype() -> Iterator[None]:
+    """PEFT gives an adapter the dtype of its base layer, but not on the meta device; what casts it afterwards still does."""
+    layers: Any = sys.modules["peft.tuners.tuners_utils"].BaseTunerLayer
+    move = getattr(layers, _ADAPTER_MOVE)
+
+    def moved(self: Any, adapter: str, *args: Any, **kwargs: Any) -> None:
+        move(self, adapter, *args, **kwargs)
+        weight = getattr(self.get_base_layer(), "weight", None)
+        if weight is None or not weight.dtype.is_floating_point:
+            return
+        for name in (*self.adapter_layer_names, *self.other_param_names):
+            parts = getattr(self, name, None)
+            if isinstance(parts, (torch.nn.ModuleDict, torch.nn.ParameterDict)) and adapter in parts:
+                parts[adapter] = parts[adapter].to(dtype=weight.dtype)
+
+    with replaced(layers, _ADAPTER_MOVE, moved):
+        yield
 
 
 @contextlib.contextmanager

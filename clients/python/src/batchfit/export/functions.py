@@ -287,6 +287,14 @@ def following(functions: Functions) -> Iterator[None]:
             functions.ask(self)
         return self
 
+    own: Any = torch.Tensor.requires_grad
+
+    def set_requires_grad(self: torch.Tensor, requires_grad: bool) -> None:
+        if _mode() is None or isinstance(self, torch.nn.Parameter):
+            own.__set__(self, requires_grad)
+        else:
+            self.requires_grad_(requires_grad)
+
     def forward(cls: Any) -> Any:
         return staticmethod(lambda *args: functions.forward(cls, args))
 
@@ -303,10 +311,11 @@ def following(functions: Functions) -> Iterator[None]:
     owner.apply = classmethod(apply)
     tensor: Any = torch.Tensor
     tensor.requires_grad_ = requires_grad_
+    tensor.requires_grad = property(own.__get__, set_requires_grad)
     try:
         yield
     finally:
-        del tensor.requires_grad_
+        del tensor.requires_grad, tensor.requires_grad_
         replaceable.proxy_call = call
         for cls, name, before in replaced:
             if before is None:
