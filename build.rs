@@ -1,7 +1,5 @@
-//! Names the rules that this build answers by: `BATCHFIT_RULES` is a digest of all sources that an answer
-//! can depend on. A number that people have to raise would be forgotten, and old answers served for new ones.
-//! It also lists the files of the page in the browser and the migrations, which the binary carries, and compiles the object that
-//! `batchfit run` loads before a script.
+//! Lists the files of the page in the browser and the migrations, which the binary carries, and compiles the object that `batchfit run`
+//! loads before a script.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -11,18 +9,6 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Modules that answers pass through unchanged, and the Python package, which a source distribution puts there.
-const WITHOUT_RULES: [&str; 8] = [
-    "crates/vgpu",
-    "src/agent",
-    "src/batchfit",
-    "src/cli",
-    "src/http",
-    "src/report",
-    "src/store",
-    "src/virtual_gpu",
-];
 
 /// What the page in the browser is made of, except for what says where it is from.
 const PAGE: &str = "src/http/page";
@@ -41,24 +27,9 @@ const SHARED: [&str; 3] = [
 ];
 
 fn main() -> io::Result<()> {
-    let sources = ["crates", "src"];
-    for folder in sources {
+    for folder in [PAGE, MIGRATIONS, VIRTUAL_GPU].iter().chain(&SHARED) {
         println!("cargo::rerun-if-changed={folder}");
     }
-    println!("cargo::rerun-if-changed={MIGRATIONS}");
-    let mut files = BTreeSet::new();
-    for folder in sources {
-        collect(Path::new(folder), &mut files)?;
-    }
-    // No secret and no defence: an accident in 2^64 is good enough.
-    let mut rules = DefaultHasher::new();
-    for file in files {
-        rules.write(file.to_string_lossy().as_bytes());
-        let text = fs::read(&file)?;
-        rules.write_usize(text.len());
-        rules.write(&text);
-    }
-    println!("cargo::rustc-env=BATCHFIT_RULES={:016x}", rules.finish());
     embed("page.rs", PAGE)?;
     embed("migrations.rs", MIGRATIONS)?;
     embed_virtual_gpu()
@@ -181,14 +152,12 @@ fn compile(source: &Path, target: &str) -> io::Result<()> {
     fs::write(stamps, stamp)
 }
 
-/// All files below `folder`, but for folders without rules and for notes.
+/// All files below `folder`, but for notes.
 fn collect(folder: &Path, files: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            if WITHOUT_RULES.iter().all(|other| path != Path::new(other)) {
-                collect(&path, files)?;
-            }
+            collect(&path, files)?;
         } else if path.extension().is_none_or(|kind| kind != "md") {
             files.insert(path);
         }

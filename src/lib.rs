@@ -17,6 +17,7 @@
 //! `docs/ARCHITECTURE.md` says where everything is: what each crate and module is for, lowest first, and the files that a fit passes. What the
 //! crates have is re-exported here by module.
 pub use batchfit_card::{alloc, probe, replay, timing};
+pub use batchfit_fit::{model, recorded, search};
 pub use batchfit_step::{program, shape, units};
 pub use batchfit_torch::{aten, compile, graph, ops};
 
@@ -27,12 +28,6 @@ pub mod device {
     pub use batchfit_card::device::*;
     pub use batchfit_cuda as cuda;
 }
-
-pub mod recorded;
-
-pub mod model;
-
-pub mod search;
 
 pub mod worker;
 

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::cli::trouble::Trouble;
+use crate::device::cuda::cudnn;
 use crate::device::sim;
 use crate::worker::{Heuristics, HeuristicsCommand, NoHeuristics};
 
@@ -64,6 +65,14 @@ pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), Trouble> {
         program,
         arguments: vec!["heuristics".into()],
         library_path: folder.as_deref().map(library_path),
+        environment: |log| {
+            let (name, value) = cudnn::NO_CARD_VISIBLE;
+            let of_log = cudnn::environment(log).into_iter();
+            let of_log = of_log.map(|(name, value)| (name.into(), value));
+            std::iter::once((name.into(), value.into()))
+                .chain(of_log)
+                .collect()
+        },
         folder: folder.unwrap_or_default(),
     };
     let heuristics = Heuristics::start(command).map_err(|error| match error {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::engine::card_name;
 use super::lanes::lane_of_fit;
 use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
@@ -19,6 +18,7 @@ use crate::store::{
     StoredRecommendation, Time,
 };
 use crate::units::Share;
+use batchfit_fit::card_name;
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");

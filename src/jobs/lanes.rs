@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::queue::Shared;
-use super::validate::work;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
 use crate::store::{Claimed, SIMULATED_LANE};
+use batchfit_fit::work;
 
 /// The lane of work on large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
 /// those of ordinary models do not wait for it.
@@ -30,7 +30,7 @@ const LARGE: usize = 20_000;
 /// Size of the largest models that the service takes on: what an exported graph may have, in nodes, operands and results.
 const LARGEST: usize = MOST_NODES + MOST_NAMES;
 
-/// Work from which on it is large, in operations to simulate: see [`work`](super::validate::work). Some ten seconds.
+/// Work from which on it is large, in operations to simulate: see [`work`](batchfit_fit::work). Some ten seconds.
 const LARGE_WORK: usize = 100_000;
 
 /// What all work on models that are not large may take at a time, in MiB: with one large model, the service itself and what waits for a turn,

@@ -10,25 +10,20 @@ mod agents;
 mod cards;
 mod clock;
 mod document;
-mod engine;
 mod events;
-mod fit;
 mod handover;
 mod lanes;
 mod leases;
-mod lengths;
 mod news;
 mod outcomes;
 mod predicted;
 mod probes;
 mod queue;
 mod readiness;
-mod result;
 mod runner;
 mod runs;
 mod searches;
 mod uploads;
-mod validate;
 
 pub use agents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
@@ -37,15 +32,10 @@ pub use agents::{
 pub(crate) use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
-pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use events::{Event, FitNews, Follower, News, StateNews};
-pub use fit::{
-    FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
-};
 pub use lanes::Permit;
 pub(crate) use lanes::yield_to_others;
 pub use leases::LEASE;
-pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
     ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,
@@ -54,11 +44,14 @@ pub use outcomes::{
 pub use probes::Trial;
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use readiness::Unready;
-pub use result::{
-    AcrossRanks, Environment, Exactly, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit,
-    LimitKind, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
-};
 pub use runs::record_run;
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
-pub use validate::{invalid_variant, validate, validate_batch};
+
+pub use batchfit_fit::{
+    AcrossRanks, Bucket, DeviceKind, DeviceSummary, Engine, EngineError, Environment, Exactly,
+    FailingStep, FitEngine, FitResult, FromRecordings, GpuRun, GpuWork, Headroom, HeadroomFrom,
+    LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress, Recommendation, Runs,
+    SafeBatch, Soaked, Suggestion, SuggestionKind, Turn, TurnKind, VariantResult, Why,
+    answer_apart, check_device, invalid_variant, soak, validate, validate_batch,
+};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::engine::Runs;
 use super::lanes::{LARGE_LANE, yield_to_others};
 use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
@@ -15,6 +14,7 @@ use crate::device::sim::CARDS;
 use crate::model::{Invalid, Packed, Request, RequestDocument, Uploads};
 use crate::search::conversation::{Foreseen, Observation, Outcome, Terms};
 use crate::store::{SIMULATED_LANE, Time};
+use batchfit_fit::Runs;
 
 /// Most bytes of all recordings of a search together, decompressed; and from where on it waits for its turn among large
 /// models.

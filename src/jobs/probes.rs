@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use super::document::{chance, json, model_name};
 use super::lanes::{LARGE_LANE, Permit, lane_of, of_any_size, yield_in};
 use super::queue::Checked;
-use super::validate::{validate_alone, validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
 use crate::model::Request;
 use crate::probe::Verdict;
 use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
+use batchfit_fit::{validate_alone, validate_batch, validate_single};
 
 /// How long a probe waits for its device before it gives up.
 const PROBE_PATIENCE: Duration = Duration::from_mins(1);

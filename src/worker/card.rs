@@ -14,8 +14,8 @@ use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
 use super::handler::{Refused, Task, described};
-use super::protocol::{Ready, Refusal};
 use super::room::{FreeMemory, Left, Reading, is_lack_of_memory, lowered, no_room};
+use batchfit_fit::worker::protocol::{Ready, Refusal};
 
 /// How often a probe is repeated because other processes took memory while it ran.
 const REPEATS: u32 = 2;

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::process::{Line, read};
-use super::protocol::{Answer, LONGEST_ORDER, Order, ProbeOrder, Refusal, VERSION};
+use batchfit_fit::worker::process::{Line, read};
+use batchfit_fit::worker::protocol::{Answer, LONGEST_ORDER, Order, ProbeOrder, Refusal, VERSION};
 
 /// Carries out orders. Its errors are answers too.
 pub trait Handler {

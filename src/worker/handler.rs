@@ -18,9 +18,9 @@ use super::card::{self, OpenCard, all_facts, facts_of, missing_libraries};
 use super::child::Handler;
 use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
-use super::programs::Programs;
-use super::protocol::{Answer, Gpu, ProbeOrder, Ready, Refusal};
 use super::turn::{Turn, TurnError, for_so_long};
+use batchfit_fit::worker::programs::Programs;
+use batchfit_fit::worker::protocol::{Answer, Gpu, ProbeOrder, Ready, Refusal};
 
 /// How long a `take` waits for its turn before it is answered with `busy`.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);

@@ -12,8 +12,10 @@ use crate::units::Bytes;
 
 use super::child::{Handler, Lines, Outbox, answer_all};
 use super::handler::PATIENCE;
-use super::protocol::{Answer, Gpu, LONGEST_ANSWER, ProbeOrder, Ready, Refusal, VERSION};
 use super::turn::Turn;
+use batchfit_fit::worker::protocol::{
+    Answer, Gpu, LONGEST_ANSWER, ProbeOrder, Ready, Refusal, VERSION,
+};
 
 /// The largest batch that fits the fake GPU.
 const LARGEST: u64 = 64;

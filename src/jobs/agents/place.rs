@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use crate::device::sim::{CARDS, Card};
 use crate::jobs::EngineError;
-use crate::jobs::engine::card_name;
 use crate::model::{DeviceChoice, Request};
 use crate::store::AGENT_LANE;
+use batchfit_fit::card_name;
 
 use super::{AgentCard, AgentDocument, AgentState};
 

@@ -11,10 +11,10 @@ use super::{followed, question_about, taught};
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
-use crate::jobs::validate::validate;
 use crate::jobs::{Asking, Engine, EngineError, FitDocument, JobError, Jobs, runner};
 use crate::model::{Invalid, Request, RequestDocument};
 use crate::store::{Asked, Db, JsonText, StoreError, StoredRecommendation, Time};
+use batchfit_fit::validate;
 
 /// How long reading a stored request may take: the largest graph is read in seconds.
 const PATIENCE: Duration = Duration::from_secs(20);

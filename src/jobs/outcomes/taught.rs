@@ -2,13 +2,13 @@
 
 use crate::alloc::MemoryLimit;
 use crate::device::sim::Card;
-use crate::jobs::engine::named_card;
 use crate::jobs::{EngineError, JobError};
 use crate::model::{
     Checkpointing, DeviceChoice, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode, Taught,
     Workload, strategy,
 };
 use crate::store::{Asked, Db, LearntOn};
+use batchfit_fit::named_card;
 
 /// How much of a model's digest is stored: accidents in 2^64 are rare enough.
 const DIGITS: usize = 16;

@@ -12,10 +12,10 @@ use crate::jobs::document::{asked_by, chance, new_fit, terms};
 use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
 use crate::jobs::outcomes::{short_digest, taught};
 use crate::jobs::uploads::unknown;
-use crate::jobs::validate::{validate, validate_fit};
 use crate::jobs::{Engine, EngineError, FitDocument};
 use crate::model::{DeviceChoice, ModelAside, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
+use batchfit_fit::{validate, validate_fit};
 
 impl Jobs {
     /// Queues a fit, or finds the one that asks the same in the same words. One that asks the same in others gets the other's answer

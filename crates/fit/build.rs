@@ -1,0 +1,50 @@
+//! Names the rules that this build answers by: `BATCHFIT_RULES` is a digest of all sources that an answer can depend on. A number that
+//! people have to raise would be forgotten, and old answers served for new ones.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where answers are made. The last is the child that runs probes on a GPU.
+const SOURCES: [&str; 7] = [
+    "../card",
+    "../cuda",
+    "../fit",
+    "../models",
+    "../step",
+    "../torch",
+    "../../src/worker",
+];
+
+fn main() -> io::Result<()> {
+    let mut files = BTreeSet::new();
+    for folder in SOURCES {
+        println!("cargo::rerun-if-changed={folder}");
+        collect(Path::new(folder), &mut files)?;
+    }
+    // No secret and no defence: an accident in 2^64 is good enough.
+    let mut rules = DefaultHasher::new();
+    for file in files {
+        rules.write(file.to_string_lossy().as_bytes());
+        let text = fs::read(&file)?;
+        rules.write_usize(text.len());
+        rules.write(&text);
+    }
+    println!("cargo::rustc-env=BATCHFIT_RULES={:016x}", rules.finish());
+    Ok(())
+}
+
+/// All files below `folder`, but for notes.
+fn collect(folder: &Path, files: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_none_or(|kind| kind != "md") {
+            files.insert(path);
+        }
+    }
+    Ok(())
+}

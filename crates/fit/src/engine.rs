@@ -1,0 +1,248 @@
+//! The seam to whatever answers requests: the search over devices, or a script in a test.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::FitResult;
+use crate::model::{DeviceChoice, Invalid, Request};
+use crate::probe::ProbeReport;
+use crate::search::conversation::Foreseen;
+
+/// What is said where steps are to be recorded and there is nobody who could.
+pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
+     interpreter that has PyTorch and batchfit's package, on a machine with a GPU";
+
+/// Answers requests. Every method blocks: call it from a blocking thread.
+pub trait Engine: Send + Sync + 'static {
+    /// The names that may follow `sim:` in a request. Asked for each request: it must be quick.
+    fn simulated(&self) -> Vec<String> {
+        let devices = self.devices();
+        let names = devices
+            .iter()
+            .filter_map(|summary| summary.device.strip_prefix("sim:"));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Says whether the request's device is here, before anything is queued, and which card that is: its name and
+    /// driver, since `cuda:0` may be another card tomorrow. A simulated one is known by its name.
+    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
+        match &request.device {
+            // A request with an unknown name would not have been read.
+            DeviceChoice::Sim(_) => Ok(None),
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => check_device(&request.device.to_string(), &self.devices()),
+        }
+    }
+
+    /// Whether it can record steps of graphs that are not understood.
+    fn records(&self) -> bool {
+        false
+    }
+
+    /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after
+    /// `cancel` becomes true.
+    fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError>;
+
+    /// The same in a process of its own, for a fit that may have ended a server: whatever it does to its
+    /// process, this one goes on. `Died` when it does so again.
+    fn fit_apart(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError>;
+
+    /// Runs one batch, and returns `Cancelled` soon after `cancel` becomes true.
+    fn probe(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError>;
+
+    /// The same with each allocation and free in the report's `events`, where the engine knows them.
+    fn probe_events(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
+        self.probe(request, batch, cancel)
+    }
+
+    /// Says what recordings predict for a search; `request` names them, and what is looked for.
+    fn foresee(
+        &self,
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError>;
+
+    /// The simulated cards, and the real GPUs found, or what is missing to find any.
+    fn devices(&self) -> Vec<DeviceSummary>;
+}
+
+/// What runs of a search came to, besides their recordings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runs {
+    /// The largest batch that is looked for.
+    pub ceiling: u64,
+    /// The largest recorded batch that fits, and the bytes that it reserved where they were told.
+    pub largest: Option<(u64, u64)>,
+}
+
+/// How far a fit is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// Probes finished so far.
+    pub probes_done: u32,
+    /// The batch being probed, or probed last.
+    pub batch: u64,
+    /// What is being done, for a person to read.
+    pub note: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineError {
+    /// The request turns out to be wrong, for example in a shape.
+    #[error("{0}")]
+    Invalid(Invalid),
+    /// Each process that worked on it alone died.
+    #[error("each process that worked on this fit alone died; the last one {cause}")]
+    Died {
+        /// How the last one ended.
+        cause: String,
+    },
+    /// The device of the request is not there.
+    #[error("{device} is not available: {missing}")]
+    DeviceUnavailable {
+        /// As in the request.
+        device: String,
+        /// What is missing: a driver, a library, a GPU of that number.
+        missing: String,
+        /// Devices that could be asked for instead.
+        simulated: Vec<String>,
+    },
+    /// The device has been in other hands for longer than was to be waited.
+    #[error("{device} is busy: {holder}")]
+    DeviceBusy {
+        /// As resolved.
+        device: String,
+        /// Who uses it, and for how long it was waited for.
+        holder: String,
+    },
+    /// The device is there and did not do its work.
+    #[error("{device} failed: {cause}")]
+    DeviceFailed {
+        /// As resolved.
+        device: String,
+        /// What happened where.
+        cause: String,
+    },
+    /// It was not done within the time that its request gives it.
+    #[error(
+        "it took longer than its `timeout_seconds`, {seconds} s, and was stopped; ask again with a larger one, or without"
+    )]
+    TimedOut {
+        /// The time.
+        seconds: u64,
+    },
+    /// Somebody asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What a device is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU of this machine.
+    Cuda,
+    /// The memory of a card, without the card.
+    Simulated,
+}
+
+/// One entry of `GET /v1/devices` and of `batchfit devices`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceSummary {
+    /// What a request's `device` says: `cuda:0`, `sim:h200`, `node7/cuda:0`.
+    #[schema(example = "sim:h200")]
+    pub device: String,
+    /// Real or simulated.
+    pub kind: DeviceKind,
+    /// Its name in the catalogue of cards, which as a request's `device` means any such card; null for one that is not there.
+    #[schema(example = "h200")]
+    pub card: Option<String>,
+    /// The card's name; null when it is not known.
+    pub gpu: Option<String>,
+    /// All of its memory.
+    pub memory_bytes: Option<u64>,
+    /// What of it is free, less the framework's own context: the default limit.
+    pub usable_bytes: Option<u64>,
+    /// Its compute capability, like `9.0`.
+    pub compute_capability: Option<String>,
+    /// Streaming multiprocessors.
+    pub multiprocessors: Option<u32>,
+    /// Driver version; null on a simulated device.
+    pub driver: Option<String>,
+    /// cuDNN version; null on a simulated device.
+    pub cudnn: Option<String>,
+    /// Whether requests for it can be answered.
+    pub available: bool,
+    /// When it is not available: what is missing.
+    pub missing: Option<String>,
+    /// Where the numbers are from: a data sheet, a measurement, the driver.
+    pub source: String,
+}
+
+/// A card as fingerprints name it.
+pub fn card_name(gpu: &str, driver: Option<&str>) -> String {
+    format!("{gpu}, driver {}", driver.unwrap_or("unknown"))
+}
+
+/// The card's name and driver in what [`card_name`] gives.
+pub fn named_card(card: &str) -> (&str, Option<&str>) {
+    match card.rsplit_once(", driver ") {
+        Some((gpu, "unknown")) => (gpu, None),
+        Some((gpu, driver)) => (gpu, Some(driver)),
+        None => (card, None),
+    }
+}
+
+/// Which card `device` is among `known`, `auto` standing for any real one.
+pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<Option<String>, EngineError> {
+    let asked = |summary: &&DeviceSummary| match device {
+        "auto" => summary.kind == DeviceKind::Cuda,
+        named => summary.device == named,
+    };
+    let mut here = known.iter().filter(asked);
+    if let Some(summary) = here.find(|summary| summary.available) {
+        let gpu = summary.gpu.as_deref().unwrap_or_default();
+        return Ok(Some(card_name(gpu, summary.driver.as_deref())));
+    }
+    let missing = known
+        .iter()
+        .filter(asked)
+        .find_map(|summary| summary.missing.clone());
+    Err(EngineError::DeviceUnavailable {
+        device: device.to_owned(),
+        missing: missing.unwrap_or_else(|| "there is no such device on this machine".to_owned()),
+        simulated: known
+            .iter()
+            .filter(|summary| summary.kind == DeviceKind::Simulated)
+            .map(|summary| summary.device.clone())
+            .collect(),
+    })
+}

@@ -1,0 +1,394 @@
+//! From maxima to what to train with.
+
+use crate::model::Objective;
+use crate::probe::{ProbeReport, Verdict};
+use crate::program::Category;
+use crate::search::MAX_BATCH;
+use crate::units::Bytes;
+use crate::{AcrossRanks, EngineError, LimitKind, Recommendation};
+
+use super::inquiry::{Inquiry, micro_steps};
+use super::plan::{Wish, bounded, choose, without_a_plan};
+use super::probing::prober::{ProbeCache, StepTime};
+use super::replanned::TIME_UNKNOWN;
+use super::uncertainty::Uncertainty;
+use super::why::{Around, LimitSource};
+
+/// How the note begins that is given where both are asked for.
+pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
+
+/// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.
+const MUCH_HEADROOM: u64 = 20;
+
+/// How exactly the missing memory is found.
+const MISSING_GRAIN: Bytes = Bytes::mib(2);
+
+/// Says what to train one variant with; `accumulation` is the number of micro-steps asked for.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a line for each member of the answer"
+)]
+pub(super) fn recommend(
+    wish: Wish,
+    accumulation: u32,
+    mut inquiry: Inquiry<'_, '_>,
+    source: LimitSource,
+    mut notes: Vec<String>,
+) -> Result<Recommendation, EngineError> {
+    if let (Some(_), 2..) = (wish.target_batch, accumulation) {
+        notes.push(format!(
+            "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
+        ));
+    }
+    let Some(chosen) = choose(wish, accumulation, &mut inquiry)? else {
+        let steps = without_a_plan(wish, accumulation);
+        return nothing_fits(steps, wish.world_size, inquiry, (source, notes));
+    };
+    let plan = chosen.plan;
+    let micro_steps = micro_steps(plan.accumulation_steps);
+    let maxima = inquiry.maxima(micro_steps)?;
+    // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
+    let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
+    notes.extend(bounded(&plan, wish));
+    notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
+    let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
+    let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
+    let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
+    if let StepTime::Unknown(why) = step_time {
+        let instead = match wish.objective {
+            Objective::LargestBatch => "",
+            Objective::Throughput => ", so the largest batch is recommended",
+        };
+        notes.push(format!("{TIME_UNKNOWN}: {why}{instead}"));
+    }
+    let limit = inquiry.limit();
+    let deciding = inquiry.deciding(micro_steps);
+    let binding = match &chosen.instead_of {
+        Some(larger) => Binding {
+            name: larger.limits(),
+            report: None,
+        },
+        None => binding(steady, maxima.at_ceiling, deciding)?,
+    };
+    let probed = deciding.probe_in_full(plan.micro_batch)?;
+    let headroom = probed.headroom(limit);
+    if headroom > Bytes::ZERO {
+        let why = probed.kept.why(&probed.uncertainties, limit);
+        notes.push(if probed.leaves(headroom, limit) {
+            why
+        } else {
+            format!("it reserves more, and runs as well where {why}")
+        });
+    }
+    let kept = probed.kept.document(&probed.uncertainties, limit);
+    if maxima.evidence != maxima.evidence_of_max {
+        notes.push("the largest batch that runs steadily was tried on the GPU; `max_batch` and `max_batch_without_retries` are simulated".to_owned());
+    }
+    let report = &probed.report;
+    let mut without_retries = maxima.prediction.max_batch_without_retries;
+    if report.verdict == Verdict::Fits {
+        without_retries = without_retries.max(plan.micro_batch);
+    }
+    notes.extend(
+        report
+            .retries_by_step()
+            .map(|when| format!("the allocator frees its cache {when}")),
+    );
+    let around = Around {
+        at: report,
+        above: binding.report.as_ref(),
+        largest: steady,
+        at_ceiling: maxima.at_ceiling,
+        headroom,
+        objective: chosen.instead_of.as_ref(),
+        has_target: wish.target_batch.is_some(),
+        source,
+    };
+    let why = around.why();
+    let limited_by = match why.limit.kind {
+        LimitKind::Headroom if headroom.0 > limit.0 / MUCH_HEADROOM => {
+            format!("headroom; {}", why.limit.explanation)
+        }
+        _ => binding.name,
+    };
+    let (optimizer_step_ms, speed_from) = match step_time {
+        StepTime::Seconds(seconds, from) => (Some(1000.0 * seconds), Some(from)),
+        StepTime::Unknown(_) => (None, None),
+    };
+    let micro_step_ms = optimizer_step_ms.map(|ms| ms / plan.accumulation_steps as f64);
+    for note in &report.notes {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    Ok(Recommendation {
+        micro_batch: plan.micro_batch,
+        accumulation_steps: plan.accumulation_steps,
+        global_batch: plan.global_batch,
+        shortfall: plan.shortfall,
+        exactly: chosen.exactly,
+        max_batch: maxima.prediction.max_batch.max(steady),
+        max_batch_steady: steady,
+        max_batch_without_retries: without_retries,
+        peak_allocated_bytes: report.peak_allocated_bytes,
+        peak_reserved_bytes: report.peak_reserved_bytes,
+        limit_bytes: limit.0,
+        headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
+        headroom: kept,
+        limited_by,
+        why: Some(why),
+        evidence: maxima.evidence,
+        step_ms: micro_step_ms,
+        optimizer_step_ms,
+        samples_per_second: step_time.speed(plan.accumulation_steps, plan.micro_batch),
+        speed_from,
+        missing_bytes: None,
+        host_bytes: report.host_bytes,
+        next_batch,
+        parallel: across_ranks(report, wish.world_size, communicated_bytes),
+        notes,
+    })
+}
+
+/// Bytes that a rank sends to others in an optimizer step of so many micro-steps. Later micro-steps of a step all send the same.
+fn communicated(
+    steps: u64,
+    batch: u64,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<u64>, EngineError> {
+    let run = micro_steps(steps);
+    let Some(of_run) = inquiry.simulation(run).communicated(batch)? else {
+        return Ok(None);
+    };
+    let more = steps.saturating_sub(run.into());
+    if more == 0 {
+        return Ok(Some(of_run));
+    }
+    let of_fewer = inquiry.simulation(run - 1).communicated(batch)?;
+    let each = of_run.saturating_sub(of_fewer.unwrap_or(of_run));
+    Ok(Some(of_run.saturating_add(each.saturating_mul(more))))
+}
+
+/// What is to be known of a probe of several ranks.
+pub(super) fn across_ranks(
+    report: &ProbeReport,
+    world_size: u64,
+    communicated_bytes: Option<u64>,
+) -> Option<AcrossRanks> {
+    Some(AcrossRanks {
+        world_size,
+        ranks: report.ranks.clone(),
+        binding_rank: report.binding_rank?,
+        without_overlap: report.without_overlap,
+        communicated_bytes,
+    })
+}
+
+/// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
+/// much of it as takes no more than half of the limit.
+pub(super) fn next_to_record(
+    answer: u64,
+    cache: &mut ProbeCache<'_>,
+) -> Result<Option<u64>, EngineError> {
+    let Some(recorded) = cache.largest_recorded() else {
+        return Ok(None);
+    };
+    let half = Bytes(cache.limit().0 / 2);
+    let (mut low, mut high) = (recorded, answer / 2);
+    // The first is tried alone: it is nearly always it.
+    let mut batch = high;
+    while low < high {
+        let report = &cache.probe(batch)?.report;
+        if report.verdict == Verdict::Fits && Bytes(report.peak_reserved_bytes) <= half {
+            low = batch;
+        } else {
+            high = batch - 1;
+        }
+        batch = low + (high - low).div_ceil(2);
+    }
+    Ok((low > recorded).then_some(low))
+}
+
+/// What a reader is told of the headroom.
+pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    let figure = |uncertainty: &Uncertainty| match uncertainty.bytes(limit) {
+        Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
+        bytes => bytes.to_string(),
+    };
+    let reasons: Vec<String> = uncertainties
+        .iter()
+        .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
+        .collect();
+    format!(
+        "{headroom} of the limit are left free, because the prediction may be too low: {}",
+        reasons.join(", ")
+    )
+}
+
+/// The answer when no batch runs steadily and leaves headroom, not even a batch of one.
+fn nothing_fits(
+    steps: u64,
+    world_size: u64,
+    mut inquiry: Inquiry<'_, '_>,
+    (source, mut notes): (LimitSource, Vec<String>),
+) -> Result<Recommendation, EngineError> {
+    let micro_steps = micro_steps(steps);
+    let maxima = inquiry.maxima(micro_steps)?;
+    let communicated_bytes = communicated(steps, 1, &mut inquiry)?;
+    let limit = inquiry.limit();
+    let simulated = missing(inquiry.simulation(micro_steps))?;
+    let probed = inquiry.deciding(micro_steps).probe_in_full(1)?;
+    let (report, headroom) = (&probed.report, probed.headroom(limit));
+    let needed = Bytes(report.peak_reserved_bytes) + headroom;
+    if report.verdict == Verdict::Fits {
+        notes.push(format!(
+            "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
+            Bytes(report.peak_reserved_bytes)
+        ));
+        notes.push(probed.kept.why(&probed.uncertainties, limit));
+    }
+    let missing = simulated.max(needed.saturating_sub(limit));
+    let around = Around {
+        at: report,
+        above: Some(report),
+        largest: maxima.prediction.max_batch_steady,
+        at_ceiling: false,
+        headroom,
+        objective: None,
+        has_target: false,
+        source,
+    };
+    Ok(Recommendation {
+        micro_batch: 0,
+        accumulation_steps: 0,
+        global_batch: 0,
+        shortfall: 0,
+        exactly: None,
+        max_batch: maxima.prediction.max_batch,
+        max_batch_steady: maxima.prediction.max_batch_steady,
+        max_batch_without_retries: maxima.prediction.max_batch_without_retries,
+        peak_allocated_bytes: report.peak_allocated_bytes,
+        peak_reserved_bytes: report.peak_reserved_bytes,
+        limit_bytes: limit.0,
+        headroom_bytes: 0,
+        headroom: probed.kept.document(&probed.uncertainties, limit),
+        limited_by: described(report),
+        why: Some(around.why()),
+        evidence: maxima.evidence,
+        step_ms: None,
+        optimizer_step_ms: None,
+        samples_per_second: None,
+        speed_from: None,
+        missing_bytes: Some(missing.0),
+        host_bytes: report.host_bytes,
+        next_batch: None,
+        parallel: across_ranks(report, world_size, communicated_bytes),
+        notes,
+    })
+}
+
+/// How much higher the limit would have to be for a batch of one to leave headroom, by simulation.
+fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
+    /// Far above any card, far below where sums of bytes overflow.
+    const PLENTY: Bytes = Bytes::gib(1 << 20);
+    let limit = cache.limit();
+    let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
+        let headroom = cache.probe_within(limit, 1)?.headroom(limit);
+        cache.is_safe(headroom, limit, 1)
+    };
+    let needed = Bytes(cache.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
+    let (mut low, mut high) = (limit, needed.max(limit + MISSING_GRAIN));
+    while high < PLENTY && !is_enough(cache, high)? {
+        (low, high) = (high, Bytes(high.0 * 2));
+    }
+    while high.saturating_sub(low) > MISSING_GRAIN {
+        let middle = Bytes(low.0 + (high.0 - low.0) / 2);
+        if is_enough(cache, middle)? {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Ok(high.saturating_sub(limit))
+}
+
+/// What keeps the batch from being larger.
+struct Binding {
+    name: String,
+    /// The probe that shows it, where there is one.
+    report: Option<ProbeReport>,
+}
+
+fn binding(
+    steady: u64,
+    at_ceiling: bool,
+    cache: &mut ProbeCache<'_>,
+) -> Result<Binding, EngineError> {
+    let unseen = |name| Binding { name, report: None };
+    if at_ceiling && cache.ceiling() < MAX_BATCH {
+        return Ok(unseen(format!(
+            "the graph, which was exported for batches up to {}",
+            cache.ceiling()
+        )));
+    }
+    if at_ceiling {
+        return Ok(unseen(format!(
+            "nothing: batches above {steady} are not tried"
+        )));
+    }
+    // A real probe above the maximum is not worth its time for a name alone.
+    let above = steady + 1;
+    let is_cheap = !cache.evidence().is_real();
+    let named = if is_cheap || cache.seen(cache.accumulation(), above).is_some() {
+        above
+    } else {
+        steady
+    };
+    let probed = cache.probe_in_full(named)?;
+    Ok(Binding {
+        name: described(&probed.report),
+        report: Some(probed.report.clone()),
+    })
+}
+
+/// What a peak was mostly made of, and what did not fit on top of it.
+fn described(report: &ProbeReport) -> String {
+    let total: u64 = report.at_peak.iter().map(|part| part.bytes).sum();
+    let largest = report.at_peak.iter().max_by_key(|part| part.bytes);
+    let mainly = match largest {
+        Some(part) if total > 0 => {
+            let percent = part.bytes as f64 * 100.0 / total as f64;
+            format!("{} ({percent:.0}% of the peak)", name(part.category))
+        }
+        Some(_) | None => "memory".to_owned(),
+    };
+    let batch = report.batch;
+    match (&report.cause, report.verdict) {
+        (Some(cause), _) => format!("{mainly}; batch {batch}: {cause}"),
+        (None, Verdict::FitsWithRetries) => {
+            let often = match (report.retries_by_step(), report.retries) {
+                (Some(when), _) => when,
+                (None, 1) => "once".to_owned(),
+                (None, retries) => format!("{retries} times"),
+            };
+            format!(
+                "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {often}"
+            )
+        }
+        (None, Verdict::Fits | Verdict::OutOfMemory | Verdict::Failed) => mainly,
+    }
+}
+
+fn name(category: Category) -> &'static str {
+    match category {
+        Category::Parameters => "parameters",
+        Category::Gradients => "gradients",
+        Category::OptimizerState => "optimizer state",
+        Category::OptimizerScratch => "temporaries of the optimizer",
+        Category::Batch => "the batch itself",
+        Category::Activations => "activations",
+        Category::ActivationGradients => "gradients of activations",
+        Category::Workspace => "library workspaces",
+        Category::Communication => "communication between GPUs",
+    }
+}

@@ -1,0 +1,376 @@
+//! Which devices there are.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::device::sim::{CARDS, Card, PROCESS_OVERHEAD};
+use crate::model::{DeviceChoice, Invalid};
+use crate::units::Bytes;
+use crate::worker::Gpu;
+use crate::{DeviceKind, DeviceSummary, EngineError};
+
+use super::engine::is_of_kind;
+
+/// What a worker found, when it was asked for GPUs.
+#[derive(Debug, Clone)]
+pub(super) struct Inventory {
+    pub(super) gpus: Vec<Gpu>,
+    /// Why there are none, or why they cannot be used.
+    pub(super) missing: Option<String>,
+    /// How the workers were lost that were to list them: nothing is known then, and the next one who asks may be luckier.
+    pub(super) lost: Option<String>,
+}
+
+/// What was listed last. A listing starts a process, so requests that come at the same time share one.
+#[derive(Debug, Default)]
+pub(super) struct Listed(Mutex<Option<(Instant, Inventory)>>);
+
+impl Listed {
+    /// The last one, if it is not as old as this, or else a new one. One that was lost is not kept.
+    pub(super) fn within(&self, age: Duration, list: impl FnOnce() -> Inventory) -> Inventory {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, inventory)) = &*known
+            && when.elapsed() < age
+        {
+            return inventory.clone();
+        }
+        let inventory = list();
+        *known = (inventory.lost.is_none()).then(|| (Instant::now(), inventory.clone()));
+        inventory
+    }
+}
+
+/// A device that was asked for and is there.
+pub(super) enum Resolved {
+    Simulated(&'static Card),
+    /// As it was asked for, `cuda:N` or `auto`, and the GPU that is meant as far as can be told beforehand.
+    Cuda(String, Gpu),
+}
+
+impl Resolved {
+    /// All of its memory.
+    pub(super) fn total(&self) -> Bytes {
+        match self {
+            Resolved::Simulated(card) => card.total_memory,
+            Resolved::Cuda(_, gpu) => Bytes(gpu.total_bytes),
+        }
+    }
+}
+
+/// The device that a request means.
+pub(super) fn resolve(
+    choice: &DeviceChoice,
+    inventory: impl FnOnce() -> Inventory,
+) -> Result<Resolved, EngineError> {
+    let wanted = match choice {
+        DeviceChoice::Sim(name) => {
+            let unknown = || {
+                Invalid::at(
+                    "/device",
+                    format!("there is no simulated device `sim:{name}`"),
+                )
+            };
+            let card = Card::find(name).ok_or_else(unknown);
+            return card.map(Resolved::Simulated).map_err(EngineError::Invalid);
+        }
+        // Which one it will be is decided when it is opened: nobody else may have it then.
+        DeviceChoice::Auto | DeviceChoice::Kind(_) => None,
+        DeviceChoice::Cuda(number) => Some(*number),
+        DeviceChoice::Host(host, _) => {
+            let missing = format!("{host} is another machine");
+            return Err(unavailable(&choice.to_string(), missing));
+        }
+    };
+    let Inventory {
+        gpus,
+        missing,
+        lost,
+    } = inventory();
+    if let Some(cause) = lost {
+        let device = choice.to_string();
+        return Err(EngineError::DeviceFailed { device, cause });
+    }
+    if let Some(missing) = missing {
+        return Err(unavailable(&choice.to_string(), missing));
+    }
+    let count = gpus.len();
+    if let DeviceChoice::Kind(kind) = choice {
+        return of_kind(kind, gpus);
+    }
+    let mut meant = gpus
+        .into_iter()
+        .filter(|gpu| wanted.is_none_or(|wanted| gpu.ordinal == wanted));
+    if let Some(gpu) = meant.next() {
+        return Ok(Resolved::Cuda(choice.to_string(), gpu));
+    }
+    let missing = match count {
+        0 => "this machine has no GPU".to_owned(),
+        1 => "this machine has one GPU, `cuda:0`".to_owned(),
+        count => format!(
+            "this machine has {count} GPUs, `cuda:0` to `cuda:{}`",
+            count - 1
+        ),
+    };
+    Err(unavailable(&choice.to_string(), missing))
+}
+
+/// A GPU of this kind: any that is free where all are, or else one that nobody uses.
+fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
+    let all = gpus.len();
+    let mut meant: Vec<Gpu> = gpus
+        .into_iter()
+        .filter(|gpu| is_of_kind(&gpu.name, kind))
+        .collect();
+    meant.sort_by_key(is_used);
+    let are_all = meant.len() == all;
+    let Some(gpu) = meant.into_iter().next() else {
+        let missing = format!("no GPU of this machine is of the kind {kind}");
+        return Err(unavailable(kind, missing));
+    };
+    let name = if are_all {
+        DeviceChoice::Auto
+    } else {
+        DeviceChoice::Cuda(gpu.ordinal)
+    };
+    Ok(Resolved::Cuda(name.to_string(), gpu))
+}
+
+/// Whether somebody uses a GPU; those that nobody uses first, in CUDA's order.
+fn is_used(gpu: &Gpu) -> (bool, u32) {
+    let used = Bytes(gpu.total_bytes.saturating_sub(gpu.free_bytes));
+    (used > IDLE, gpu.ordinal)
+}
+
+/// What may be in use on a GPU that nobody uses.
+const IDLE: Bytes = Bytes::mib(512);
+
+/// The GPUs on which so many ranks can train together: alike, those that nobody uses first. Otherwise why they are simulated.
+pub(super) fn together(
+    choice: &DeviceChoice,
+    gpus: &[Gpu],
+    ranks: u64,
+) -> Result<Vec<String>, String> {
+    if let (DeviceChoice::Cuda(number), 2..) = (choice, ranks) {
+        return Err(format!(
+            "simulated: the request names one GPU, cuda:{number}, and has {ranks} ranks; the device `auto` takes a GPU for each, \
+             where there are enough that are alike"
+        ));
+    }
+    let enough = usize::try_from(ranks).unwrap_or(usize::MAX);
+    let is_meant = |gpu: &&Gpu| match choice {
+        DeviceChoice::Kind(kind) => is_of_kind(&gpu.name, kind),
+        _any_other => true,
+    };
+    let mut free_first: Vec<&Gpu> = gpus.iter().filter(is_meant).collect();
+    free_first.sort_by_key(|gpu| is_used(gpu));
+    let are_alike = |a: &Gpu, b: &Gpu| {
+        (&a.name, a.total_bytes, a.compute, a.multiprocessors)
+            == (&b.name, b.total_bytes, b.compute, b.multiprocessors)
+    };
+    let alike = free_first.iter().map(|first| {
+        let others = free_first.iter().filter(|gpu| are_alike(first, gpu));
+        others.map(|gpu| gpu.ordinal).collect::<Vec<u32>>()
+    });
+    let mut alike: Vec<Vec<u32>> = alike.collect();
+    let Some(at) = alike.iter().position(|group| group.len() >= enough) else {
+        let most = alike.iter().map(Vec::len).max().unwrap_or(0);
+        let have = match (most == gpus.len(), most) {
+            (true, 1) => "one GPU".to_owned(),
+            (true, most) => format!("{most} GPUs"),
+            (false, most) => format!("{} GPUs, of which {most} are alike", gpus.len()),
+        };
+        return Err(format!(
+            "simulated: this machine has {have}, and the request {ranks} ranks"
+        ));
+    };
+    let mut numbers = alike.swap_remove(at);
+    numbers.truncate(enough);
+    // In one order for all jobs: they take turns on each.
+    numbers.sort_unstable();
+    Ok(numbers
+        .iter()
+        .map(|number| format!("cuda:{number}"))
+        .collect())
+}
+
+/// All devices: GPUs first.
+pub(super) fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
+    let mut devices: Vec<_> = inventory
+        .gpus
+        .iter()
+        .map(|gpu| real(gpu, inventory.missing.as_deref()))
+        .collect();
+    let missing = inventory.missing.as_ref().or(inventory.lost.as_ref());
+    if let (true, Some(missing)) = (devices.is_empty(), missing) {
+        devices.push(absent(missing));
+    }
+    devices.extend(CARDS.iter().map(simulated));
+    devices
+}
+
+/// The error of a request for a GPU that is not there.
+pub(super) fn unavailable(device: &str, missing: String) -> EngineError {
+    EngineError::DeviceUnavailable {
+        device: device.to_owned(),
+        missing,
+        simulated: CARDS
+            .iter()
+            .map(|card| format!("sim:{}", card.name))
+            .collect(),
+    }
+}
+
+fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {
+    let free = Bytes(gpu.free_bytes);
+    DeviceSummary {
+        device: format!("cuda:{}", gpu.ordinal),
+        kind: DeviceKind::Cuda,
+        card: Card::of_product(&gpu.name).map(|card| card.name.to_owned()),
+        gpu: Some(gpu.name.clone()),
+        memory_bytes: Some(gpu.total_bytes),
+        usable_bytes: Some(free.saturating_sub(PROCESS_OVERHEAD).0),
+        compute_capability: Some(dotted(gpu.compute)),
+        multiprocessors: u32::try_from(gpu.multiprocessors).ok(),
+        driver: gpu.driver.clone(),
+        cudnn: gpu.cudnn.clone(),
+        available: missing.is_none(),
+        missing: missing.map(ToOwned::to_owned),
+        source: "the driver".to_owned(),
+    }
+}
+
+fn absent(missing: &str) -> DeviceSummary {
+    DeviceSummary {
+        device: "cuda:0".to_owned(),
+        kind: DeviceKind::Cuda,
+        card: None,
+        gpu: None,
+        memory_bytes: None,
+        usable_bytes: None,
+        compute_capability: None,
+        multiprocessors: None,
+        driver: None,
+        cudnn: None,
+        available: false,
+        missing: Some(missing.to_owned()),
+        source: "the driver".to_owned(),
+    }
+}
+
+fn simulated(card: &Card) -> DeviceSummary {
+    DeviceSummary {
+        device: format!("sim:{}", card.name),
+        kind: DeviceKind::Simulated,
+        card: Some(card.name.to_owned()),
+        gpu: Some(card.product.to_owned()),
+        memory_bytes: Some(card.total_memory.0),
+        usable_bytes: Some(card.available().0),
+        compute_capability: Some(dotted(card.capability.compute)),
+        multiprocessors: u32::try_from(card.capability.multiprocessors).ok(),
+        driver: None,
+        cudnn: None,
+        available: true,
+        missing: None,
+        source: card.source.to_owned(),
+    }
+}
+
+fn dotted((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// GPUs by name and GiB in use.
+    fn gpus(of: &[(&str, u64)]) -> Vec<Gpu> {
+        let gpu = |(ordinal, (name, used)): (u32, &(&str, u64))| Gpu {
+            ordinal,
+            name: (*name).to_owned(),
+            total_bytes: 80 << 30,
+            free_bytes: (80 - used) << 30,
+            compute: (9, 0),
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+            driver: None,
+            cudnn: None,
+        };
+        (0..).zip(of).map(gpu).collect()
+    }
+
+    #[test]
+    fn ranks_take_gpus_that_are_alike_and_free_first() {
+        let mixed = gpus(&[("A", 10), ("B", 0), ("A", 0), ("A", 0), ("B", 0)]);
+        let take = |ranks| together(&DeviceChoice::Auto, &mixed, ranks);
+
+        assert_eq!(take(1).unwrap(), ["cuda:1"]);
+        assert_eq!(take(2).unwrap(), ["cuda:1", "cuda:4"]);
+        assert_eq!(take(3).unwrap(), ["cuda:0", "cuda:2", "cuda:3"]);
+        assert_eq!(
+            take(4).unwrap_err(),
+            "simulated: this machine has 5 GPUs, of which 3 are alike, and the request 4 ranks"
+        );
+    }
+
+    #[test]
+    fn ranks_that_have_no_gpu_each_are_simulated_and_the_reader_told_why() {
+        let one = gpus(&[("A", 0)]);
+
+        let few = together(&DeviceChoice::Auto, &one, 2).unwrap_err();
+        let named = together(&DeviceChoice::Cuda(0), &one, 2).unwrap_err();
+
+        assert_eq!(
+            few,
+            "simulated: this machine has one GPU, and the request 2 ranks"
+        );
+        assert!(named.starts_with("simulated: the request names one GPU, cuda:0, and has 2 ranks"));
+        assert_eq!(
+            together(&DeviceChoice::Cuda(0), &one, 1).unwrap(),
+            ["cuda:0"]
+        );
+    }
+
+    fn nothing_found() -> Inventory {
+        Inventory {
+            gpus: Vec::new(),
+            missing: None,
+            lost: None,
+        }
+    }
+
+    #[test]
+    fn gpus_are_listed_once_for_requests_that_come_together() {
+        let listed = Listed::default();
+        let mut times = 0;
+        let mut list = |age| {
+            listed.within(age, || {
+                times += 1;
+                nothing_found()
+            });
+        };
+
+        list(Duration::MAX);
+        list(Duration::MAX);
+        list(Duration::ZERO);
+
+        assert_eq!(times, 2);
+    }
+
+    #[test]
+    fn a_listing_whose_workers_were_lost_is_nobodys_fault_and_not_kept() {
+        let listed = Listed::default();
+        let lost = Inventory {
+            lost: Some("the worker ended while starting".to_owned()),
+            ..nothing_found()
+        };
+
+        let refused = resolve(&DeviceChoice::Cuda(0), || {
+            listed.within(Duration::MAX, || lost)
+        });
+        let next = listed.within(Duration::MAX, nothing_found);
+
+        assert!(matches!(refused, Err(EngineError::DeviceFailed { .. })));
+        assert_eq!(next.lost, None);
+    }
+}

@@ -1,0 +1,180 @@
+//! What recordings predict for a search whose batches somebody else runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::device::sim::{Card, CardMemory};
+use crate::model::{Invalid, Objective, Request, Variant, Workload};
+use crate::probe::{Detail, ProbeReport};
+use crate::recorded::Steps;
+use crate::search::conversation::{Alone, Foreseen, Peaks, Predicted};
+use crate::search::{MAX_BATCH, Prediction};
+use crate::units::Bytes;
+use crate::validate::settings_in_force;
+use crate::{EngineError, Progress, Runs};
+
+use super::advice::next_to_record;
+use super::answer::Method;
+use super::engine::{asked, lowered};
+use super::inquiry::{Inquiry, micro_steps};
+use super::plan::{Wish, choose, without_a_plan};
+use super::probing::observer::Observer;
+use super::probing::prober::{ProbeCache, Prober as _};
+use super::probing::simulator::Simulator;
+use super::remarks::settings_as_recorded;
+
+/// A batch to record is so much larger than the largest recorded one at least, as a part of that.
+const WORTH_A_RUN: u64 = 4;
+
+/// How finely the largest batch that leaves headroom is looked for, as a part of the largest, and among how many at most.
+const GRAIN: u64 = 1000;
+const MOST_CANDIDATES: u64 = 32;
+
+/// One that is larger than what bisection finds by more than this part of it runs by luck.
+const NO_HOLE: u64 = 50;
+
+/// Learns from a request's recordings, and says what they predict on the very card on which they were made.
+pub(super) fn foresee(
+    request: &Request,
+    runs: &Runs,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Foreseen, EngineError> {
+    let workload = &lowered(request, cancel)?.workload;
+    let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
+        let problem = "expected recordings, which decide all of how is trained";
+        return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+    };
+    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let card = Card::recorded_on(steps.gpu.as_deref(), steps.total);
+    let memory = CardMemory {
+        total: steps.total.unwrap_or(card.total_memory),
+        available: card.available(),
+    };
+    let limit = asked(request, &settings, memory).unwrap_or(memory.available);
+    let mut simulator = Simulator::new(
+        "the card that was recorded on".to_owned(),
+        workload.clone(),
+        card.capability,
+        settings,
+        memory,
+        cancel,
+    );
+    let variant = Variant {
+        accumulation: variant.accumulation.max(steps.accumulation),
+        ..variant.clone()
+    };
+    if let [batch] = *steps.batches.as_slice() {
+        let report = simulator
+            .probe(&variant, batch, limit, Detail::Verdict)?
+            .report;
+        return Ok(Foreseen::Alone(Alone {
+            batch,
+            peaks: peaks(&report),
+            standing: steps.standing().0,
+        }));
+    }
+    if let Some((batch, reserved)) = runs.largest {
+        simulator.ran(&variant, (batch, Bytes(reserved)), limit)?;
+    }
+    let observer = Observer::new(&|_: Progress| {}, cancel);
+    let mut predicted = predicted(request, steps, runs, (simulator, variant, limit), &observer)?;
+    predicted
+        .notes
+        .extend(settings_as_recorded(request, workload));
+    Ok(Foreseen::Several(Box::new(predicted)))
+}
+
+fn predicted(
+    request: &Request,
+    steps: &Steps,
+    runs: &Runs,
+    (mut simulator, variant, limit): (Simulator, Variant, Bytes),
+    observer: &Observer<'_>,
+) -> Result<Predicted, EngineError> {
+    let wish = Wish {
+        target_batch: request.target_batch,
+        world_size: request.world_size,
+        // Recordings do not say how fast a step is.
+        objective: Objective::LargestBatch,
+    };
+    let accumulation = variant.accumulation;
+    let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
+    let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
+    let mut inquiry = Inquiry::new(&mut cache, None, Method::SimulateFirst);
+    // Without a target, recordings of several micro-steps are those of one step.
+    let mut plan = choose(wish, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
+    if let (Some(plan), None) = (&mut plan, wish.target_batch) {
+        plan.accumulation_steps = 1;
+        plan.global_batch = plan.micro_batch.saturating_mul(wish.world_size);
+    }
+    let micro_steps = micro_steps(match (plan, wish.target_batch) {
+        (Some(plan), Some(_)) => plan.accumulation_steps,
+        (Some(_) | None, _) => without_a_plan(wish, accumulation),
+    });
+    let maxima: Prediction = inquiry.maxima(micro_steps)?.prediction;
+    let cache = inquiry.simulation(micro_steps);
+    if let (Some(plan), None) = (&mut plan, wish.target_batch) {
+        let largest = largest_of_all(maxima.max_batch_steady, plan.micro_batch, cache)?;
+        plan.micro_batch = largest;
+        plan.global_batch = largest.saturating_mul(wish.world_size);
+    }
+    let mut notes = Vec::new();
+    let mut all = BTreeMap::new();
+    for batch in &steps.batches {
+        all.insert(*batch, peaks(&cache.probe(*batch)?.report));
+    }
+    let mut record_next = None;
+    if let Some(plan) = plan {
+        let probed = cache.probe(plan.micro_batch)?;
+        let found = peaks(&probed.report);
+        let headroom = probed.headroom(limit);
+        if headroom > Bytes::ZERO && !steps.is_recorded(plan.micro_batch) {
+            notes.push(probed.kept.why(&probed.uncertainties, limit));
+        }
+        all.insert(plan.micro_batch, found);
+        // With half of the limit left, it may take twice what is predicted.
+        if Bytes(found.reserved) > Bytes(limit.0 / 2) {
+            let largest = steps.batches.last().copied().unwrap_or(0);
+            let next = next_to_record(plan.micro_batch, cache)?;
+            record_next =
+                next.filter(|next| *next >= largest.saturating_add(largest / WORTH_A_RUN));
+        }
+    }
+    Ok(Predicted {
+        maxima,
+        plan,
+        record_next,
+        limit: limit.0,
+        peaks: all,
+        recorded: steps.batches.clone(),
+        notes,
+    })
+}
+
+/// The largest batch of up to `largest` that leaves headroom, finely enough: where there are holes, a search by bisection ends
+/// below some of them. `known` where there is none near.
+fn largest_of_all(
+    largest: u64,
+    known: u64,
+    cache: &mut ProbeCache<'_>,
+) -> Result<u64, EngineError> {
+    let limit = cache.limit();
+    let largest = largest.min(known.saturating_add(known / NO_HOLE));
+    let step = (largest / GRAIN).max(1);
+    let candidates = (0..MOST_CANDIDATES).map(|number| largest.saturating_sub(number * step));
+    for batch in candidates.take_while(|batch| *batch > known) {
+        let probed = cache.probe(batch)?;
+        if probed.leaves(probed.headroom(limit), limit) {
+            return Ok(batch);
+        }
+    }
+    Ok(known)
+}
+
+fn peaks(report: &ProbeReport) -> Peaks {
+    Peaks {
+        allocated: report.peak_allocated_bytes,
+        reserved: report.peak_reserved_bytes,
+    }
+}

@@ -1,0 +1,324 @@
+//! Which micro-batch, and how many of them make the batch that is wanted.
+
+use crate::model::{Mode, Objective, Variant};
+use crate::search::{Knee, Plan, closest_plans, exact_plans, knee, short_plans, smallest_enough};
+use crate::{EngineError, Exactly};
+
+use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
+
+/// Most micro-batches above the largest safe one that are tried for an exact target, where none below will do.
+const BEYOND: usize = 64;
+
+/// What the user wants of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Samples per optimizer step over all ranks.
+    pub(super) target_batch: Option<u64>,
+    /// Ranks.
+    pub(super) world_size: u64,
+    /// Which of the batches that are safe.
+    pub(super) objective: Objective,
+}
+
+/// A plan, and why it is this one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) plan: Plan,
+    /// What was passed over for it.
+    pub(super) instead_of: Option<Larger>,
+    /// How the target is made, where the plan makes less.
+    pub(super) exactly: Option<Exactly>,
+}
+
+/// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where nobody knows how
+/// long steps take, how many times as many steps.
+const MUCH_SLOWER: f64 = 1.25;
+const MANY_MORE_STEPS: u64 = 8;
+
+/// What of a target may be missing for that, at most: one sample in so many.
+const HARDLY_FEWER: u64 = 16;
+
+/// A plan with a larger micro-batch that is hardly faster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Larger {
+    micro_batch: u64,
+    /// The share of the best speed that the chosen plan has.
+    share: f64,
+}
+
+impl Larger {
+    /// What keeps the batch from being larger.
+    pub(super) fn limits(&self) -> String {
+        let faster = self.faster();
+        format!("the objective: no larger batch is more than {faster} % faster")
+    }
+
+    /// The batch, and why it is not the answer.
+    pub(super) fn explained(&self) -> (u64, String) {
+        let (batch, faster) = (self.micro_batch, self.faster());
+        let text = format!(
+            "batches up to {batch} leave enough free, but none is more than {faster} % faster"
+        );
+        (batch, text)
+    }
+
+    /// By how much a larger batch is faster at most, in percent.
+    fn faster(&self) -> f64 {
+        ((1.0 / self.share - 1.0) * 100.0).ceil().max(0.0)
+    }
+
+    /// What to tell of it.
+    pub(super) fn note(&self, plan: &Plan) -> String {
+        format!(
+            "micro-batches up to {} leave headroom too; {} has {:.0} % of the best speed among them",
+            self.micro_batch,
+            plan.micro_batch,
+            (100.0 * self.share).floor()
+        )
+    }
+}
+
+impl Wish {
+    /// The same for a variant: without a strategy it trains alone, unless nobody knows, as of recordings.
+    pub(super) fn of(self, variant: &Variant) -> Wish {
+        let is_known = !variant.recorded && variant.mode == Mode::Train;
+        Wish {
+            world_size: if is_known {
+                variant.parallel.world_size()
+            } else {
+                self.world_size
+            },
+            ..self
+        }
+    }
+}
+
+/// The plan to recommend, whose maxima are settled, or `None` where nothing leaves headroom.
+///
+/// `accumulation` is what a request without a target asks for.
+pub(super) fn choose(
+    wish: Wish,
+    accumulation: u32,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<Chosen>, EngineError> {
+    // Each time around settles another number of micro-steps, of which there are few.
+    loop {
+        let plan = match wish.target_batch {
+            Some(target) => towards(target, wish.world_size, inquiry)?,
+            None => largest(u64::from(accumulation), wish.world_size, inquiry)?,
+        };
+        let needed = micro_steps(match plan {
+            Some(plan) => plan.accumulation_steps,
+            None => without_a_plan(wish, accumulation),
+        });
+        if !inquiry.is_settled(needed) {
+            inquiry.settle(needed)?;
+            continue;
+        }
+        let Some(plan) = plan else {
+            return Ok(None);
+        };
+        let chosen = match wish.objective {
+            Objective::LargestBatch => None,
+            Objective::Throughput => smaller(&plan, wish, inquiry)?,
+        };
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None => faster(plan, wish, inquiry)?,
+        };
+        let needed = micro_steps(chosen.plan.accumulation_steps);
+        if inquiry.is_settled(needed) {
+            return Ok(Some(chosen));
+        }
+        inquiry.settle(needed)?;
+    }
+}
+
+/// A plan with a smaller micro-batch that is nearly as fast as the fastest; `None` where there is none or speeds are not known.
+fn smaller(
+    plan: &Plan,
+    wish: Wish,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<Chosen>, EngineError> {
+    let look = inquiry.look();
+    let instead_of = |Knee { share, .. }| Larger {
+        micro_batch: plan.micro_batch,
+        share,
+    };
+    let Some(target) = wish.target_batch else {
+        let steps = plan.accumulation_steps;
+        let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        // Memory is not monotone.
+        for micro_batch in (found.batch..plan.micro_batch).take(BEYOND) {
+            if inquiry.leaves_headroom(steps, micro_batch)? {
+                let plan = Plan {
+                    micro_batch,
+                    global_batch: micro_batch * steps * wish.world_size,
+                    ..*plan
+                };
+                return Ok(Some(Chosen {
+                    plan,
+                    instead_of: Some(instead_of(found)),
+                    exactly: None,
+                }));
+            }
+        }
+        return Ok(None);
+    };
+    let mut plans = exact_plans(target, wish.world_size);
+    plans
+        .retain(|other| other.micro_batch <= plan.micro_batch && other.shortfall == plan.shortfall);
+    plans.reverse();
+    let batches: Vec<u64> = plans.iter().map(|plan| plan.micro_batch).collect();
+    let steps = |batch: u64| target / wish.world_size / batch;
+    let found = smallest_enough(&batches, look, |batch| inquiry.speed(steps(batch), batch))?;
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    for other in plans {
+        let is_smaller = (found.batch..plan.micro_batch).contains(&other.micro_batch);
+        if is_smaller && leaves_headroom(&other, inquiry)? {
+            return Ok(Some(Chosen {
+                plan: other,
+                instead_of: Some(instead_of(found)),
+                exactly: None,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// The steps that an answer without a plan is about: those that need the least.
+pub(super) fn without_a_plan(wish: Wish, accumulation: u32) -> u64 {
+    match wish.target_batch {
+        Some(_) => 1,
+        None => u64::from(accumulation),
+    }
+}
+
+/// The largest micro-batch with so many steps.
+fn largest(
+    steps: u64,
+    world_size: u64,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<Plan>, EngineError> {
+    let micro_batch = inquiry.largest_safe(micro_steps(steps))?;
+    Ok((micro_batch > 0).then(|| Plan {
+        micro_batch,
+        accumulation_steps: steps,
+        global_batch: micro_batch * steps * world_size,
+        shortfall: 0,
+    }))
+}
+
+/// The fewest steps that make `target` exactly; where none do, those that come closest from below.
+fn towards(
+    target: u64,
+    world_size: u64,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<Plan>, EngineError> {
+    let at_once = inquiry.largest_safe(1)?;
+    let mut beyond = Vec::new();
+    for plan in exact_plans(target, world_size) {
+        if plan.micro_batch > at_once || plan.micro_batch > safe_for(&plan, at_once, inquiry)? {
+            beyond.push(plan);
+        } else if leaves_headroom(&plan, inquiry)? {
+            return Ok(Some(plan));
+        }
+    }
+    // Memory is not monotone: what is above the largest safe batch may still leave headroom by itself.
+    for plan in beyond.iter().rev().take(BEYOND) {
+        if leaves_headroom(plan, inquiry)? {
+            return Ok(Some(*plan));
+        }
+    }
+    let accumulating = inquiry.largest_safe(MOST_MICRO_STEPS)?;
+    for plan in closest_plans(target, world_size, accumulating, at_once) {
+        if leaves_headroom(&plan, inquiry)? {
+            return Ok(Some(plan));
+        }
+    }
+    Ok(None)
+}
+
+/// The largest micro-batch to be tried for a plan of so many steps.
+fn safe_for(plan: &Plan, at_once: u64, inquiry: &mut Inquiry<'_, '_>) -> Result<u64, EngineError> {
+    match micro_steps(plan.accumulation_steps) {
+        MOST_MICRO_STEPS => inquiry.largest_safe(MOST_MICRO_STEPS),
+        // There is one such plan for each of these numbers, so that a search would cost more than to try it.
+        _ => Ok(at_once),
+    }
+}
+
+fn leaves_headroom(plan: &Plan, inquiry: &mut Inquiry<'_, '_>) -> Result<bool, EngineError> {
+    inquiry.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
+}
+
+/// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
+pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
+    let per_rank = wish.target_batch? / wish.world_size;
+    let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;
+    // One sample at a time would make any target.
+    (!is_exact && per_rank > Variant::MOST_ACCUMULATION).then(|| {
+        format!(
+            "no micro-batch that fits makes the target exactly in at most {} accumulation steps, the most that batchfit \
+             plans",
+            Variant::MOST_ACCUMULATION
+        )
+    })
+}
+
+/// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
+fn faster(plan: Plan, wish: Wish, inquiry: &mut Inquiry<'_, '_>) -> Result<Chosen, EngineError> {
+    let as_it_is = Chosen {
+        plan,
+        instead_of: None,
+        exactly: None,
+    };
+    let is_long = micro_steps(plan.accumulation_steps) == MOST_MICRO_STEPS;
+    let (Some(target), true) = (wish.target_batch, is_long) else {
+        return Ok(as_it_is);
+    };
+    let safe = inquiry.largest_safe(MOST_MICRO_STEPS)?;
+    if plan.micro_batch >= safe.div_ceil(2) {
+        return Ok(as_it_is);
+    }
+    for other in short_plans(target, wish.world_size, safe) {
+        let missing = plan.global_batch.saturating_sub(other.global_batch);
+        let is_near = missing <= target / HARDLY_FEWER;
+        if !is_near || !leaves_headroom(&other, inquiry)? {
+            continue;
+        }
+        let slow = inquiry.speed(plan.accumulation_steps, plan.micro_batch)?;
+        let fast = inquiry.speed(other.accumulation_steps, other.micro_batch)?;
+        let times_slower = fast.zip(slow).map(|(fast, slow)| fast / slow);
+        let is_worth_it = times_slower.map_or(
+            plan.accumulation_steps >= MANY_MORE_STEPS * other.accumulation_steps,
+            |times| times >= MUCH_SLOWER,
+        );
+        if !is_worth_it || missing == 0 {
+            return Ok(as_it_is);
+        }
+        let per_rank = target / wish.world_size;
+        let fewest = per_rank.div_ceil(safe);
+        let totals = (fewest..=2 * fewest).map(|steps| (per_rank.div_ceil(steps), steps));
+        let above = totals.min_by_key(|(micro, steps)| (micro * steps, *steps));
+        let (above_micro_batch, above_steps) = above.unwrap_or_default();
+        return Ok(Chosen {
+            plan: other,
+            instead_of: None,
+            exactly: Some(Exactly {
+                micro_batch: plan.micro_batch,
+                accumulation_steps: plan.accumulation_steps,
+                times_slower,
+                last_micro_batch: per_rank - other.micro_batch * other.accumulation_steps,
+                above_micro_batch,
+                above_steps,
+            }),
+        });
+    }
+    Ok(as_it_is)
+}

@@ -1,0 +1,7 @@
+//! What a fit asks of a device, simulated or real.
+
+pub(in crate::fitting) mod gpu;
+pub(in crate::fitting) mod observer;
+pub(in crate::fitting) mod prober;
+mod ranks;
+pub(in crate::fitting) mod simulator;

@@ -1,0 +1,379 @@
+//! What a fit asks of a device.
+
+use std::collections::BTreeMap;
+
+use crate::EngineError;
+use crate::compile::Recomputed;
+use crate::model::Variant;
+use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
+use crate::search::Goal;
+use crate::units::Bytes;
+
+use super::observer::Observer;
+use crate::fitting::kept::Kept;
+use crate::fitting::uncertainty::Uncertainty;
+
+/// A finished probe.
+#[derive(Debug, Clone)]
+pub(in crate::fitting) struct Probed {
+    /// What it found.
+    pub(in crate::fitting) report: ProbeReport,
+    /// How long it took, loading included.
+    pub(in crate::fitting) wall_ms: f64,
+    /// What it had to assume, in order.
+    pub(in crate::fitting) uncertainties: Vec<Uncertainty>,
+    /// Who says what is left free.
+    pub(in crate::fitting) kept: Kept,
+}
+
+impl Probed {
+    /// What is to be left free of `limit`.
+    pub(in crate::fitting) fn headroom(&self, limit: Bytes) -> Bytes {
+        self.kept.bytes(&self.uncertainties, limit)
+    }
+
+    /// Whether it ran steadily and left `headroom` free.
+    pub(in crate::fitting) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
+        // What ran without a retry runs the same under any limit that it did not pass.
+        Goal::FinishSteadily.is_met_by(self.report.course())
+            && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
+    }
+}
+
+impl Probed {
+    /// Whether it runs steadily, and would where `headroom` less than `limit` can be had, which `within` says where the peak does
+    /// not. See Note [Steady batches] in `search`.
+    pub(in crate::fitting) fn is_safe(
+        &self,
+        headroom: Bytes,
+        limit: Bytes,
+        within: impl FnOnce(Bytes) -> Result<Probed, EngineError>,
+    ) -> Result<bool, EngineError> {
+        let is_steady = |probed: &Probed| Goal::FinishSteadily.is_met_by(probed.report.course());
+        if self.leaves(headroom, limit) || !is_steady(self) || headroom >= limit {
+            return Ok(self.leaves(headroom, limit));
+        }
+        Ok(is_steady(&within(limit.saturating_sub(headroom))?))
+    }
+}
+
+/// How long an optimizer step takes, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::fitting) enum StepTime {
+    /// So many seconds, all its micro-steps together.
+    Seconds(f64, SpeedFrom),
+    /// Nobody knows, for this reason.
+    Unknown(&'static str),
+}
+
+impl StepTime {
+    /// An optimizer step of `steps` micro-steps by a probe that ran `micro_steps` of them, unless its report knows better.
+    pub(in crate::fitting) fn measured(
+        report: &ProbeReport,
+        micro_steps: u32,
+        steps: u64,
+    ) -> StepTime {
+        let ran = report.micro_steps_run.unwrap_or(micro_steps);
+        // The first step also tunes and fills caches.
+        let warm = report.steps.iter().skip(1);
+        let warm = warm.filter_map(|step| step.elapsed_ms);
+        match warm.min_by(f64::total_cmp) {
+            Some(ms) => {
+                let seconds = steps as f64 * ms / 1000.0 / f64::from(ran.max(1));
+                StepTime::Seconds(seconds, SpeedFrom::Measured)
+            }
+            // It never ends.
+            None if report.verdict == Verdict::OutOfMemory => {
+                StepTime::Seconds(f64::INFINITY, SpeedFrom::Measured)
+            }
+            None => StepTime::Unknown("no step was timed"),
+        }
+    }
+
+    /// Writes it into the report of a probe whose steps finish.
+    pub(in crate::fitting) fn told(self, report: &mut ProbeReport) {
+        let ends = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
+        if let (StepTime::Seconds(seconds, from), true) = (self, ends) {
+            report.optimizer_step_ms = Some(1000.0 * seconds);
+            report.speed_from = Some(from);
+        }
+    }
+
+    /// Samples a second on one GPU, of so many micro-steps of so many samples.
+    pub(in crate::fitting) fn speed(self, steps: u64, batch: u64) -> Option<f64> {
+        match self {
+            StepTime::Seconds(seconds, _) => Some(batch as f64 * steps as f64 / seconds),
+            StepTime::Unknown(_) => None,
+        }
+    }
+}
+
+/// Runs probes of the model of one request on one device.
+pub(in crate::fitting) trait Prober {
+    /// Runs three steps of `batch`, with `limit` for the allocator.
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError>;
+
+    /// What a probe of `batch` needs at least; `None` where only the probe can tell.
+    fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
+        Ok(None)
+    }
+
+    /// What a variant computes twice; nothing where only a simulation is asked.
+    fn recomputed(&self, _: &Variant) -> Recomputed {
+        Recomputed::default()
+    }
+
+    /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or nobody knows.
+    fn communicated(&mut self, _: &Variant, _batch: u64) -> Result<Option<u64>, EngineError> {
+        Ok(None)
+    }
+
+    /// How long an optimizer step of so many micro-steps takes, without running it: of a variant with as many, or with several.
+    fn step_time(
+        &mut self,
+        _: &Variant,
+        _batch: u64,
+        _steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        Ok(StepTime::Unknown("nothing was run that tells it"))
+    }
+
+    /// The largest batch that was recorded, where it answers from recordings.
+    fn largest_recorded(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether its kernels run.
+    fn evidence(&self) -> Evidence;
+
+    /// The device, as a request would name it.
+    fn device(&self) -> &str;
+
+    /// Whether it can run nothing any more, and nothing can take its place.
+    fn is_lost(&self) -> bool {
+        false
+    }
+}
+
+/// A prober that remembers the probes of one variant, and tells a observer of each new one.
+pub(in crate::fitting) struct ProbeCache<'a> {
+    prober: &'a mut dyn Prober,
+    observer: &'a Observer<'a>,
+    variant: Variant,
+    limit: Bytes,
+    ceiling: u64,
+    kept: Kept,
+    /// By accumulation and batch.
+    seen: BTreeMap<(u32, u64), Probed>,
+    /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
+    outlined: BTreeMap<u32, (u64, u64)>,
+}
+
+impl<'a> ProbeCache<'a> {
+    pub(in crate::fitting) fn new(
+        prober: &'a mut dyn Prober,
+        observer: &'a Observer<'a>,
+        variant: Variant,
+        limit: Bytes,
+        ceiling: u64,
+    ) -> ProbeCache<'a> {
+        ProbeCache {
+            prober,
+            observer,
+            variant,
+            limit,
+            ceiling,
+            kept: Kept::default(),
+            seen: BTreeMap::new(),
+            outlined: BTreeMap::new(),
+        }
+    }
+
+    /// The same where somebody says what is to be left free.
+    #[must_use]
+    pub(in crate::fitting) fn keeping(self, kept: Kept) -> ProbeCache<'a> {
+        ProbeCache { kept, ..self }
+    }
+
+    /// Whether its device can run nothing any more.
+    pub(in crate::fitting) fn is_lost(&self) -> bool {
+        self.prober.is_lost()
+    }
+
+    pub(in crate::fitting) fn evidence(&self) -> Evidence {
+        self.prober.evidence()
+    }
+
+    pub(in crate::fitting) fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    /// The largest batch that may be an answer.
+    pub(in crate::fitting) fn ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// The largest batch that was recorded, where its device answers from recordings.
+    pub(in crate::fitting) fn largest_recorded(&self) -> Option<u64> {
+        self.prober.largest_recorded()
+    }
+
+    /// Micro-steps in each step of its probes.
+    pub(in crate::fitting) fn accumulation(&self) -> u32 {
+        self.variant.accumulation
+    }
+
+    /// Has probes run so many micro-steps in each step from now on.
+    pub(in crate::fitting) fn accumulate(&mut self, micro_steps: u32) {
+        self.variant.accumulation = micro_steps;
+    }
+
+    /// What a probe of `batch` needs at least, where that can be told without it.
+    pub(in crate::fitting) fn outline(
+        &mut self,
+        batch: u64,
+    ) -> Result<Option<Outline>, EngineError> {
+        self.prober.outline(&self.variant, batch)
+    }
+
+    /// Whether no probe has to tell that `batch` runs out of memory: its tensors alone are larger than the limit.
+    pub(in crate::fitting) fn is_beyond(&mut self, batch: u64) -> Result<bool, EngineError> {
+        let accumulation = self.accumulation();
+        let (within, beyond) = *self.outlined.entry(accumulation).or_insert((0, u64::MAX));
+        if batch <= within || batch >= beyond {
+            return Ok(batch >= beyond);
+        }
+        let outline = self.outline(batch)?;
+        let is_beyond = outline.is_some_and(|outline| outline.allocated > self.limit);
+        let known = if is_beyond {
+            (within, batch)
+        } else {
+            (batch, beyond)
+        };
+        self.outlined.insert(accumulation, known);
+        Ok(is_beyond)
+    }
+
+    /// Bytes that a rank sends to others in a step.
+    pub(in crate::fitting) fn communicated(
+        &mut self,
+        batch: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        self.prober.communicated(&self.variant, batch)
+    }
+
+    /// How long an optimizer step of `steps` micro-steps takes: what a probe measured, where its device is real.
+    ///
+    /// What was probed with fewer micro-steps takes as many times what each of those took, with its share of the update.
+    pub(in crate::fitting) fn step_time(
+        &mut self,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        if !self.evidence().is_real() {
+            return self.prober.step_time(&self.variant, batch, steps);
+        }
+        let micro_steps = self.accumulation();
+        let report = &self.probe(batch)?.report;
+        Ok(StepTime::measured(report, micro_steps, steps))
+    }
+
+    /// The probe of `batch`, run now unless it was run before.
+    pub(in crate::fitting) fn probe(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+        self.run(batch, Detail::Verdict)
+    }
+
+    /// The same with what the peak was made of.
+    pub(in crate::fitting) fn probe_in_full(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
+        // A real probe is always written down in full, because it takes seconds anyway.
+        let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
+        if !self.evidence().is_real() && self.seen.get(&key).is_some_and(is_brief) {
+            self.seen.remove(&key);
+        }
+        self.run(batch, Detail::Full)
+    }
+
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
+        if !self.seen.contains_key(&key) {
+            let note = if self.prober.evidence().is_real() {
+                "probing on the GPU"
+            } else {
+                "simulating"
+            };
+            self.observer
+                .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;
+            let mut probed = self
+                .prober
+                .probe(&self.variant, batch, self.limit, detail)?;
+            probed.kept = self.kept;
+            self.observer.after();
+            if probed.report.verdict == Verdict::Failed {
+                return Err(self.failed(&probed.report));
+            }
+            self.seen.insert(key, probed);
+        }
+        Ok(&self.seen[&key])
+    }
+
+    /// See [`Probed::is_safe`].
+    pub(in crate::fitting) fn is_safe(
+        &mut self,
+        headroom: Bytes,
+        limit: Bytes,
+        batch: u64,
+    ) -> Result<bool, EngineError> {
+        let probed = if limit == self.limit {
+            self.probe(batch)?.clone()
+        } else {
+            self.probe_within(limit, batch)?
+        };
+        probed.is_safe(headroom, limit, |room| self.probe_within(room, batch))
+    }
+
+    /// A probe under another limit. Not remembered.
+    pub(in crate::fitting) fn probe_within(
+        &mut self,
+        limit: Bytes,
+        batch: u64,
+    ) -> Result<Probed, EngineError> {
+        self.observer.before(
+            batch,
+            &format!("{}: simulating batch {batch} within {limit}", self.variant),
+        )?;
+        let mut probed = self
+            .prober
+            .probe(&self.variant, batch, limit, Detail::Verdict)?;
+        probed.kept = self.kept;
+        self.observer.after();
+        Ok(probed)
+    }
+
+    /// Steps did not run, for another reason than memory. Nothing is known of memory then.
+    fn failed(&self, report: &ProbeReport) -> EngineError {
+        let cause = report.cause.as_deref().unwrap_or("the steps did not run");
+        EngineError::DeviceFailed {
+            device: self.prober.device().to_owned(),
+            cause: format!("batch {}: {cause}", report.batch),
+        }
+    }
+
+    /// The probe that was run with this many micro-steps.
+    pub(in crate::fitting) fn seen(&self, accumulation: u32, batch: u64) -> Option<&Probed> {
+        self.seen.get(&(accumulation, batch))
+    }
+
+    /// All probes run, in the order of their batches.
+    pub(in crate::fitting) fn probes(&self) -> impl Iterator<Item = (u32, &Probed)> {
+        self.seen
+            .iter()
+            .map(|((accumulation, _), probed)| (*accumulation, probed))
+    }
+}

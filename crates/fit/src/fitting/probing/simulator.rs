@@ -1,0 +1,412 @@
+//! Simulated probes: the allocator on memory that is not there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::EngineError;
+use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
+use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
+use crate::device::Capability;
+use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::model::{Mode, Variant, Workload};
+use crate::probe::{
+    Cancelled, Detail, Evidence, Outline, Probe, ProbeReport, Resources, STEPS, SpeedFrom, Verdict,
+};
+use crate::search::MAX_BATCH;
+use crate::timing::{is_calibrated, longer_step};
+use crate::units::Bytes;
+use crate::validate::invalid_variant;
+use crate::worker::Programs;
+
+use super::prober::{Probed, Prober, StepTime};
+use super::ranks;
+use crate::fitting::kept::Kept;
+use crate::fitting::room::for_others;
+use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
+
+/// How many times as long the host takes as the one that was measured: nobody has said another pace.
+const PACE: f64 = 1.0;
+
+/// Probes on a simulated card.
+pub(in crate::fitting) struct Simulator {
+    device: String,
+    programs: Programs,
+    settings: Settings,
+    launcher: SimulatedLauncher,
+    memory: CardMemory,
+    /// The card whose speed is known.
+    card: Option<&'static Card>,
+    /// What is assumed of the model and the card.
+    uncertainties: BTreeSet<Uncertainty>,
+    /// Becomes true when nobody wants another probe.
+    cancel: Arc<AtomicBool>,
+    assumed: Assumed,
+    ceiling: u64,
+    ran: Option<Ran>,
+    /// The ranks of the variant that was asked about last, whatever it accumulates.
+    classes: Option<(Variant, Vec<RankClass>)>,
+}
+
+/// A recorded batch that ran, and what it reserved.
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    batch: u64,
+    /// By how much its prediction was too low.
+    short_by: Bytes,
+}
+
+impl Simulator {
+    pub(in crate::fitting) fn new(
+        device: String,
+        workload: Workload,
+        capability: Capability,
+        settings: Settings,
+        memory: CardMemory,
+        cancel: &Arc<AtomicBool>,
+    ) -> Simulator {
+        let (uncertainties, assumed, ceiling) = match &workload {
+            Workload::Graph(graph) => (of_graph(graph), Assumed::of(graph), graph.max_batch),
+            Workload::Recorded(_) => (vec![Uncertainty::Driver], Assumed::default(), None),
+        };
+        Simulator {
+            device,
+            uncertainties: uncertainties.into_iter().collect(),
+            assumed,
+            ceiling: ceiling.unwrap_or(MAX_BATCH).min(MAX_BATCH),
+            programs: Programs::simulated(workload, capability),
+            settings,
+            launcher: SimulatedLauncher::default(),
+            memory,
+            card: None,
+            cancel: Arc::clone(cancel),
+            ran: None,
+            classes: None,
+        }
+    }
+
+    /// Takes in what a recorded batch reserved when it ran: little is uncertain of batches near it.
+    pub(in crate::fitting) fn ran(
+        &mut self,
+        variant: &Variant,
+        (batch, reserved): (u64, Bytes),
+        limit: Bytes,
+    ) -> Result<(), EngineError> {
+        let predicted = self.probe(variant, batch, limit, Detail::Verdict)?.report;
+        let predicted = Bytes(predicted.peak_reserved_bytes);
+        self.ran = Some(Ran {
+            batch,
+            short_by: reserved.saturating_sub(predicted),
+        });
+        Ok(())
+    }
+
+    /// The largest batch that may be an answer: the graph holds for no larger one.
+    pub(in crate::fitting) fn ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// The same where it is known which card it is, and so how fast.
+    pub(in crate::fitting) fn of_card(self, card: Option<&'static Card>) -> Simulator {
+        Simulator {
+            card,
+            launcher: SimulatedLauncher::of(card),
+            ..self
+        }
+    }
+
+    /// The same for a card on which nothing was measured.
+    pub(in crate::fitting) fn transferred(mut self) -> Simulator {
+        self.uncertainties.insert(Uncertainty::Card);
+        self
+    }
+}
+
+impl Simulator {
+    /// The ranks that differ.
+    fn classes(&mut self, variant: &Variant) -> Vec<RankClass> {
+        let asked = Variant {
+            accumulation: 1,
+            ..variant.clone()
+        };
+        if let Some((known, classes)) = &self.classes
+            && *known == asked
+        {
+            return classes.clone();
+        }
+        let classes = match self.programs.workload() {
+            Workload::Graph(graph) if !variant.parallel.is_none() => rank_classes(graph, variant),
+            Workload::Graph(_) | Workload::Recorded(_) => Vec::new(),
+        };
+        self.classes = Some((asked, classes.clone()));
+        classes
+    }
+
+    /// Probes a process.
+    fn probe_process(
+        &mut self,
+        (variant, process): (&Variant, Process),
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        let began = Instant::now();
+        let evidence = self.evidence();
+        let program = self
+            .programs
+            .of_process(&self.cancel, variant, process)
+            .map_err(|error| not_compiled(&error))?;
+        let memory = CardMemory {
+            available: self
+                .memory
+                .available
+                .saturating_sub(for_others(&variant.parallel)),
+            ..self.memory
+        };
+        let probe = Probe {
+            program,
+            batch,
+            steps: match evidence {
+                Evidence::Recorded => 1,
+                Evidence::Simulated | Evidence::Probed | Evidence::Trained => STEPS,
+            },
+            detail,
+        };
+        let (cancel, launcher) = (&self.cancel, &mut self.launcher);
+        let report = match detail {
+            Detail::Verdict | Detail::Full => {
+                let mut allocator = memory.allocator(&self.settings, limit);
+                ran(&probe, &mut allocator, (launcher, evidence), cancel)
+            }
+            Detail::Events => {
+                let mut allocator = memory.observed(&self.settings, limit, Vec::new());
+                ran(&probe, &mut allocator, (launcher, evidence), cancel)
+            }
+        };
+        let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
+        let mut uncertainties = self.uncertainties.clone();
+        if let Some(estimates) = self.launcher.take_estimates() {
+            if estimates.of_grouped_volumes {
+                uncertainties.insert(Uncertainty::GroupedVolumes);
+            } else if estimates.short_by > Bytes::ZERO {
+                uncertainties.insert(Uncertainty::Workspaces(estimates.short_by));
+            }
+            report.notes.push(estimates.note());
+        }
+        uncertainties.extend(self.assumed.at(batch));
+        if let Workload::Recorded(steps) = self.programs.workload() {
+            if variant.accumulation > 1 && steps.accumulation == 1 {
+                report.notes.push(
+                    "recorded without accumulation: gradients that are kept from one micro-step to the next are added, \
+                     as much as there are parameters, which may be more than is needed; record steps with \
+                     accumulation for an exact answer"
+                        .to_owned(),
+                );
+            }
+            let largest = steps.batches.last().copied().unwrap_or(1);
+            let doublings = (batch / largest).checked_ilog2().unwrap_or(0);
+            if doublings > 1 {
+                uncertainties.insert(Uncertainty::Far(doublings - 1));
+            }
+            let mut extrapolated = steps.uncertain_at_peak(batch);
+            if let Some(ran) = self.ran {
+                let distance = Uncertainty::distance(batch, ran.batch);
+                uncertainties.remove(&Uncertainty::Driver);
+                uncertainties.insert(Uncertainty::beyond(distance));
+                if ran.short_by > Bytes::ZERO {
+                    uncertainties.insert(Uncertainty::Short(ran.short_by));
+                }
+                extrapolated = part(extrapolated, distance);
+            }
+            if extrapolated > Bytes::ZERO {
+                uncertainties.insert(Uncertainty::Extrapolated(extrapolated));
+            }
+        }
+        Ok(Probed {
+            report,
+            wall_ms: began.elapsed().as_secs_f64() * 1000.0,
+            uncertainties: uncertainties.into_iter().collect(),
+            kept: Kept::default(),
+        })
+    }
+}
+
+/// Runs a probe in an allocator's memory.
+fn ran<O: Observer>(
+    probe: &Probe<'_>,
+    allocator: &mut CachingAllocator<SimulatedMemory, O>,
+    (launcher, evidence): (&mut SimulatedLauncher, Evidence),
+    cancel: &AtomicBool,
+) -> Result<ProbeReport, Cancelled> {
+    let mut resources = Resources {
+        allocator,
+        launcher,
+        evidence,
+    };
+    probe.run_unless(cancel, &mut resources)
+}
+
+impl Prober for Simulator {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        let classes = self.classes(variant);
+        let mut found = Vec::new();
+        for class in &classes {
+            let process = Process {
+                rank: class.rank,
+                ..Process::default()
+            };
+            // Of several ranks, only the one that binds tells its events.
+            let of_all = match detail {
+                Detail::Verdict => Detail::Verdict,
+                Detail::Full | Detail::Events => Detail::Full,
+            };
+            let probed = self.probe_process((variant, process), batch, limit, of_all)?;
+            let ends = probed.report.verdict == Verdict::OutOfMemory;
+            found.push((class, probed));
+            if ends {
+                // For all: what others would need does not matter any more.
+                break;
+            }
+        }
+        let Some(mut probed) = ranks::together(found) else {
+            return self.probe_process((variant, Process::default()), batch, limit, detail);
+        };
+        if detail != Detail::Verdict {
+            let report = &mut probed.report;
+            if variant.parallel.replaces_buckets() && report.verdict == Verdict::Fits {
+                let process = Process {
+                    rank: report.binding_rank.unwrap_or(0).into(),
+                    buckets_go_early: true,
+                };
+                let other = (variant, process);
+                let settled = self.probe_process(other, batch, limit, Detail::Verdict)?;
+                report.without_overlap = Some(ranks::peaks(&settled.report));
+            }
+            report.communicated_bytes = self.communicated(variant, batch)?;
+        }
+        if detail == Detail::Events {
+            let process = Process {
+                rank: probed.report.binding_rank.unwrap_or(0).into(),
+                ..Process::default()
+            };
+            let binding = self.probe_process((variant, process), batch, limit, detail)?;
+            probed.report.events = binding.report.events;
+        }
+        Ok(probed)
+    }
+
+    fn communicated(&mut self, variant: &Variant, batch: u64) -> Result<Option<u64>, EngineError> {
+        let is_known = matches!(self.programs.workload(), Workload::Graph(_));
+        if variant.parallel.is_none() || !is_known {
+            return Ok(None);
+        }
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        let ranks = variant.parallel.world_size();
+        Ok(Some(program.communicated_bytes(ranks, batch)))
+    }
+
+    fn step_time(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(EngineError::Cancelled);
+        }
+        if matches!(self.programs.workload(), Workload::Recorded(_)) {
+            let why = "recordings say what was allocated, and not what was launched";
+            return Ok(StepTime::Unknown(why));
+        }
+        if !variant.parallel.is_none() {
+            return Ok(StepTime::Unknown(
+                "what GPUs send each other is not timed in a simulation",
+            ));
+        }
+        if variant.mode == Mode::Train && !variant.optimizer.is_timed() {
+            return Ok(StepTime::Unknown("nobody has timed its optimizer"));
+        }
+        let Some(card) = self.card else {
+            return Ok(StepTime::Unknown(
+                "this card is not one whose speed is known",
+            ));
+        };
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        let more = steps.saturating_sub(program.micro_steps.into());
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let time = longer_step(&program.timeline, &card.ceilings, batch, PACE, more);
+        let from = if is_calibrated(card) {
+            SpeedFrom::Calibrated
+        } else {
+            SpeedFrom::Estimated
+        };
+        Ok(match time {
+            Some(time) => StepTime::Seconds(time.seconds, from),
+            None => StepTime::Unknown("its steps do nothing that is timed"),
+        })
+    }
+
+    fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        Ok(Some(Outline::of(program, batch)))
+    }
+
+    fn recomputed(&self, variant: &Variant) -> Recomputed {
+        match self.programs.workload() {
+            Workload::Graph(graph) => recomputed(graph, variant),
+            Workload::Recorded(_) => Recomputed::default(),
+        }
+    }
+
+    fn largest_recorded(&self) -> Option<u64> {
+        match self.programs.workload() {
+            Workload::Graph(_) => None,
+            Workload::Recorded(steps) => steps.batches.last().copied(),
+        }
+    }
+
+    fn evidence(&self) -> Evidence {
+        match self.programs.workload() {
+            Workload::Graph(_) => Evidence::Simulated,
+            Workload::Recorded(_) => Evidence::Recorded,
+        }
+    }
+
+    fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+/// A part of so many bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a byte more or less does not matter"
+)]
+fn part(bytes: Bytes, share: f64) -> Bytes {
+    Bytes((bytes.0 as f64 * share) as u64)
+}
+
+/// A variant that the model does not have is the request's fault.
+pub(in crate::fitting) fn not_compiled(error: &CompileError) -> EngineError {
+    match error {
+        CompileError::Cancelled => EngineError::Cancelled,
+        _ => EngineError::Invalid(invalid_variant(error)),
+    }
+}

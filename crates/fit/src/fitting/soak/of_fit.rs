@@ -1,0 +1,362 @@
+//! The soak of what a fit recommends.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::steps::Steps;
+use super::{SafeBatch, Soaked, largest};
+use crate::fitting::engine::{card, simulated_probe, simulation};
+use crate::fitting::inquiry::{MOST_MICRO_STEPS, micro_steps};
+use crate::fitting::lengths::SAFE_AT_ALL;
+use crate::fitting::probing::prober::Prober as _;
+use crate::fitting::ranked::{Entry, forget, ranked};
+use crate::fitting::replanned::replanned;
+use crate::model::{Course, Request, Variant};
+use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
+use crate::search::{Plan, closest_plans, exact_plans};
+use crate::units::Bytes;
+use crate::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why};
+
+/// Most plans with a smaller micro-batch that are soaked for a target.
+const MOST_PLANS: usize = 12;
+
+/// Most variants that are soaked: each is a training of its own, of seconds for large models.
+const MOST_VARIANTS: usize = 8;
+
+/// Runs what is recommended for each variant through the request's course. What is recommended afterwards is the largest batch up to
+/// it, or the plan for the target with the fewest steps, that lasts: without a retry, and with as much left free as a fit leaves.
+/// The variants are ranked by that.
+pub(in crate::fitting) fn last(
+    request: &Request,
+    course: &Course,
+    result: &mut FitResult,
+    progress: &dyn Fn(Progress),
+    cancel: &Arc<AtomicBool>,
+) -> Result<(), EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(());
+    };
+    // Times are those of the length that decides, as before.
+    let question = match &result.lengths {
+        Some(table) => request.at(table.decides).map_err(EngineError::Invalid)?,
+        None => request.alone(),
+    };
+    let (simulator, _) = simulation(&question, card, cancel)?;
+    let mut all = std::mem::take(&mut result.variants);
+    let unsoaked = all.split_off(all.len().min(MOST_VARIANTS));
+    let mut soaked: Vec<(Entry, Option<Soaked>, usize)> = Vec::new();
+    for (place, one) in all.into_iter().enumerate() {
+        let mut soaking = Soaking {
+            request,
+            question: &question,
+            course,
+            variant: one.training.clone(),
+            steps: None,
+            failed: None,
+            progress,
+            cancel,
+        };
+        let mut recommendation = one.recommendation;
+        forget(&mut recommendation.notes);
+        let report = match recommendation.micro_batch {
+            0 => None,
+            _ => Some(soaking.settle(&mut recommendation)?),
+        };
+        let entry = Entry {
+            recomputed: simulator.recomputed(&one.training),
+            variant: one.training,
+            recommendation,
+        };
+        soaked.push((entry, report, place));
+    }
+    // Optimizers are compared in the order of the request.
+    soaked.sort_by_key(|(entry, ..)| {
+        let mut variants = request.variants.iter();
+        variants.position(|variant| *variant == entry.variant)
+    });
+    let entries: Vec<Entry> = soaked.iter().map(|(entry, ..)| entry.clone()).collect();
+    let (mut variants, places) = ranked(&entries, request.compare);
+    for probe in &mut result.probes {
+        let was = probe.variant as usize;
+        let now = soaked.iter().position(|(.., place)| *place == was);
+        let now = now.map_or(was, |entry| places[entry]);
+        probe.variant = u32::try_from(now).unwrap_or(u32::MAX);
+    }
+    let best = places.iter().position(|place| *place == 0);
+    result.soak = best.and_then(|best| soaked.swap_remove(best).1);
+    if !unsoaked.is_empty() {
+        let note = format!(
+            "the best {MOST_VARIANTS} of {} variants were soaked; the others, which are last, are as safe as each step alone",
+            variants.len() + unsoaked.len()
+        );
+        variants[0].recommendation.notes.push(note);
+    }
+    for mut one in unsoaked {
+        // It cannot be compared with what lasts.
+        one.pareto = None;
+        forget(&mut one.recommendation.notes);
+        let note = "not soaked: each step alone is safe".to_owned();
+        one.recommendation.notes.push(note);
+        one.rank = u32::try_from(variants.len() + 1).unwrap_or(u32::MAX);
+        variants.push(one);
+    }
+    result.recommendation = variants[0].recommendation.clone();
+    result.variants = variants;
+    Ok(())
+}
+
+/// Soaks plans of one variant.
+struct Soaking<'a> {
+    request: &'a Request,
+    /// The question about the length whose times are told.
+    question: &'a Request,
+    course: &'a Course,
+    variant: Variant,
+    /// The steps of plans with so many micro-steps.
+    steps: Option<(u32, Steps)>,
+    /// The smallest batch that did not last.
+    failed: Option<(Plan, SoakReport)>,
+    progress: &'a dyn Fn(Progress),
+    cancel: &'a Arc<AtomicBool>,
+}
+
+impl Soaking<'_> {
+    /// Soaks what is recommended, and recommends what lasts of it.
+    fn settle(&mut self, best: &mut Recommendation) -> Result<Soaked, EngineError> {
+        let asked = Plan {
+            micro_batch: best.micro_batch,
+            accumulation_steps: best.accumulation_steps,
+            global_batch: best.global_batch,
+            shortfall: best.shortfall,
+        };
+        let (report, found) = self.tried(asked)?;
+        let found = match (found, self.request.target_batch) {
+            (true, _) => Some((asked, report.clone())),
+            (false, None) => self.below(&asked)?,
+            (false, Some(target)) => self.towards(target, &asked)?,
+        };
+        let mut soaked = Soaked {
+            batch: asked.micro_batch,
+            limit_bytes: self.limit().0,
+            safe: None,
+            fails: None,
+            report,
+            order: Vec::new(),
+        };
+        let Some((plan, report)) = found else {
+            self.nothing(best, &mut soaked)?;
+            return Ok(soaked);
+        };
+        soaked.safe = Some(SafeBatch::of(plan.micro_batch, &report));
+        if best.peak_allocated_bytes != report.peak_allocated_bytes {
+            // It is of one step of the batch that was found alone.
+            best.why = None;
+        }
+        if plan == asked {
+            best.peak_allocated_bytes = report.peak_allocated_bytes;
+            best.peak_reserved_bytes = report.peak_reserved_bytes;
+            let limit = Bytes(best.limit_bytes);
+            best.headroom_bytes = limit.saturating_sub(Bytes(report.peak_reserved_bytes)).0;
+            return Ok(soaked);
+        }
+        let steps = self.course.length();
+        best.notes.push(format!(
+            "alone, batch {} is safe; over {steps} steps of all shapes in one process {} is",
+            asked.micro_batch, plan.micro_batch
+        ));
+        let peaks = PeakMemory {
+            peak_allocated_bytes: report.peak_allocated_bytes,
+            peak_reserved_bytes: report.peak_reserved_bytes,
+        };
+        let of = (self.question, &self.variant);
+        replanned(best, &plan, of, peaks, self.cancel)?;
+        best.limited_by = format!("what {steps} steps of all shapes reserve");
+        Ok(soaked)
+    }
+
+    /// Recommends nothing, because of the step that does not last with the smallest batch that was tried.
+    fn nothing(&self, best: &mut Recommendation, soaked: &mut Soaked) -> Result<(), EngineError> {
+        best.notes.retain(|note| !note.starts_with(SAFE_AT_ALL));
+        best.notes.push(format!(
+            "nothing lasts: not even a batch of one goes through {} steps without a retry and leaves headroom",
+            self.course.length()
+        ));
+        best.nothing();
+        best.why = None;
+        let (Some((plan, report)), Some((_, steps))) = (&self.failed, &self.steps) else {
+            return Ok(());
+        };
+        best.peak_allocated_bytes = report.peak_allocated_bytes;
+        best.peak_reserved_bytes = report.peak_reserved_bytes;
+        let Some(failing) = steps.failing(report, plan.micro_batch) else {
+            return Ok(());
+        };
+        let limit = Bytes(best.limit_bytes);
+        let reserved = Bytes(report.peak_reserved_bytes);
+        let step = failing.step;
+        let (kind, what) = match report.verdict {
+            Verdict::FitsWithRetries => (
+                LimitKind::Fragmentation,
+                format!("the allocator has to free its cache and retry in step {step}"),
+            ),
+            Verdict::Fits => (
+                LimitKind::Headroom,
+                format!(
+                    "{reserved} of {limit} are reserved from step {step} on, which leaves too little free"
+                ),
+            ),
+            Verdict::OutOfMemory | Verdict::Failed => {
+                let kind = match self.request.memory_limit {
+                    Some(_) => LimitKind::MemoryLimit,
+                    None => LimitKind::Device,
+                };
+                let cause = report.cause.clone();
+                (
+                    kind,
+                    cause.unwrap_or_else(|| format!("step {step} does not end")),
+                )
+            }
+        };
+        let text = format!("{failing}: {what}");
+        // The same step in a process of its own, whose peak can be told in full.
+        let alone = steps.alone(&failing)?;
+        best.limited_by.clone_from(&text);
+        best.why = Some(Why {
+            at_peak: alone.at_peak,
+            peak: alone.peak,
+            limit: Limit {
+                kind,
+                batch: Some(failing.batch),
+                explanation: text,
+                shortage: alone.shortage,
+            },
+        });
+        soaked.fails = Some(failing);
+        Ok(())
+    }
+
+    fn of(&self, micro_steps: u32) -> Variant {
+        Variant {
+            accumulation: micro_steps,
+            ..self.variant.clone()
+        }
+    }
+
+    fn limit(&self) -> Bytes {
+        let steps = self.steps.as_ref();
+        steps.map_or(Bytes::ZERO, |(_, steps)| steps.limit())
+    }
+
+    fn run(&mut self, plan: &Plan) -> Result<SoakReport, EngineError> {
+        let micro_steps = micro_steps(plan.accumulation_steps);
+        (self.progress)(Progress {
+            probes_done: 0,
+            batch: plan.micro_batch,
+            note: format!(
+                "{}: soaking batch {} for {} steps",
+                self.variant,
+                plan.micro_batch,
+                self.course.length()
+            ),
+        });
+        let steps = match self.steps.take() {
+            Some((known, steps)) if known == micro_steps => steps,
+            _other => Steps::prepare(
+                self.request,
+                self.course.clone(),
+                &self.of(micro_steps),
+                plan.micro_batch,
+                self.cancel,
+            )?,
+        };
+        let report = steps.run(plan.micro_batch);
+        self.steps = Some((micro_steps, steps));
+        report
+    }
+
+    /// Whether a plan went through without a retry, and left free what one of its steps alone would have to.
+    fn lasts(&self, plan: &Plan, report: &SoakReport) -> Result<bool, EngineError> {
+        if report.verdict != Verdict::Fits {
+            return Ok(false);
+        }
+        let variant = self.of(micro_steps(plan.accumulation_steps));
+        let longest = self.request.alone();
+        let simulated = simulated_probe(
+            &longest,
+            &variant,
+            plan.micro_batch,
+            Detail::Verdict,
+            self.cancel,
+        )?;
+        let headroom = simulated.map_or(Bytes::ZERO, |simulated| simulated.headroom());
+        Ok(Bytes(report.peak_reserved_bytes) <= self.limit().saturating_sub(headroom))
+    }
+
+    /// What comes of a plan, and whether it lasts.
+    fn tried(&mut self, plan: Plan) -> Result<(SoakReport, bool), EngineError> {
+        let report = self.run(&plan)?;
+        let lasts = self.lasts(&plan, &report)?;
+        let is_smallest = self
+            .failed
+            .as_ref()
+            .is_none_or(|(failed, _)| plan.micro_batch <= failed.micro_batch);
+        if !lasts && is_smallest {
+            self.failed = Some((plan, report.clone()));
+        }
+        Ok((report, lasts))
+    }
+
+    fn lasting(&mut self, plan: Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+        let (report, lasts) = self.tried(plan)?;
+        Ok(lasts.then_some((plan, report)))
+    }
+
+    /// The largest micro-batch below one that does not last, with as many steps.
+    fn below(&mut self, asked: &Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+        let mut found = None;
+        let of_one = asked.global_batch / asked.micro_batch.max(1);
+        largest(asked.micro_batch, &mut |micro_batch| {
+            let plan = Plan {
+                micro_batch,
+                global_batch: of_one * micro_batch,
+                ..*asked
+            };
+            let tried = self.lasting(plan)?;
+            let safe = tried
+                .as_ref()
+                .map(|(plan, report)| SafeBatch::of(plan.micro_batch, report));
+            found = tried.or(found.take());
+            Ok(safe)
+        })?;
+        Ok(found)
+    }
+
+    /// The plan with the fewest steps that makes the target and lasts; where none does, the one that comes closest.
+    fn towards(
+        &mut self,
+        target: u64,
+        asked: &Plan,
+    ) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+        let exact = exact_plans(target, 1).into_iter();
+        let smaller = exact.filter(|plan| plan.micro_batch < asked.micro_batch);
+        for plan in smaller.take(MOST_PLANS) {
+            if let Some(found) = self.lasting(plan)? {
+                return Ok(Some(found));
+            }
+        }
+        let accumulating = Plan {
+            accumulation_steps: u64::from(MOST_MICRO_STEPS),
+            ..*asked
+        };
+        let Some((largest, _)) = self.below(&accumulating)? else {
+            return Ok(None);
+        };
+        let closest = closest_plans(target, 1, largest.micro_batch, largest.micro_batch);
+        for plan in closest.into_iter().take(MOST_PLANS) {
+            if let Some(found) = self.lasting(plan)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,370 @@
+//! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{FailingStep, Turn, TurnKind};
+use crate::alloc::{Settings, SimulatedMemory};
+use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::fitting::engine::{lowered, room_on};
+use crate::fitting::probing::simulator::not_compiled;
+use crate::model::{
+    Checkpointing, Counted, Course, DeviceChoice, Invalid, Length, Lengths, Mode, Request, Variant,
+    Workload,
+};
+use crate::probe::{
+    Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
+};
+use crate::program::Program;
+use crate::units::Bytes;
+use crate::validate::settings_in_force;
+use crate::worker::Programs;
+use crate::{EngineError, validate_batch};
+
+/// Most allocations of all programs together: some 400 MiB.
+const MOST_ALLOCATIONS: usize = 1 << 22;
+
+/// The programs of one length.
+struct OfLength {
+    training: Program,
+    validation: Option<Program>,
+}
+
+/// What a soak runs.
+pub(super) struct Steps {
+    course: Course,
+    programs: Vec<OfLength>,
+    /// What generates, whatever the length of samples that are trained on.
+    generation: Option<Program>,
+    order: Vec<Turn>,
+    /// The lengths, where there are several.
+    lengths: Vec<Length>,
+    memory: CardMemory,
+    launcher: SimulatedLauncher,
+    settings: Settings,
+    limit: Bytes,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Steps {
+    /// Compiles the steps of a course for batches up to this one.
+    pub(super) fn prepare(
+        request: &Request,
+        course: Course,
+        variant: &Variant,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Steps, EngineError> {
+        let card = match &request.device {
+            DeviceChoice::Sim(name) => Card::find(name),
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..) => None,
+        };
+        let Some(card) = card else {
+            let problem = "a soak is of a simulated card; name one, such as sim:h200";
+            return Err(EngineError::Invalid(Invalid::at("/device", problem)));
+        };
+        let workload = &lowered(request, cancel)?.workload;
+        let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+        let memory = card.memory();
+        let limit = room_on(request, &settings, memory).limit(&variant.parallel);
+        let lengths = request.lengths.as_deref();
+        let (questions, counts): (Vec<Request>, Vec<u64>) = match lengths {
+            None => (vec![request.clone()], vec![1]),
+            Some(lengths) => {
+                let at = |one: &Counted| -> Result<(Request, u64), Invalid> {
+                    Ok((request.at(one.length)?, one.count))
+                };
+                let all: Result<Vec<_>, Invalid> = lengths.each.iter().map(at).collect();
+                all.map_err(EngineError::Invalid)?.into_iter().unzip()
+            }
+        };
+        let order = order(&course, &counts);
+        let mut programs = Vec::new();
+        let generation = course.generation.map(|generation| {
+            let question = request.generating(&generation);
+            let question = question.map_err(EngineError::Invalid)?;
+            let workload = lowered(&question, cancel)?.workload.clone();
+            compile(
+                &mut Programs::simulated(workload, card.capability),
+                &without_gradients(variant),
+                cancel,
+            )
+        });
+        let generation = generation.transpose()?;
+        let mut allocations = generation
+            .as_ref()
+            .map_or(0, |program| program.tensors.len());
+        for question in questions {
+            let of_length = compiled(&question, &course, variant, batch, card, cancel)?;
+            allocations += of_length.training.tensors.len();
+            let validation = of_length.validation.as_ref();
+            allocations += validation.map_or(0, |program| program.tensors.len());
+            if allocations > MOST_ALLOCATIONS {
+                let problem = format!(
+                    "the steps of {} lengths take more memory than is given them; name fewer lengths",
+                    counts.len()
+                );
+                let at = lengths.map_or_else(|| "/model".to_owned(), Lengths::pointer);
+                return Err(EngineError::Invalid(Invalid::at(at, problem)));
+            }
+            programs.push(of_length);
+        }
+        Ok(Steps {
+            course,
+            programs,
+            generation,
+            order,
+            lengths: lengths.map_or_else(Vec::new, |lengths| {
+                lengths.each.iter().map(|one| one.length).collect()
+            }),
+            memory,
+            launcher: SimulatedLauncher::of(Some(card)),
+            settings,
+            limit,
+            cancel: Arc::clone(cancel),
+        })
+    }
+
+    /// What the allocator may reserve.
+    pub(super) fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    /// What each step is.
+    pub(super) fn into_order(self) -> Vec<Turn> {
+        self.order
+    }
+
+    /// What a step runs.
+    fn program(&self, Turn(length, kind): Turn) -> &Program {
+        let programs = &self.programs[length];
+        let program = match kind {
+            TurnKind::Step | TurnKind::Last => None,
+            TurnKind::Validation => programs.validation.as_ref(),
+            TurnKind::Generation => self.generation.as_ref(),
+        };
+        program.unwrap_or(&programs.training)
+    }
+
+    /// The step because of which a batch does not last: the one that runs out of memory, or that has to retry, or after which no more
+    /// is reserved.
+    pub(super) fn failing(&self, report: &SoakReport, batch: u64) -> Option<FailingStep> {
+        let step = match report.verdict {
+            Verdict::OutOfMemory | Verdict::Failed => report.steps + 1,
+            Verdict::FitsWithRetries => report.first_retry?,
+            Verdict::Fits => report.growth.last()?.step,
+        };
+        let turn = self.turn(step)?;
+        let of_prompts = turn.1 == TurnKind::Generation;
+        Some(FailingStep {
+            step,
+            kind: turn.1,
+            batch: batch_of(&self.course, turn.1, batch),
+            length: self.lengths.get(turn.0).copied().filter(|_| !of_prompts),
+        })
+    }
+
+    /// What a step is, counted from 1.
+    fn turn(&self, step: u64) -> Option<Turn> {
+        let place = usize::try_from(step.checked_sub(1)?).ok()?;
+        self.order.get(place).copied()
+    }
+
+    /// That step in a process of its own.
+    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
+        let turn = self.turn(failing.step).unwrap_or(self.order[0]);
+        let probe = Probe {
+            program: self.program(turn),
+            batch: failing.batch,
+            steps: 1,
+            detail: Detail::Full,
+        };
+        self.on_card(|resources| probe.run_unless(&self.cancel, resources))
+    }
+
+    /// Runs all steps with this batch.
+    pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
+        let mut shapes = Vec::new();
+        let mut places = HashMap::new();
+        let steps = self.order.iter().map(|Turn(length, kind)| {
+            let batch = batch_of(&self.course, *kind, batch);
+            let trains = matches!(kind, TurnKind::Step | TurnKind::Last);
+            let of = if trains { TurnKind::Step } else { *kind };
+            *places.entry((*length, of, batch)).or_insert_with(|| {
+                let program = self.program(Turn(*length, *kind));
+                shapes.push(Shape { program, batch });
+                shapes.len() - 1
+            })
+        });
+        let steps: Vec<usize> = steps.collect();
+        let soak = Soak {
+            shapes: &shapes,
+            steps: &steps,
+        };
+        self.on_card(|resources| soak.run_unless(&self.cancel, resources))
+    }
+
+    /// Lets something run in a process of its own on the card.
+    fn on_card<T>(
+        &self,
+        run: impl FnOnce(&mut Resources<'_, SimulatedMemory>) -> Result<T, Cancelled>,
+    ) -> Result<T, EngineError> {
+        let mut resources = Resources {
+            allocator: &mut self.memory.allocator(&self.settings, self.limit),
+            launcher: &mut self.launcher.clone(),
+            evidence: Evidence::Simulated,
+        };
+        run(&mut resources).map_err(|Cancelled| EngineError::Cancelled)
+    }
+}
+
+/// Samples of a step.
+fn batch_of(course: &Course, kind: TurnKind, batch: u64) -> u64 {
+    match kind {
+        TurnKind::Step => batch,
+        TurnKind::Last => course.last_batch.map_or(batch, |last| last.min(batch)),
+        TurnKind::Validation => course
+            .validation
+            .map_or(batch, |validation| validation.batch),
+        TurnKind::Generation => course
+            .generation
+            .map_or(batch, |generation| generation.batch),
+    }
+}
+
+/// The steps over lengths that so many samples have.
+fn order(course: &Course, counts: &[u64]) -> Vec<Turn> {
+    let mut draws = Draws::new(course.seed, counts);
+    let mut order = Vec::new();
+    let epoch = course.epoch();
+    for step in 1..=course.steps {
+        let ends = step % epoch == 0 || step == course.steps;
+        let kind = if ends { TurnKind::Last } else { TurnKind::Step };
+        order.push(Turn(draws.draw(), kind));
+        let validation = course.validation.filter(|_| ends);
+        for _ in 0..validation.map_or(0, |validation| validation.steps) {
+            order.push(Turn(draws.draw(), TurnKind::Validation));
+        }
+        let generation = course.generation.filter(|_| ends);
+        for _ in 0..generation.map_or(0, |generation| generation.times) {
+            // Its prompts have a length of their own.
+            order.push(Turn(0, TurnKind::Generation));
+        }
+    }
+    order
+}
+
+/// Places that look random and are the same everywhere: the generator of Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014, with its constants.
+struct Draws {
+    state: u64,
+    /// For each place the samples at it and before it.
+    until: Vec<u128>,
+}
+
+impl Draws {
+    fn new(seed: u64, counts: &[u64]) -> Draws {
+        let sum = |sum: &mut u128, count: &u64| {
+            *sum += u128::from(*count);
+            Some(*sum)
+        };
+        Draws {
+            state: seed,
+            until: counts.iter().scan(0, sum).collect(),
+        }
+    }
+
+    /// A place, each as likely as samples are at it.
+    fn draw(&mut self) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mixed = mixed ^ (mixed >> 31);
+        let all = self.until.last().copied().unwrap_or(1);
+        // At most 512 lengths of 2^40 samples each: the product is below 2^113.
+        let sample = (u128::from(mixed) * all) >> 64;
+        self.until.partition_point(|until| *until <= sample)
+    }
+}
+
+/// The programs that train and validate with one length.
+fn compiled(
+    request: &Request,
+    course: &Course,
+    variant: &Variant,
+    batch: u64,
+    card: &Card,
+    cancel: &Arc<AtomicBool>,
+) -> Result<OfLength, EngineError> {
+    let lowered = lowered(request, cancel)?;
+    let batches = [
+        Some(batch),
+        course.validation.map(|validation| validation.batch),
+    ];
+    for batch in batches.into_iter().flatten() {
+        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
+    }
+    if matches!(lowered.workload, Workload::Recorded(_)) {
+        let problem = "recordings are of the steps that were recorded; describe the model";
+        return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+    }
+    let mut compiler = Programs::simulated(lowered.workload.clone(), card.capability);
+    let training = compile(&mut compiler, variant, cancel)?;
+    let validation = course
+        .validation
+        .map(|_| compile(&mut compiler, &without_gradients(variant), cancel));
+    Ok(OfLength {
+        training,
+        validation: validation.transpose()?,
+    })
+}
+
+/// The same model without gradients.
+fn without_gradients(variant: &Variant) -> Variant {
+    Variant {
+        mode: Mode::Inference,
+        checkpointing: Checkpointing::None,
+        accumulation: 1,
+        clip_grad_norm: None,
+        ..variant.clone()
+    }
+}
+
+fn compile(
+    compiler: &mut Programs,
+    variant: &Variant,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Program, EngineError> {
+    let program = compiler
+        .of_unless(cancel, variant)
+        .map_err(|error| not_compiled(&error))?;
+    if program.last_step_is_closed() {
+        return Ok(program.clone());
+    }
+    let problem = "its steps keep tensors from one to the next; no such training can be soaked yet";
+    Err(EngineError::Invalid(Invalid::at("/training", problem)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_drawn_as_often_as_samples_have_them() {
+        let mut draws = Draws::new(7, &[1, 0, 899, 100]);
+        let mut counts = [0; 4];
+        for _ in 0..100_000 {
+            counts[draws.draw()] += 1;
+        }
+
+        assert_eq!(counts[1], 0);
+        for (place, expected) in [(0, 100), (2, 89_900), (3, 10_000)] {
+            let off = f64::from(counts[place] - expected).abs() / f64::from(expected);
+            assert!(off < 0.3, "{counts:?}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Changes that can be written down without trying anything.
+
+use serde_json::{Value, json};
+
+use crate::model::{Optimizer, OptimizerImpl, Parallel, Precision, Workload};
+use crate::shape::DType;
+use crate::{EngineError, SuggestionKind};
+
+use super::Aim;
+use crate::fitting::engine::lowered;
+use crate::fitting::probing::observer::Observer;
+
+/// A change that may help.
+pub(super) struct Candidate {
+    pub(super) kind: SuggestionKind,
+    pub(super) change: String,
+    pub(super) patch: Value,
+    /// What it costs besides time.
+    pub(super) cost: String,
+    /// What it costs next to others, the least first: nothing, then arithmetic, then accuracy, then data, then cards.
+    pub(super) price: u32,
+}
+
+/// What weights in half precision cost next to the others.
+pub(super) const HALF_WEIGHTS: u32 = 20;
+
+/// What a loss in chunks costs next to the others: a part of what checkpointing computes again.
+pub(super) const CHUNKING: u32 = 25;
+
+/// What checkpointing costs next to the others.
+pub(super) const RECOMPUTING: u32 = 30;
+
+/// What moments that bitsandbytes pages cost next to the others.
+pub(super) const PAGING: u32 = 43;
+
+/// What an adapter costs next to the others: another training.
+pub(super) const ADAPTING: u32 = 55;
+
+/// What shards on twice as many GPUs cost next to the others; two more for each doubling.
+pub(super) const SHARDING: u32 = 61;
+
+/// What shards in the host's memory cost next to the others.
+pub(super) const OFFLOADING: u32 = 70;
+
+/// The rank of an adapter that is suggested: what PEFT's own examples take.
+const ADAPTER_RANK: u64 = 16;
+
+/// Chunks of a loss that are suggested: torchtune's default, and four times as many.
+const CHUNKS: [u64; 2] = [8, 32];
+
+/// How many times as many GPUs are suggested.
+const GPUS: [u64; 3] = [2, 4, 8];
+
+/// Every change but those of checkpointing.
+pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+    let mut all = allocator(aim);
+    all.extend(optimizers(aim));
+    all.extend(precisions(aim));
+    all.extend(losses(aim));
+    all.extend(adapter(aim));
+    all.extend(tokens(aim, observer)?);
+    all.extend(several(aim));
+    Ok(all)
+}
+
+/// Settings of the allocator, one at a time beside those that are there.
+fn allocator(aim: &Aim<'_>) -> Vec<Candidate> {
+    const SETTINGS: [(&str, &str); 4] = [
+        ("expandable_segments", "True"),
+        ("max_split_size_mb", "128"),
+        ("garbage_collection_threshold", "0.8"),
+        ("roundup_power2_divisions", "4"),
+    ];
+    let now = aim.request.allocator.as_str();
+    let candidate = |text: String, change: String| Candidate {
+        kind: SuggestionKind::Allocator,
+        change,
+        patch: json!({ "allocator": text }),
+        cost: "nothing".to_owned(),
+        price: 0,
+    };
+    let mut all = Vec::new();
+    for (key, value) in SETTINGS.iter().filter(|(key, _)| !now.contains(key)) {
+        let one = format!("{key}:{value}");
+        let text = if now.is_empty() {
+            one.clone()
+        } else {
+            format!("{now},{one}")
+        };
+        all.push(candidate(text, format!("allocator {one}")));
+    }
+    if !now.is_empty() {
+        let change = "allocator without settings".to_owned();
+        all.push(candidate(String::new(), change));
+    }
+    all
+}
+
+/// Adam without its temporaries, and what keeps less than Adam does.
+fn optimizers(aim: &Aim<'_>) -> Vec<Candidate> {
+    let variant = aim.variant;
+    let candidate =
+        |optimizer: Optimizer, implementation, change: &str, cost: &str, price| Candidate {
+            kind: SuggestionKind::Optimizer,
+            change: change.to_owned(),
+            patch: match implementation {
+                Some(implementation) => {
+                    json!({ "training": { "optimizer_impl": OptimizerImpl::name(implementation) } })
+                }
+                None => {
+                    json!({ "training": { "optimizer": optimizer.name(), "optimizer_impl": null } })
+                }
+            },
+            cost: cost.to_owned(),
+            price,
+        };
+    let mut all = Vec::new();
+    let own = variant.optimizer;
+    let can_be_fused = own.implementations().contains(&OptimizerImpl::Fused);
+    if can_be_fused && variant.optimizer_impl != OptimizerImpl::Fused {
+        let change = format!("{} with fused=True", own.name());
+        let fused = Some(OptimizerImpl::Fused);
+        all.push(candidate(own, fused, &change, "nothing", 1));
+    }
+    if matches!(own, Optimizer::Adam | Optimizer::Adamw) {
+        all.push(candidate(
+            Optimizer::Adamw8bit,
+            None,
+            "optimizer adamw_8bit",
+            "moments in eight bits",
+            40,
+        ));
+        all.push(candidate(
+            Optimizer::Adamw8bitTorchao,
+            None,
+            "optimizer adamw_8bit_torchao",
+            "moments in eight bits",
+            41,
+        ));
+        all.push(candidate(
+            Optimizer::Adafactor,
+            None,
+            "optimizer adafactor",
+            "moments from sums over rows and columns",
+            42,
+        ));
+    }
+    if [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adamw8bit].contains(&own) {
+        let mut paged = candidate(
+            Optimizer::PagedAdamw8bit,
+            None,
+            "optimizer paged_adamw_8bit",
+            "moments in eight bits, paged to the host",
+            PAGING,
+        );
+        paged.kind = SuggestionKind::Offload;
+        all.push(paged);
+    }
+    all
+}
+
+/// Half precision, where float32 is not needed.
+fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
+    let others: &[(Precision, &str, u32)] = match aim.variant.precision {
+        Precision::Fp32 => &[
+            (Precision::AmpBf16, "arithmetic in bf16", 10),
+            (
+                Precision::AmpFp16,
+                "arithmetic in fp16, with loss scaling",
+                11,
+            ),
+            (Precision::Bf16, "weights in bf16", HALF_WEIGHTS),
+        ],
+        Precision::AmpFp16 | Precision::AmpBf16 => {
+            &[(Precision::Bf16, "weights in bf16", HALF_WEIGHTS)]
+        }
+        Precision::Bf16 | Precision::Fp16 => &[],
+    };
+    let candidate = |(precision, cost, price): &(Precision, &str, u32)| Candidate {
+        kind: SuggestionKind::Precision,
+        change: format!("precision {}", precision.name()),
+        patch: json!({ "training": { "precision": precision.name() } }),
+        cost: (*cost).to_owned(),
+        price: *price,
+    };
+    others.iter().map(candidate).collect()
+}
+
+/// The logits of a part of the tokens at a time, of models whose loss batchfit builds itself: others are refused when they are read.
+fn losses(aim: &Aim<'_>) -> Vec<Candidate> {
+    if !is_built(aim) {
+        return Vec::new();
+    }
+    let candidate = |(place, chunks): (u32, u64)| Candidate {
+        kind: SuggestionKind::Loss,
+        change: format!("loss in {chunks} chunks of the tokens"),
+        patch: json!({ "model": { "loss_chunks": chunks } }),
+        cost: "the head's products twice; a few lines of code".to_owned(),
+        price: CHUNKING + place,
+    };
+    (0..).zip(CHUNKS).map(candidate).collect()
+}
+
+/// Whether the model is built from a name or a config, with what else a request says of it.
+fn is_built(aim: &Aim<'_>) -> bool {
+    ["preset", "hf"].contains(&aim.request.model_kind())
+}
+
+/// PEFT's adapters on all linear layers, of a model of transformers that has none.
+fn adapter(aim: &Aim<'_>) -> Option<Candidate> {
+    (aim.request.is_adapted() == Some(false)).then(|| Candidate {
+        kind: SuggestionKind::Adapter,
+        change: format!("LoRA of rank {ADAPTER_RANK} on all linear layers"),
+        patch: json!({ "model": { "lora": { "r": ADAPTER_RANK, "target_modules": "all-linear" } } }),
+        cost: "adapters are trained, not the weights".to_owned(),
+        price: ADAPTING,
+    })
+}
+
+/// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
+fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+    // Several lengths are what samples have.
+    if !is_built(aim) || aim.request.lengths.is_some() {
+        return Ok(Vec::new());
+    }
+    let lowered = lowered(aim.request, observer.cancel())?;
+    let Workload::Graph(graph) = &lowered.workload else {
+        return Ok(Vec::new());
+    };
+    let length = graph.inputs.iter().find_map(|input| {
+        let value = graph.value(input.value);
+        match (value.dtype, &value.shape[..]) {
+            (DType::Int64, [_, length]) => length.as_fixed(),
+            _ => None,
+        }
+    });
+    let shorter = length.map(|length| [length / 2, length / 4]);
+    let shorter = shorter.into_iter().flatten().filter(|length| *length > 0);
+    let candidate = |length: u64| Candidate {
+        kind: SuggestionKind::Tokens,
+        change: format!("samples of {length} tokens"),
+        patch: json!({ "model": { "seq_len": length } }),
+        cost: "shorter samples".to_owned(),
+        price: 50,
+    };
+    Ok(shorter.map(candidate).collect())
+}
+
+/// Shards on as many GPUs or more, with the optimizer's state or all in them; and shards in the host's memory.
+fn several(aim: &Aim<'_>) -> Vec<Candidate> {
+    // A soak is of one process.
+    if aim.request.soak.is_some() {
+        return Vec::new();
+    }
+    let parallel = &aim.variant.parallel;
+    let (ranks, is_alone) = (parallel.world_size(), parallel.is_none());
+    let is_sharded = matches!(parallel, Parallel::Fsdp2(_));
+    let is_offloaded = matches!(parallel, Parallel::Fsdp2(sharded) if sharded.cpu_offload);
+    let mut all = Vec::new();
+    let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
+        all.push(Candidate {
+            kind,
+            change,
+            patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
+            cost: cost.to_owned(),
+            price,
+        });
+    };
+    if !is_alone && !is_sharded {
+        let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
+        let change = format!("FSDP2 on the {ranks} GPUs");
+        add(SuggestionKind::Gpus, change, sharded, "messages", 59);
+    }
+    for (place, times) in (0..).zip(GPUS) {
+        let gpus = ranks.saturating_mul(times);
+        let cost = format!("{gpus} GPUs, and messages");
+        if is_alone {
+            let zero = json!({ "strategy": "zero1", "world_size": gpus });
+            let change = format!("ZeRO-1 on {gpus} GPUs");
+            add(
+                SuggestionKind::Gpus,
+                change,
+                zero,
+                &cost,
+                SHARDING - 1 + 2 * place,
+            );
+        }
+        let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
+        let change = format!("FSDP2 on {gpus} GPUs");
+        add(
+            SuggestionKind::Gpus,
+            change,
+            sharded,
+            &cost,
+            SHARDING + 2 * place,
+        );
+    }
+    let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
+    for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
+        let shards = json!({ "strategy": "fsdp2", "world_size": gpus, "cpu_offload": true });
+        let (gpus, others) = match gpus {
+            1 => ("one GPU".to_owned(), String::new()),
+            gpus => (
+                format!("{gpus} GPUs"),
+                format!("{gpus} GPUs, messages, and "),
+            ),
+        };
+        let change = format!("FSDP2 on {gpus} with cpu_offload");
+        let cost = format!("{others}a step on the host");
+        add(SuggestionKind::Offload, change, shards, &cost, OFFLOADING);
+    }
+    all
+}

@@ -1,0 +1,221 @@
+//! What else could be done: changes of a request, each answered as if it had been asked.
+//!
+//! A change is a JSON merge patch. The patched request goes through the engine like any other, so that a suggestion's numbers are
+//! those of a fit of that request.
+
+mod candidates;
+mod checkpoints;
+mod combined;
+
+use serde_json::{Value, json};
+
+use crate::device::sim::Card;
+use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
+use crate::units::Bytes;
+use crate::{Engine, EngineError, FitResult, Progress, Suggestion};
+
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
+use super::probing::observer::Observer;
+use candidates::Candidate;
+
+/// What is wanted, and what there is.
+struct Aim<'a> {
+    request: &'a Request,
+    card: &'static Card,
+    /// The variant that is changed: the best one.
+    variant: &'a Variant,
+    /// The micro-batch of each GPU that is wanted.
+    micro_batch: u64,
+    /// Samples that all GPUs take at once now.
+    at_once: u64,
+}
+
+impl Aim<'_> {
+    /// Samples that all GPUs are wanted to take at once.
+    fn wanted(&self) -> u64 {
+        let ranks = self.variant.parallel.world_size();
+        self.micro_batch.saturating_mul(ranks)
+    }
+}
+
+/// Adds suggestions to an answer, or says why there are none.
+pub(super) fn add(
+    engine: &FitEngine,
+    request: &Request,
+    result: &mut FitResult,
+    observer: &Observer<'_>,
+) -> Result<(), EngineError> {
+    match aim(request, result, observer)? {
+        Ok(aim) => {
+            let (wanted, found) = (aim.wanted(), suggestions(engine, &aim, observer)?);
+            result.suggested_for = Some(wanted);
+            result.suggestions = found;
+        }
+        Err(why) => {
+            let why = format!("no changes are suggested, because {why}");
+            result.recommendation.notes.push(why.clone());
+            result.variants[0].recommendation.notes.push(why);
+        }
+    }
+    Ok(())
+}
+
+/// What changes of a request have to reach, or why none are looked for.
+fn aim<'a>(
+    request: &'a Request,
+    result: &'a FitResult,
+    observer: &Observer<'_>,
+) -> Result<Result<Aim<'a>, &'static str>, EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(Err("they are simulated; ask about a simulated card"));
+    };
+    if !request.cards.is_empty() {
+        return Ok(Err("the ranks have different cards"));
+    }
+    let workload = &lowered(request, observer.cancel())?.workload;
+    let is_recorded = matches!(workload, Workload::Recorded(_));
+    if is_recorded || is_to_be_recorded(request, observer.cancel())? {
+        return Ok(Err("recordings decide how is trained"));
+    }
+    let variant = &result.variants[0].training;
+    if variant.mode == Mode::Inference {
+        return Ok(Err("inference has little that could be changed"));
+    }
+    let ranks = variant.parallel.world_size();
+    let found = result.recommendation.micro_batch;
+    let of_target = request.target_batch.map(|target| target.div_ceil(ranks));
+    if of_target.is_some_and(|target| target <= found) {
+        return Ok(Err(
+            "the target is reached in one micro-step; ask without it, or for a larger one",
+        ));
+    }
+    let micro_batch = match (request.suggest, of_target) {
+        (Some(Suggest::MicroBatch(wanted)), _) => wanted,
+        (_, Some(wanted)) if wanted > found => wanted,
+        _ => found.saturating_mul(2).max(1),
+    };
+    Ok(Ok(Aim {
+        request,
+        card,
+        variant,
+        micro_batch,
+        at_once: found.saturating_mul(ranks),
+    }))
+}
+
+/// All changes that the request allows, whether they gain anything or not; the cheapest that reach what is wanted come first.
+fn suggestions(
+    engine: &FitEngine,
+    aim: &Aim<'_>,
+    observer: &Observer<'_>,
+) -> Result<Vec<Suggestion>, EngineError> {
+    let mut found: Vec<(u32, Suggestion)> = Vec::new();
+    let mut candidates = candidates::all(aim, observer)?;
+    candidates.extend(checkpoints::candidates(aim, observer)?);
+    for candidate in &candidates {
+        observer.tell(&format!("answering with {}", candidate.change));
+        if let Some(suggestion) = answered(engine, aim, candidate, observer)? {
+            found.push((candidate.price, suggestion));
+        }
+    }
+    let ranks = aim.variant.parallel.world_size();
+    let fits = |(_, one): &(u32, Suggestion)| one.micro_batch > 0 && one.world_size == ranks;
+    if aim.at_once == 0 && !found.iter().any(fits) {
+        found.extend(combined::suggestions(engine, aim, &candidates, observer)?);
+    }
+    found.sort_by_key(|(price, suggestion)| {
+        let Suggestion {
+            reaches, gained, ..
+        } = suggestion;
+        let price = if *reaches { *price } else { 0 };
+        (!reaches, price, std::cmp::Reverse(*gained))
+    });
+    Ok(found
+        .into_iter()
+        .map(|(_, suggestion)| suggestion)
+        .collect())
+}
+
+/// A change with its answer; `None` where the changed request is none.
+fn answered(
+    engine: &FitEngine,
+    aim: &Aim<'_>,
+    candidate: &Candidate,
+    observer: &Observer<'_>,
+) -> Result<Option<Suggestion>, EngineError> {
+    let cancel = observer.cancel();
+    let mut patch = pinned(aim);
+    merge(&mut patch, &candidate.patch);
+    let known = engine.simulated();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let Ok(changed) = aim.request.changed(&patch, &known) else {
+        return Ok(None);
+    };
+    // What the graph has not, such as blocks.
+    let result = match engine.fit(&changed, &|_: Progress| {}, cancel) {
+        Ok(result) => result,
+        Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
+        Err(_) => return Ok(None),
+    };
+    let best = &result.recommendation;
+    let variant = &result.variants[0].training;
+    let world_size = variant.parallel.world_size();
+    let at_once = best.micro_batch.saturating_mul(world_size);
+    Ok(Some(Suggestion {
+        kind: candidate.kind,
+        change: candidate.change.clone(),
+        patch,
+        reaches: at_once >= aim.wanted(),
+        gained: difference(at_once, aim.at_once),
+        micro_batch: best.micro_batch,
+        accumulation_steps: best.accumulation_steps,
+        global_batch: best.global_batch,
+        max_batch_without_retries: best.max_batch_without_retries,
+        peak_reserved_bytes: best.peak_reserved_bytes,
+        world_size,
+        cost: candidate.cost.clone(),
+        samples_per_second: best.samples_per_second,
+        speed_from: best.speed_from,
+    }))
+}
+
+/// The best of several variants in the words of a request; nothing where the request asks for one.
+fn pinned(aim: &Aim<'_>) -> Value {
+    if aim.request.variants.len() == 1 {
+        return json!({});
+    }
+    let variant = aim.variant;
+    let mut training = json!({
+        "precision": variant.precision.name(),
+        "optimizer": variant.optimizer.name(),
+        "optimizer_impl": variant.optimizer_impl.name(),
+        "checkpointing": variant.checkpointing,
+    });
+    if aim.request.names_strategy {
+        training["parallel"] = json!({ "strategy": variant.parallel.name().unwrap_or("none") });
+        if let Parallel::Fsdp2(sharded) = &variant.parallel {
+            training["parallel"]["reshard_after_forward"] = sharded.reshard_after_forward.into();
+        }
+    }
+    json!({ "training": training })
+}
+
+/// Puts members of objects into others, deep.
+fn merge(to: &mut Value, from: &Value) {
+    match (to, from) {
+        (Value::Object(to), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(to.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (to, from) => to.clone_from(from),
+    }
+}
+
+fn difference(now: u64, before: u64) -> i64 {
+    let apart = i64::try_from(now.abs_diff(before)).unwrap_or(i64::MAX);
+    if now < before { -apart } else { apart }
+}
+
+/// Far above any card, far below where sums of bytes overflow.
+const PLENTY: Bytes = Bytes::gib(1 << 20);

@@ -1,0 +1,348 @@
+//! Fits on a scripted device: memory that grows as the test says.
+
+mod ranking;
+mod script;
+mod speed;
+mod targets;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::EngineError;
+use crate::fitting::answer::{Devices, Method, Question, answer};
+use crate::fitting::plan::Wish;
+use crate::fitting::probing::observer::Observer;
+use crate::fitting::uncertainty::Uncertainty;
+use crate::model::{Objective, Variant};
+use crate::probe::Evidence;
+use crate::units::Bytes;
+
+use script::*;
+
+#[test]
+fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
+    let found = fit(&question(), &mut Script::new(Evidence::Simulated), None).recommendation;
+
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
+    // One and a half per cent of 1200 MiB are 18 MiB, two samples.
+    assert_eq!(found.micro_batch, 98);
+    assert_eq!(found.evidence, Evidence::Simulated);
+    assert_eq!(found.headroom_bytes, 20 * MIB);
+    assert!(
+        found
+            .limited_by
+            .starts_with("activations (100% of the peak); batch 101 runs")
+    );
+}
+
+#[test]
+fn two_real_probes_confirm_a_right_simulation() {
+    let mut real = Script::new(Evidence::Probed);
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    assert_eq!(real.asked, [(1, 100), (1, 101)]);
+    let best = found.recommendation;
+    assert_eq!(
+        (best.micro_batch, best.max_batch_without_retries),
+        (100, 100)
+    );
+    assert_eq!(best.evidence, Evidence::Probed);
+    assert_eq!(best.step_ms, Some(100.0));
+    assert_eq!(best.samples_per_second, Some(1000.0));
+    assert_eq!(found.probes.len(), 2);
+    assert_eq!(
+        found.probes[0].report.simulated_peak_reserved_bytes,
+        Some(1200 * MIB)
+    );
+}
+
+#[test]
+fn a_third_real_probe_confirms_what_leaves_headroom() {
+    let mut real = Script::new(Evidence::Probed);
+    real.uncertainties = vec![Uncertainty::Driver];
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    // Half a per cent of 1200 MiB is 6 MiB, one sample.
+    assert_eq!(real.asked, [(1, 100), (1, 101), (1, 99)]);
+    let best = found.recommendation;
+    assert_eq!(
+        (best.micro_batch, best.max_batch_without_retries),
+        (99, 100)
+    );
+    assert_eq!(best.headroom_bytes, 10 * MIB);
+    assert!(
+        best.notes
+            .iter()
+            .any(|note| note.contains("0.5% for where the GPU driver places memory"))
+    );
+}
+
+#[test]
+fn what_passes_through_assumed_operators_is_left_free() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.uncertainties = Vec::new();
+    simulated.assumed_per_sample = Bytes::mib(5);
+
+    let best = fit(&question(), &mut simulated, None).recommendation;
+
+    // Of 100 samples 500 MiB are assumed, of 66 of them 330: with 860 MiB reserved they leave 10 of 1200, and
+    // one sample more passes the limit by 5.
+    assert_eq!(best.max_batch_without_retries, 100);
+    assert_eq!(best.micro_batch, 66);
+    assert_eq!(best.headroom_bytes, 340 * MIB);
+    let note = best.notes.iter().find(|note| note.contains("left free"));
+    let note = note.expect("it says what the headroom is for");
+    assert!(
+        note.contains("330.0 MiB for the operators that batchfit does not know"),
+        "{note}"
+    );
+}
+
+#[test]
+fn assumed_operators_that_take_more_than_the_limit_leave_a_batch() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.uncertainties = Vec::new();
+    simulated.assumed_per_sample = Bytes::mib(24);
+
+    let best = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(best.micro_batch, 29);
+    assert!(
+        best.headroom_bytes >= 29 * 24 * MIB,
+        "{}",
+        best.headroom_bytes
+    );
+}
+
+#[test]
+fn where_the_gpu_disagrees_it_is_right() {
+    let mut real = Script::new(Evidence::Probed);
+    real.fixed = 180;
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    let best = found.recommendation;
+    assert_eq!((best.max_batch, best.max_batch_without_retries), (102, 92));
+    assert_eq!(best.micro_batch, 92);
+    assert!(real.asked.len() <= 20, "{:?}", real.asked);
+}
+
+#[test]
+fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
+    let mut real = Script::new(Evidence::Probed);
+    real.breaks_at = Some(100);
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    let best = found.recommendation;
+    assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
+    assert!(
+        best.notes
+            .last()
+            .unwrap()
+            .contains("probes on the GPU failed: batch 100")
+    );
+}
+
+#[test]
+fn no_batch_above_the_graphs_largest_is_an_answer() {
+    for (target_batch, micro_batch) in [(None, 63), (Some(128), 32)] {
+        let question = Question {
+            ceiling: 63,
+            wish: Wish {
+                target_batch,
+                world_size: 1,
+                objective: Objective::default(),
+            },
+            ..question()
+        };
+
+        let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
+
+        assert_eq!(found.micro_batch, micro_batch);
+        assert_eq!((found.max_batch, found.max_batch_without_retries), (63, 63));
+        assert_eq!(
+            found.limited_by,
+            "the graph, which was exported for batches up to 63"
+        );
+    }
+}
+
+#[test]
+fn real_probes_alone_find_the_same() {
+    let question = Question {
+        method: Method::ProbesAlone,
+        ..question()
+    };
+    let mut simulated = Script::new(Evidence::Simulated);
+    let mut real = Script::new(Evidence::Probed);
+
+    let found = fit(&question, &mut simulated, Some(&mut real)).recommendation;
+
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
+    assert!(simulated.asked.is_empty());
+}
+
+#[test]
+fn a_hole_is_never_recommended() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.holes = vec![98, 97];
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(found.micro_batch, 96);
+}
+
+#[test]
+fn whatever_leaves_headroom_is_found_below_any_number_of_holes() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.holes = (8..=99).collect();
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(found.micro_batch, 7);
+    assert_eq!(found.missing_bytes, None);
+}
+
+#[test]
+fn a_batch_above_one_is_found_where_one_does_not_fit() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.holes = vec![1];
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(found.micro_batch, 98);
+}
+
+#[test]
+fn a_batch_of_one_without_headroom_is_not_recommended() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.fixed = 1080;
+    let mut question = question();
+
+    let found = fit(&question, &mut simulated, None).recommendation;
+
+    // 1190 MiB of 1200 are reserved, and one and a half per cent is to be left free.
+    assert_eq!((found.micro_batch, found.max_batch_without_retries), (0, 2));
+    assert!(
+        found
+            .notes
+            .iter()
+            .any(|note| note.starts_with("a batch of one runs without retries")),
+        "{:?}",
+        found.notes
+    );
+    question.room = within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
+    let found = fit(&question, &mut simulated, None).recommendation;
+    assert_eq!(found.micro_batch, 1);
+}
+
+#[test]
+fn a_gpu_that_is_lost_is_answered_for_by_simulation_and_not_asked_again() {
+    let mut question = question();
+    question.variants.push(Variant {
+        accumulation: 1,
+        ..Variant::default()
+    });
+    let mut real = Script::new(Evidence::Probed);
+    real.lost_after = 1;
+
+    let found = fit(
+        &question,
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    assert_eq!(real.asked, [(1, 100), (1, 101)]);
+    for variant in &found.variants {
+        assert_eq!(variant.recommendation.evidence, Evidence::Simulated);
+        assert_eq!(
+            variant.recommendation.notes.last().unwrap(),
+            "simulated, because the GPU's worker was lost and so was the one in its place: the worker ended \
+             (signal: 9 (SIGKILL))"
+        );
+    }
+}
+
+#[test]
+fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
+    let question = Question {
+        method: Method::ProbesAlone,
+        ..question()
+    };
+    let cancel = Arc::new(AtomicBool::new(false));
+    let observer = Observer::new(&|_| {}, &cancel);
+    let (mut simulated, mut real) = (
+        Script::new(Evidence::Simulated),
+        Script::new(Evidence::Probed),
+    );
+    real.lost_after = 1;
+    let devices = Devices {
+        simulated: &mut simulated,
+        real: Some(&mut real),
+    };
+
+    let ended = answer(&question, devices, environment(), &observer);
+
+    assert!(matches!(ended, Err(EngineError::DeviceFailed { .. })));
+}
+
+#[test]
+fn nothing_fits_says_how_much_is_missing() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.fixed = 1400;
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!((found.micro_batch, found.max_batch), (0, 0));
+    // 1410 MiB, the 100 that would be had with retries only, and one and a half per cent of the limit.
+    let missing = Bytes(found.missing_bytes.unwrap());
+    assert!(
+        missing >= Bytes::mib(332) && missing < Bytes::mib(336),
+        "{missing}"
+    );
+    assert!(found.limited_by.ends_with("batch 1: conv1 wants 10 MiB"));
+}
+
+#[test]
+fn a_cancelled_fit_ends_before_the_next_probe() {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let stop = |progress: crate::Progress| {
+        cancel.store(progress.probes_done >= 2, Ordering::Relaxed);
+    };
+    let observer = Observer::new(&stop, &cancel);
+    let mut simulated = Script::new(Evidence::Simulated);
+    let devices = Devices {
+        simulated: &mut simulated,
+        real: None,
+    };
+
+    let ended = answer(&question(), devices, environment(), &observer);
+
+    assert_eq!(ended, Err(EngineError::Cancelled));
+    assert_eq!(simulated.asked.len(), 3);
+}

@@ -1,0 +1,173 @@
+//! Several variants: which is recommended, and what is told of the others.
+
+use super::script::*;
+use crate::FitResult;
+use crate::fitting::answer::Question;
+use crate::model::{Checkpointing, Compare, Optimizer, Variant};
+use crate::probe::Evidence;
+
+fn adamw() -> Variant {
+    Variant::default()
+}
+
+fn checkpointed(variant: &Variant) -> Variant {
+    Variant {
+        checkpointing: Checkpointing::PerBlock,
+        ..variant.clone()
+    }
+}
+
+fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> Question {
+    let mut question = question();
+    question.variants = variants.to_vec();
+    question.wish.target_batch = target_batch;
+    question
+}
+
+/// Each variant by its optimizer, whether it is checkpointed, and its micro-batch.
+fn order(found: &FitResult) -> Vec<(Optimizer, bool, u64)> {
+    let variants = found.variants.iter();
+    variants
+        .map(|variant| {
+            let is_checkpointed = variant.training.checkpointing != Checkpointing::None;
+            let micro_batch = variant.recommendation.micro_batch;
+            (variant.training.optimizer, is_checkpointed, micro_batch)
+        })
+        .collect()
+}
+
+fn all() -> [Variant; 4] {
+    [adamw(), checkpointed(&adamw()), sgd(), checkpointed(&sgd())]
+}
+
+#[test]
+fn the_optimizer_listed_first_is_recommended_without_checkpoints() {
+    let question = of(&all(), None);
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+
+    assert_eq!(
+        order(&found),
+        [
+            (Optimizer::Adamw, false, 78),
+            (Optimizer::Adamw, true, 156),
+            (Optimizer::Sgd, false, 98),
+            (Optimizer::Sgd, true, 196),
+        ]
+    );
+    assert_eq!(found.recommendation, found.variants[0].recommendation);
+    assert_eq!(found.variants[0].cost, None);
+    assert_eq!(
+        found.variants[1].cost.as_deref(),
+        Some("recomputes 4 blocks")
+    );
+    assert!((found.variants[1].recomputes - 0.9).abs() < f64::EPSILON);
+    assert_eq!(
+        found.recommendation.notes.last().unwrap(),
+        "with checkpointing (per_block) it could be a micro-batch of 156 instead of 78, but 90% of the forward \
+         pass's operations would run twice"
+    );
+}
+
+#[test]
+fn across_optimizers_the_largest_without_checkpoints_is_recommended() {
+    let question = Question {
+        compare: Compare::AcrossOptimizers,
+        ..of(&all(), None)
+    };
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+
+    assert_eq!(
+        order(&found),
+        [
+            (Optimizer::Sgd, false, 98),
+            (Optimizer::Adamw, false, 78),
+            (Optimizer::Sgd, true, 196),
+            (Optimizer::Adamw, true, 156),
+        ]
+    );
+}
+
+#[test]
+fn accumulation_comes_before_checkpoints_where_both_make_the_target() {
+    let question = of(&all(), Some(1024));
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+
+    assert_eq!(order(&found)[0], (Optimizer::Adamw, false, 64));
+    assert_eq!(found.recommendation.shortfall, 0);
+    assert!(
+        found
+            .recommendation
+            .notes
+            .last()
+            .unwrap()
+            .contains("it could be 8 steps of 128 instead of 16 of 64"),
+        "{:?}",
+        found.recommendation.notes
+    );
+}
+
+#[test]
+fn checkpoints_are_recommended_where_nothing_fits_without() {
+    let question = of(&all(), None);
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.per_sample = 900;
+
+    let found = fit(&question, &mut simulated, None);
+
+    assert_eq!(
+        order(&found)[..2],
+        [(Optimizer::Adamw, true, 1), (Optimizer::Adamw, false, 0)]
+    );
+    assert!(
+        !found
+            .recommendation
+            .notes
+            .iter()
+            .any(|note| note.contains("with checkpointing"))
+    );
+}
+
+#[test]
+fn another_optimizer_is_named_and_not_recommended_where_the_first_does_not_fit() {
+    let question = of(&all(), None);
+    let mut simulated = Script::new(Evidence::Simulated);
+    // 1100 MiB beside the activations, and 100 to be had by retries alone; AdamW keeps 200 more.
+    simulated.fixed = 900;
+
+    let found = fit(&question, &mut simulated, None);
+
+    assert_eq!(order(&found)[0], (Optimizer::Adamw, false, 0));
+    assert_eq!(
+        found.recommendation.notes.last().unwrap(),
+        "with adamw nothing fits, with sgd a micro-batch of 18; `compare` set to \"across_optimizers\" would \
+         recommend another optimizer than the first"
+    );
+}
+
+#[test]
+fn probes_name_their_variant_by_its_rank_and_say_how_they_accumulated() {
+    let mut variants = all();
+    variants.swap(0, 1);
+    let question = of(&variants, Some(1024));
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+
+    for probe in &found.probes {
+        let variant = &found.variants[probe.variant as usize];
+        let halved = variant.training.checkpointing != Checkpointing::None;
+        let state = match variant.training.optimizer {
+            Optimizer::Sgd => 0,
+            _ => 200,
+        };
+        let needed = 100 + state + probe.report.batch * if halved { 5 } else { 10 };
+        assert_eq!(
+            probe.report.peak_allocated_bytes,
+            (needed * MIB).min(limit(&question).0)
+        );
+        assert_eq!(probe.accumulation, 4);
+    }
+    assert!(found.probes.iter().any(|probe| probe.variant == 3));
+}

@@ -1,0 +1,274 @@
+//! A device that does as the test says.
+
+use std::sync::Arc;
+
+use crate::compile::Recomputed;
+use crate::fitting::answer::{Devices, Method, Question, answer};
+use crate::fitting::kept::{Kept, Sayings};
+use crate::fitting::plan::Wish;
+use crate::fitting::probing::observer::Observer;
+use crate::fitting::probing::prober::{Probed, Prober, StepTime};
+use crate::fitting::room::Room;
+use crate::fitting::uncertainty::Uncertainty;
+use crate::model::{Checkpointing, Compare, Objective, Optimizer, Variant};
+use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
+use crate::program::Category;
+use crate::search::MAX_BATCH;
+use crate::units::Bytes;
+use crate::{EngineError, Environment, FitResult};
+
+pub(super) const MIB: u64 = 1 << 20;
+
+/// Needs `fixed + per_sample * batch` MiB, with checkpoints half of `per_sample`, and `accumulating` more with several micro-steps. It reserves
+/// `retrying` MiB beyond that, unless retries give them back.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) evidence: Evidence,
+    pub(super) fixed: u64,
+    pub(super) per_sample: u64,
+    pub(super) accumulating: u64,
+    pub(super) retrying: u64,
+    /// Batches that run out of memory though larger ones do not.
+    pub(super) holes: Vec<u64>,
+    /// A batch whose steps do not run.
+    pub(super) breaks_at: Option<u64>,
+    /// How many probes it answers before it is lost.
+    pub(super) lost_after: usize,
+    pub(super) uncertainties: Vec<Uncertainty>,
+    /// What passes through operators taken to be elementwise, for each sample.
+    pub(super) assumed_per_sample: Bytes,
+    /// Seconds of a micro-step: so many, and so many for each sample, twice that with checkpoints. `None` where nobody knows.
+    pub(super) seconds: Option<(f64, f64)>,
+    pub(super) asked: Vec<(u32, u64)>,
+}
+
+impl Script {
+    pub(super) fn new(evidence: Evidence) -> Script {
+        Script {
+            evidence,
+            fixed: 100,
+            per_sample: 10,
+            accumulating: 0,
+            retrying: 100,
+            holes: Vec::new(),
+            breaks_at: None,
+            lost_after: usize::MAX,
+            uncertainties: if evidence.is_real() {
+                Vec::new()
+            } else {
+                vec![Uncertainty::Driver, Uncertainty::Lifetimes]
+            },
+            assumed_per_sample: Bytes::ZERO,
+            seconds: evidence.is_real().then_some((0.0, 0.001)),
+            asked: Vec::new(),
+        }
+    }
+}
+
+impl Script {
+    /// Seconds of a micro-step.
+    fn takes(&self, variant: &Variant, batch: u64) -> Option<f64> {
+        let (fixed, per_sample) = self.seconds?;
+        let often = match variant.checkpointing {
+            Checkpointing::None => 1.0,
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => 2.0,
+        };
+        Some(fixed + often * per_sample * batch as f64)
+    }
+}
+
+impl Prober for Script {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        _detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        self.asked.push((variant.accumulation, batch));
+        if self.is_lost() {
+            return Err(EngineError::DeviceFailed {
+                device: "cuda:0".to_owned(),
+                cause: "the worker ended (signal: 9 (SIGKILL))".to_owned(),
+            });
+        }
+        let state = if variant.optimizer == Optimizer::Sgd {
+            0
+        } else {
+            200
+        };
+        let extra = if variant.accumulation > 1 {
+            self.accumulating
+        } else {
+            0
+        };
+        let per_sample = match variant.checkpointing {
+            Checkpointing::None => self.per_sample,
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => self.per_sample / 2,
+        };
+        let needed = (self.fixed + state + extra + per_sample * batch) * MIB;
+        let verdict = if needed > limit.0 || self.holes.contains(&batch) {
+            Verdict::OutOfMemory
+        } else if self.breaks_at == Some(batch) {
+            Verdict::Failed
+        } else if needed + self.retrying * MIB > limit.0 {
+            Verdict::FitsWithRetries
+        } else {
+            Verdict::Fits
+        };
+        let is_timed = self.evidence.is_real() && verdict != Verdict::OutOfMemory;
+        let elapsed_ms = self.takes(variant, batch).filter(|_| is_timed);
+        let elapsed_ms = elapsed_ms.map(|micro| 1000.0 * micro * f64::from(variant.accumulation));
+        let step = StepMemory {
+            elapsed_ms,
+            ..StepMemory::default()
+        };
+        let report = ProbeReport {
+            batch,
+            verdict,
+            evidence: self.evidence,
+            limit_bytes: limit.0,
+            used_by_others_bytes: None,
+            outside_bytes: None,
+            host_bytes: 0,
+            ranks: Vec::new(),
+            binding_rank: None,
+            without_overlap: None,
+            communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
+            peak_allocated_bytes: needed.min(limit.0),
+            peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: self.fixed * MIB,
+            steps: vec![step; 3],
+            micro_steps_run: None,
+            at_peak: vec![CategoryBytes {
+                category: Category::Activations,
+                bytes: needed,
+            }],
+            peak: None,
+            shortage: None,
+            timeline: Vec::new(),
+            events: None,
+            cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
+            assumptions: Vec::new(),
+            notes: Vec::new(),
+        };
+        Ok(Probed {
+            report,
+            wall_ms: 1.0,
+            kept: Kept::default(),
+            uncertainties: {
+                let assumed = Bytes(self.assumed_per_sample.0 * batch);
+                let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
+                self.uncertainties.iter().copied().chain(assumed).collect()
+            },
+        })
+    }
+
+    fn step_time(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        Ok(match self.takes(variant, batch) {
+            Some(micro) => StepTime::Seconds(micro * steps as f64, SpeedFrom::Estimated),
+            None => StepTime::Unknown("the script does not say"),
+        })
+    }
+
+    fn recomputed(&self, variant: &Variant) -> Recomputed {
+        let (calls, operations) = match variant.checkpointing {
+            Checkpointing::None => (0, 0),
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => (4, 90),
+        };
+        Recomputed {
+            calls,
+            operations,
+            of_operations: 100,
+        }
+    }
+
+    fn evidence(&self) -> Evidence {
+        self.evidence
+    }
+
+    fn device(&self) -> &'static str {
+        "cuda:0"
+    }
+
+    fn is_lost(&self) -> bool {
+        self.asked.len() > self.lost_after
+    }
+}
+
+pub(super) fn environment() -> Environment {
+    Environment {
+        device: "sim:h200".to_owned(),
+        gpu: "NVIDIA H200".to_owned(),
+        driver: None,
+        cuda: None,
+        cudnn: None,
+        batchfit: "0".to_owned(),
+        pytorch: "2.11".to_owned(),
+    }
+}
+
+pub(super) fn sgd() -> Variant {
+    Variant {
+        optimizer: Optimizer::Sgd,
+        accumulation: 1,
+        ..Variant::default()
+    }
+}
+
+/// A card of which the allocator may have so much.
+pub(super) fn within(limit: Bytes) -> Room {
+    Room {
+        asked: Some(limit),
+        available: limit,
+        is_of_rank: true,
+    }
+}
+
+/// What the allocator may have.
+pub(super) fn limit(question: &Question) -> Bytes {
+    question.room.limit(&question.variants[0].parallel)
+}
+
+pub(super) fn question() -> Question {
+    Question {
+        variants: vec![sgd()],
+        wish: Wish {
+            target_batch: None,
+            world_size: 1,
+            objective: Objective::default(),
+        },
+        room: within(Bytes::mib(1200)),
+        sayings: Sayings::default(),
+        ceiling: MAX_BATCH,
+        method: Method::SimulateFirst,
+        compare: Compare::default(),
+        host_memory: None,
+        assumptions: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+pub(super) fn fit(
+    question: &Question,
+    simulated: &mut Script,
+    real: Option<&mut Script>,
+) -> FitResult {
+    let cancel = Arc::default();
+    let observer = Observer::new(&|_| {}, &cancel);
+    let devices = Devices {
+        simulated,
+        real: real.map(|real| real as &mut dyn Prober),
+    };
+    answer(question, devices, environment(), &observer).unwrap()
+}

@@ -1,0 +1,41 @@
+//! From a request to its answer: what is asked, the search over simulated and real probes, headroom, and the parent's side of the processes
+//! that run real ones. No I/O but those processes; no database, no HTTP, no tokio.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | [`model`] | the request: one document that names a model, a training, a device and what is wanted |
+//! | [`search`] | which batch to ask about next; pure |
+//! | `fitting` | a request, its search and its answer, on simulated cards or in worker processes |
+//! | [`worker`] | the parent's side of the processes that own a GPU, record in PyTorch or ask cuDNN |
+//! | [`recorded`] | steps that PyTorch recorded, and what they tell about other batches |
+//! | `engine`, `result`, `lengths`, `validate` | the seam to whatever answers, the answer, and what is refused before work starts |
+
+mod engine;
+mod fitting;
+mod lengths;
+pub mod model;
+pub mod recorded;
+mod result;
+pub mod search;
+mod validate;
+pub mod worker;
+
+pub use engine::{
+    DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, card_name, check_device,
+    named_card,
+};
+pub use fitting::{
+    FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
+};
+pub use lengths::{Bucket, LengthRow, LengthTable};
+pub use result::{
+    AcrossRanks, Environment, Exactly, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit,
+    LimitKind, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
+};
+pub use validate::{
+    invalid_variant, validate, validate_alone, validate_batch, validate_fit, validate_single, work,
+};
+
+use batchfit_card::{alloc, device, probe, replay, timing};
+use batchfit_step::{bounded, program, shape, units};
+use batchfit_torch::{compile, graph, ops};

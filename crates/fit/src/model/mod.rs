@@ -1,0 +1,30 @@
+//! From what a user writes to a graph and its variants.
+//!
+//! [`Request::parse`] reads the one document that a fit or a probe is asked with; it is then valid,
+//! except that its model may still turn out not to fit together when it is lowered to a graph.
+
+mod fingerprint;
+mod request;
+mod uploaded;
+
+pub use batchfit_models::exported;
+pub use batchfit_models::huggingface::config_fields;
+pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
+pub use batchfit_models::huggingface::of_another_library;
+pub use batchfit_models::presets::is_of_transformers;
+pub use batchfit_models::presets::{Override, Preset, preset, presets};
+pub use batchfit_models::{
+    Counted, Generation, Invalid, KeptIn, Length, LengthOf, Lengths, PYTORCH, Sampling,
+};
+pub use batchfit_step::{
+    Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,
+    Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
+};
+pub use request::{
+    Course, DEEPSPEED, DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES,
+    Request, RequestDocument, SearchMode, Suggest, Taught, TaughtBy, Validation, Workload,
+    is_host_name, pack, parse_memory_limit, parse_size, strategy,
+};
+pub use request::{LARGEST_TARGET, MOST_RANKS, absent, unknown_card, unknown_machine};
+pub use uploaded::DIGEST_FORM;
+pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};

@@ -1,0 +1,358 @@
+//! Which device a request asks for.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::cards;
+use crate::bounded::shorten;
+use crate::device::sim::{Card, Instance, LOCAL};
+use batchfit_models::{Fields, wrong};
+use batchfit_models::{Invalid, nearest};
+
+/// Most cards that a list names.
+const MOST_CARDS: usize = 16;
+
+/// Where to run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
+pub enum DeviceChoice {
+    /// A GPU that is free.
+    #[default]
+    Auto,
+    /// The GPU with this index.
+    Cuda(u32),
+    /// A simulated card, by its name in the catalogue.
+    Sim(String),
+    /// Any real card of this kind, by its name in the catalogue; simulated where there is none.
+    Kind(String),
+    /// The GPU with this index of another machine, on which an agent works for the service.
+    Host(String, u32),
+}
+
+/// Longest name of a machine with an agent, in characters: that of a host (RFC 1123).
+const LONGEST_HOST: usize = 64;
+
+/// Whether a machine with an agent may be called so: one to 64 letters, digits, dots, dashes and underscores of ASCII that
+/// begin with a letter or a digit.
+pub fn is_host_name(name: &str) -> bool {
+    let is_ordinary = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    (1..=LONGEST_HOST).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_ordinary)
+}
+
+/// The number in `cuda:N`.
+fn cuda_index(text: &str) -> Option<u32> {
+    let index = text.strip_prefix("cuda:").filter(|index| {
+        index.chars().all(|c| c.is_ascii_digit()) && (1..=4).contains(&index.len())
+    });
+    index.and_then(|index| index.parse().ok())
+}
+
+impl DeviceChoice {
+    /// Reads `auto`, `cuda:N`, `sim:NAME`, `NAME` or `HOST/cuda:N`; `known_sims` are the names of cards there are. The name of a
+    /// cloud's machine is its card.
+    pub fn parse(text: &str, pointer: &str, known_sims: &[&str]) -> Result<DeviceChoice, Invalid> {
+        if text == "auto" {
+            return Ok(DeviceChoice::Auto);
+        }
+        if let Some(name) = text.strip_prefix("sim:") {
+            if known_sims.contains(&name) {
+                return Ok(DeviceChoice::Sim(name.to_owned()));
+            }
+            if let Some(machine) = Instance::find(name).filter(|it| known_sims.contains(&it.card)) {
+                return Ok(DeviceChoice::Sim(machine.card.to_owned()));
+            }
+            return Err(unknown_card(name, text, pointer, known_sims));
+        }
+        if known_sims.contains(&text) && text != LOCAL {
+            return Ok(DeviceChoice::Kind(text.to_owned()));
+        }
+        let of_host = text.split_once('/').filter(|(host, _)| is_host_name(host));
+        if let Some((host, index)) = of_host.and_then(|(host, on)| Some((host, cuda_index(on)?))) {
+            return Ok(DeviceChoice::Host(host.to_owned(), index));
+        }
+        match cuda_index(text) {
+            Some(index) => Ok(DeviceChoice::Cuda(index)),
+            None => Err(cards::absent(pointer, text).unwrap_or_else(|| Invalid {
+                pointer: pointer.to_owned(),
+                value: Some(format!("{:?}", shorten(text))),
+                problem: format!(
+                    "unknown device {:?}; devices are \"auto\", \"cuda:N\", \"sim:NAME\", a kind of card such as \"h100-80g\", and \
+                     \"HOST/cuda:N\"",
+                    shorten(text)
+                ),
+                nearest: meant(text, known_sims),
+            })),
+        }
+    }
+}
+
+/// The machines of clouds that a request's `device` names.
+pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+    let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
+    match fields.get("device") {
+        Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
+            items.iter().filter_map(named).collect()
+        }
+        Some(value) => named(value).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// How many ranks there are where a request does not say it and names machines or a list: one for each card of a machine, and one for each
+/// card that is named by itself.
+pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+    let named = match fields.get("device") {
+        Some(Value::Array(items)) => items.len(),
+        _ => 1,
+    };
+    let alone = named.saturating_sub(machines.len()) as u64;
+    let of_machines: u64 = machines.iter().map(|machine| machine.count).sum();
+    (named > 1 || !machines.is_empty()).then_some(of_machines + alone)
+}
+
+/// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    world_size: u64,
+    known_sims: &[&str],
+) -> Result<(DeviceChoice, Vec<String>), Invalid> {
+    let pointer = fields.at("device");
+    let Some(Value::Array(items)) = fields.get("device") else {
+        let device = match fields.text("device")? {
+            None => DeviceChoice::Auto,
+            Some(text) => DeviceChoice::parse(text, &pointer, known_sims)?,
+        };
+        return Ok((device, Vec::new()));
+    };
+    if items.is_empty() || items.len() > MOST_CARDS {
+        let problem = format!(
+            "a list of 1 to {MOST_CARDS} simulated cards is read, such as [\"sim:h100-80g\", \"sim:a100-40g\"], and this has {}",
+            items.len()
+        );
+        return Err(Invalid::at(pointer, problem));
+    }
+    let mut cards: Vec<&'static Card> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let at = format!("{pointer}/{index}");
+        let problem = "the cards of a job whose ranks have different ones are simulated: each must be a name such as \"sim:h100-80g\"";
+        let Some(text) = item.as_str() else {
+            return Err(wrong(&at, item, problem));
+        };
+        let DeviceChoice::Sim(name) = DeviceChoice::parse(text, &at, known_sims)? else {
+            return Err(wrong(&at, item, problem));
+        };
+        let card = Card::find(&name).ok_or_else(|| wrong(&at, item, problem))?;
+        if !cards.contains(&card) {
+            cards.push(card);
+        }
+    }
+    let kinds = cards.len() as u64;
+    if kinds > world_size {
+        let problem = format!(
+            "{kinds} kinds of cards are more than there are ranks: `world_size` is {world_size}"
+        );
+        return Err(Invalid::at(pointer, problem));
+    }
+    let least = cards.iter().min_by_key(|card| card.available());
+    let device = least.map_or(DeviceChoice::Auto, |card| {
+        DeviceChoice::Sim(card.name.to_owned())
+    });
+    let names = cards.iter().map(|card| card.name.to_owned());
+    Ok((
+        device,
+        if kinds > 1 {
+            names.collect()
+        } else {
+            Vec::new()
+        },
+    ))
+}
+
+/// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
+fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+    if let Some(absent) = cards::absent(pointer, name) {
+        return absent;
+    }
+    if let Some(invalid) = unknown_machine(pointer, name) {
+        return Invalid {
+            value: Some(format!("{:?}", shorten(text))),
+            nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
+            ..invalid
+        };
+    }
+    let family = family(name, known_sims);
+    let mut invalid = cards::unknown(pointer, "simulated device", name, known_sims);
+    if let [_, _, ..] = family.as_slice() {
+        let members: Vec<String> = family.iter().map(|name| format!("sim:{name}")).collect();
+        invalid.problem = format!(
+            "unknown simulated device {:?}; of this family there are {}",
+            shorten(name),
+            members.join(", ")
+        );
+    }
+    let nearest = family.first().copied().or(invalid.nearest.as_deref());
+    invalid.nearest = nearest.map(|name| format!("sim:{name}"));
+    invalid.value = Some(format!("{:?}", shorten(text)));
+    invalid
+}
+
+/// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
+pub fn unknown_machine(pointer: &str, name: &str) -> Option<Invalid> {
+    let family = Instance::family(name);
+    let (which, machines, nearest) = if family.is_empty() {
+        ("most like it are", Instance::alike(name), None)
+    } else {
+        let nearest = nearest(name, family.iter().copied());
+        ("of its kind there are", family, nearest)
+    };
+    let nearest = nearest.or_else(|| machines.first().copied())?;
+    Some(Invalid {
+        pointer: pointer.to_owned(),
+        value: Some(format!("{:?}", shorten(name))),
+        problem: format!(
+            "unknown machine {:?}; {which} {}",
+            shorten(name),
+            machines.join(", ")
+        ),
+        nearest: Some(nearest.to_owned()),
+    })
+}
+
+/// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.
+fn family<'k>(written: &str, known_sims: &[&'k str]) -> Vec<&'k str> {
+    let written = written.to_lowercase();
+    let first_part = written.split(['-', '_', ' ']).next().unwrap_or_default();
+    let among = |belongs: &dyn Fn(&str) -> bool| -> Vec<&'k str> {
+        let known = known_sims.iter().copied();
+        known.filter(|name| belongs(name)).collect()
+    };
+    if written.is_empty() || first_part.is_empty() {
+        return Vec::new();
+    }
+    // `rtx4070ti` is no rtx4070tisuper.
+    among(&|name| name.split('-').next() == Some(first_part))
+}
+
+fn meant(text: &str, known_sims: &[&str]) -> Option<String> {
+    if ["cuda", "gpu", "gpu:0"].contains(&text.to_lowercase().as_str()) {
+        return Some("cuda:0".to_owned());
+    }
+    if let [first, ..] = family(text, known_sims).as_slice() {
+        return Some(format!("sim:{first}"));
+    }
+    let known = ["auto", "cuda:0"];
+    let card = || cards::misspelt(text, known_sims).map(|card| format!("sim:{card}"));
+    nearest(text, known).map(str::to_owned).or_else(card)
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
+            DeviceChoice::Sim(name) => write!(f, "sim:{name}"),
+            DeviceChoice::Kind(name) => f.write_str(name),
+            DeviceChoice::Host(host, index) => write!(f, "{host}/cuda:{index}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARDS: [&str; 7] = [
+        "h200", "h100-80g", "a100-80g", "a100-40g", "l40s", "l4", "a10",
+    ];
+
+    fn refused(text: &str) -> String {
+        DeviceChoice::parse(text, "/device", &CARDS)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_family_is_answered_with_its_members() {
+        assert_eq!(
+            refused("sim:a100"),
+            "at /device: unknown simulated device \"a100\"; of this family there are sim:a100-80g, sim:a100-40g; \
+             did you mean \"sim:a100-80g\"?"
+        );
+        assert!(refused("sim:A100-SXM4").contains("there are sim:a100-80g, sim:a100-40g"));
+    }
+
+    #[test]
+    fn a_name_that_begins_alike_is_nearer_than_one_that_looks_alike() {
+        let nearest = |text| {
+            let invalid = DeviceChoice::parse(text, "/device", &CARDS).unwrap_err();
+            invalid.nearest.unwrap()
+        };
+
+        assert_eq!(nearest("sim:h100"), "sim:h100-80g");
+        assert_eq!(nearest("sim:h200-141g"), "sim:h200");
+        assert_eq!(nearest("sim:l44"), "sim:l4");
+        assert_eq!(nearest("a100"), "sim:a100-80g");
+    }
+
+    #[test]
+    fn the_machine_of_a_cloud_is_its_card() {
+        let card = |text| DeviceChoice::parse(text, "/device", &CARDS).unwrap();
+
+        assert_eq!(
+            card("sim:p4d.24xlarge"),
+            DeviceChoice::Sim("a100-40g".to_owned())
+        );
+        assert_eq!(
+            card("sim:standard_nd96isr_h200_v5"),
+            DeviceChoice::Sim("h200".to_owned())
+        );
+        assert_eq!(
+            refused("sim:p5.24xlarge"),
+            "at /device: unknown machine \"p5.24xlarge\"; of its kind there are p5.4xlarge, p5.48xlarge; \
+             did you mean \"sim:p5.4xlarge\"?"
+        );
+    }
+
+    #[test]
+    fn a_card_without_sim_is_any_real_one_and_a_host_has_numbered_ones() {
+        let read = |text| DeviceChoice::parse(text, "/device", &CARDS);
+
+        assert_eq!(
+            read("h100-80g"),
+            Ok(DeviceChoice::Kind("h100-80g".to_owned()))
+        );
+        assert_eq!(
+            read("node7/cuda:12"),
+            Ok(DeviceChoice::Host("node7".to_owned(), 12))
+        );
+        for text in ["h100-80g", "gpu-3.lan/cuda:0"] {
+            assert_eq!(read(text).unwrap().to_string(), text);
+        }
+        for odd in [
+            "/cuda:0",
+            "node7/",
+            "node7/cuda:",
+            "node7/cuda:-1",
+            "node7/cuda:99999",
+            "-n/cuda:0",
+            "a b/cuda:0",
+            "a/b/cuda:0",
+            "../cuda:0",
+            "local",
+        ] {
+            assert!(read(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_name_like_no_other_is_answered_with_those_there_are() {
+        assert!(refused("sim:").ends_with("`batchfit cards` lists those that there are"));
+        // Another card is not offered, nor is a machine of a cloud.
+        for text in ["sim:mi300x", "mi300x", "sim:a2", "7900xtx", "sim:24GB"] {
+            assert!(!refused(text).contains("did you mean"), "{}", refused(text));
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The request: one document for a fit over HTTP, on the command line, and in the database.
+
+mod cards;
+mod changed;
+mod device;
+mod document;
+mod dtype;
+mod fingerprint;
+mod headroom;
+mod lowered;
+mod memory_limit;
+mod parallel;
+mod recordings;
+mod schema;
+mod shown;
+mod soak;
+mod source;
+mod training;
+
+pub use cards::{absent, unknown as unknown_card};
+pub use device::unknown_machine;
+pub use device::{DeviceChoice, is_host_name};
+pub use document::RequestDocument;
+pub use fingerprint::RULES;
+pub use headroom::{Taught, TaughtBy, strategy};
+pub use lowered::{Lowered, Workload};
+pub use memory_limit::{parse_memory_limit, parse_size};
+pub use parallel::DEEPSPEED;
+pub use recordings::RECORDING_BOUNDS;
+pub use shown::{ModelAside, pack};
+pub use soak::{Course, Validation};
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::device::sim::Instance;
+
+use super::uploaded::{Digest, Uploads};
+use crate::alloc::MemoryLimit;
+use crate::units::{Bytes, Share};
+use batchfit_models::exported::UnknownOps;
+use batchfit_models::{Fields, Generation, Invalid, Lengths, REQUEST_FIELDS as FIELDS, wrong};
+use batchfit_step::{Compare, Objective, Variant};
+use lowered::Once;
+use recordings::Recordings;
+use source::ModelSource;
+
+/// Largest batch read.
+pub const LARGEST_TARGET: u64 = 1 << 40;
+/// Most ranks read.
+pub const MOST_RANKS: u64 = 1 << 20;
+
+/// Longest time that a fit may be worked on where its request says how long: a day.
+const LONGEST_TIMEOUT_S: u64 = 86_400;
+
+/// Longest allocator setting read, in bytes; the allocator reads no longer one.
+const LONGEST_ALLOCATOR: usize = 4096;
+
+/// How the largest batch is searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+pub enum SearchMode {
+    /// Simulation brackets the answer, real probes confirm it.
+    #[default]
+    Auto,
+    /// Binary search over real probes alone.
+    Probes,
+    /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
+    Recorded,
+}
+
+/// Who is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    Interactive,
+    /// Nobody does.
+    Batch,
+}
+
+impl Priority {
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::Interactive => "interactive",
+            Priority::Batch => "batch",
+        }
+    }
+}
+
+/// Which changes of a request are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Suggest {
+    /// Those with which the target takes one micro-step, or without a target twice the micro-batch fits.
+    More,
+    /// Those with which a micro-batch of so many fits.
+    MicroBatch(u64),
+}
+
+/// A valid request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Where the graph comes from.
+    model: ModelSource,
+    /// The lengths that samples have, where the request names several; the model is then that of the longest.
+    pub lengths: Option<Arc<Lengths>>,
+    /// Every combination of precision, optimizer and checkpointing asked for; at least one.
+    pub variants: Vec<Variant>,
+    /// Where to run.
+    pub device: DeviceChoice,
+    /// The simulated cards of a job whose ranks have different ones; empty where they are alike.
+    pub cards: Vec<String>,
+    /// The machines of clouds that the request names, whose cards those are.
+    pub machines: Vec<&'static Instance>,
+    /// How much memory the allocator may reserve; `None` for what is free on the device.
+    pub memory_limit: Option<MemoryLimit>,
+    /// What of that is to be left free, where the request says it.
+    pub headroom: Option<Share>,
+    /// What the host has for what is offloaded, by all processes together; `None` for enough.
+    pub host_memory: Option<Bytes>,
+    /// What outcomes of earlier answers teach about it; nothing where the request says it.
+    taught: Vec<Taught>,
+    /// Samples for each optimizer step over all ranks.
+    pub target_batch: Option<u64>,
+    /// Ranks that train together.
+    pub world_size: u64,
+    /// Whether the request says how they train together.
+    pub names_strategy: bool,
+    /// Whether DDP is as transformers' Trainer makes it, since the model is of that library and the request does not say.
+    pub trainer_wraps: bool,
+    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
+    pub allocator: String,
+    /// How to search.
+    pub search: SearchMode,
+    /// Which variants are ranked against each other.
+    pub compare: Compare,
+    /// Which batch of a variant is looked for.
+    pub objective: Objective,
+    /// What becomes of operators of an exported graph that are not known.
+    pub unknown_ops: UnknownOps,
+    /// How many percent of what values of the batch may choose they are taken to choose.
+    pub chosen_percent: Option<u64>,
+    /// What is run with the batch that is found, to see whether it lasts.
+    pub soak: Option<Course>,
+    /// Who is served first, where the request says it.
+    pub priority: Option<Priority>,
+    /// For how many seconds it may be worked on.
+    pub timeout_seconds: Option<u64>,
+    /// Whether changes of it are answered too.
+    pub suggest: Option<Suggest>,
+    /// The request as it was written.
+    pub document: RequestDocument,
+    /// What a person would call the model.
+    model_name: String,
+    /// The uploads that the model names, by the digests of their contents.
+    uploads: Vec<Digest>,
+    /// Whether there is a recorder, which runs graphs that are not understood.
+    has_recorder: bool,
+    lowered: Once,
+}
+
+impl Request {
+    /// Whether ranks train together in a way that is known.
+    pub fn is_parallel(&self) -> bool {
+        self.variants
+            .iter()
+            .any(|variant| !variant.parallel.is_none())
+    }
+
+    /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
+    pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
+        Request::parse_with_uploads(document, &Uploads::default(), known_sims)
+    }
+
+    /// Reads a request. `uploads` are those that [`RequestDocument::references`] names.
+    pub fn parse_with_uploads(
+        document: RequestDocument,
+        uploads: &Uploads,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let text = document.model().ok_or_else(|| fields.missing("model"))?;
+        let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
+        let name = match model.exported() {
+            Some(graph) => exported_name(graph),
+            None => model_name(text),
+        };
+        let request = Request::around(model, &fields, known_sims)?;
+        if let Some(lengths) = &request.lengths {
+            lengths.stand_alone(text)?;
+        }
+        Ok(Request {
+            document,
+            model_name: name,
+            uploads: uploads.digests().cloned().collect(),
+            ..request
+        })
+    }
+
+    /// Reads a request whose model is the contents of a file: an exported graph, gzipped or not. The
+    /// request's own `model` is not looked at, unless it is nothing but `seq_len`; the document kept names the file by its digest.
+    pub fn parse_with_model(
+        mut document: RequestDocument,
+        file: &[u8],
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let seq_len = document.model().and_then(source::seq_len_alone);
+        let (model, digest) = ModelSource::file(file, seq_len)?;
+        let name = model.exported().map(exported_name).unwrap_or_default();
+        document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let request = Request::around(model, &fields, known_sims)?;
+        Ok(Request {
+            document,
+            model_name: name,
+            ..request
+        })
+    }
+
+    /// Reads a request whose model is the contents of files with recordings. `batches` are those of files that do not
+    /// say it themselves, or none. The request's own `model` is not looked at; the document kept names the files by
+    /// their digests.
+    pub fn parse_with_recordings(
+        mut document: RequestDocument,
+        files: Vec<Vec<u8>>,
+        batches: &[u64],
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let recordings = Recordings::of_files(files, batches);
+        let model = recordings.named().to_string();
+        let name = model_name(&model);
+        document.set_model(Arc::from(model));
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
+        Ok(Request {
+            document,
+            model_name: name,
+            ..request
+        })
+    }
+
+    /// Everything but the model and the document.
+    #[expect(clippy::too_many_lines, reason = "a line for each member")]
+    fn around(
+        model: ModelSource,
+        fields: &Fields<'_>,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let searches = [
+            ("auto", SearchMode::Auto),
+            ("probes", SearchMode::Probes),
+            ("recorded", SearchMode::Recorded),
+        ];
+        let compares = [
+            ("within_optimizer", Compare::WithinOptimizer),
+            ("across_optimizers", Compare::AcrossOptimizers),
+        ];
+        let objectives = Objective::ALL.map(|one| (one.name(), one));
+        let unknown = [
+            ("refuse", UnknownOps::Refuse),
+            ("assume_elementwise", UnknownOps::AssumeElementwise),
+        ];
+        let priorities = [Priority::Interactive, Priority::Batch].map(|one| (one.name(), one));
+        let limit = fields.get("memory_limit");
+        let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
+        let lengths = Lengths::read(fields)?;
+        let model = match &lengths {
+            Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
+            None => model,
+        };
+        let machines = device::machines(fields);
+        let ranks = device::ranks(fields, &machines);
+        let (mut variants, world_size) = training::variants(fields, ranks)?;
+        let (device, cards) = device::read(fields, world_size, known_sims)?;
+        let memory_limit = limit
+            .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
+            .transpose()?;
+        if let DeviceChoice::Sim(name) = &device
+            && let Some(card) = crate::device::sim::Card::find(name)
+        {
+            memory_limit::of_card(memory_limit, card.total_memory)?;
+        }
+        let model = match Generation::of_request(fields)? {
+            None => model,
+            Some(generation) => {
+                let is_simulated = matches!(device, DeviceChoice::Sim(_));
+                Generation::check(&variants, is_simulated, lengths.is_some())
+                    .map_err(|problem| Invalid::at(generation.pointer(), problem))?;
+                model.generating(&generation)?
+            }
+        };
+        let trainer_wraps = match model.is_adapted() {
+            Some(is_adapted) => parallel::as_trainer_wraps(&mut variants, fields, is_adapted),
+            None => false,
+        };
+        if let Some(target) = target_batch.filter(|target| *target < world_size) {
+            let problem = format!(
+                "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
+                 {world_size} are needed"
+            );
+            let value = Value::from(target);
+            return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
+        }
+        if matches!(&model, ModelSource::Recorded(recordings) if !recordings.is_empty()) {
+            variants.truncate(1);
+            for variant in &mut variants {
+                variant.recorded = true;
+                // Whoever recorded trained as it is.
+                variant.parallel = crate::model::Parallel::None;
+            }
+        }
+        Ok(Request {
+            model,
+            lengths: lengths.map(Arc::new),
+            variants,
+            device,
+            cards,
+            machines,
+            memory_limit,
+            headroom: headroom::asked(fields)?,
+            host_memory: (fields.get("host_memory"))
+                .map(|size| memory_limit::bytes(size, &fields.at("host_memory"), "host_memory"))
+                .transpose()?,
+            taught: Vec::new(),
+            target_batch,
+            world_size,
+            names_strategy: names_strategy(fields),
+            trainer_wraps,
+            allocator: allocator(fields)?,
+            search: fields
+                .choice("search", "search", &searches)?
+                .unwrap_or_default(),
+            compare: fields
+                .choice("compare", "comparison", &compares)?
+                .unwrap_or_default(),
+            objective: fields
+                .choice("objective", "objective", &objectives)?
+                .unwrap_or_default(),
+            chosen_percent: fields.whole("chosen_percent", 0, 100)?,
+            soak: Course::read(fields)?,
+            priority: fields.choice("priority", "priority", &priorities)?,
+            timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
+            suggest: suggest(fields)?,
+            unknown_ops: fields
+                .choice("unknown_ops", "answer to unknown operators", &unknown)?
+                .unwrap_or_default(),
+            document: RequestDocument::from(Value::Null),
+            model_name: String::new(),
+            uploads: Vec::new(),
+            has_recorder: false,
+            lowered: Once::default(),
+        })
+    }
+
+    /// Reads a request about a program that is going to be recorded: it has no model yet.
+    pub fn parse_unrecorded(
+        document: RequestDocument,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        Request::parse_with_recordings(document, Vec::new(), &[], known_sims)
+    }
+
+    /// The same where a recorder is there, or not: it decides whether a graph with operators that are not known is refused.
+    #[must_use]
+    pub fn with_recorder(self, has_recorder: bool) -> Request {
+        Request {
+            has_recorder,
+            lowered: Once::default(),
+            ..self
+        }
+    }
+
+    /// The same with what outcomes of earlier answers teach, unless the request says itself what is to be left free.
+    #[must_use]
+    pub fn with_taught(self, mut taught: Vec<Taught>) -> Request {
+        if self.headroom.is_some() {
+            taught.clear();
+        }
+        Request { taught, ..self }
+    }
+
+    /// Refuses a limit above the memory of the card that its device turned out to be.
+    pub fn fits_on(&self, total: Bytes) -> Result<(), Invalid> {
+        memory_limit::of_card(self.memory_limit, total)
+    }
+
+    /// What outcomes of earlier answers teach.
+    pub fn taught(&self) -> &[Taught] {
+        &self.taught
+    }
+
+    /// Whether there is a recorder.
+    pub fn has_recorder(&self) -> bool {
+        self.has_recorder
+    }
+
+    /// The JSON text of the exported graph that the model is, if it is one.
+    pub fn exported(&self) -> Option<&[u8]> {
+        self.model.exported()
+    }
+
+    /// The uploads that the model names, by the digests of their contents.
+    pub fn uploads(&self) -> &[Digest] {
+        &self.uploads
+    }
+
+    /// In which way the model is described.
+    pub fn model_kind(&self) -> &'static str {
+        match &self.model {
+            ModelSource::Preset(_) => "preset",
+            ModelSource::Layers(_) => "layers",
+            ModelSource::HuggingFace(_) => "hf",
+            ModelSource::Inline(..) | ModelSource::File(..) => "exported",
+            ModelSource::Recorded(_) => "recorded",
+        }
+    }
+
+    /// Whether PEFT has adapted the model, where it is one of transformers that batchfit builds.
+    pub fn is_adapted(&self) -> Option<bool> {
+        self.model.is_adapted()
+    }
+
+    /// What a person would call the model: the preset's name, or else the kind of description and the beginning
+    /// of its digest.
+    pub fn model_name(&self) -> &str {
+        &self.model_name
+    }
+}
+
+/// The name of an exported graph, by whatever way its JSON text came here: what surrounds the text does not count.
+fn exported_name(graph: &[u8]) -> String {
+    named("exported", &Digest::of(graph.trim_ascii()))
+}
+
+/// The name of the model that this JSON text describes.
+fn model_name(model: &str) -> String {
+    let way = source::ways(model).first().copied().unwrap_or("exported");
+    let digest = Digest::of(model.as_bytes());
+    match (way, source::preset(model), source::class(model)) {
+        ("preset", Some(preset), _) => preset,
+        ("hf", _, Some(class)) => named(&class, &digest),
+        _ => named(way, &digest),
+    }
+}
+
+fn named(way: &str, digest: &Digest) -> String {
+    let digits = digest.digits();
+    format!("{way}-{}", digits.get(..8).unwrap_or(digits))
+}
+
+fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
+    let text = fields.text("allocator")?.unwrap_or_default();
+    if text.len() > LONGEST_ALLOCATOR {
+        return Err(wrong(
+            &fields.at("allocator"),
+            &Value::from(text),
+            "allocator must be the text of a PYTORCH_CUDA_ALLOC_CONF",
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Whether changes are asked for: a truth value, or the micro-batch that is wanted.
+fn suggest(fields: &Fields<'_>) -> Result<Option<Suggest>, Invalid> {
+    match fields.get("suggest") {
+        Some(Value::Number(_)) => {
+            let micro_batch = fields.whole("suggest", 1, LARGEST_TARGET)?;
+            Ok(micro_batch.map(Suggest::MicroBatch))
+        }
+        _ => Ok(fields
+            .flag("suggest")?
+            .filter(|asked| *asked)
+            .map(|_| Suggest::More)),
+    }
+}
+
+/// Whether `training.parallel` is there.
+fn names_strategy(fields: &Fields<'_>) -> bool {
+    let parallel = fields
+        .get("training")
+        .and_then(|training| training.get("parallel"));
+    parallel.is_some_and(|parallel| !parallel.is_null())
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod words;

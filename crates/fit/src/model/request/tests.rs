@@ -1,0 +1,677 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::*;
+use crate::graph::{Content, Graph, ParameterKind, Releases};
+use crate::model::{
+    Checkpointing, CommHook, Ddp, FullyShard, Invalid, MixedPrecision, Mode, Optimizer,
+    OptimizerImpl, Parallel, Precision, Taught, TaughtBy,
+};
+use crate::ops::{Norm, Op};
+use crate::shape::DType;
+use crate::units::Bytes;
+
+const SIMS: &[&str] = &["h200"];
+
+fn parse(document: Value) -> Request {
+    Request::parse(RequestDocument::from(document), SIMS).unwrap()
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let request = parse(json!({ "model": { "preset": "resnet18" } }));
+
+    assert_eq!(
+        request.variants,
+        [Variant {
+            clip_grad_norm: None,
+            parallel: Parallel::None,
+            accumulation: 1,
+            ..Variant::default()
+        }]
+    );
+    assert_eq!(request.variants[0].optimizer, Optimizer::Adamw);
+    assert_eq!(request.device, DeviceChoice::Auto);
+    assert_eq!(request.memory_limit, None);
+    assert_eq!(request.target_batch, None);
+    assert_eq!(request.world_size, 1);
+    assert_eq!(request.allocator, "");
+    assert_eq!(request.search, SearchMode::Auto);
+    assert_eq!(request.compare, Compare::WithinOptimizer);
+    assert_eq!(request.objective, Objective::LargestBatch);
+}
+
+#[test]
+fn null_is_as_good_as_absent() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" }, "training": null, "device": null, "target_batch": null
+    }));
+
+    assert_eq!(request.variants.len(), 1);
+}
+
+#[test]
+fn every_field_is_read() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" },
+        "training": { "precision": "amp_bf16", "optimizer": "sgd_momentum", "optimizer_impl": "for_loop",
+                      "checkpointing": { "modules": ["layer1.*"] }, "accumulation": 4.0 },
+        "device": "cuda:1", "memory_limit": "12GiB", "target_batch": 1024.0, "world_size": 2,
+        "allocator": "expandable_segments:True", "search": "probes", "compare": "across_optimizers",
+        "objective": "throughput"
+    }));
+
+    assert_eq!(
+        request.variants,
+        [Variant {
+            recorded: false,
+            precision: Precision::AmpBf16,
+            optimizer: Optimizer::SgdMomentum,
+            optimizer_impl: OptimizerImpl::ForLoop,
+            checkpointing: Checkpointing::Modules(vec!["layer1.*".into()]),
+            accumulation: 4,
+            mode: Mode::Train,
+            clip_grad_norm: None,
+            parallel: Parallel::Ddp(Ddp {
+                world_size: 2,
+                ..Ddp::default()
+            }),
+        }]
+    );
+    assert_eq!(request.device, DeviceChoice::Cuda(1));
+    assert_eq!(
+        request.memory_limit,
+        Some(MemoryLimit::Bytes(Bytes::gib(12)))
+    );
+    assert_eq!(request.target_batch, Some(1024));
+    assert_eq!(request.world_size, 2);
+    assert_eq!(request.allocator, "expandable_segments:True");
+    assert_eq!(request.search, SearchMode::Probes);
+    assert_eq!(request.compare, Compare::AcrossOptimizers);
+    assert_eq!(request.objective, Objective::Throughput);
+}
+
+#[test]
+fn lists_expand_to_every_combination_once() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" },
+        "training": { "precision": ["fp32", "amp_fp16", "fp32"], "optimizer": ["sgd", "adam"],
+                      "checkpointing": ["none", "per_block"] }
+    }));
+
+    let shown: Vec<String> = request.variants.iter().map(Variant::to_string).collect();
+    assert_eq!(shown.len(), 8);
+    assert_eq!(shown[0], "fp32 sgd foreach");
+    assert_eq!(shown[7], "amp_fp16 adam foreach checkpointed per block");
+}
+
+#[test]
+fn a_document_is_kept_as_it_was_written() {
+    let text = r#"{"search":"auto","model":{"preset":"resnet18"},"target_batch":1024.0}"#;
+    let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+
+    let request = Request::parse(document, SIMS).unwrap();
+
+    assert_eq!(serde_json::to_string(&request.document).unwrap(), text);
+}
+
+#[test]
+fn flags_replace_fields_of_the_document() {
+    let mut document =
+        RequestDocument::from(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
+
+    document.set("device", "sim:h200");
+
+    let request = Request::parse(document, SIMS).unwrap();
+    assert_eq!(request.device, DeviceChoice::Sim("h200".into()));
+}
+
+#[test]
+fn a_model_file_takes_the_place_of_whatever_model_is_there() {
+    let file = include_bytes!("../../../../../tests/golden/exported/cifarnet.json.gz");
+    for document in [
+        json!({}),
+        json!({ "model": { "preset": "no such" } }),
+        json!({ "model": 7 }),
+    ] {
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+
+        assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
+        let document = serde_json::to_value(&request.document).unwrap();
+        let named = document["model"]["exported"].as_str().unwrap();
+        assert!(named.starts_with("sha256:") && named.len() == 71, "{named}");
+    }
+}
+
+#[test]
+fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
+    let half = include_bytes!("../../../../../tests/golden/exported/mlp-bf16.json.gz");
+    let lower = |precision: &str| {
+        let document = json!({ "training": { "precision": precision } });
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        request
+            .lower()
+            .cloned()
+            .map_err(|invalid| invalid.to_string())
+    };
+
+    assert!(lower("bf16").is_ok());
+    assert!(lower("amp_bf16").is_ok());
+    let unscaled = lower("amp_fp16").unwrap_err();
+    assert!(
+        unscaled.contains("GradScaler does not take bfloat16"),
+        "{unscaled}"
+    );
+    assert_eq!(
+        lower("fp32").unwrap_err(),
+        "at /training/precision: fp32 needs float32 parameters, but the graph was exported with \
+         bfloat16 ones; ask for bf16, or export it in float32"
+    );
+}
+
+#[test]
+fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
+    let half = include_bytes!("../../../../../tests/golden/exported/resnet50-fp16.json.gz");
+    let lower = |training: Value| {
+        let document = json!({ "training": training });
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        request
+            .lower()
+            .cloned()
+            .map_err(|invalid| invalid.to_string())
+    };
+
+    let refused = lower(json!({ "precision": "amp_fp16" })).unwrap_err();
+
+    assert!(
+        refused.contains("GradScaler refuses to unscale float16"),
+        "{refused}"
+    );
+    assert!(lower(json!({ "precision": "amp_fp16", "optimizer_impl": "fused" })).is_ok());
+    assert!(lower(json!({ "precision": "amp_fp16", "mode": "inference" })).is_ok());
+    assert!(lower(json!({ "precision": "amp_bf16" })).is_ok());
+}
+
+#[test]
+fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
+    let file = include_bytes!("../../../../../tests/golden/exported/gpt2.json.gz");
+    let notes = |precision: &str| {
+        let document = json!({ "training": { "precision": precision } });
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+        request.lower().unwrap().notes.clone()
+    };
+
+    assert_eq!(notes("amp_bf16"), Vec::<String>::new());
+    assert_eq!(notes("bf16").len(), 1);
+}
+
+#[test]
+fn a_target_leaves_no_rank_without_a_sample() {
+    let read = |target: u64| {
+        let model = json!({ "preset": "resnet18" });
+        let document = json!({ "model": model, "target_batch": target, "world_size": 8 });
+        Request::parse(RequestDocument::from(document), SIMS).map(|request| request.target_batch)
+    };
+
+    assert_eq!(read(8), Ok(Some(8)));
+    assert_eq!(
+        read(7).unwrap_err().to_string(),
+        "at /target_batch: 7 samples leave some of the 8 ranks of `world_size` without any; at least 8 are needed"
+    );
+}
+
+#[test]
+fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
+    let fingerprint = |request: &Request| request.fingerprint(request.lower().unwrap(), None);
+    let preset = parse(json!({ "model": { "preset": "resnet18" } }));
+    let worded = parse(json!({
+        "world_size": 1, "training": { "precision": ["fp32"] }, "device": "auto",
+        "model": { "num_classes": 1000, "preset": "resnet18" }
+    }));
+    let file = include_bytes!("../../../../../tests/golden/exported/resnet18.json.gz");
+    let text = batchfit_models::exported::unpack(file).unwrap();
+    let read = |file: &[u8]| {
+        Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap()
+    };
+    let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
+
+    assert_eq!(fingerprint(&preset), fingerprint(&worded));
+    assert_eq!(fingerprint(&read(file)), fingerprint(&read(&text)));
+    assert_ne!(fingerprint(&preset), fingerprint(&other));
+}
+
+fn taught(share: u32, replaces: bool) -> Taught {
+    Taught {
+        strategy: "none".to_owned(),
+        share: Share(share),
+        replaces,
+        of: TaughtBy::Itself,
+        outcomes: 1,
+    }
+}
+
+#[test]
+fn a_request_says_what_is_left_free_before_anybody_else_does() {
+    let taught = || vec![taught(30_000, false)];
+    let of = |headroom: Value| {
+        parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))
+            .with_taught(taught())
+    };
+
+    assert_eq!(of(json!(0.015)).headroom, Some(Share(15_000)));
+    assert_eq!(of(json!(0.015)).taught(), []);
+    assert_eq!(of(json!(0)).headroom, Some(Share(0)));
+    assert_eq!(of(Value::Null).taught(), taught());
+    for wrong in [json!(-0.1), json!(0.6), json!("3%")] {
+        let document = json!({ "model": { "preset": "resnet18" }, "headroom": wrong });
+        let error = Request::parse(RequestDocument::from(document), SIMS).unwrap_err();
+        assert_eq!(error.pointer, "/headroom");
+    }
+}
+
+#[test]
+fn whatever_can_change_an_answer_changes_the_fingerprint() {
+    let request = parse(json!({ "model": { "preset": "resnet18" }, "device": "sim:h200" }));
+    let lowered = request.lower().unwrap().clone();
+    let mut seen = vec![request.fingerprint(&lowered, None)];
+    let mut graph = |change: &dyn Fn(&mut Graph)| {
+        let mut other = lowered.clone();
+        change(graph_of(&mut other));
+        seen.push(request.fingerprint(&other, None));
+    };
+
+    // When Python lets go of values, and which classes modules are of.
+    graph(&|other| other.releases = Some(Releases::default()));
+    graph(&|other| {
+        let released = Releases {
+            after: [(0, vec![other.nodes[0].outputs[0]])].into(),
+            ..Releases::default()
+        };
+        other.releases = Some(released);
+    });
+    graph(&|other| other.modules[3].class = "Other".to_owned());
+    graph(&|other| other.modules[3].path = "other".to_owned());
+    graph(&|other| other.nodes[2].autocast_enabled = false);
+    graph(&|other| other.nodes[2].grad_enabled = false);
+    graph(&|other| other.parameters[0].kind = ParameterKind::Frozen);
+    graph(&|other| other.values[0].dtype = DType::Float64);
+    graph(&|other| other.inputs[0].content = Content::Below(7));
+    graph(&|other| {
+        other.nodes[1].op = Op::Norm(Norm::Batch {
+            training: true,
+            momentum: 0.1,
+            eps: 1e-5 + f64::EPSILON,
+        });
+    });
+    let mut assumed = lowered.clone();
+    assumed.assumptions.push("assumed".to_owned());
+    seen.push(request.fingerprint(&assumed, None));
+    let changes: [&dyn Fn(&mut Request); 14] = [
+        &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
+        &|other| other.chosen_percent = Some(25),
+        &|other| other.allocator = "expandable_segments:True".to_owned(),
+        &|other| other.search = SearchMode::Probes,
+        &|other| other.compare = Compare::AcrossOptimizers,
+        &|other| other.objective = Objective::Throughput,
+        &|other| other.world_size = 2,
+        &|other| other.target_batch = Some(64),
+        &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
+        &|other| other.headroom = Some(Share(30_000)),
+        &|other| other.taught = vec![taught(30_000, false)],
+        &|other| other.taught = vec![taught(30_000, true)],
+        &|other| other.device = DeviceChoice::Cuda(0),
+        &|other| other.variants[0].accumulation = 2,
+    ];
+    for change in changes {
+        let mut other = request.clone();
+        change(&mut other);
+        seen.push(other.fingerprint(&lowered, None));
+    }
+    seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 580.95")));
+    seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 590.12")));
+    seen.push(request.fingerprint_by("other rules", (&lowered, &lowered.digest()), None));
+
+    let told_again = |outcomes| {
+        let taught = Taught {
+            outcomes,
+            ..taught(30_000, true)
+        };
+        let request = request.clone().with_taught(vec![taught]);
+        request.fingerprint(&lowered, None)
+    };
+    assert_eq!(told_again(1), told_again(2));
+
+    let different: BTreeSet<&String> = seen.iter().collect();
+    assert_eq!(different.len(), seen.len(), "{seen:#?}");
+}
+
+#[test]
+fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
+    let file = include_bytes!("../../../../../tests/golden/exported/gpt2-table.json.gz");
+    let request = Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap();
+    let with = request.lower().unwrap();
+    assert!(with.workload.graph().unwrap().releases.is_some());
+    let mut without = with.clone();
+    graph_of(&mut without).releases = None;
+
+    assert_ne!(
+        request.fingerprint(with, None),
+        request.fingerprint(&without, None)
+    );
+}
+
+/// The OpenAPI document is written by hand beside the code that reads; this keeps the two together.
+#[test]
+fn the_schema_names_the_fields_that_are_read() {
+    fn fields(schema: &RefOr<Schema>) -> BTreeSet<String> {
+        match schema {
+            RefOr::T(Schema::Object(object)) => object.properties.keys().cloned().collect(),
+            _ => panic!("not an object"),
+        }
+    }
+    let known = |known: &[&str]| known.iter().map(|name| (*name).to_owned()).collect();
+
+    assert_eq!(fields(&RequestDocument::schema()), known(FIELDS));
+    let mut schemas = Vec::new();
+    RequestDocument::schemas(&mut schemas);
+    let training = schemas
+        .iter()
+        .find(|(name, _)| name.contains("Training"))
+        .unwrap();
+    assert_eq!(fields(&training.1), known(batchfit_models::TRAINING_FIELDS));
+}
+
+fn graph_of(lowered: &mut Lowered) -> &mut Graph {
+    match &mut lowered.workload {
+        Workload::Graph(graph) => Arc::make_mut(graph),
+        Workload::Recorded(_) => unreachable!("nothing was recorded"),
+    }
+}
+
+fn asked(document: &Value) -> Result<Request, Invalid> {
+    let document = RequestDocument::from_json(document.to_string().as_bytes())?;
+    Request::parse(document, &["h200"])
+}
+
+fn strategies(document: &Value) -> Vec<(Option<&'static str>, u64)> {
+    let request = asked(document).unwrap();
+    let variants = request.variants.iter();
+    variants
+        .map(|variant| (variant.parallel.name(), variant.parallel.world_size()))
+        .collect()
+}
+
+#[test]
+fn ranks_train_under_ddp_unless_the_request_says_otherwise() {
+    let model = json!({ "preset": "resnet18" });
+    let with = |training: Value| json!({ "model": model, "training": training, "world_size": 8 });
+
+    assert_eq!(
+        strategies(&json!({ "model": model, "world_size": 8 })),
+        [(Some("ddp"), 8)]
+    );
+    assert_eq!(
+        strategies(&json!({ "model": model, "world_size": 1 })),
+        [(None, 1)]
+    );
+    assert_eq!(
+        strategies(&with(json!({ "mode": "inference" }))),
+        [(None, 1)]
+    );
+    assert_eq!(
+        strategies(&with(
+            json!({ "parallel": { "strategy": ["none", "zero1", "ddp", "ddp"], "world_size": 8 } })
+        )),
+        [(None, 1), (Some("zero1"), 8), (Some("ddp"), 8)]
+    );
+    let request = asked(&with(json!({ "clip_grad_norm": 0.5, "parallel": {
+        "strategy": "ddp", "bucket_cap_mb": 100, "comm_hook": "bf16", "gradient_as_bucket_view": true,
+    } })))
+    .unwrap();
+    assert_eq!(request.variants[0].clip_grad_norm.map(f64::from), Some(0.5));
+    assert_eq!(
+        request.variants[0].parallel,
+        Parallel::Ddp(Ddp {
+            world_size: 8,
+            bucket_cap_mb: Some(100),
+            comm_hook: Some(CommHook::Bf16),
+            gradient_as_bucket_view: true,
+            ..Ddp::default()
+        })
+    );
+}
+
+#[test]
+fn what_several_gpus_cannot_do_is_told() {
+    let wrong = |parallel: Value| {
+        let training = json!({ "parallel": parallel });
+        let document =
+            json!({ "model": { "preset": "resnet18" }, "training": training, "world_size": 4 });
+        asked(&document).unwrap_err().to_string()
+    };
+    for (parallel, expected) in [
+        (
+            json!({ "strategy": "fsdp" }),
+            "at /training/parallel/strategy: FullyShardedDataParallel (FSDP1), which PyTorch replaces by fully_shard, is not modelled; the nearest that is: \"fsdp2\"",
+        ),
+        (
+            json!({ "strategy": "ZeRO-2" }),
+            "at /training/parallel/strategy: DeepSpeed's ZeRO is not modelled: for bf16 weights it holds 16 bytes a parameter",
+        ),
+        (
+            json!({ "strategy": "deepspeed" }),
+            "at /training/parallel/strategy: DeepSpeed's ZeRO is not modelled: for bf16 weights it holds 16 bytes a parameter",
+        ),
+        (
+            json!({ "strategy": ["none", "hsdp"] }),
+            "at /training/parallel/strategy/1: HSDP (sharding within a host, replicas across hosts) is not modelled; ask for \"fsdp2\" on the GPUs of one host",
+        ),
+        (
+            json!({ "strategy": ["none", "fsdp2"], "comm_hook": "fp16" }),
+            "at /training/parallel/comm_hook: comm_hook is DDP's, and the strategy is \"none\", \"fsdp2\"; write \"strategy\": \"ddp\" (`--parallel ddp`), or leave it out",
+        ),
+        (
+            json!({ "strategy": "ddp", "cpu_offload": true }),
+            "at /training/parallel/cpu_offload: cpu_offload is FSDP2's, and the strategy is \"ddp\"; write \"strategy\": \"fsdp2\" (`--parallel fsdp2`), or leave it out",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "reshard_after_forward": 2 }),
+            "at /training/parallel/reshard_after_forward: resharding to a smaller number of ranks is not modelled",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "reshard_after_forward": [true, "no"] }),
+            "at /training/parallel/reshard_after_forward/1: reshard_after_forward must be true, false or a list of both",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": { "param_dtype": "fp8" } }),
+            "at /training/parallel/mixed_precision/param_dtype: unknown type \"fp8\"",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": { "reduce": "bf16" } }),
+            "at /training/parallel/mixed_precision/reduce: mixed_precision has no field \"reduce\"",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": "bf16" }),
+            "at /training/parallel/mixed_precision: ",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "units": ["a.*", ""] }),
+            "at /training/parallel/units/1: a glob has 1 to",
+        ),
+        (
+            json!({ "strategy": ["ddp", "Tensor-Parallel"] }),
+            "at /training/parallel/strategy/1: splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism) is not modelled; \"fsdp2\" shards",
+        ),
+        (
+            json!({ "strategy": "dpd" }),
+            "at /training/parallel/strategy: unknown strategy \"dpd\"; did you mean \"ddp\"?",
+        ),
+        (
+            json!({ "strategy": "ddp", "world_size": 2 }),
+            "at /training/parallel/world_size: world_size is 2 here and 4 at /world_size; leave one of them out",
+        ),
+        (
+            json!({ "strategy": "none", "bucket_cap_mb": 1 }),
+            "at /training/parallel/bucket_cap_mb: bucket_cap_mb is DDP's, and the strategy is \"none\"; write \"strategy\": \"ddp\"",
+        ),
+        (
+            json!({ "strategy": "ddp", "bucket_cap_mb": 0 }),
+            "at /training/parallel/bucket_cap_mb: bucket_cap_mb must be a whole number from 1 to 1048576, not 0",
+        ),
+        (
+            json!({ "strategy": "ddp", "comm_hook": "int8" }),
+            "at /training/parallel/comm_hook: unknown communication hook \"int8\"",
+        ),
+    ] {
+        let told = wrong(parallel);
+        assert!(told.starts_with(expected), "{told}");
+    }
+    let inference = json!({ "mode": "inference", "parallel": { "strategy": "ddp" } });
+    let inference =
+        json!({ "model": { "preset": "resnet18" }, "training": inference, "world_size": 4 });
+    assert_eq!(
+        asked(&inference).unwrap_err().to_string(),
+        "at /training/parallel/strategy: ddp reduces gradients, and inference has none; leave parallel out, or set mode to \"train\""
+    );
+    for norm in [json!(0), json!(-1), json!("1")] {
+        let training = json!({ "clip_grad_norm": norm });
+        let document = json!({ "model": { "preset": "resnet18" }, "training": training });
+        assert!(asked(&document).is_err(), "{norm}");
+    }
+}
+
+#[test]
+fn fully_shard_is_read_with_its_options_and_each_way_of_resharding() {
+    let parallel = json!({
+        "strategy": ["fsdp2", "none"], "world_size": 4, "units": ["layer*.*"], "reshard_after_forward": [false, true],
+        "mixed_precision": { "param_dtype": "bf16", "reduce_dtype": "fp32" }, "cpu_offload": true,
+    });
+    let document = json!({ "model": { "preset": "gpt2" }, "training": { "parallel": parallel } });
+    let request = asked(&document).unwrap();
+
+    let sharded = FullyShard {
+        world_size: 4,
+        units: Some(vec!["layer*.*".to_owned()]),
+        reshard_after_forward: false,
+        mixed_precision: MixedPrecision {
+            param_dtype: Some(DType::BFloat16),
+            reduce_dtype: Some(DType::Float32),
+            output_dtype: None,
+        },
+        cpu_offload: true,
+        sync_every_micro_step: false,
+    };
+    let resharding = FullyShard {
+        reshard_after_forward: true,
+        ..sharded.clone()
+    };
+    let variants = request.variants.iter();
+    let parallels: Vec<&Parallel> = variants.map(|variant| &variant.parallel).collect();
+    assert_eq!(
+        parallels,
+        [
+            &Parallel::Fsdp2(sharded),
+            &Parallel::Fsdp2(resharding),
+            &Parallel::None
+        ]
+    );
+    assert_eq!(request.world_size, 4);
+}
+
+#[test]
+fn cards_of_one_job_may_differ_and_the_one_with_the_least_memory_decides() {
+    let with = |device: Value, ranks: u64| {
+        let model = json!({ "preset": "resnet18" });
+        let document = json!({ "model": model, "device": device, "world_size": ranks });
+        let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
+        Request::parse(document, &["h100-80g", "a100-40g", "t4"])
+    };
+    let uneven = with(json!(["sim:h100-80g", "sim:a100-40g", "sim:h100-80g"]), 8).unwrap();
+    assert_eq!(uneven.device, DeviceChoice::Sim("a100-40g".into()));
+    assert_eq!(uneven.cards, ["h100-80g", "a100-40g"]);
+
+    let alike = with(json!(["sim:t4", "sim:t4"]), 2).unwrap();
+    assert_eq!(alike.device, DeviceChoice::Sim("t4".into()));
+    assert_eq!(alike.cards, [""; 0]);
+
+    let refused = |device: Value, ranks: u64| with(device, ranks).unwrap_err().to_string();
+    for (device, ranks, expected) in [
+        (
+            json!([]),
+            2,
+            "at /device: a list of 1 to 16 simulated cards",
+        ),
+        (
+            json!(vec!["sim:t4"; 17]),
+            2,
+            "at /device: a list of 1 to 16",
+        ),
+        (
+            json!(["sim:t4", "cuda:0"]),
+            2,
+            "at /device/1: the cards of a job",
+        ),
+        (json!(["sim:t4", 5]), 2, "at /device/1: the cards of a job"),
+        (
+            json!(["sim:t5"]),
+            2,
+            "at /device/0: unknown simulated device \"t5\"",
+        ),
+        (
+            json!(["sim:t4", "sim:a100-40g"]),
+            1,
+            "at /device: 2 kinds of cards are more than there are ranks: `world_size` is 1",
+        ),
+        (
+            json!({ "sim": "t4" }),
+            1,
+            "at /device: device must be a text",
+        ),
+    ] {
+        let told = refused(device, ranks);
+        assert!(told.starts_with(expected), "{told}");
+    }
+}
+
+#[test]
+fn machines_of_clouds_say_how_many_train_together() {
+    let with = |device: Value, rest: Value| {
+        let mut document = json!({ "model": { "preset": "resnet18" }, "device": device });
+        let members = document.as_object_mut().unwrap();
+        members.extend(rest.as_object().unwrap().clone());
+        let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
+        let request = Request::parse(document, &["h100-80g", "a100-40g"]).unwrap();
+        let machines: Vec<&str> = request.machines.iter().map(|it| it.name).collect();
+        (request.device.to_string(), request.world_size, machines)
+    };
+    let h100 = || "sim:h100-80g".to_owned();
+    let sharded = json!({ "training": { "parallel": { "strategy": "fsdp2" } } });
+
+    let (device, ranks, machines) = with(json!("sim:p5.48xlarge"), json!({}));
+    assert_eq!((device, ranks, machines), (h100(), 8, vec!["p5.48xlarge"]));
+    assert_eq!(with(json!("sim:p5.48xlarge"), sharded).1, 8);
+    let fewer = with(json!("sim:p5.48xlarge"), json!({ "world_size": 2 }));
+    assert_eq!(fewer.1, 2);
+    let both = json!(["sim:p5.48xlarge", "sim:p4d.24xlarge"]);
+    let (device, ranks, _) = with(both, json!({}));
+    assert_eq!((&*device, ranks), ("sim:a100-40g", 16));
+    let beside = json!(["sim:p5.48xlarge", "sim:h100-80g", "sim:a100-40g"]);
+    assert_eq!(with(beside.clone(), json!({})).1, 10);
+    assert_eq!(with(beside, json!({ "world_size": 4 })).1, 4);
+    assert_eq!(
+        with(
+            json!(["sim:h100-80g", "sim:h100-80g", "sim:h100-80g"]),
+            json!({})
+        )
+        .1,
+        3
+    );
+}

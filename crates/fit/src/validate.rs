@@ -1,0 +1,340 @@
+//! What can be wrong with a request before any device is looked for.
+
+use crate::alloc::{Settings, SettingsError};
+use crate::bounded::shorten;
+use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel};
+use crate::engine::NO_RECORDER;
+use crate::fitting::check_soak;
+use crate::graph::Graph;
+use crate::model::{
+    Checkpointing, DeviceChoice, Invalid, Lowered, Request, SearchMode, Variant, Workload,
+};
+
+/// A request's model as a graph, when it fits together and the allocator settings are known.
+pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
+    settings(request)?;
+    if request.search == SearchMode::Recorded && !request.has_recorder() {
+        return Err(Invalid::at("/search", NO_RECORDER));
+    }
+    if request.soak.is_some() {
+        check_soak(request)?;
+    }
+    let lowered = request.lower()?;
+    let Workload::Graph(graph) = &lowered.workload else {
+        return Ok(lowered);
+    };
+    bounded(request, work(request))?;
+    check_lengths(request, graph)?;
+    let mut asked: Vec<&Checkpointing> = Vec::new();
+    for variant in &request.variants {
+        if !asked.contains(&&variant.checkpointing) {
+            asked.push(&variant.checkpointing);
+            check_checkpointing(graph, variant).map_err(|error| invalid_variant(&error))?;
+        }
+        check_parallel(graph, variant).map_err(|error| invalid_variant(&error))?;
+    }
+    Ok(lowered)
+}
+
+/// Most lengths that are answered for on a real GPU: some minutes.
+const MOST_PROBED_LENGTHS: usize = 32;
+
+/// Whether the lengths of a request are those of its model: a graph of another length is another one.
+fn check_lengths(request: &Request, longest: &Graph) -> Result<(), Invalid> {
+    let Some(lengths) = &request.lengths else {
+        return Ok(());
+    };
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
+    if !is_simulated && lengths.each.len() > MOST_PROBED_LENGTHS {
+        let problem = format!(
+            "{} lengths are more than the {MOST_PROBED_LENGTHS} that are probed on a GPU, each for some seconds; name fewer, \
+             or simulate the card",
+            lengths.each.len()
+        );
+        return Err(Invalid::at(lengths.pointer(), problem));
+    }
+    let (of, shortest) = (lengths.of.name(), lengths.each[0].length);
+    if shortest == lengths.longest() {
+        return Ok(());
+    }
+    let graph = request.at(shortest)?.graph().map_err(|invalid| Invalid {
+        pointer: lengths.pointer(),
+        problem: format!("{of} {shortest}: {}", invalid.problem),
+        ..invalid
+    })?;
+    let shapes = |graph: &Graph| -> Vec<_> {
+        let inputs = graph.inputs.iter();
+        inputs
+            .map(|input| graph.value(input.value).shape.clone())
+            .collect()
+    };
+    if shapes(&graph) == shapes(longest) {
+        let problem = format!(
+            "samples of this model do not change with {of}: those of {shortest} and {} are alike; leave `lengths` out, or name \
+             what its samples differ in",
+            lengths.longest()
+        );
+        return Err(Invalid::at(lengths.pointer(), problem));
+    }
+    Ok(())
+}
+
+/// A probe is of one length, and of three steps.
+pub fn validate_alone(request: &Request) -> Result<(), Invalid> {
+    if request.soak.is_some() {
+        let problem = "a probe runs three steps; a soak belongs to a fit, or to `batchfit soak`";
+        return Err(Invalid::at("/soak", problem));
+    }
+    match &request.lengths {
+        Some(lengths) if lengths.each.len() > 1 => Err(Invalid::at(
+            lengths.pointer(),
+            format!(
+                "one length is answered at a time here, not {}; a fit answers for several",
+                lengths.each.len()
+            ),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A variant that the model does not have, at the member that asks for it.
+pub fn invalid_variant(error: &CompileError) -> Invalid {
+    let member = match error {
+        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
+            "/training/checkpointing"
+        }
+        CompileError::NoSuchUnits { .. } => "/training/parallel/units",
+        CompileError::BatchNormUnderMixedPrecision { .. } => {
+            "/training/parallel/mixed_precision/param_dtype"
+        }
+        CompileError::ScalarParameter { .. } | CompileError::NothingTrained => {
+            "/training/parallel/strategy"
+        }
+        CompileError::Cancelled => "",
+    };
+    Invalid::at(member, error.to_string())
+}
+
+/// What can be fitted: one recording says nothing of other batches.
+pub fn validate_fit(lowered: &Lowered) -> Result<(), Invalid> {
+    match &lowered.workload {
+        Workload::Recorded(steps) => match steps.batches.as_slice() {
+            [only] => Err(Invalid::at(
+                RECORDED,
+                format!(
+                    "one recording answers for its own batch alone, which is {only} (`batchfit probe --batch {only}`); \
+                     record at least one other batch, such as {}",
+                    only.saturating_mul(2)
+                ),
+            )),
+            _ => Ok(()),
+        },
+        Workload::Graph(_) => Ok(()),
+    }
+}
+
+/// What one batch can be asked of: one recording has only its own.
+pub fn validate_batch(lowered: &Lowered, batch: u64) -> Result<(), Invalid> {
+    match &lowered.workload {
+        Workload::Recorded(steps) if steps.batches.len() == 1 && !steps.is_recorded(batch) => {
+            let only = steps.batches[0];
+            Err(Invalid::at(
+                RECORDED,
+                format!(
+                    "one recording answers for its own batch alone, which is {only}, not {batch}"
+                ),
+            ))
+        }
+        Workload::Recorded(_) | Workload::Graph(_) => Ok(()),
+    }
+}
+
+/// Where recordings are in a request.
+const RECORDED: &str = "/model/recorded";
+
+/// Most operations that are simulated for one request, each variant dozens of times: an operation takes up to a millisecond, so these
+/// take minutes, and a ResNet-152 under all of 60 variants three percent of them.
+const MOST_OPERATIONS: usize = 1_000_000;
+
+/// How many changes `suggest` answers, each like a variant of its own.
+const SUGGESTED: usize = 12;
+
+/// How many operations of a soak, each simulated once, are worth one of a variant.
+const OF_A_SOAK: usize = 1_000;
+
+/// Most variants that are soaked.
+const SOAKED: usize = 8;
+
+/// The operations that an answer to a request simulates, as far as its model was read: those of each variant, at each length, of each class of
+/// ranks, of each change that is suggested and of each step of a soak.
+pub fn work(request: &Request) -> usize {
+    let Some(Lowered {
+        workload: Workload::Graph(graph),
+        ..
+    }) = request.read()
+    else {
+        return 0;
+    };
+    let lengths = request.lengths.as_ref();
+    let lengths = lengths.map_or(1, |lengths| lengths.each.len());
+    let variants = request.variants.len();
+    let suggested = request.suggest.map_or(0, |_| SUGGESTED);
+    let ranks = |variant: &Variant| match variant.parallel.world_size() {
+        0 | 1 => 1,
+        ranks => usize::try_from(ranks).map_or(MOST_CLASSES, |ranks| ranks.min(MOST_CLASSES)),
+    };
+    let each = request.variants.iter().map(ranks).sum::<usize>() + suggested;
+    let steps = request.soak.as_ref().map_or(0, |course| {
+        usize::try_from(course.length()).unwrap_or(usize::MAX)
+    });
+    let soaked = steps.saturating_mul(variants.min(SOAKED)) / OF_A_SOAK;
+    let times = each.saturating_mul(lengths).saturating_add(soaked);
+    graph.nodes.len().saturating_mul(times)
+}
+
+/// Whether the work that a request asks for is within bounds, before any of it is done.
+fn bounded(request: &Request, work: usize) -> Result<(), Invalid> {
+    if work <= MOST_OPERATIONS {
+        return Ok(());
+    }
+    let has = |name: &'static str, is_there: bool| is_there.then_some(name);
+    let makes: Vec<&str> = [
+        has("variants", request.variants.len() > 1),
+        has("`lengths`", request.lengths.is_some()),
+        has("`suggest`", request.suggest.is_some()),
+        has("steps of `soak`", request.soak.is_some()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let fewer = match makes.as_slice() {
+        [] => "layers".to_owned(),
+        makes => makes.join(", or "),
+    };
+    Err(Invalid::at(
+        "/training",
+        format!(
+            "this makes {work} operations to simulate, and at most {MOST_OPERATIONS} are taken on for one request; ask for fewer {fewer} at \
+             a time"
+        ),
+    ))
+}
+
+/// The allocator settings that an answer is for: those of the request, or where it has none those that were in force when
+/// its recordings were made.
+pub(super) fn settings_in_force(
+    request: &Request,
+    workload: &Workload,
+) -> Result<Settings, Invalid> {
+    let recorded = match workload {
+        Workload::Recorded(steps) if request.allocator.is_empty() => steps.allocator.as_deref(),
+        Workload::Recorded(_) | Workload::Graph(_) => None,
+    };
+    let Some(recorded) = recorded else {
+        return settings(request);
+    };
+    recorded.parse().map_err(|error: SettingsError| {
+        let problem = format!("the allocator settings of the recording: {error}");
+        Invalid::at(RECORDED, problem)
+    })
+}
+
+/// The allocator settings of a request.
+pub(super) fn settings(request: &Request) -> Result<Settings, Invalid> {
+    let settings = request.allocator.parse();
+    settings.map_err(|error| invalid_settings(request, &error))
+}
+
+/// A probe tries one batch of one variant.
+pub fn validate_single(request: &Request) -> Result<(), Invalid> {
+    match request.variants.as_slice() {
+        [_one] => Ok(()),
+        several => Err(Invalid::at(
+            "/training",
+            format!(
+                "a probe runs one variant, and these lists make {}",
+                several.len()
+            ),
+        )),
+    }
+}
+
+fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
+    let (problem, nearest) = match error {
+        // Without the error's own hint, which `Invalid` gives in its own words.
+        SettingsError::UnknownKey { key, nearest } => (
+            format!("unknown allocator setting {key:?}"),
+            nearest.clone(),
+        ),
+        SettingsError::TooLong { .. }
+        | SettingsError::NotSupported { .. }
+        | SettingsError::NoValue { .. }
+        | SettingsError::WrongValue { .. } => (error.to_string(), None),
+    };
+    Invalid {
+        value: Some(format!("{:?}", shorten(&request.allocator))),
+        nearest,
+        ..Invalid::at("/allocator", problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RequestDocument;
+
+    #[test]
+    fn work_is_refused_with_the_figure_and_the_limit() {
+        let asked = |more: &str| {
+            let layers = vec![r#"{"type": "relu"}"#; 998].join(",");
+            let model = format!(
+                r#"{{"input": {{"shape": [8]}}, "layers": [{layers}, {{"type": "linear", "out_features": 8}}]}}"#
+            );
+            let text = format!(r#"{{"model": {model}, "device": "sim:h200"{more}}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            let request = Request::parse(document, &["h200"]).unwrap();
+            request.lower().unwrap();
+            request
+        };
+        let each = work(&asked(""));
+        assert!((1_000..1_010).contains(&each), "{each}");
+        let times = |more: &str| work(&asked(more)) / each;
+
+        assert_eq!(times(r#", "training": {"optimizer": ["sgd", "adam"]}"#), 2);
+        assert_eq!(times(r#", "suggest": true"#), 1 + SUGGESTED);
+        assert_eq!(times(r#", "soak": {"steps": 100000}"#), 101);
+        let ranks = |ranks: u64| times(&format!(r#", "world_size": {ranks}"#));
+        assert_eq!([ranks(1), ranks(2), ranks(1 << 20)], [1, 2, MOST_CLASSES]);
+
+        let refused = bounded(&asked(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
+        assert_eq!(refused.pointer, "/training");
+        assert!(
+            refused.problem.contains(" 1000001 operations "),
+            "{refused}"
+        );
+        assert!(refused.problem.contains("fewer `suggest`"), "{refused}");
+    }
+
+    #[test]
+    fn what_cannot_be_checkpointed_is_refused_before_anything_runs() {
+        let asked = |checkpointing: &str| {
+            let layers = r#"{"type": "linear", "out_features": 8}, {"type": "relu"}"#;
+            let model = format!(r#"{{"input": {{"shape": [8]}}, "layers": [{layers}]}}"#);
+            let training = format!(r#"{{"checkpointing": {checkpointing}}}"#);
+            let text = format!(r#"{{"model": {model}, "training": {training}}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            validate(&Request::parse(document, &[]).unwrap()).map(drop)
+        };
+
+        assert_eq!(asked(r#""none""#), Ok(()));
+        for missing in [
+            r#""per_block""#,
+            r#"["none", "per_block"]"#,
+            r#"{"modules": ["nowhere"]}"#,
+        ] {
+            let refused = asked(missing).unwrap_err();
+            assert_eq!(refused.pointer, "/training/checkpointing");
+            assert!(refused.problem.contains("no module"), "{refused}");
+        }
+    }
+}
