@@ -1,4 +1,4 @@
-//! Lists the files of the page in the browser and the migrations, which the binary carries, and compiles the object that `batchfit run`
+//! Lists the files of the page in the browser which the binary carries, and compiles the object that `batchfit run`
 //! loads before a script.
 
 use std::collections::BTreeSet;
@@ -13,9 +13,6 @@ use std::process::Command;
 /// What the page in the browser is made of, except for what says where it is from.
 const PAGE: &str = "src/http/page";
 
-/// SQLite's, with PostgreSQL's in a folder of their own. Listed here, as sqlx's macros would compile both drivers once more to run them.
-const MIGRATIONS: &str = "migrations";
-
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
@@ -27,11 +24,10 @@ const SHARED: [&str; 3] = [
 ];
 
 fn main() -> io::Result<()> {
-    for folder in [PAGE, MIGRATIONS, VIRTUAL_GPU].iter().chain(&SHARED) {
+    for folder in [PAGE, VIRTUAL_GPU].iter().chain(&SHARED) {
         println!("cargo::rerun-if-changed={folder}");
     }
     embed("page.rs", PAGE)?;
-    embed("migrations.rs", MIGRATIONS)?;
     embed_virtual_gpu()
 }
 

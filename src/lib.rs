@@ -17,8 +17,9 @@
 //! `docs/ARCHITECTURE.md` says where everything is: what each crate and module is for, lowest first, and the files that a fit passes. What the
 //! crates have is re-exported here by module.
 pub use batchfit_card::{alloc, probe, replay, timing};
-pub use batchfit_fit::{model, recorded, search};
+pub use batchfit_fit::{model, recorded, search, virtual_gpu};
 pub use batchfit_step::{program, shape, units};
+pub use batchfit_store as store;
 pub use batchfit_torch::{aten, compile, graph, ops};
 
 use batchfit_step::bounded;
@@ -30,10 +31,6 @@ pub mod device {
 }
 
 pub mod worker;
-
-pub mod virtual_gpu;
-
-pub mod store;
 
 pub mod jobs;
 

@@ -2,8 +2,8 @@
 
 use crate::jobs::AgentDocument;
 
-use super::style::Style;
-use super::table::{text, with_header};
+use batchfit_report::style::Style;
+use batchfit_report::table::{text, with_header};
 
 /// A table of agents, one card a line.
 pub fn agents(agents: &[AgentDocument], style: &Style) -> String {

@@ -1,12 +1,12 @@
 //! Answers that are stored, and what makes them answers of yesterday.
 
 use super::outcomes::{listed, percent, words};
-use super::style::Style;
-use super::table::facts;
-use super::wrap::paragraph;
 use crate::jobs::NearDocument;
 use crate::store::{Outdated, StoredRecommendation};
 use crate::units::Bytes;
+use batchfit_report::style::Style;
+use batchfit_report::table::facts;
+use batchfit_report::wrap::paragraph;
 
 /// Writes a line for each answer.
 pub fn answers(answers: &[StoredRecommendation], style: &Style) -> String {

@@ -1,10 +1,10 @@
 //! Which cards can be simulated, and the machines of clouds that have them.
 
-use super::style::Style;
-use super::table::{text, with_header};
-use super::wrap::paragraph;
 use crate::jobs::{CardDocument, MachineDocument};
 use crate::units::Bytes;
+use batchfit_report::style::Style;
+use batchfit_report::table::{text, with_header};
+use batchfit_report::wrap::paragraph;
 
 /// Writes one line for each card, with a star for those of which not all is verified.
 pub fn cards(cards: &[CardDocument], style: &Style) -> String {

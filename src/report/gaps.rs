@@ -1,8 +1,8 @@
 //! What a GPU cannot run, as text.
 
-use super::style::Style;
-use super::table::{text, with_header};
 use crate::device::cuda::plan::Gap;
+use batchfit_report::style::Style;
+use batchfit_report::table::{text, with_header};
 
 /// What of a variant a card cannot run; `generated` kernels are generated for the rest.
 pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap], style: &Style) -> String {

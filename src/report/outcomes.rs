@@ -1,10 +1,10 @@
 //! What trainings came to that followed an answer, beside what was predicted.
 
-use super::style::Style;
-use super::table::{facts, text, with_header};
-use super::wrap::paragraph;
 use crate::jobs::{AccuracyDocument, OutcomeDocument};
 use crate::units::Bytes;
+use batchfit_report::style::Style;
+use batchfit_report::table::{facts, text, with_header};
+use batchfit_report::wrap::paragraph;
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {

@@ -1,11 +1,11 @@
 //! What a search for the largest batch of a command came to.
 
-use super::style::Style;
-use super::table::{facts, notes, text, with_header};
-use super::wrap::paragraph;
 use crate::jobs::SearchDocument;
 use crate::search::conversation::{Observation, Outcome, Recommended};
 use crate::units::Bytes;
+use batchfit_report::style::Style;
+use batchfit_report::table::{facts, notes, text, with_header};
+use batchfit_report::wrap::paragraph;
 
 /// Writes what to train with, and with detail every run. `command` is what ran.
 pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String {
@@ -54,7 +54,7 @@ fn advice(found: &Recommended) -> String {
             _ => "Nothing fits without retries.".to_owned(),
         };
     }
-    super::fit::in_steps(
+    batchfit_report::fit::in_steps(
         found.micro_batch,
         found.accumulation_steps,
         found.global_batch,

@@ -5,13 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
-    "device",
-    "recorded",
-    "model",
-    "search",
     "worker",
     "virtual_gpu",
-    "store",
     "jobs",
     "report",
     "http",

@@ -7,6 +7,7 @@
 //! | [`search`] | which batch to ask about next; pure |
 //! | `fitting` | a request, its search and its answer, on simulated cards or in worker processes |
 //! | [`worker`] | the parent's side of the processes that own a GPU, record in PyTorch or ask cuDNN |
+//! | [`virtual_gpu`] | the parent's side of a user's script on a GPU that is not there |
 //! | [`recorded`] | steps that PyTorch recorded, and what they tell about other batches |
 //! | `engine`, `result`, `lengths`, `validate` | the seam to whatever answers, the answer, and what is refused before work starts |
 
@@ -18,6 +19,7 @@ pub mod recorded;
 mod result;
 pub mod search;
 mod validate;
+pub mod virtual_gpu;
 pub mod worker;
 
 pub use engine::{

@@ -1,5 +1,6 @@
 //! `batchfit run --on CARD -- CMD`: a user's own script on a GPU that is not there.
 
+mod carried;
 mod environment;
 mod python;
 
@@ -24,10 +25,8 @@ use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
 use crate::report;
 use crate::store::Db;
 use crate::units::Bytes;
-use crate::virtual_gpu::{
-    Answer, Ending, HISTORY, Listener, NOT_CARRIED, Oracle, SESSION, SOCKET, Session, is_carried,
-    unpack,
-};
+use crate::virtual_gpu::{Answer, Ending, HISTORY, Listener, Oracle, SESSION, SOCKET, Session};
+use carried::{NOT_CARRIED, is_carried, unpack};
 
 /// Longest path of a socket: its address has room for 108 bytes, the last of which is zero.
 const LONGEST_SOCKET: usize = 107;

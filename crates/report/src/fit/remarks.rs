@@ -1,0 +1,83 @@
+//! What stands below the figures: assumptions and notes, each once.
+
+use crate::style::Style;
+use crate::wrap::paragraph;
+use batchfit_fit::FitResult;
+
+/// How many assumptions are shown without detail.
+const FEW: usize = 2;
+
+/// Assumptions, notes, and what else there is to see.
+pub(super) fn all(result: &FitResult, style: &Style) -> String {
+    let shown = if style.verbose {
+        result.assumptions.len()
+    } else {
+        result.assumptions.len().min(FEW)
+    };
+    let mut out = String::new();
+    for assumption in &result.assumptions[..shown] {
+        out += &paragraph("assumption: ", assumption, style.width);
+    }
+    for (ranks, note) in notes(result, style.verbose) {
+        let is_of_the_answer = ranks.first() == Some(&1);
+        let first = if is_of_the_answer {
+            "note: ".to_owned()
+        } else {
+            format!("note on {}: ", named(&ranks))
+        };
+        out += &paragraph(&first, note, style.width);
+    }
+    if let Some(hint) = hint(result, shown, style.verbose) {
+        out += &style.quiet(&paragraph("", &hint, style.width));
+    }
+    out
+}
+
+fn hint(result: &FitResult, shown: usize, verbose: bool) -> Option<String> {
+    if verbose || result.probes.is_empty() {
+        return None;
+    }
+    Some(match result.assumptions.len() - shown {
+        0 => "-v shows the probes behind this answer.".to_owned(),
+        1 => "-v shows one more assumption, and the probes behind this answer.".to_owned(),
+        more => format!("-v shows {more} more assumptions, and the probes behind this answer."),
+    })
+}
+
+/// Every note once, with the variants that it is about: those of the answer first. Without detail, notes that
+/// differ from an earlier one in figures alone are left out.
+fn notes(result: &FitResult, verbose: bool) -> Vec<(Vec<u32>, &str)> {
+    let mut notes: Vec<(Vec<u32>, &str)> = Vec::new();
+    let of_variants = result.variants.iter().flat_map(|variant| {
+        let notes = variant.recommendation.notes.iter();
+        notes.map(|note| (variant.rank, note.as_str()))
+    });
+    let of_the_answer = result.recommendation.notes.iter();
+    for (rank, note) in of_the_answer
+        .map(|note| (1, note.as_str()))
+        .chain(of_variants)
+    {
+        let same = |other: &str| other == note || (!verbose && pattern(other) == pattern(note));
+        match notes.iter_mut().find(|(_, other)| same(other)) {
+            Some((ranks, _)) if ranks.last() == Some(&rank) => {}
+            Some((ranks, _)) => ranks.push(rank),
+            None => notes.push((vec![rank], note)),
+        }
+    }
+    notes
+}
+
+/// A note without its figures.
+fn pattern(note: &str) -> String {
+    note.replace(|c: char| c.is_ascii_digit(), "")
+}
+
+fn named(ranks: &[u32]) -> String {
+    match ranks {
+        [one] => format!("variant {one}"),
+        several => {
+            let several: Vec<String> = several.iter().map(u32::to_string).collect();
+            format!("variants {}", several.join(", "))
+        }
+    }
+}

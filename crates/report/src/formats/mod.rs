@@ -1,0 +1,218 @@
+//! Answers for other programs: a shell, the trainers that people use, an issue or a wiki.
+
+mod env;
+mod lengths;
+mod markdown;
+mod overview;
+mod snippets;
+
+use env::env;
+pub use env::no_env;
+pub use markdown::markdown;
+pub use overview::overview;
+
+use super::fit::fit;
+use super::style::Style;
+use batchfit_fit::model::{Mode, Variant};
+use batchfit_fit::{FitResult, Recommendation};
+
+/// What is said in the place of a snippet where nothing fits.
+pub const NOTHING_FITS: &str =
+    "nothing fits, so there is nothing to train with; the format `text` says how much is missing";
+
+/// What an answer is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// People.
+    Text,
+    /// An issue or a wiki.
+    Markdown,
+    /// A shell.
+    Env,
+    /// Hugging Face's Trainer.
+    Hf,
+    /// TRL's `SFTTrainer`.
+    Trl,
+    /// Lightning's Trainer.
+    Lightning,
+    /// Hugging Face's accelerate.
+    Accelerate,
+    /// Plain PyTorch.
+    Python,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Form; 8] = [
+        Form::Text,
+        Form::Markdown,
+        Form::Env,
+        Form::Hf,
+        Form::Trl,
+        Form::Lightning,
+        Form::Accelerate,
+        Form::Python,
+    ];
+
+    /// Its name, as `--format` of the command line has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Text => "text",
+            Form::Markdown => "markdown",
+            Form::Env => "env",
+            Form::Hf => "hf",
+            Form::Trl => "trl",
+            Form::Lightning => "lightning",
+            Form::Accelerate => "accelerate",
+            Form::Python => "python",
+        }
+    }
+
+    /// The answer in this form, as the command line writes it into a file; a sentence on what to do where there is none: nothing fits, and
+    /// the form is of those that a program runs, or it has no words for what the answer depends on.
+    pub fn write(self, answer: &Answer) -> Result<String, String> {
+        let trainer = match self {
+            Form::Text => return Ok(fit(answer.model, answer.result, &Style::default())),
+            Form::Markdown => return Ok(markdown(&[*answer])),
+            Form::Env => return Ok(env(answer)),
+            Form::Hf => snippets::HF,
+            Form::Trl => snippets::TRL,
+            Form::Lightning => snippets::LIGHTNING,
+            Form::Accelerate => snippets::ACCELERATE,
+            Form::Python => snippets::PYTHON,
+        };
+        if answer.best().micro_batch == 0 {
+            return Err(NOTHING_FITS.to_owned());
+        }
+        snippets::written(trainer, answer)
+    }
+}
+
+/// An answer, and what it is an answer to.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// What a person would call the model.
+    pub model: &'a str,
+    /// The length of its samples, where answers differ in it.
+    pub length: Option<&'a str>,
+    /// GPUs that train together.
+    pub world_size: u64,
+    /// The answer.
+    pub result: &'a FitResult,
+    /// The request, as it is stored and shown.
+    pub request: &'a serde_json::Value,
+}
+
+impl Answer<'_> {
+    fn best(&self) -> &Recommendation {
+        &self.result.recommendation
+    }
+
+    /// The variant that is recommended.
+    fn variant(&self) -> Variant {
+        let best = self.result.variants.first();
+        best.map(|best| best.training.clone()).unwrap_or_default()
+    }
+
+    fn is_training(&self) -> bool {
+        self.variant().mode == Mode::Train
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use batchfit_card::probe::Evidence;
+    use batchfit_fit::model::{Checkpointing, Precision};
+    use batchfit_fit::{Environment, Headroom, VariantResult};
+
+    /// Twelve samples at a time, in eight steps, on two GPUs.
+    fn result(variant: Variant) -> FitResult {
+        let recommendation = Recommendation {
+            micro_batch: 12,
+            accumulation_steps: 8,
+            global_batch: 192,
+            shortfall: 0,
+            max_batch: 14,
+            max_batch_steady: 13,
+            max_batch_without_retries: 13,
+            peak_allocated_bytes: 9 << 30,
+            peak_reserved_bytes: 10 << 30,
+            limit_bytes: 12 << 30,
+            headroom_bytes: 2 << 30,
+            headroom: Headroom::default(),
+            limited_by: "activations".to_owned(),
+            why: None,
+            evidence: Evidence::Simulated,
+            step_ms: None,
+            optimizer_step_ms: None,
+            samples_per_second: None,
+            speed_from: None,
+            missing_bytes: None,
+            host_bytes: 0,
+            exactly: None,
+            next_batch: None,
+            parallel: None,
+            notes: Vec::new(),
+        };
+        FitResult {
+            recommendation: recommendation.clone(),
+            variants: vec![VariantResult {
+                rank: 1,
+                training: variant,
+                cost: None,
+                recomputes: 0.0,
+                pareto: None,
+                recommendation,
+            }],
+            probes: Vec::new(),
+            gpu_work: None,
+            assumptions: Vec::new(),
+            suggested_for: None,
+            suggestions: Vec::new(),
+            lengths: None,
+            soak: None,
+            environment: Environment {
+                device: "sim:rtx4090".to_owned(),
+                gpu: "NVIDIA GeForce RTX 4090".to_owned(),
+                driver: None,
+                cuda: None,
+                cudnn: None,
+                batchfit: "0".to_owned(),
+                pytorch: "2.11".to_owned(),
+            },
+        }
+    }
+
+    fn mixed() -> Variant {
+        Variant {
+            precision: Precision::AmpFp16,
+            checkpointing: Checkpointing::PerBlock,
+            ..Variant::default()
+        }
+    }
+
+    #[test]
+    fn a_wiki_gets_a_table_in_which_names_break_nothing() {
+        let result = result(mixed());
+        let answer = Answer {
+            model: "a|b",
+            length: Some("512"),
+            world_size: 1,
+            result: &result,
+            request: &serde_json::Value::Null,
+        };
+
+        insta::assert_snapshot!("markdown", markdown(&[answer]));
+        insta::assert_snapshot!(
+            "markdown_of_several",
+            markdown(&[
+                answer,
+                Answer {
+                    length: Some("1024"),
+                    ..answer
+                }
+            ])
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! Memory of a probe over time, by what it is for, with its peak.
+
+use super::timeline::{Scale, axes, beside};
+use super::{Anchor, LEFT, RIGHT, Svg, colour};
+use crate::probe::verdict;
+use crate::why::category;
+use batchfit_card::probe::{ProbeReport, TimelinePoint};
+use batchfit_step::program::Category;
+use batchfit_step::units::Bytes;
+
+/// Dark to light and back, so that neighbours differ without colour too.
+const COLOURS: [&str; Category::ALL.len()] = [
+    "#123a63", "#7fb2e5", "#8a63b5", "#cdb4e4", "#66727f", "#2f6fb0", "#9fd0b5", "#c98a1b",
+    "#f2c9c9",
+];
+
+/// Draws memory over time by category, what is reserved, the limit and the peak.
+pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
+    let mut svg = Svg::default();
+    svg.text(Anchor::Start, 36.0, 40.0, 22.0, colour::INK, title);
+    let under = format!("batch {} {}", report.batch, verdict(report.verdict));
+    let under = match &report.peak {
+        Some(peak) => format!("{under}; the peak is in the {}", peak.moment),
+        None => under,
+    };
+    svg.text(Anchor::Start, 36.0, 64.0, 14.0, colour::QUIET, &under);
+    let mut x = 36.0;
+    let used = |category: &Category| {
+        let index = *category as usize;
+        let some = |point: &TimelinePoint| point.by_category.get(index).is_some_and(|it| *it > 0);
+        report.timeline.iter().any(some)
+    };
+    let shown: Vec<Category> = Category::ALL.into_iter().filter(used).collect();
+    for kind in &shown {
+        x = svg.legend(x, 96.0, COLOURS[*kind as usize], category(*kind));
+    }
+    svg.legend(x, 96.0, colour::RESERVED, "reserved");
+
+    let last = report.timeline.last().map_or(0, |point| point.event);
+    let events = usize::try_from(last).unwrap_or(usize::MAX).max(1);
+    let reserved = report.timeline.iter().map(|point| point.reserved_bytes);
+    let ceiling = reserved
+        .max()
+        .unwrap_or(0)
+        .max(report.peak_reserved_bytes)
+        .max(1);
+    let scale = Scale::below(118.0, events, ceiling);
+    let bottom = scale.bottom();
+    axes(&mut svg, events, &scale, ceiling);
+    // From the top of the stack down: each covers what is below it.
+    for (index, kind) in shown.iter().enumerate().rev() {
+        let height = |point: &TimelinePoint| {
+            let below = shown[..=index].iter();
+            below
+                .map(|kind| point.by_category.get(*kind as usize).unwrap_or(&0))
+                .sum()
+        };
+        let mut points = stairs(report, &scale, &height);
+        if let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) {
+            points.push((last.0, bottom));
+            points.push((first.0, bottom));
+        }
+        svg.area(&points, COLOURS[*kind as usize]);
+    }
+    let reserved = stairs(report, &scale, &|point| point.reserved_bytes);
+    svg.curve(&reserved, colour::RESERVED);
+    begins(&mut svg, report, &scale);
+    let of_steps = report.timeline.iter().filter(|point| point.step > 0);
+    // The first of equals.
+    let peak = of_steps
+        .rev()
+        .max_by_key(|point| point.allocated_bytes)
+        .map(|point| (event(point), point.allocated_bytes));
+    if let Some((event, bytes)) = peak {
+        let (x, y) = (scale.x(event), scale.y(bytes));
+        svg.dot(x, y, colour::LIMIT);
+        let label = format!("peak {}", Bytes(bytes));
+        beside(&mut svg, x, y + 20.0, &label);
+    }
+    svg.text(
+        Anchor::Middle,
+        f64::midpoint(LEFT, RIGHT),
+        bottom + 40.0,
+        13.0,
+        colour::QUIET,
+        "allocations and frees",
+    );
+    svg.finish(bottom + 68.0, title)
+}
+
+fn event(point: &TimelinePoint) -> usize {
+    usize::try_from(point.event).unwrap_or(usize::MAX)
+}
+
+/// Memory stays as it is until the next event.
+fn stairs(
+    report: &ProbeReport,
+    scale: &Scale,
+    bytes: &dyn Fn(&TimelinePoint) -> u64,
+) -> Vec<(f64, f64)> {
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for point in &report.timeline {
+        let (x, y) = (scale.x(event(point)), scale.y(bytes(point)));
+        if let Some((_, before)) = points.last().copied()
+            && (before - y).abs() > f64::EPSILON
+        {
+            points.push((x, before));
+        }
+        points.push((x, y));
+    }
+    points
+}
+
+/// Where each step begins.
+fn begins(svg: &mut Svg, report: &ProbeReport, scale: &Scale) {
+    let mut before = 0;
+    for point in &report.timeline {
+        if point.step > before {
+            before = point.step;
+            let x = scale.x(event(point));
+            svg.dashed_line([x, scale.y(0), x, scale.ceiling()], colour::QUIET);
+            let label = format!("step {before}");
+            svg.label(Anchor::Start, x + 4.0, scale.ceiling() + 12.0, &label);
+        }
+    }
+}

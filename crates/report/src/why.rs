@@ -1,0 +1,116 @@
+//! Why a batch is not larger: what the peak is made of, when it is, and what limits it.
+
+use super::style::Style;
+use super::table::{facts, text, with_header};
+use batchfit_card::probe::{CategoryBytes, Peak};
+use batchfit_fit::{FitResult, LimitKind};
+use batchfit_step::program::Category;
+use batchfit_step::units::Bytes;
+
+/// Writes the moment of the peak, the limit that binds, and who holds the memory.
+pub fn why(result: &FitResult, style: &Style) -> String {
+    let Some(why) = &result.recommendation.why else {
+        return String::new();
+    };
+    let mut lines = Vec::new();
+    if let Some(peak) = &why.peak {
+        lines.push(("peak at", peak.moment.clone()));
+        lines.push(("held then", held(peak)));
+    }
+    lines.push((
+        "limit",
+        format!("{}: {}", limit(why.limit.kind), why.limit.explanation),
+    ));
+    let mut out = format!("\nWhy\n{}", facts(&lines, style));
+    if !why.at_peak.is_empty() {
+        out += "\n";
+        out += &categories(&why.at_peak, style);
+    }
+    if let Some(peak) = &why.peak {
+        out += "\n";
+        out += &modules(peak, style);
+    }
+    out
+}
+
+/// What is allocated at a peak, and what is kept beside it.
+pub(super) fn held(peak: &Peak) -> String {
+    format!(
+        "{} of tensors, and {} that the allocator keeps of freed ones",
+        Bytes(peak.allocated_bytes),
+        Bytes(peak.cached_bytes)
+    )
+}
+
+/// What memory is for at a peak.
+pub(super) fn categories(at_peak: &[CategoryBytes], style: &Style) -> String {
+    let total: u64 = at_peak.iter().map(|part| part.bytes).sum();
+    let mut table = with_header(&["what for", "bytes", "share"], &["bytes", "share"]);
+    for part in at_peak.iter().filter(|part| part.bytes > 0) {
+        table.add_row([
+            category(part.category).to_owned(),
+            Bytes(part.bytes).to_string(),
+            share(part.bytes, total),
+        ]);
+    }
+    text(&table, style)
+}
+
+/// Who holds it.
+pub(super) fn modules(peak: &Peak, style: &Style) -> String {
+    let total = peak.allocated_bytes;
+    let mut table = with_header(&["module", "bytes", "share"], &["bytes", "share"]);
+    for held in &peak.modules {
+        let name = match held.module.as_str() {
+            "" => "(no module)",
+            module => module,
+        };
+        table.add_row([
+            name.to_owned(),
+            Bytes(held.bytes).to_string(),
+            share(held.bytes, total),
+        ]);
+    }
+    if peak.other_modules > 0 {
+        table.add_row([
+            format!("{} others", peak.other_modules),
+            Bytes(peak.other_modules_bytes).to_string(),
+            share(peak.other_modules_bytes, total),
+        ]);
+    }
+    text(&table, style)
+}
+
+fn share(bytes: u64, total: u64) -> String {
+    format!("{:.1}%", bytes as f64 * 100.0 / total.max(1) as f64)
+}
+
+/// The name of a limit in a sentence.
+fn limit(kind: LimitKind) -> &'static str {
+    match kind {
+        LimitKind::MemoryLimit => "the memory limit that was asked for",
+        LimitKind::Device => "the device's memory",
+        LimitKind::OtherProcesses => "other processes on the GPU",
+        LimitKind::Fragmentation => "fragmentation",
+        LimitKind::Headroom => "what is left free for safety",
+        LimitKind::Objective => "the objective",
+        LimitKind::TargetBatch => "the target",
+        LimitKind::Host => "the memory of the host",
+        LimitKind::LargestTried => "the largest batch that is tried",
+    }
+}
+
+/// The name of a purpose.
+pub(super) fn category(category: Category) -> &'static str {
+    match category {
+        Category::Parameters => "parameters",
+        Category::Gradients => "gradients",
+        Category::OptimizerState => "optimizer state",
+        Category::OptimizerScratch => "optimizer scratch",
+        Category::Batch => "batch",
+        Category::Activations => "activations",
+        Category::ActivationGradients => "activation gradients",
+        Category::Workspace => "workspace",
+        Category::Communication => "communication",
+    }
+}

@@ -1,0 +1,378 @@
+//! The table of agents: machines that work on fits for the service.
+
+use crate::text::by_name;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::engine::ask;
+use super::fit::{Attempt, Claimed, Lease};
+use super::text::named_in_text;
+use super::{Db, FitState, Holder, JsonText, StoreError, Time, asking};
+
+/// How the lanes begin of fits that an agent is to take, and the holders that are agents.
+pub const AGENT_LANE: &str = "agent ";
+
+/// Most agents that are kept; the service knows where to look for more machines than this.
+const MOST_AGENTS: i64 = 10_000;
+
+/// What the cards of all agents of one key may take, in bytes: a thousand machines with eight cards each take three million.
+const MOST_BYTES: i64 = 4 << 20;
+
+/// What an agent is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Duty {
+    /// To take what its cards can run.
+    Ready,
+    /// To finish what it works on, take no more, and end.
+    Draining,
+    /// To take no more, and stay.
+    Cordoned,
+}
+
+impl Duty {
+    /// All of them.
+    pub const ALL: [Duty; 3] = [Duty::Ready, Duty::Draining, Duty::Cordoned];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Duty::Ready => "ready",
+            Duty::Draining => "draining",
+            Duty::Cordoned => "cordoned",
+        }
+    }
+}
+
+named_in_text!(Duty);
+
+/// An agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredAgent {
+    /// Its name for programs: another one whenever another process registers.
+    pub id: String,
+    /// The machine.
+    pub name: String,
+    /// The process.
+    pub instance: String,
+    /// The API key under which it registered; empty where none is needed.
+    pub owner: String,
+    /// Its version.
+    pub version: String,
+    /// By which rules it answers; empty for one that an earlier version of the service registered.
+    pub rules: String,
+    /// What it is to do.
+    pub duty: Duty,
+    /// Its cards, as JSON.
+    pub cards: JsonText,
+    /// When the process registered first.
+    pub registered_at: Time,
+    /// When it was last heard of.
+    pub seen_at: Time,
+}
+
+by_name!(StoredAgent: id, name, instance, owner, version, rules, duty, cards, registered_at, seen_at);
+
+impl StoredAgent {
+    /// Under which name it works on fits.
+    pub fn holder(&self) -> Holder {
+        holder(&self.id)
+    }
+}
+
+/// The name under which the agent of this id works on fits.
+pub fn holder(id: &str) -> Holder {
+    Holder::other(format!("{AGENT_LANE}{id}"))
+}
+
+/// A fit that waits for an agent.
+#[derive(Debug)]
+struct Waiting {
+    id: String,
+    lane: String,
+}
+
+by_name!(Waiting: id, lane);
+
+/// What became of a registration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Registered {
+    /// The agent as it is now.
+    As(Box<StoredAgent>),
+    /// Another process of this name was heard of not long ago, at this moment.
+    NameTaken(Time),
+    /// There are as many as may be.
+    TooMany,
+}
+
+impl Db {
+    /// Registers an agent, or notes that it is there: the same process keeps its id and what it was told to do. Another process
+    /// takes a name over that was not heard of since `lost`; a machine that was cordoned stays so.
+    pub async fn register_agent(
+        &self,
+        new: &StoredAgent,
+        lost: Time,
+    ) -> Result<Registered, StoreError> {
+        self.in_place()?;
+        let registered = ask!(
+            fetch_optional StoredAgent,
+            self.pool.on(),
+            "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
+               SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $13
+                WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11)
+                  AND (SELECT coalesce(CAST(sum(length(CAST(cards AS TEXT))) AS BIGINT), 0) FROM agent WHERE owner = $4 AND name <> $2) + length(CAST($7 AS TEXT)) <= $12
+                   ON CONFLICT (name) DO UPDATE
+                  SET id = CASE WHEN agent.instance = excluded.instance THEN agent.id ELSE excluded.id END,
+                      registered_at = CASE WHEN agent.instance = excluded.instance THEN agent.registered_at ELSE excluded.registered_at END,
+                      duty = CASE WHEN agent.instance = excluded.instance AND excluded.duty <> 'draining' OR agent.duty = 'cordoned' AND excluded.duty = 'ready'
+                                  THEN agent.duty ELSE excluded.duty END,
+                      instance = excluded.instance, owner = excluded.owner, version = excluded.version, rules = excluded.rules, cards = excluded.cards,
+                      seen_at = excluded.seen_at
+                WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner OR agent.seen_at < $10
+               RETURNING id, name, instance, owner, version, rules, duty, cards,
+                         registered_at, seen_at",
+            new.id,
+            new.name,
+            new.instance,
+            new.owner,
+            new.version,
+            new.duty,
+            new.cards,
+            new.registered_at,
+            new.seen_at,
+            lost,
+            MOST_AGENTS,
+            MOST_BYTES,
+            new.rules,
+        )
+        .map_err(asking("register an agent"))?;
+        if let Some(agent) = registered {
+            return Ok(Registered::As(Box::new(agent)));
+        }
+        let seen = ask!(fetch_optional scalar, self.pool.on(), "SELECT seen_at FROM agent WHERE name = $1",
+            new.name)
+        .map_err(asking("look for an agent"))?;
+        Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
+    }
+
+    /// All agents, by name.
+    pub async fn agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
+        ask!(
+            fetch_all StoredAgent,
+            self.pool.on(),
+            "SELECT id, name, instance, owner, version, rules, duty, cards,
+                      registered_at, seen_at
+                 FROM agent ORDER BY name",
+        )
+        .map_err(asking("list agents"))
+    }
+
+    /// The agent of this id.
+    pub async fn agent(&self, id: &str) -> Result<Option<StoredAgent>, StoreError> {
+        ask!(
+            fetch_optional StoredAgent,
+            self.pool.on(),
+            "SELECT id, name, instance, owner, version, rules, duty, cards,
+                      registered_at, seen_at
+                 FROM agent WHERE id = $1",
+            id,
+        )
+        .map_err(asking("read an agent"))
+    }
+
+    /// Notes that an agent is there.
+    pub async fn agent_seen(&self, id: &str, now: Time) -> Result<(), StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE agent SET seen_at = $2 WHERE id = $1",
+            id,
+            now
+        )
+        .map(|_| ())
+        .map_err(asking("note that an agent is there"))
+    }
+
+    /// Says what an agent is to do. False where there is none.
+    pub async fn set_duty(&self, id: &str, duty: Duty) -> Result<bool, StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE agent SET duty = $2 WHERE id = $1",
+            id,
+            duty
+        )
+        .map(|set| set == 1)
+        .map_err(asking("change what an agent is to do"))
+    }
+
+    /// Forgets an agent, and puts what it works on back into the queue. False where there is none.
+    pub async fn remove_agent(&self, id: &str) -> Result<bool, StoreError> {
+        let removed = ask!(
+            execute,
+            self.pool.on(),
+            "DELETE FROM agent WHERE id = $1",
+            id
+        )
+        .map_err(asking("forget an agent"))?;
+        let holder = holder(id);
+        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
+            holder,)
+        .map_err(asking("put the fits of an agent back"))?;
+        Ok(removed == 1)
+    }
+
+    /// Forgets agents that were not heard of since `oldest`. Says how many.
+    pub async fn sweep_agents(&self, oldest: Time) -> Result<u64, StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "DELETE FROM agent WHERE seen_at < $1",
+            oldest
+        )
+        .map(|dropped| dropped)
+        .map_err(asking("forget lost agents"))
+    }
+
+    /// The fits that wait for an agent, each with its lane, in the order in which they are handed out: see [`Db::claim`].
+    pub async fn waiting_for_agents(&self, now: Time) -> Result<Vec<(String, String)>, StoreError> {
+        let patience = super::fit::PATIENCE_MS;
+        let waiting = ask!(
+            fetch_all Waiting,
+            self.pool.on(),
+            "SELECT id, lane FROM fit
+              WHERE state = 'queued' AND lane LIKE 'agent %'
+              ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id",
+            now,
+            patience,
+        );
+        waiting
+            .map(|rows| rows.into_iter().map(|row| (row.id, row.lane)).collect())
+            .map_err(asking("list what waits for agents"))
+    }
+
+    /// Hands out this fit, or nothing where somebody else took it or it does not wait.
+    pub async fn claim_one(
+        &self,
+        id: &str,
+        lease: Lease<'_>,
+        now: Time,
+    ) -> Result<Option<Claimed>, StoreError> {
+        ask!(
+            fetch_optional Claimed,
+            self.pool.on(),
+            "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
+                WHERE id = $1 AND state = 'queued'
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT text FROM request WHERE digest = request_digest) AS request",
+            id,
+            now,
+            lease.holder,
+            lease.until,
+        )
+        .map_err(asking("claim a fit for an agent"))
+    }
+
+    /// What an attempt works on, and where that stands; `None` where the attempt is overtaken.
+    pub async fn attempted(
+        &self,
+        attempt: Attempt<'_>,
+    ) -> Result<Option<(FitState, Claimed)>, StoreError> {
+        let state = self.attempt_state(attempt).await?;
+        let claimed = ask!(
+            fetch_optional Claimed,
+            self.pool.on(),
+            "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                      text AS request
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1 AND attempts = $2 AND holder = $3",
+            attempt.id,
+            attempt.number,
+            attempt.holder,
+        )
+        .map_err(asking("read what an agent works on"))?;
+        Ok(state.zip(claimed))
+    }
+
+    /// Gives agents that could not reach a server time to say that they are there: their leases last until then at least. For a
+    /// server that starts, perhaps after minutes without any.
+    pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE fit SET lease_until = $1
+              WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < $1",
+            until
+        )
+        .map(|_| ())
+        .map_err(asking("renew the leases of agents"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str, instance: &str, now: i64) -> StoredAgent {
+        StoredAgent {
+            id: format!("{name}-{instance}"),
+            name: name.to_owned(),
+            instance: instance.to_owned(),
+            owner: String::new(),
+            version: "1".to_owned(),
+            rules: "1".to_owned(),
+            duty: Duty::Ready,
+            cards: JsonText::from("[]"),
+            registered_at: Time(now),
+            seen_at: Time(now),
+        }
+    }
+
+    async fn register(db: &Db, new: &StoredAgent, lost: i64) -> Option<StoredAgent> {
+        match db.register_agent(new, Time(lost)).await.unwrap() {
+            Registered::As(agent) => Some(*agent),
+            Registered::NameTaken(_) => None,
+            Registered::TooMany => panic!("too many"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_keeps_its_id_and_another_waits_until_it_is_lost() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
+        let again = register(&db, &agent("node", "a", 20), 0).await.unwrap();
+        assert_eq!(
+            (&again.id, again.registered_at, again.seen_at),
+            (&first.id, Time(10), Time(20))
+        );
+
+        assert_eq!(register(&db, &agent("node", "b", 30), 20).await, None);
+        let other = register(&db, &agent("node", "b", 60), 21).await.unwrap();
+        assert_eq!(
+            (other.id.as_str(), other.registered_at),
+            ("node-b", Time(60))
+        );
+        assert_eq!(db.agent(&first.id).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn what_an_operator_said_holds_and_the_next_process_stays_cordoned() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
+        for duty in [Duty::Draining, Duty::Ready, Duty::Cordoned] {
+            assert!(db.set_duty(&first.id, duty).await.unwrap());
+            let now = register(&db, &agent("node", "a", 20), 0).await.unwrap();
+            assert_eq!(now.duty, duty);
+        }
+
+        let next = register(&db, &agent("node", "b", 90), 80).await.unwrap();
+        assert_eq!(next.duty, Duty::Cordoned);
+        // One that says itself that it ends does.
+        let ending = StoredAgent {
+            duty: Duty::Draining,
+            ..agent("node", "b", 91)
+        };
+        let ending = register(&db, &ending, 80).await.unwrap();
+        assert_eq!(ending.duty, Duty::Draining);
+        assert!(!db.set_duty("nobody", Duty::Ready).await.unwrap());
+    }
+}

@@ -1,0 +1,204 @@
+//! The two engines, SQLite and PostgreSQL, and how one text asks both.
+//!
+//! # Note [One text]
+//!
+//! Queries are written once, and a test prepares each against the migrations of SQLite (`texts`; `tests/service/postgres.sh` runs them
+//! on PostgreSQL). What is checked when the code compiles, sqlx's `query!`, needs both drivers inside the compiler: a minute of each
+//! build. PostgreSQL gets SQLite's `rowid` as the identity column `number`, by [`for_postgres`]. So a text stays within what both understand: `CASE` and not `max(a, b)`, `CAST(sum(..) AS BIGINT)`, `->` and then `->>` with
+//! a single name, flags that are booleans (`NOT uploaded`, not `uploaded = 0`), and a conflict target where something is updated. Where
+//! that is not enough there are two texts side by side: `["SQLite", "PostgreSQL"]`.
+//!
+//! # Note [Alone]
+//!
+//! In SQLite one transaction writes at a time. In PostgreSQL many do, and two things here depend on that they do not: numbers
+//! that are read as "everything after this one" have to appear in their order, and uploads must not go while somebody begins to refer to
+//! them. So every transaction of several statements begins with [`Connection::begin_alone`] and holds one lock of
+//! its schema until its end, and so do the single statements that drop uploads.
+
+mod news;
+mod open;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod texts;
+
+use std::fmt;
+
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{
+    AssertSqlSafe, Connection as _, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool,
+};
+
+pub use news::{Told, Wire};
+pub(super) use open::{fault, open_postgres, why_not};
+pub use open::{is_postgres, shown};
+
+/// The open database of either engine. Cloning it shares the connections.
+#[derive(Clone)]
+pub(super) enum Pool {
+    /// A file.
+    Sqlite(SqlitePool),
+    /// A server.
+    Postgres(PgPool),
+}
+
+impl fmt::Debug for Pool {
+    /// Without what it takes to connect.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pool::Sqlite(_) => "SQLite",
+            Pool::Postgres(_) => "PostgreSQL",
+        })
+    }
+}
+
+impl Pool {
+    /// For one statement.
+    pub(super) fn on(&self) -> Either<&SqlitePool, &PgPool> {
+        match self {
+            Pool::Sqlite(pool) => Either::Left(pool),
+            Pool::Postgres(pool) => Either::Right(pool),
+        }
+    }
+
+    /// For several statements.
+    pub(super) async fn acquire(&self) -> Result<Connection, sqlx::Error> {
+        Ok(match self {
+            Pool::Sqlite(pool) => Connection::Sqlite(pool.acquire().await?),
+            Pool::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
+        })
+    }
+
+    pub(super) async fn close(&self) {
+        match self {
+            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// A connection of a pool.
+#[derive(Debug)]
+pub(super) enum Connection {
+    Sqlite(PoolConnection<Sqlite>),
+    Postgres(PoolConnection<Postgres>),
+}
+
+impl Connection {
+    pub(super) fn link(&mut self) -> Link<'_> {
+        match self {
+            Connection::Sqlite(connection) => Link::Sqlite(connection),
+            Connection::Postgres(connection) => Link::Postgres(connection),
+        }
+    }
+
+    /// Begins a transaction that is the only one of its kind: see Note [Alone].
+    pub(super) async fn begin_alone(&mut self) -> Result<Transaction<'_>, sqlx::Error> {
+        Ok(match self {
+            Connection::Sqlite(connection) => {
+                Transaction::Sqlite(connection.begin_with("BEGIN IMMEDIATE").await?)
+            }
+            Connection::Postgres(connection) => {
+                let mut transaction = connection.begin().await?;
+                sqlx::query(ALONE).execute(&mut *transaction).await?;
+                Transaction::Postgres(transaction)
+            }
+        })
+    }
+
+    /// Closes it, with whatever it has begun.
+    pub(super) async fn close(self) {
+        // What fails here was closed already.
+        let _ = match self {
+            Connection::Sqlite(connection) => connection.close().await,
+            Connection::Postgres(connection) => connection.close().await,
+        };
+    }
+}
+
+/// Waits for, and takes, the lock of this schema's writers until the transaction ends.
+const ALONE: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('batchfit ' || current_schema(), 0))";
+
+/// A transaction, undone when it is dropped.
+pub(super) enum Transaction<'c> {
+    Sqlite(sqlx::Transaction<'c, Sqlite>),
+    Postgres(sqlx::Transaction<'c, Postgres>),
+}
+
+impl Transaction<'_> {
+    pub(super) fn link(&mut self) -> Link<'_> {
+        match self {
+            Transaction::Sqlite(transaction) => Link::Sqlite(transaction),
+            Transaction::Postgres(transaction) => Link::Postgres(transaction),
+        }
+    }
+
+    pub(super) fn on(&mut self) -> Either<&mut SqliteConnection, &mut PgConnection> {
+        match self {
+            Transaction::Sqlite(transaction) => Either::Left(transaction),
+            Transaction::Postgres(transaction) => Either::Right(transaction),
+        }
+    }
+
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
+            Transaction::Sqlite(transaction) => transaction.commit().await,
+            Transaction::Postgres(transaction) => transaction.commit().await,
+        }
+    }
+}
+
+/// A connection that is lent for some statements, in a transaction or not.
+#[derive(Debug)]
+pub(super) enum Link<'c> {
+    Sqlite(&'c mut SqliteConnection),
+    Postgres(&'c mut PgConnection),
+}
+
+impl Link<'_> {
+    pub(super) fn on(&mut self) -> Either<&mut SqliteConnection, &mut PgConnection> {
+        match self {
+            Link::Sqlite(connection) => Either::Left(connection),
+            Link::Postgres(connection) => Either::Right(connection),
+        }
+    }
+}
+
+/// Asks either engine with one text, or with one for each: see Note [One text].
+///
+/// `ask!(execute, on, text, values..)` says how many rows it changed. `ask!(fetch_one Type, on, text, values..)` reads a row
+/// (`fetch_optional`, `fetch_all`) by its columns' names, and with `scalar` for the type its one column.
+macro_rules! ask {
+    (execute, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
+        match $on {
+            sqlx::Either::Left(on) => ask!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
+                .execute(on).await.map(|done| done.rows_affected()),
+            sqlx::Either::Right(on) => ask!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
+                .execute(on).await.map(|done| done.rows_affected()),
+        }
+    };
+    ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
+        match $on {
+            sqlx::Either::Left(on) => ask!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => ask!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+        }
+    };
+    ($fetch:ident $row:ty, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
+        match $on {
+            sqlx::Either::Left(on) => ask!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => ask!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+        }
+    };
+    (@ ($($query:tt)*) lite [$lite:literal, $postgres:literal]) => { sqlx::$($query)*($lite) };
+    (@ ($($query:tt)*) lite $text:literal) => { sqlx::$($query)*($text) };
+    (@ ($($query:tt)*) postgres [$lite:literal, $postgres:literal]) => { ask!(@ ($($query)*) postgres $postgres) };
+    (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::engine::for_postgres($text)) };
+}
+pub(super) use ask;
+
+/// The same text for PostgreSQL, whose identity columns are called `number`: see Note [One text].
+pub(super) fn for_postgres(text: &'static str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(text.replace("rowid", "number"))
+}

@@ -1,0 +1,180 @@
+//! What servers on one database of PostgreSQL tell each other.
+//!
+//! # Note [News]
+//!
+//! A trigger tells when a fit waits, runs or has ended (`NOTIFY`), and a server tells how far those are that it works on. Whoever
+//! listens has one connection for it. What is told while that is lost is gone, so that is said, and whoever depends on news looks at the
+//! table then, and every few seconds anyway. PostgreSQL keeps what nobody has read yet, up to 8 GB, and refuses to commit when that is
+//! full: so texts are short, and how far a fit is, is told a few times a second at most.
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use sqlx::postgres::PgListener;
+
+use super::Pool;
+use crate::{Db, FitState, StoreError, Time, asking};
+
+/// The longest text that is told; PostgreSQL's is of 8000 bytes.
+const LONGEST: usize = 4_000;
+
+/// Which channel the servers on this schema use.
+const CHANNEL: &str = "SELECT left('batchfit ' || current_schema(), 63)";
+
+/// What is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// A fit waits, runs or has ended.
+    State {
+        /// The fit.
+        id: String,
+        /// Where it stands.
+        state: FitState,
+        /// How often it was begun.
+        attempts: i64,
+        /// Who works on it, or did last.
+        holder: Option<String>,
+    },
+    /// How far a fit is.
+    Progress {
+        /// The fit.
+        id: String,
+        /// Who works on it.
+        holder: String,
+        /// How far, as its holder says it: JSON.
+        progress: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    fit: String,
+    state: Option<FitState>,
+    #[serde(default)]
+    attempts: i64,
+    holder: Option<String>,
+    #[serde(borrow)]
+    progress: Option<&'a RawValue>,
+}
+
+/// Where news come in.
+#[derive(Debug)]
+pub struct Wire(PgListener);
+
+impl Wire {
+    /// The next news; `None` when some may have been lost. Fails while the database cannot be reached.
+    pub async fn next(&mut self) -> Result<Option<Told>, StoreError> {
+        loop {
+            let told = self.0.try_recv().await;
+            let Some(told) = told.map_err(asking("listen for news"))? else {
+                return Ok(None);
+            };
+            // Another version may tell what this one does not know.
+            if let Some(told) = read(told.payload()) {
+                return Ok(Some(told));
+            }
+        }
+    }
+}
+
+fn read(text: &str) -> Option<Told> {
+    let message: Message<'_> = serde_json::from_str(text).ok()?;
+    Some(match (message.state, message.progress) {
+        (Some(state), _) => Told::State {
+            id: message.fit,
+            state,
+            attempts: message.attempts,
+            holder: message.holder,
+        },
+        (None, Some(progress)) => Told::Progress {
+            id: message.fit,
+            holder: message.holder?,
+            progress: progress.get().to_owned(),
+        },
+        (None, None) => return None,
+    })
+}
+
+impl Db {
+    /// Whether other servers may work on the same queue.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.pool, Pool::Postgres(_))
+    }
+
+    /// Listens to other servers; `None` where there are none.
+    pub async fn listen(&self) -> Result<Option<Wire>, StoreError> {
+        let Pool::Postgres(pool) = &self.pool else {
+            return Ok(None);
+        };
+        let listening = async {
+            let channel: String = sqlx::query_scalar(CHANNEL).fetch_one(pool).await?;
+            let mut listener = PgListener::connect_with(pool).await?;
+            listener.listen(&channel).await?;
+            Ok(Wire(listener))
+        };
+        listening.await.map(Some).map_err(asking("listen for news"))
+    }
+
+    /// Tells other servers how far a fit is: JSON, which must be short.
+    pub async fn tell_progress(
+        &self,
+        id: &str,
+        holder: &str,
+        progress: &RawValue,
+    ) -> Result<(), StoreError> {
+        let Pool::Postgres(pool) = &self.pool else {
+            return Ok(());
+        };
+        let text = json!({"fit": id, "holder": holder, "progress": progress}).to_string();
+        if text.len() > LONGEST {
+            return Ok(());
+        }
+        sqlx::query("SELECT pg_notify(left('batchfit ' || current_schema(), 63), $1)")
+            .bind(text)
+            .execute(pool)
+            .await
+            .map(|_| ())
+            .map_err(asking("tell how far a fit is"))
+    }
+
+    /// The time by which leases are counted: the database's where several servers use it, whose clocks differ.
+    pub async fn clock(&self, now: Time) -> Result<Time, StoreError> {
+        let Pool::Postgres(pool) = &self.pool else {
+            return Ok(now);
+        };
+        sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+            .fetch_one(pool)
+            .await
+            .map_err(asking("read the database's clock"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_read_and_what_is_none_is_passed_over() {
+        let state = r#"{"fit": "1", "state": "running", "attempts": 2, "holder": "server a"}"#;
+        let told = Told::State {
+            id: "1".to_owned(),
+            state: FitState::Running,
+            attempts: 2,
+            holder: Some("server a".to_owned()),
+        };
+        assert_eq!(read(state), Some(told));
+        let progress = r#"{"fit": "1", "holder": "server a", "progress": {"batch": 8}}"#;
+        assert!(
+            matches!(read(progress), Some(Told::Progress { progress, .. }) if progress == r#"{"batch": 8}"#)
+        );
+        for other in [
+            "",
+            "{}",
+            "x",
+            r#"{"fit": "1"}"#,
+            r#"{"fit": "1", "state": "asleep"}"#,
+        ] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}

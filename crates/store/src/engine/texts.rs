@@ -1,0 +1,83 @@
+//! Each text of a query is one that the database understands, with the tables as the migrations leave them.
+
+use std::path::Path;
+
+use sqlx::{AssertSqlSafe, Executor as _, SqlSafeStr as _};
+
+use crate::Db;
+
+/// Every literal of a source file, without its quotes. Lines of comments are passed over.
+fn literals(source: &str) -> Vec<String> {
+    let lines = source
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let source = lines.collect::<Vec<_>>().join("\n").replace("'\"'", "");
+    let mut rest = source.as_str();
+    let mut found = Vec::new();
+    while let Some(start) = rest.find('"') {
+        let end = if rest[..start].ends_with("r#") {
+            "\"#"
+        } else {
+            "\""
+        };
+        let inner = &rest[start + 1..];
+        let mut at = inner.find(end).unwrap();
+        while end == "\"" && inner[..at].ends_with('\\') {
+            at += 1 + inner[at + 1..].find(end).unwrap();
+        }
+        found.push(inner[..at].replace("\\\n", "\n").replace("\\\"", "\""));
+        rest = &inner[at + end.len()..];
+    }
+    found
+}
+
+/// What is written for PostgreSQL alone.
+fn is_of_postgres(text: &str) -> bool {
+    ["pg_", "#>>", "FOR UPDATE", "current_schema", "::"]
+        .iter()
+        .any(|word| text.contains(word))
+}
+
+fn texts_below(folder: &Path, texts: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            texts_below(&path, texts);
+        } else {
+            let source = std::fs::read_to_string(&path).unwrap();
+            let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            let is_query = |text: &String| {
+                ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "]
+                    .iter()
+                    .any(|verb| text.starts_with(verb) && text.len() > verb.len())
+            };
+            let queries = literals(product).into_iter().filter(is_query);
+            texts.extend(queries.map(|text| (path.display().to_string(), text)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sqlite_can_prepare_each_text() {
+    let db = Db::open("sqlite::memory:").await.unwrap();
+    let mut texts = Vec::new();
+    texts_below(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut texts,
+    );
+    texts.retain(|(_, text)| !is_of_postgres(text) && !text.contains('{'));
+    assert!(texts.len() > 100, "{} texts were found", texts.len());
+    let mut wrong = Vec::new();
+    for (path, text) in texts {
+        let sqlx::Either::Left(pool) = db.pool.on() else {
+            unreachable!()
+        };
+        if let Err(error) = pool
+            .prepare(AssertSqlSafe(text.clone()).into_sql_str())
+            .await
+        {
+            wrong.push(format!("{path}: {text}: {error}"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}

@@ -1,0 +1,147 @@
+//! How a fit is asked for, beside what: who is served first, for how long it may be worked on, and under which name the
+//! client asked.
+
+use crate::engine::{Link, ask};
+use crate::model::Priority;
+use crate::text::by_name;
+use crate::{Db, StoreError, Time, asking};
+
+/// For how long a fit waits behind those of clients who wait, in milliseconds.
+pub(crate) const PATIENCE_MS: i64 = 60_000;
+
+/// How many names of their own clients may have given to requests; the oldest make room.
+const MOST_KEYS: i64 = 100_000;
+
+/// Who is served first, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FitTerms {
+    /// Who is served first.
+    pub priority: Priority,
+    /// For how many seconds it may be worked on.
+    pub timeout_seconds: Option<u32>,
+}
+
+impl Default for FitTerms {
+    /// Nobody waits, and it takes as long as it takes.
+    fn default() -> FitTerms {
+        FitTerms {
+            priority: Priority::Batch,
+            timeout_seconds: None,
+        }
+    }
+}
+
+/// A name that a client gave to its request, so that it may send it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The API key under which it was sent; empty where none is needed. Clients do not meet each other's names.
+    pub owner: String,
+    /// The name.
+    pub key: String,
+    /// SHA-256 of the body.
+    pub body: String,
+}
+
+/// What was asked under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedBefore {
+    /// SHA-256 of the body.
+    pub body: String,
+    /// The fit that it got.
+    pub fit_id: String,
+}
+
+by_name!(AskedBefore: body, fit_id);
+
+impl Db {
+    /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
+    /// nobody's own any more.
+    pub async fn ask_again(
+        &self,
+        id: &str,
+        owner: &str,
+        terms: FitTerms,
+    ) -> Result<(), StoreError> {
+        let priority = terms.priority.name();
+        let timeout_seconds = terms.timeout_seconds.map(i64::from);
+        ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
+                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
+                            owner = CASE WHEN owner = $4 THEN owner ELSE '*' END
+              WHERE id = $1 AND state IN ('queued', 'running')
+                AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'
+                     OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",
+            id,
+            priority,
+            timeout_seconds,
+            owner,)
+        .map(|_| ())
+        .map_err(asking("change the terms of a fit"))
+    }
+
+    /// For how many seconds a fit may be worked on.
+    pub async fn fit_timeout(&self, id: &str) -> Result<Option<i64>, StoreError> {
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = $1", id)
+            .map(Option::flatten)
+            .map_err(asking("read for how long a fit may run"))
+    }
+
+    /// What was asked under this name.
+    pub async fn asked_before(
+        &self,
+        key: &IdempotencyKey,
+    ) -> Result<Option<AskedBefore>, StoreError> {
+        ask!(fetch_optional AskedBefore, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2",
+            key.owner,
+            key.key,)
+        .map_err(asking("read an idempotency key"))
+    }
+
+    /// Remembers that a fit which was there already was asked for under this name. False when the name is taken, or the fit
+    /// is gone.
+    pub async fn remember_key(
+        &self,
+        key: &IdempotencyKey,
+        fit_id: &str,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        let mut connection = self
+            .pool
+            .acquire()
+            .await
+            .map_err(asking("keep an idempotency key"))?;
+        keep_key(&mut connection.link(), key, fit_id, now).await
+    }
+
+    /// Forgets names that are older, and the oldest where there are too many. Says how many.
+    pub async fn sweep_keys(&self, oldest: Time) -> Result<u64, StoreError> {
+        ask!(execute, self.pool.on(), "DELETE FROM idempotency_key
+              WHERE created_at < $1
+                 OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET $2)",
+            oldest,
+            MOST_KEYS,)
+        .map_err(asking("forget idempotency keys"))
+    }
+}
+
+/// Keeps a name, unless it is taken or there is no such fit; says whether.
+pub(super) async fn keep_key(
+    connection: &mut Link<'_>,
+    key: &IdempotencyKey,
+    fit_id: &str,
+    now: Time,
+) -> Result<bool, StoreError> {
+    ask!(
+        execute,
+        connection.on(),
+        "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
+         SELECT $1, $2, $3, fit.id, $5 FROM fit WHERE fit.id = $4
+             ON CONFLICT DO NOTHING",
+        key.owner,
+        key.key,
+        key.body,
+        fit_id,
+        now,
+    )
+    .map(|kept| kept == 1)
+    .map_err(asking("keep an idempotency key"))
+}

@@ -1,0 +1,283 @@
+use super::*;
+use crate::UploadSpace;
+use crate::trial::Trial;
+
+/// As much as there is.
+const SPACE: UploadSpace = UploadSpace {
+    bytes: u64::MAX,
+    oldest: Time(0),
+};
+
+fn new(id: &str, lane: &str) -> NewFit {
+    NewFit {
+        id: id.to_owned(),
+        fingerprint: id.to_owned(),
+        batchfit_version: "0.1.0".to_owned(),
+        model: "resnet18".to_owned(),
+        model_digest: String::new(),
+        taught: JsonText::from("[]"),
+        device: lane.to_owned(),
+        lane: lane.to_owned(),
+        request: JsonText::from("null"),
+        uploads: Vec::new(),
+        aside: None,
+        terms: FitTerms::default(),
+        key: None,
+        owner: String::new(),
+        created_at: Time(0),
+    }
+}
+
+async fn queue(fits: &[(&str, &str)]) -> Trial {
+    let db = Trial::new().await;
+    for (id, lane) in fits {
+        let added = db.enqueue(&new(id, lane), Reuse::Finished, 10, SPACE).await;
+        assert_eq!(added.unwrap(), Enqueued::Added);
+    }
+    db
+}
+
+/// Claims for a holder, until 100 milliseconds later.
+async fn claim_for(db: &Db, holder: &Holder, now: i64) -> Option<Claimed> {
+    let lease = Lease {
+        holder,
+        until: Time(now + 100),
+    };
+    let claimed = db.claim(ParallelSimulated(2), lease, Time(now)).await;
+    claimed.unwrap()
+}
+
+fn me() -> Holder {
+    Holder::server("me")
+}
+
+async fn claim(db: &Db) -> Option<String> {
+    claim_for(db, &me(), 1).await.map(|fit| fit.id)
+}
+
+/// An attempt of this server.
+fn attempt<'a>(id: &'a str, number: i64, holder: &'a Holder) -> Attempt<'a> {
+    Attempt { id, number, holder }
+}
+
+#[tokio::test]
+async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
+    let lanes = [
+        ("1", "cuda:0"),
+        ("2", "cuda:0"),
+        ("3", "cuda:1"),
+        ("4", "simulated"),
+        ("5", "simulated"),
+        ("6", "simulated"),
+    ];
+    let db = queue(&lanes).await;
+
+    let mut claimed = Vec::new();
+    while let Some(id) = claim(&db).await {
+        claimed.push(id);
+    }
+
+    assert_eq!(claimed, ["1", "3", "4", "5"]);
+}
+
+#[tokio::test]
+async fn keys_take_turns() {
+    let db = Trial::new().await;
+    for (id, owner) in [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "b")] {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "cuda:0")
+        };
+        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+    }
+    let mut claimed = Vec::new();
+    for now in 1..=5 {
+        let fit = claim_for(&db, &me(), now).await.unwrap();
+        db.cancel(&fit.id, None, Time(now)).await.unwrap();
+        claimed.push(fit.id);
+    }
+    assert_eq!(claimed, ["1", "4", "2", "5", "3"]);
+}
+
+#[tokio::test]
+async fn a_key_has_a_part_of_the_queue() {
+    let db = Trial::new().await;
+    let ask = async |id: &str, owner: &str| {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "cuda:0")
+        };
+        let added = db.enqueue(&fit, Reuse::Finished, 8, SPACE).await;
+        added.unwrap() == Enqueued::Added
+    };
+    assert!(ask("1", "a").await && ask("2", "a").await);
+    assert!(!ask("3", "a").await);
+    assert!(ask("4", "b").await);
+}
+
+#[tokio::test]
+async fn the_end_of_a_fit_makes_room_in_its_lane() {
+    let db = queue(&[("1", "cuda:0"), ("2", "cuda:0")]).await;
+    claim(&db).await;
+
+    assert_eq!(claim(&db).await, None);
+    assert!(
+        db.fail(attempt("1", 1, &me()), &Value::from("lost"), Time(2))
+            .await
+            .unwrap()
+    );
+    assert_eq!(claim(&db).await.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_fit_ends_once() {
+    let db = queue(&[("1", "simulated")]).await;
+    claim(&db).await;
+
+    assert!(db.cancel("1", None, Time(2)).await.unwrap());
+    assert!(!db.cancel("1", None, Time(3)).await.unwrap());
+    let me = me();
+    let first = attempt("1", 1, &me);
+    let finished = db.finish(first, &Value::Null, &[], Time(3)).await;
+    assert!(!finished.unwrap());
+    assert!(!db.fail(first, &Value::Null, Time(3)).await.unwrap());
+    assert!(!db.put_back(first).await.unwrap());
+    assert!(!db.renew(first, Time(3)).await.unwrap());
+    let state = db.fit_state("1").await.unwrap();
+    assert_eq!(state, Some(FitState::Cancelled));
+}
+
+#[tokio::test]
+async fn an_interrupted_fit_is_queued_again_to_run_apart() {
+    let db = queue(&[("1", "simulated"), ("2", "cuda:0"), ("3", "cuda:0")]).await;
+    claim(&db).await.unwrap();
+    claim(&db).await.unwrap();
+
+    assert_eq!(db.interrupted().await.unwrap(), 2);
+
+    let mut claimed = Vec::new();
+    while let Some(fit) = claim_for(&db, &me(), 3).await {
+        db.cancel(&fit.id, None, Time(3)).await.unwrap();
+        claimed.push((fit.id, fit.attempts, fit.apart));
+    }
+    let expected = [("1", 2, true), ("2", 2, true), ("3", 1, false)];
+    assert_eq!(
+        claimed,
+        expected.map(|(id, attempts, apart)| (id.to_owned(), attempts, apart))
+    );
+}
+
+#[tokio::test]
+async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
+    let db = queue(&[("1", "simulated")]).await;
+    claim(&db).await.unwrap();
+    db.interrupted().await.unwrap();
+    claim(&db).await.unwrap();
+    db.fail(attempt("1", 2, &me()), &Value::from("died"), Time(2))
+        .await
+        .unwrap();
+
+    let again = NewFit {
+        fingerprint: "1".to_owned(),
+        ..new("2", "simulated")
+    };
+    db.enqueue(&again, Reuse::Finished, 10, SPACE)
+        .await
+        .unwrap();
+
+    let claimed = claim_for(&db, &me(), 3).await;
+    assert!(claimed.unwrap().apart);
+}
+
+#[tokio::test]
+async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
+    let ends = [
+        ("1", 100),
+        ("2", 5_000),
+        ("3", 70),
+        ("4", 4_900),
+        ("5", 8_000),
+    ];
+    let db = queue(&ends.map(|(id, _)| (id, "simulated"))).await;
+    for (id, end) in ends {
+        assert!(db.cancel(id, None, Time(end)).await.unwrap());
+    }
+
+    // The third ended after the second, whatever the clock said; the fifth ended when it was ahead.
+    let pruned = db.prune(Time(4_000), Time(6_000), 10).await.unwrap();
+    let left = ends.map(|(id, _)| db.fit_state(id));
+    let mut kept = Vec::new();
+    for (left, (id, _)) in left.into_iter().zip(ends) {
+        kept.extend(left.await.unwrap().map(|_| id));
+    }
+
+    assert_eq!((pruned.fits, kept), (1, vec!["2", "3", "4", "5"]));
+}
+
+#[tokio::test]
+async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
+    let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
+    let db = queue(&lanes).await;
+    let holders = ["one", "two", "three"].map(Holder::server);
+    let [one, two, three] = &holders;
+    // A GPU of each has the same name.
+    for holder in &holders {
+        claim_for(&db, holder, 0).await.unwrap();
+        assert_eq!(claim_for(&db, holder, 0).await, None);
+    }
+
+    let until = Time(500);
+    let renewed = db.renew_all(Lease { holder: two, until }).await;
+    assert_eq!(renewed.unwrap(), 1);
+    // Whoever asks is there, whatever the clock says.
+    assert_eq!(db.expired(Time(100), three).await.unwrap(), 0);
+    assert_eq!(db.expired(Time(101), three).await.unwrap(), 1);
+
+    // What it says later counts no more, and the next attempt is apart.
+    let lost = attempt("1", 1, one);
+    let taken = claim_for(&db, two, 600).await;
+    assert_eq!(taken, None, "its lane is taken");
+    assert!(!db.renew(lost, Time(900)).await.unwrap());
+    assert!(!db.fail(lost, &Value::Null, Time(700)).await.unwrap());
+    assert_eq!(
+        db.attempt_state(lost).await.unwrap(),
+        Some(FitState::Queued)
+    );
+    let again = claim_for(&db, one, 600).await.unwrap();
+    assert_eq!((again.attempts, again.apart), (2, true));
+    let finished = db.finish(lost, &Value::Null, &[], Time(700)).await;
+    assert!(!finished.unwrap());
+    assert_eq!(db.attempt_state(lost).await.unwrap(), None);
+    assert!(db.renew(again.attempt(), Time(900)).await.unwrap());
+    let finished = db
+        .finish(again.attempt(), &Value::Null, &[], Time(700))
+        .await;
+    assert!(finished.unwrap());
+    // Nobody ends what another works on.
+    assert!(!db.put_back(attempt("2", 1, three)).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
+    let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
+    let db = queue(&lanes).await;
+    let [silent, alive] = ["silent", "alive"].map(|name| Holder::other(name.to_owned()));
+    claim_for(&db, &Holder::server("of yesterday"), 1_000).await;
+    claim_for(&db, &silent, 0).await;
+    claim_for(&db, &alive, 1_000).await;
+
+    db.recover().await.unwrap();
+
+    let held = async || {
+        let running = db.running_fits().await.unwrap();
+        let held = running.into_iter().map(|held| held.holder.unwrap());
+        held.collect::<Vec<_>>()
+    };
+    if db.is_shared() {
+        assert_eq!(held().await.len(), 3, "servers watch each other");
+    } else {
+        assert_eq!(held().await, [silent, alive.clone()]);
+    }
+    db.expired(Time(1_001), &me()).await.unwrap();
+    assert_eq!(held().await.last(), Some(&alive));
+}

@@ -1,0 +1,552 @@
+//! What is remembered: fits, probes, recommendations, searches, uploads and runs, in one SQLite file, or in PostgreSQL where several servers
+//! work on one queue.
+//!
+//! The only place with SQL. One function for each question, named after it; each is one statement or
+//! one transaction, so that any number of tasks, and other processes, may ask at the same time. One server
+//! at a time works on the queue of a file: see [`Ownership`]. How one text asks both engines: Note [One text] in `engine`.
+//! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
+
+mod agent;
+mod copy;
+mod counted;
+mod engine;
+mod fit;
+mod id;
+mod key;
+#[cfg(test)]
+mod migrated;
+mod outcome;
+mod ownership;
+mod probe;
+mod recommendation;
+mod request;
+mod search;
+mod text;
+mod time;
+#[cfg(test)]
+mod trial;
+mod upkeep;
+mod upload;
+mod virtual_run;
+
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use sqlx::SqlSafeStr as _;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::postgres::PgDatabaseError;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+
+pub use agent::{AGENT_LANE, Duty, Registered, StoredAgent, holder};
+pub use copy::CopiedRows;
+pub use counted::{Counted, Health};
+pub use engine::{Told, Wire, is_postgres, shown};
+pub use fit::{
+    AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
+    FitTerms, HeldFit, Holder, IdempotencyKey, Lease, NewFit, ParallelSimulated, Reuse,
+    SIMULATED_LANE, UnfinishedFit, question_of,
+};
+pub use id::Ids;
+pub use key::{ApiKey, NotAKeyName, Scope};
+use outcome::Lessons;
+pub use outcome::{
+    Learning, LearntCount, LearntOn, NewOutcome, OutcomeKept, StoredLearnt, StoredOutcome,
+};
+pub use ownership::Ownership;
+pub use probe::Probe;
+use recommendation::Shelf;
+pub use recommendation::minor;
+pub use recommendation::{
+    Asked, Facet, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
+    StoredHeadroom, StoredRecommendation, is_simulation,
+};
+pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
+pub use text::JsonText;
+pub use time::Time;
+pub use upkeep::{Checked, Pruned};
+pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
+pub use virtual_run::VirtualRun;
+
+use engine::{Pool, ask, open_postgres};
+use upkeep::{Place, make_private};
+
+/// How long a statement waits for another process that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a task waits for a connection. Statements take milliseconds, so this means trouble.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a task waits for a connection to a server, which may have to be made, again and again, where that is away.
+const ACQUIRE_TIMEOUT_OF_SERVER: Duration = Duration::from_secs(5);
+
+/// Connections of a server. One writes at a time, and the others read meanwhile.
+const MOST_CONNECTIONS: u32 = 4;
+
+/// Connections of a server to PostgreSQL, where several can write, and one listens.
+const MOST_CONNECTIONS_TO_SERVER: u32 = 9;
+
+/// The schema in a file.
+static SQLITE: LazyLock<Migrator> = LazyLock::new(|| migrator(""));
+
+/// The schema in PostgreSQL.
+static POSTGRES: LazyLock<Migrator> = LazyLock::new(|| migrator("postgres/"));
+
+/// Those in this folder of `migrations`, each called `NUMBER_what_it_does.sql`.
+fn migrator(folder: &str) -> Migrator {
+    let files = migrations::FILES.iter().filter_map(|(path, sql)| {
+        let (number, name) = path
+            .strip_prefix(folder)?
+            .strip_suffix(".sql")?
+            .split_once('_')?;
+        let name = name.replace('_', " ").into();
+        let sql = sql.into_sql_str();
+        Some(Migration::new(
+            number.parse().ok()?,
+            name,
+            MigrationType::Simple,
+            sql,
+            false,
+        ))
+    });
+    Migrator::with_migrations(files.collect())
+}
+
+mod migrations {
+    include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
+}
+
+/// PostgreSQL's `untranslatable_character` and `character_not_in_repertoire`: its texts cannot have a NUL.
+const NOT_TEXT: [&str; 2] = ["22P05", "22021"];
+
+/// SQLite's `SQLITE_TOOBIG`: a value is longer than a row may be.
+const TOO_BIG: &str = "18";
+
+/// The open database. Cloning it is cheap and shares the connections.
+#[derive(Debug, Clone)]
+pub struct Db {
+    pool: Pool,
+    /// The file; `None` in memory and on a server.
+    place: Option<Arc<Place>>,
+    shelf: Shelf,
+    lessons: Lessons,
+}
+
+/// Why the database did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file could not be opened or created.
+    #[error("could not open the database {database}{}", because(database, source))]
+    Open {
+        /// As the user gave it.
+        database: String,
+        /// SQLite's reason.
+        source: sqlx::Error,
+    },
+    /// Another server uses the file.
+    #[error(
+        "another batchfit server uses the database {database}; stop it, or give this one a file of its own with \
+         --database"
+    )]
+    InUse {
+        /// As the user gave it.
+        database: String,
+    },
+    /// The file that is locked to own the database could not be.
+    #[error("could not lock {} beside the database", lock.display())]
+    Lock {
+        /// The file.
+        lock: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The tables could not be brought up to date.
+    #[error(
+        "could not migrate the database {database}{}",
+        of_a_later_version(database, source)
+    )]
+    Migrate {
+        /// As the user gave it.
+        database: String,
+        /// Which migration, and why.
+        source: sqlx::migrate::MigrateError,
+    },
+    /// The file was moved or deleted while it was open.
+    #[error(
+        "the file of the database, {}, was moved or deleted while it was in use; put it back where it was, or stop the server \
+         and start it again, which makes a new one", path.display()
+    )]
+    Gone {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// The server is one that nobody maintains any more.
+    #[error("the database {database} is PostgreSQL {version}; batchfit needs {oldest} or newer")]
+    TooOld {
+        /// As the user gave it, without a password.
+        database: String,
+        /// The server's version.
+        version: String,
+        /// The oldest that will do.
+        oldest: i32,
+    },
+    /// PostgreSQL has a tool of its own for that.
+    #[error("`batchfit db {what}` is for files of SQLite: {instead}")]
+    NotHere {
+        /// The command.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A copy would be mixed with what is there.
+    #[error(
+        "there are {rows} rows of {table} already where the copy was to go; a copy needs a database of its own"
+    )]
+    NotEmpty {
+        /// The first table that has rows.
+        table: &'static str,
+        /// How many.
+        rows: i64,
+    },
+    /// There is no database to look after.
+    #[error("there is no database {database}; --database names another one")]
+    Missing {
+        /// As the user gave it.
+        database: String,
+    },
+    /// A copy could not be made.
+    #[error("could not write the copy {}: {source}", file.display())]
+    Backup {
+        /// Where to.
+        file: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A statement failed.
+    #[error("could not {question}")]
+    Query {
+        /// What was being asked, as a verb with its object.
+        question: &'static str,
+        /// SQLite's reason.
+        source: sqlx::Error,
+    },
+    /// What a row says cannot be read: somebody else wrote it, or another version.
+    #[error("could not read {what}: {problem}")]
+    Unreadable {
+        /// What was being read.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A number does not fit SQLite's signed integers.
+    #[error("{value} is too large for the column {column}")]
+    TooLarge {
+        /// The column.
+        column: &'static str,
+        /// The number.
+        value: u64,
+    },
+}
+
+/// What somebody can do about a file that cannot be opened.
+fn because(database: &str, source: &sqlx::Error) -> &'static str {
+    if is_postgres(database) {
+        return engine::why_not(source).unwrap_or_default();
+    }
+    match Fault::of(source) {
+        Fault::Damaged => {
+            ": the file is no database, or is damaged; `batchfit db check` says more, and --database names another one"
+        }
+        Fault::Locked => ": another process keeps it locked; let that one end",
+        Fault::Full => ": the disk is full",
+        Fault::ReadOnly => ": it may not be written",
+        Fault::Gone | Fault::Unreachable | Fault::Other => "",
+    }
+}
+
+fn of_a_later_version(database: &str, source: &sqlx::migrate::MigrateError) -> &'static str {
+    match source {
+        sqlx::migrate::MigrateError::VersionMissing(_) => {
+            ": a later version of batchfit has written it, and this one leaves it alone; start that version, or name another \
+             file with --database"
+        }
+        sqlx::migrate::MigrateError::Execute(source)
+        | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => because(database, source),
+        _others => "",
+    }
+}
+
+/// What keeps a database from answering, as far as somebody can do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no room for what was to be written.
+    Full,
+    /// Another process keeps it locked.
+    Locked,
+    /// It may not be written.
+    ReadOnly,
+    /// Its file was moved or deleted.
+    Gone,
+    /// What is in the file is no database any more, or not all of it.
+    Damaged,
+    /// Its server cannot be reached.
+    Unreachable,
+    /// Anything else.
+    Other,
+}
+
+impl Fault {
+    fn of(source: &sqlx::Error) -> Fault {
+        let of_server = match source {
+            // A file that cannot be read or written is not another machine.
+            sqlx::Error::Database(error)
+                if error.try_downcast_ref::<PgDatabaseError>().is_none() =>
+            {
+                None
+            }
+            _others => engine::fault(source),
+        };
+        if let Some(fault) = of_server {
+            return fault;
+        }
+        let code = match source {
+            sqlx::Error::Database(error) => error.code(),
+            _not_of_sqlite => None,
+        };
+        let code: Option<u32> = code.and_then(|code| code.parse().ok());
+        // The low byte is the primary result code: https://sqlite.org/rescode.html
+        match code.map(|code| code & 0xff) {
+            Some(5 | 6) => Fault::Locked,
+            Some(8) => Fault::ReadOnly,
+            Some(11 | 26) => Fault::Damaged,
+            Some(13) => Fault::Full,
+            _ => Fault::Other,
+        }
+    }
+}
+
+impl StoreError {
+    /// What kind of failure it is.
+    pub fn fault(&self) -> Fault {
+        let source = match self {
+            StoreError::Gone { .. } => return Fault::Gone,
+            StoreError::Query { source, .. } | StoreError::Open { source, .. } => source,
+            _others => return Fault::Other,
+        };
+        Fault::of(source)
+    }
+
+    /// Whether the tables do not take these values, now or ever: trying again is of no use.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            StoreError::Query {
+                source: sqlx::Error::Database(error),
+                ..
+            } => {
+                error.is_check_violation()
+                    || error.is_unique_violation()
+                    || error.is_foreign_key_violation()
+                    || error.code().as_deref() == Some(TOO_BIG)
+                    || error.code().is_some_and(|code| NOT_TEXT.contains(&&*code))
+            }
+            StoreError::TooLarge { .. } => true,
+            StoreError::Query { .. }
+            | StoreError::Open { .. }
+            | StoreError::InUse { .. }
+            | StoreError::Lock { .. }
+            | StoreError::Gone { .. }
+            | StoreError::TooOld { .. }
+            | StoreError::NotHere { .. }
+            | StoreError::NotEmpty { .. }
+            | StoreError::Missing { .. }
+            | StoreError::Backup { .. }
+            | StoreError::Unreadable { .. }
+            | StoreError::Migrate { .. } => false,
+        }
+    }
+}
+
+impl Db {
+    /// Opens the file behind `database` (a path, or a `sqlite:` URL), creates it when it is missing,
+    /// and brings its tables up to date; or the database of a `postgres:` URL, which is there.
+    pub async fn open(database: &str) -> Result<Db, StoreError> {
+        Db::open_with(database, MOST_CONNECTIONS).await
+    }
+
+    /// The same for whoever asks one thing after the other: each further connection costs a millisecond or two.
+    pub async fn open_for_one(database: &str) -> Result<Db, StoreError> {
+        Db::open_with(database, 1).await
+    }
+
+    /// The same where there is a file already.
+    pub async fn open_existing(database: &str) -> Result<Db, StoreError> {
+        if is_postgres(database) {
+            return Db::open_with(database, 1).await;
+        }
+        let options = options(database).map_err(|source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        })?;
+        if !options.get_filename().exists() {
+            return Err(StoreError::Missing {
+                database: database.to_owned(),
+            });
+        }
+        Db::open_with(database, 1).await
+    }
+
+    /// Fails where the file is not there any more: what is written to it then is lost.
+    fn in_place(&self) -> Result<(), StoreError> {
+        match &self.place {
+            Some(place) if !place.is_there() => Err(StoreError::Gone {
+                path: place.path().to_owned(),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
+        if is_postgres(database) {
+            return Db::open_server(database, most_connections).await;
+        }
+        let failed = |source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        };
+        let options = options(database)
+            .map_err(failed)?
+            // Made below: a connection that finds it gone makes no other, which would not be the same database.
+            .create_if_missing(is_in_memory(database))
+            .journal_mode(SqliteJournalMode::Wal)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_TIMEOUT);
+        let file = options.get_filename().to_owned();
+        let is_file = !is_in_memory(database);
+        if is_file {
+            make_private(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+        }
+        // Each connection to `:memory:` is a database of its own, gone when it closes.
+        let pool = if is_in_memory(database) {
+            SqlitePoolOptions::new()
+                .max_connections(1)
+                .idle_timeout(None)
+                .max_lifetime(None)
+        } else {
+            // One whose transaction a full disk ended counts it as open still, and begins no other.
+            SqlitePoolOptions::new()
+                .max_connections(most_connections)
+                .after_release(|connection, _| {
+                    Box::pin(async move {
+                        let is_free = !connection.is_in_transaction();
+                        // What was dropped is undone first.
+                        Ok(is_free
+                            || connection.ping().await.is_ok() && !connection.is_in_transaction())
+                    })
+                })
+        };
+        let pool = pool
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            // A file does not hang up. To ask first would take as long as to ask.
+            .test_before_acquire(false)
+            .connect_with(options)
+            .await
+            .map_err(failed)?;
+        SQLITE
+            .run(&pool)
+            .await
+            .map_err(|source| StoreError::Migrate {
+                database: database.to_owned(),
+                source,
+            })?;
+        let place = if is_file {
+            let place = Place::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+            Some(Arc::new(place))
+        } else {
+            None
+        };
+        Ok(Db {
+            pool: Pool::Sqlite(pool),
+            place,
+            shelf: Shelf::default(),
+            lessons: Lessons::default(),
+        })
+    }
+
+    async fn open_server(database: &str, most_connections: u32) -> Result<Db, StoreError> {
+        let most_connections = match most_connections {
+            MOST_CONNECTIONS => MOST_CONNECTIONS_TO_SERVER,
+            fewer => fewer,
+        };
+        let pool = open_postgres(database, most_connections).await?;
+        POSTGRES
+            .run(&pool)
+            .await
+            .map_err(|source| StoreError::Migrate {
+                database: shown(database),
+                source,
+            })?;
+        Ok(Db {
+            pool: Pool::Postgres(pool),
+            place: None,
+            shelf: Shelf::default(),
+            lessons: Lessons::default(),
+        })
+    }
+
+    /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process
+    /// keeps the file locked.
+    pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
+        self.in_place()?;
+        ask!(
+            execute,
+            self.pool.on(),
+            "UPDATE readiness SET checked_at = $1",
+            now
+        )
+        .map(|_| ())
+        .map_err(asking("write to the database"))
+    }
+
+    /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
+    pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
+        let noted: Time =
+            ask!(fetch_one scalar, self.pool.on(), "SELECT checked_at FROM readiness")
+                .map_err(asking("read when the database was last written"))?;
+        Ok(Some(noted).filter(|noted| noted.0 > 0))
+    }
+
+    /// Waits for the statements under way and closes the file.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Which file `database` names: a path, or a `sqlite:` URL.
+fn options(database: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
+    if database.starts_with("sqlite:") {
+        SqliteConnectOptions::from_str(database)
+    } else {
+        Ok(SqliteConnectOptions::new().filename(database))
+    }
+}
+
+/// Whether there is no file at all.
+fn is_in_memory(database: &str) -> bool {
+    database.contains(":memory:") || database.contains("mode=memory")
+}
+
+/// Turns a failed statement into an error that says what it was for.
+fn asking(question: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+    move |source| StoreError::Query { question, source }
+}
+
+/// A count or a size as SQLite stores it.
+fn integer(column: &'static str, value: u64) -> Result<i64, StoreError> {
+    i64::try_from(value).map_err(|_| StoreError::TooLarge { column, value })
+}
+
+use batchfit_fit::model;
+use batchfit_step::{bounded, units};

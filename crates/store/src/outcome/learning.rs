@@ -1,0 +1,225 @@
+//! What is learnt of an outcome, in the table.
+
+use super::{Learning, LearntOn};
+use crate::engine::{Link, ask};
+use crate::text::by_name;
+use crate::units::Share;
+use crate::{StoreError, Time, asking, integer};
+use batchfit_fit::search::headroom::{Learnt, Lesson, Teller};
+
+/// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
+/// taught, and those that nobody has told anything about for longest.
+pub(super) const MOST_LEARNT: i64 = 10_000;
+
+/// What is known of one model on one card.
+struct Row {
+    id: i64,
+    owner: String,
+    share: i64,
+    raised: i64,
+    needed: i64,
+    has_sunk: bool,
+    agreed: i64,
+    outcomes: i64,
+    misses: i64,
+}
+
+by_name!(Row: id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses);
+
+/// What a key has told of it.
+struct TellerRow {
+    owner: String,
+    missed: i64,
+    agreed: i64,
+}
+
+by_name!(TellerRow: owner, missed, agreed);
+
+/// What had to make room.
+struct DroppedRow {
+    model_digest: String,
+    gpu: String,
+    source: String,
+    strategy: String,
+    driver: String,
+    pytorch: String,
+}
+
+by_name!(DroppedRow: model_digest, gpu, source, strategy, driver, pytorch);
+
+/// A share as the table has it. The table takes no other.
+pub(crate) fn share(millionths: i64) -> Share {
+    Share(count(millionths))
+}
+
+impl Row {
+    fn learnt(self) -> Learnt {
+        Learnt {
+            share: share(self.share),
+            raised: share(self.raised),
+            has_sunk: self.has_sunk,
+            agreed: count(self.agreed),
+            needed: share(self.needed),
+            outcomes: self.outcomes.unsigned_abs(),
+            misses: self.misses.unsigned_abs(),
+        }
+    }
+}
+
+/// A small count as the table has it.
+pub(super) fn count(stored: i64) -> u32 {
+    u32::try_from(stored).unwrap_or(u32::MAX)
+}
+
+/// Takes a lesson in: what was left free before and is now, and what had to make room for it.
+pub(super) async fn learn(
+    connection: &mut Link<'_>,
+    learning: &Learning,
+    owner: &str,
+    now: Time,
+) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
+    let on = &learning.on;
+    let row = ask!(fetch_optional Row, connection.on(),
+        "SELECT id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses
+             FROM learnt
+            WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
+        learning.model_digest,
+        on.gpu,
+        on.source,
+        on.strategy,
+        on.driver,
+        on.pytorch,
+    )
+    .map_err(asking("read what was learnt of a model"))?;
+    let is_new = row.is_none();
+    let id = row.as_ref().map(|row| row.id);
+    let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
+    let mut tellers = match id {
+        Some(id) => tellers(connection, id).await?,
+        None => Vec::new(),
+    };
+    let known = tellers.iter().position(|teller| teller.owner == owner);
+    let teller = known.unwrap_or_else(|| {
+        tellers.push(Teller::of(owner));
+        tellers.len() - 1
+    });
+    let mut learnt = row.map_or_else(|| Learnt::begin(learning.begin), Row::learnt);
+    let (before, raised) = (learnt.share, learnt.raised);
+    learnt.take(learning.lesson, &mut tellers, teller);
+    if learnt.raised > raised {
+        let only = tellers.iter().filter(|one| one.missed > Share(0)).count() <= 1;
+        raised_by = if only {
+            owner.to_owned()
+        } else {
+            String::new()
+        };
+    }
+    let changed: i64 = ask!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
+    .map_err(asking("count what was learnt"))?;
+    let (outcomes, misses) = (
+        integer("outcomes", learnt.outcomes)?,
+        integer("misses", learnt.misses)?,
+    );
+    let refused = i64::from(matches!(learning.lesson, Lesson::NeedsMoreThan(_)));
+    let (peaks, error) = (
+        i64::from(learning.error.is_some()),
+        learning.error.unwrap_or(0),
+    );
+    let shares = [learnt.share.0, learnt.raised.0, learnt.needed.0];
+    let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
+    ask!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
+                             agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20)
+             ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
+            SET share = excluded.share, raised = excluded.raised, needed = excluded.needed, has_sunk = excluded.has_sunk,
+                agreed = excluded.agreed, outcomes = excluded.outcomes, misses = excluded.misses,
+                refused = learnt.refused + excluded.refused, error_sum = learnt.error_sum + excluded.error_sum,
+                error_most = CASE WHEN excluded.peaks = 0 THEN learnt.error_most WHEN learnt.peaks = 0 THEN excluded.error_most
+                                  WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
+                peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
+                owner = excluded.owner",
+        learning.model_digest,
+        learning.model,
+        on.gpu,
+        on.source,
+        on.strategy,
+        on.driver,
+        on.pytorch,
+        share,
+        raised,
+        needed,
+        learnt.has_sunk,
+        agreed,
+        outcomes,
+        misses,
+        refused,
+        peaks,
+        error,
+        now,
+        changed,
+        raised_by,)
+    .map_err(asking("keep what was learnt"))?;
+    let id: i64 = match id {
+        Some(id) => id,
+        None => ask!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
+            .map_err(asking("look for what was learnt"))?,
+    };
+    keep_tellers(connection, id, &tellers).await?;
+    let dropped = if is_new {
+        drop_oldest(connection).await?
+    } else {
+        Vec::new()
+    };
+    Ok(([before, learnt.share], dropped))
+}
+
+/// What each key has told.
+async fn tellers(connection: &mut Link<'_>, id: i64) -> Result<Vec<Teller>, StoreError> {
+    let rows = ask!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
+        .map_err(asking("read what keys told"))?;
+    let tellers = rows.into_iter().map(|row| Teller {
+        owner: row.owner,
+        missed: share(row.missed),
+        agreed: count(row.agreed),
+    });
+    Ok(tellers.collect())
+}
+
+async fn keep_tellers(
+    connection: &mut Link<'_>,
+    id: i64,
+    tellers: &[Teller],
+) -> Result<(), StoreError> {
+    for teller in tellers {
+        let (missed, agreements) = (i64::from(teller.missed.0), i64::from(teller.agreed));
+        ask!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
+            id, teller.owner, missed, agreements)
+        .map_err(asking("keep what a key told"))?;
+    }
+    Ok(())
+}
+
+/// Drops what is worth least, where there is too much.
+async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
+    let dropped = ask!(fetch_all DroppedRow, connection.on(),
+        "DELETE FROM learnt WHERE id IN
+            (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
+              ORDER BY room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
+              LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
+         RETURNING model_digest, gpu, source, strategy, driver, pytorch",
+        MOST_LEARNT
+    )
+    .map_err(asking("drop what was learnt longest ago"))?;
+    let dropped = dropped.into_iter().map(|row| {
+        let on = LearntOn {
+            gpu: row.gpu,
+            source: row.source,
+            strategy: row.strategy,
+            driver: row.driver,
+            pytorch: row.pytorch,
+        };
+        (on, row.model_digest)
+    });
+    Ok(dropped.collect())
+}

@@ -1,0 +1,277 @@
+//! What was learnt about headroom, in memory: each fit asks for it, and each recommendation that is shown.
+//!
+//! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
+
+use crate::text::by_name;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use tokio::task::yield_now;
+
+use super::learning::{count, share};
+use crate::engine::ask;
+use crate::model::{Taught, TaughtBy};
+use crate::units::Share;
+use crate::{Db, StoreError, asking};
+use batchfit_fit::search::headroom::{Learnt, of_others};
+
+/// Rows that are read at once; others are served between.
+const AT_A_TIME: i64 = 500;
+
+/// Most models on cards that are held; the table has fewer, and is read anew.
+const MOST_KNOWN: usize = 11_000;
+
+/// What answers have in common that are wrong by alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearntOn {
+    /// The card's name.
+    pub gpu: String,
+    /// Where answers come from: `simulated`, `recorded` or `probed`.
+    pub source: String,
+    /// How ranks train together.
+    pub strategy: String,
+    /// The driver; empty for answers of a simulated card.
+    pub driver: String,
+    /// PyTorch's major and minor version.
+    pub pytorch: String,
+}
+
+impl LearntOn {
+    /// As one text, for a map.
+    fn text(&self) -> String {
+        let LearntOn {
+            gpu,
+            source,
+            strategy,
+            driver,
+            pytorch,
+        } = self;
+        [gpu, source, strategy, driver, pytorch]
+            .map(String::as_str)
+            .join("\u{1f}")
+    }
+}
+
+/// All of it. Cloning it shares it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lessons {
+    known: Arc<RwLock<Known>>,
+    /// How often an answer would have become another one.
+    turns: Arc<AtomicU64>,
+    reading: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The last change that was read.
+    changed: i64,
+    cards: HashMap<String, OnCard>,
+}
+
+/// What is known of the models of a card.
+#[derive(Debug, Default)]
+struct OnCard {
+    /// Each with the key that raised it most; empty for several, or where none is needed.
+    models: HashMap<String, (Learnt, String)>,
+    /// What is left free of a model of which nothing is known.
+    others: Option<Share>,
+    outcomes: u64,
+}
+
+impl OnCard {
+    fn learn_of_others(&mut self) {
+        let models = self.models.values();
+        self.others = of_others(models.map(|(learnt, owner)| (learnt.raised, owner.as_str())));
+    }
+}
+
+/// A row that has changed, as the table has it.
+struct ChangedRow {
+    model_digest: String,
+    owner: String,
+    gpu: String,
+    source: String,
+    strategy: String,
+    driver: String,
+    pytorch: String,
+    share: i64,
+    raised: i64,
+    needed: i64,
+    has_sunk: bool,
+    agreed: i64,
+    outcomes: i64,
+    misses: i64,
+    changed: i64,
+}
+
+by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed, outcomes, misses, changed);
+
+/// A row that has changed.
+struct Row {
+    on: LearntOn,
+    model_digest: String,
+    learnt: Learnt,
+    owner: String,
+    changed: i64,
+}
+
+impl Lessons {
+    /// Takes in rows that have changed; false where there are too many now, and all have to be read anew.
+    fn take(&self, rows: Vec<Row>) -> bool {
+        if rows.is_empty() {
+            return true;
+        }
+        let mut known = self.known.write().expect("nothing panics while it is held");
+        let mut has_turned = false;
+        // Cards whose models teach others something else now.
+        let mut raised = HashSet::new();
+        for row in rows {
+            known.changed = known.changed.max(row.changed);
+            let on = row.on.text();
+            let card = known.cards.entry(on.clone()).or_default();
+            let says = |learnt: &Learnt| (learnt.share, learnt.has_sunk);
+            let learnt = (row.learnt, row.owner);
+            let before = card.models.insert(row.model_digest, learnt);
+            let before = before.map(|(before, _)| before);
+            has_turned |= before.as_ref().map(says) != Some(says(&row.learnt));
+            card.outcomes += row.learnt.outcomes;
+            card.outcomes -= before.map_or(0, |before| before.outcomes);
+            if before.map(|before| before.raised) != Some(row.learnt.raised) {
+                raised.insert(on);
+            }
+        }
+        for on in raised {
+            if let Some(card) = known.cards.get_mut(&on) {
+                card.learn_of_others();
+            }
+        }
+        let models: usize = known.cards.values().map(|card| card.models.len()).sum();
+        // Other processes have dropped rows.
+        let is_whole = models <= MOST_KNOWN;
+        if !is_whole {
+            *known = Known::default();
+        }
+        drop(known);
+        if has_turned {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        is_whole
+    }
+
+    /// Forgets a model on a card: its row was dropped.
+    pub(super) fn forget(&self, on: &LearntOn, model_digest: &str) {
+        let mut known = self.known.write().expect("nothing panics while it is held");
+        let Some(card) = known.cards.get_mut(&on.text()) else {
+            return;
+        };
+        if let Some((learnt, _)) = card.models.remove(model_digest) {
+            card.outcomes -= learnt.outcomes;
+            card.learn_of_others();
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it teaches nothing about any model.
+    pub(crate) fn is_empty(&self) -> bool {
+        let known = self.known.read().expect("nothing panics while it is held");
+        known.cards.is_empty()
+    }
+
+    /// What it teaches about one model. One of which nothing is known learns from others.
+    pub(crate) fn taught(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+        let known = self.known.read().expect("nothing panics while it is held");
+        let card = known.cards.get(&on.text())?;
+        let strategy = on.strategy.clone();
+        match card.models.get(model_digest) {
+            Some((learnt, _)) => Some(Taught {
+                strategy,
+                share: learnt.share,
+                replaces: learnt.has_sunk,
+                of: TaughtBy::Itself,
+                outcomes: learnt.outcomes,
+            }),
+            None => card.others.map(|share| Taught {
+                strategy,
+                share,
+                replaces: false,
+                of: TaughtBy::Others,
+                outcomes: card.outcomes,
+            }),
+        }
+    }
+
+    fn last_change(&self) -> i64 {
+        let known = self.known.read().expect("nothing panics while it is held");
+        known.changed
+    }
+}
+
+impl Db {
+    /// Reads what was learnt since somebody last asked.
+    pub async fn read_learnt(&self) -> Result<(), StoreError> {
+        let newest = ask!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
+        .map_err(asking("look for what was learnt"))?;
+        self.read_learnt_up_to(newest).await
+    }
+
+    /// The same, where somebody has looked what the last change is.
+    pub(crate) async fn read_learnt_up_to(&self, newest: i64) -> Result<(), StoreError> {
+        if newest <= self.lessons.last_change() {
+            return Ok(());
+        }
+        let _reading = self.lessons.reading.lock().await;
+        loop {
+            let rows = self.learnt_after(self.lessons.last_change()).await?;
+            let is_last = rows.is_empty();
+            if self.lessons.take(rows) && is_last {
+                return Ok(());
+            }
+            yield_now().await;
+        }
+    }
+
+    /// What was learnt after a change, in the order of changes.
+    async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
+        let rows = ask!(fetch_all ChangedRow, self.pool.on(),
+            "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed,
+                      has_sunk, agreed, outcomes, misses, changed
+                 FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
+            changed,
+            AT_A_TIME
+        )
+        .map_err(asking("read what was learnt"))?;
+        let rows = rows.into_iter().map(|row| Row {
+            on: LearntOn {
+                gpu: row.gpu,
+                source: row.source,
+                strategy: row.strategy,
+                driver: row.driver,
+                pytorch: row.pytorch,
+            },
+            model_digest: row.model_digest,
+            learnt: Learnt {
+                share: share(row.share),
+                raised: share(row.raised),
+                has_sunk: row.has_sunk,
+                agreed: count(row.agreed),
+                needed: share(row.needed),
+                outcomes: row.outcomes.unsigned_abs(),
+                misses: row.misses.unsigned_abs(),
+            },
+            owner: row.owner,
+            changed: row.changed,
+        });
+        Ok(rows.collect())
+    }
+
+    /// What outcomes teach about answers for this model, as it was last read.
+    pub fn taught(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+        self.lessons.taught(on, model_digest)
+    }
+
+    /// How often what was read would have made an answer another one: who keeps answers compares it.
+    pub fn learnt_turns(&self) -> u64 {
+        self.lessons.turns.load(Ordering::Relaxed)
+    }
+}

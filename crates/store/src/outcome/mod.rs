@@ -1,0 +1,368 @@
+//! The tables of outcomes, what trainings that followed a recommendation came to, and of what was learnt from them.
+
+mod learning;
+mod learnt;
+#[cfg(test)]
+mod tests;
+
+use crate::text::by_name;
+use serde_json::Value;
+use sqlx::types::Json;
+
+use super::engine::{Link, ask};
+use super::{Db, JsonText, StoreError, Time, asking, integer};
+use crate::units::Share;
+use batchfit_fit::search::headroom::{Doubt, Lesson, Seen};
+use learning::learn;
+pub(crate) use learning::share;
+pub use learnt::LearntOn;
+pub(crate) use learnt::Lessons;
+
+/// Most outcomes that are kept of a recommendation; the oldest make room.
+const MOST_OF_ONE: i64 = 1000;
+
+/// Most outcomes that are kept in all.
+const MOST: i64 = 100_000;
+
+/// An outcome to be kept.
+#[derive(Debug, Clone)]
+pub struct NewOutcome {
+    /// The recommendation that was followed.
+    pub recommendation_id: String,
+    /// What was seen.
+    pub seen: Seen,
+    /// Where it ran, as it was told.
+    pub environment: JsonText,
+    /// What is learnt of it, and about what, or why nothing is.
+    pub learning: Result<Learning, Doubt>,
+    /// The API key under which it was told; empty where none is needed.
+    pub owner: String,
+    /// The name that the client gave it, and the SHA-256 of what was told.
+    pub named: Option<(String, String)>,
+    /// Now.
+    pub created_at: Time,
+}
+
+/// What is learnt of an outcome.
+#[derive(Debug, Clone)]
+pub struct Learning {
+    /// The lesson.
+    pub lesson: Lesson,
+    /// What answers it is about.
+    pub on: LearntOn,
+    /// Of which model.
+    pub model_digest: String,
+    /// What a person calls that.
+    pub model: String,
+    /// What the answer left free, where nothing was learnt before.
+    pub begin: Share,
+    /// How far the peak was above the predicted one, in millionths of that, where that was compared.
+    pub error: Option<i64>,
+}
+
+/// An outcome that is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredOutcome {
+    /// Its place in the order in which outcomes were told.
+    pub number: i64,
+    /// Samples per micro-step on one GPU.
+    pub batch: i64,
+    /// How it ended.
+    pub outcome: String,
+    /// Most bytes reserved, where somebody looked.
+    pub peak_reserved_bytes: Option<i64>,
+    /// How often the allocator asked again.
+    pub retries: Option<i64>,
+    /// Optimizer steps.
+    pub steps: Option<i64>,
+    /// Where it ran, as it was told.
+    pub environment: Json<Value>,
+    /// Why nothing was learnt of it.
+    pub doubt: Option<String>,
+    /// What was left free of answers like this before it, in millionths of the limit.
+    pub headroom_before: Option<i64>,
+    /// And after it.
+    pub headroom_after: Option<i64>,
+    /// When it was told.
+    pub created_at: Time,
+}
+
+by_name!(StoredOutcome: number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt, headroom_before, headroom_after, created_at);
+
+/// What became of an outcome.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OutcomeKept {
+    /// It is kept.
+    New(StoredOutcome),
+    /// It was told before, under the same name.
+    Again(StoredOutcome),
+    /// Another one was told under this name.
+    NameTaken,
+    /// There is no such recommendation.
+    Unknown,
+}
+
+/// What was learnt about one model on one card, for whoever reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLearnt {
+    /// Its place in the list.
+    pub id: i64,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// The card's name.
+    pub gpu: String,
+    /// `simulated`, `recorded` or `probed`.
+    pub source: String,
+    /// How ranks train together.
+    pub strategy: String,
+    /// The driver; empty for answers of a simulated card.
+    pub driver: String,
+    /// PyTorch's major and minor version.
+    pub pytorch: String,
+    /// What is left free, in millionths of the limit.
+    pub share: i64,
+    /// Whether that takes the place of what answers leave free by themselves.
+    pub has_sunk: bool,
+    /// Outcomes in a row that agree.
+    pub agreed: i64,
+    /// Outcomes that were learnt from.
+    pub outcomes: i64,
+    /// Those that needed more than was known.
+    pub misses: i64,
+    /// Those that ran out of memory or had to retry.
+    pub refused: i64,
+    /// Peaks that were compared.
+    pub peaks: i64,
+    /// The sum of how far they were above the prediction, in millionths of it.
+    pub error_sum: i64,
+    /// The largest of these.
+    pub error_most: i64,
+    /// When something was last told.
+    pub updated_at: Time,
+}
+
+by_name!(StoredLearnt: id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at);
+
+/// What was learnt in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LearntCount {
+    /// Models on cards of which something is known.
+    pub models: i64,
+    /// Outcomes that were learnt from.
+    pub outcomes: i64,
+    /// How many of them were misses.
+    pub misses: i64,
+    /// Outcomes of which nothing was learnt.
+    pub doubted: i64,
+}
+
+by_name!(LearntCount: models, outcomes, misses, doubted);
+
+impl Db {
+    /// Keeps an outcome, and what is learnt of it, all or nothing.
+    pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
+        self.in_place()?;
+        let begin = "begin to keep an outcome";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
+        transaction
+            .commit()
+            .await
+            .map_err(asking("commit an outcome"))?;
+        // There may be no other.
+        drop(connection);
+        for (on, model_digest) in &dropped {
+            self.lessons.forget(on, model_digest);
+        }
+        // Whoever asks next reads it where this cannot.
+        let _ = self.read_learnt().await;
+        Ok(kept)
+    }
+
+    /// Outcomes of a recommendation, newest first: at most `limit`, before the one of this number.
+    pub async fn outcomes(
+        &self,
+        recommendation_id: &str,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<StoredOutcome>, StoreError> {
+        ask!(fetch_all StoredOutcome, self.pool.on(), "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
+                      environment, doubt, headroom_before, headroom_after,
+                      outcome.created_at
+                 FROM outcome
+                WHERE recommendation = (SELECT number FROM recommendation WHERE id = $1)
+                  AND ($2 IS NULL OR outcome.number < $2)
+                ORDER BY outcome.number DESC LIMIT $3",
+            recommendation_id,
+            before,
+            limit,)
+        .map_err(asking("list outcomes"))
+    }
+
+    /// What was learnt, one model on one card after the other in the order in which they were first told of: at most `limit`, after
+    /// the one of this id, on this card alone where one is named.
+    pub async fn learnt_rows(
+        &self,
+        gpu: Option<&str>,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<StoredLearnt>, StoreError> {
+        ask!(fetch_all StoredLearnt, self.pool.on(), "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
+                      misses, refused, peaks, error_sum, error_most, updated_at
+                 FROM learnt
+                WHERE ($1 IS NULL OR gpu = $1) AND ($2 IS NULL OR id > $2)
+                ORDER BY id LIMIT $3",
+            gpu,
+            after,
+            limit,)
+        .map_err(asking("list what was learnt"))
+    }
+
+    /// What was learnt in all.
+    pub async fn learnt_count(&self) -> Result<LearntCount, StoreError> {
+        ask!(fetch_one LearntCount, self.pool.on(), "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
+                      CAST(coalesce(sum(misses), 0) AS BIGINT) AS misses,
+                      (SELECT doubted FROM outcome_count) AS doubted
+                 FROM learnt")
+        .map_err(asking("count what was learnt"))
+    }
+
+    /// The recommendation of this id, or the first of the fit of this id.
+    pub async fn recommendation_named(&self, id: &str) -> Result<Option<String>, StoreError> {
+        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1",
+            id)
+        .map_err(asking("look for a recommendation"))
+    }
+}
+
+/// An outcome that was told under a name.
+struct Before {
+    number: i64,
+    body: Option<String>,
+    recommendation: i64,
+}
+
+by_name!(Before: number, body, recommendation);
+
+/// What came of a transaction.
+struct Added {
+    kept: OutcomeKept,
+    /// What had to make room: a model on a card.
+    dropped: Vec<(LearntOn, String)>,
+}
+
+impl From<OutcomeKept> for Added {
+    fn from(kept: OutcomeKept) -> Added {
+        Added {
+            kept,
+            dropped: Vec::new(),
+        }
+    }
+}
+
+async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
+    let recommendation = ask!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = $1",
+        new.recommendation_id)
+    .map_err(asking("look for the recommendation of an outcome"))?;
+    let Some(recommendation) = recommendation else {
+        return Ok(OutcomeKept::Unknown.into());
+    };
+    let (name, body) = match &new.named {
+        Some((name, body)) => (Some(name), Some(body)),
+        None => (None, None),
+    };
+    if let Some(name) = name {
+        let before = ask!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)
+        .map_err(asking("look for an outcome by its name"))?;
+        if let Some(before) = before {
+            let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
+            if !is_same {
+                return Ok(OutcomeKept::NameTaken.into());
+            }
+            return Ok(OutcomeKept::Again(stored(connection, before.number).await?).into());
+        }
+    }
+    let (shares, dropped) = if let Ok(learning) = &new.learning {
+        let ([before, after], dropped) =
+            learn(connection, learning, &new.owner, new.created_at).await?;
+        (Some((before.0, after.0)), dropped)
+    } else {
+        ask!(
+            execute,
+            connection.on(),
+            "UPDATE outcome_count SET doubted = doubted + 1"
+        )
+        .map_err(asking("count an outcome"))?;
+        (None, Vec::new())
+    };
+    let (before, after) = shares
+        .map(|(before, after)| (i64::from(before), i64::from(after)))
+        .unzip();
+    let seen = &new.seen;
+    let batch = integer("batch", seen.batch)?;
+    let outcome = seen.outcome.name();
+    let whole = |column, number: Option<u64>| number.map(|it| integer(column, it)).transpose();
+    let peak = whole(
+        "peak_reserved_bytes",
+        seen.peak_reserved.map(|bytes| bytes.0),
+    )?;
+    let retries = whole("retries", seen.retries)?;
+    let steps = whole("steps", seen.steps)?;
+    let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
+    let number = ask!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+                              headroom_before, headroom_after, owner, key, body, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+         RETURNING number",
+        recommendation,
+        batch,
+        outcome,
+        peak,
+        retries,
+        steps,
+        new.environment,
+        doubt,
+        before,
+        after,
+        new.owner,
+        name,
+        body,
+        new.created_at,)
+    .map_err(asking("keep an outcome"))?;
+    make_room(connection, recommendation, number).await?;
+    Ok(Added {
+        kept: OutcomeKept::New(stored(connection, number).await?),
+        dropped,
+    })
+}
+
+/// Drops the oldest outcomes where there are too many.
+async fn make_room(
+    connection: &mut Link<'_>,
+    recommendation: i64,
+    number: i64,
+) -> Result<(), StoreError> {
+    let oldest = number - MOST;
+    ask!(
+        execute,
+        connection.on(),
+        "DELETE FROM outcome WHERE number <= $1",
+        oldest
+    )
+    .map_err(asking("drop the oldest outcomes"))?;
+    ask!(execute, connection.on(), "DELETE FROM outcome
+          WHERE recommendation = $1
+            AND number <= (SELECT number FROM outcome WHERE recommendation = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
+        recommendation,
+        MOST_OF_ONE,)
+    .map(|_| ())
+    .map_err(asking("drop the oldest outcomes of a recommendation"))
+}
+
+async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
+    ask!(fetch_one StoredOutcome, connection.on(), "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+                  headroom_before, headroom_after, created_at
+             FROM outcome WHERE number = $1",
+        number)
+    .map_err(asking("read an outcome"))
+}

@@ -1,0 +1,249 @@
+//! What is kept of outcomes, and what follows from them for answers.
+
+use super::*;
+use crate::model::TaughtBy;
+use crate::trial::{Place, Trial};
+use crate::units::Bytes;
+use batchfit_fit::search::conversation::Outcome;
+
+async fn in_memory(recommendations: u32) -> Trial {
+    let db = Trial::new().await;
+    for number in 1..=recommendations {
+        let rows = format!(
+            "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
+             INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
+                 finished_at)
+             VALUES ('fit{number}', 'f{number}', '0.1.0', 'done', 'mine', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
+             INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
+                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
+                 batchfit_version, created_at)
+             VALUES ('answer{number}', 'fit{number}', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach',
+                 'none', 'train', 1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', {number});"
+        );
+        db.run(rows).await.unwrap();
+    }
+    db
+}
+
+fn card() -> LearntOn {
+    LearntOn {
+        gpu: "NVIDIA H200".to_owned(),
+        source: "simulated".to_owned(),
+        strategy: "none".to_owned(),
+        driver: String::new(),
+        pytorch: "2.11".to_owned(),
+    }
+}
+
+fn told(model: &str, learning: Result<Lesson, Doubt>) -> NewOutcome {
+    NewOutcome {
+        recommendation_id: "answer1".to_owned(),
+        seen: Seen {
+            batch: 8,
+            outcome: Outcome::Fits,
+            peak_reserved: Some(Bytes(991)),
+            retries: Some(0),
+            steps: Some(10),
+        },
+        environment: JsonText::from("{}"),
+        learning: learning.map(|lesson| Learning {
+            lesson,
+            on: card(),
+            model_digest: model.to_owned(),
+            model: "mine".to_owned(),
+            begin: Share(5_000),
+            error: Some(1_000),
+        }),
+        owner: String::new(),
+        named: None,
+        created_at: Time(7),
+    }
+}
+
+const MISS: Result<Lesson, Doubt> = Ok(Lesson::Needs(Share(32_000)));
+const AGREES: Result<Lesson, Doubt> = Ok(Lesson::Needs(Share(0)));
+
+#[tokio::test]
+async fn a_lesson_changes_what_the_next_answer_leaves_free() {
+    let db = in_memory(1).await;
+    assert_eq!(db.taught(&card(), "a"), None);
+    let turns = db.learnt_turns();
+
+    let OutcomeKept::New(kept) = db.add_outcome(&told("a", MISS)).await.unwrap() else {
+        panic!("it is news");
+    };
+
+    assert_eq!(
+        (kept.headroom_before, kept.headroom_after),
+        (Some(5_000), Some(36_000))
+    );
+    let taught = db.taught(&card(), "a").unwrap();
+    assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
+    assert_eq!((taught.of, taught.outcomes), (TaughtBy::Itself, 1));
+    assert_ne!(db.learnt_turns(), turns);
+    // One that agrees changes no answer, and twenty do.
+    let turns = db.learnt_turns();
+    for _ in 0..19 {
+        db.add_outcome(&told("a", AGREES)).await.unwrap();
+    }
+    assert_eq!(db.learnt_turns(), turns);
+    db.add_outcome(&told("a", AGREES)).await.unwrap();
+    assert_ne!(db.learnt_turns(), turns);
+    let taught = db.taught(&card(), "a").unwrap();
+    assert!(taught.share < Share(36_000) && taught.replaces);
+    let [row] = db
+        .learnt_rows(None, None, 9)
+        .await
+        .unwrap()
+        .try_into()
+        .unwrap();
+    assert_eq!((row.outcomes, row.misses, row.peaks), (21, 1, 21));
+    assert_eq!((row.error_sum, row.error_most), (21_000, 1_000));
+}
+
+#[tokio::test]
+async fn other_models_learn_from_two_and_other_cards_from_none() {
+    let db = in_memory(1).await;
+    db.add_outcome(&told("a", MISS)).await.unwrap();
+    assert_eq!(db.taught(&card(), "c"), None);
+
+    db.add_outcome(&told("b", MISS)).await.unwrap();
+
+    let taught = db.taught(&card(), "c").unwrap();
+    assert_eq!((taught.share, taught.of), (Share(36_000), TaughtBy::Others));
+    let elsewhere = LearntOn {
+        gpu: "NVIDIA L4".to_owned(),
+        ..card()
+    };
+    assert_eq!(db.taught(&elsewhere, "a"), None);
+}
+
+#[tokio::test]
+async fn doubted_outcomes_are_kept_and_teach_nothing() {
+    let db = in_memory(1).await;
+
+    let kept = db
+        .add_outcome(&told("a", Err(Doubt::NoPeak)))
+        .await
+        .unwrap();
+
+    let OutcomeKept::New(kept) = kept else {
+        panic!("it is news");
+    };
+    assert_eq!(kept.doubt.as_deref(), Some("no_peak"));
+    assert_eq!(kept.headroom_after, None);
+    assert_eq!(db.taught(&card(), "a"), None);
+    let count = db.learnt_count().await.unwrap();
+    assert_eq!((count.outcomes, count.doubted), (0, 1));
+}
+
+#[tokio::test]
+async fn a_training_with_a_name_counts_once() {
+    let db = in_memory(2).await;
+    let named = |body: &str, id: &str| NewOutcome {
+        named: Some(("run".to_owned(), body.to_owned())),
+        recommendation_id: id.to_owned(),
+        ..told("a", MISS)
+    };
+    let add = async |new: NewOutcome| db.add_outcome(&new).await.unwrap();
+
+    let OutcomeKept::New(first) = add(named("body", "answer1")).await else {
+        panic!("it is news");
+    };
+    assert_eq!(
+        add(named("body", "answer1")).await,
+        OutcomeKept::Again(first)
+    );
+    assert_eq!(add(named("other", "answer1")).await, OutcomeKept::NameTaken);
+    assert_eq!(add(named("body", "answer2")).await, OutcomeKept::NameTaken);
+    let somebody_else = NewOutcome {
+        owner: "key".to_owned(),
+        ..named("body", "answer1")
+    };
+    assert!(matches!(add(somebody_else).await, OutcomeKept::New(_)));
+    assert_eq!(db.learnt_count().await.unwrap().outcomes, 2);
+    assert_eq!(add(named("body", "answer9")).await, OutcomeKept::Unknown);
+}
+
+#[tokio::test]
+async fn outcomes_are_listed_newest_first_and_bounded() {
+    let db = in_memory(2).await;
+    let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500)
+         INSERT INTO outcome (recommendation, batch, outcome, environment, owner, created_at)
+         SELECT 1, 8, 'crashed', '{}', '', n FROM n";
+    db.run(many).await.unwrap();
+    db.add_outcome(&told("a", AGREES)).await.unwrap();
+
+    let newest = db.outcomes("answer1", None, 2).await.unwrap();
+    let numbers: Vec<i64> = newest.iter().map(|outcome| outcome.number).collect();
+    assert_eq!(numbers, [1501, 1500]);
+    let next = db.outcomes("answer1", Some(1500), 1).await.unwrap();
+    assert_eq!(next[0].number, 1499);
+    assert_eq!(
+        db.outcomes("answer1", None, 9999).await.unwrap().len(),
+        1000
+    );
+    assert_eq!(db.outcomes("answer2", None, 9).await.unwrap(), []);
+
+    // They go with their recommendation; what was learnt stays.
+    db.run("DELETE FROM recommendation WHERE id = 'answer1'")
+        .await
+        .unwrap();
+    assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
+    assert!(db.taught(&card(), "a").is_some());
+}
+
+#[tokio::test]
+async fn what_was_learnt_longest_ago_makes_room() {
+    let db = in_memory(1).await;
+    let many = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {})
+         INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
+             outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
+         SELECT 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 36000, 36000, 0, FALSE, 0, 1, 1, 0, 0, 0, 0, n - 20000, n
+           FROM n",
+        learning::MOST_LEARNT
+    );
+    db.run(many).await.unwrap();
+    db.read_learnt().await.unwrap();
+    let by = |model: &str| db.taught(&card(), model).unwrap().of;
+    assert_eq!(by("m1"), TaughtBy::Itself);
+    let others = db.taught(&card(), "unknown").unwrap();
+    assert_eq!((others.of, others.outcomes), (TaughtBy::Others, 10_000));
+
+    db.add_outcome(&told("a", MISS)).await.unwrap();
+
+    assert_eq!(by("m1"), TaughtBy::Others);
+    assert_eq!(by("m2"), TaughtBy::Itself);
+    assert_eq!(by("a"), TaughtBy::Itself);
+    let others = db.taught(&card(), "unknown").unwrap();
+    assert_eq!(others.outcomes, 10_000);
+    assert_eq!(db.learnt_count().await.unwrap().models, 10_000);
+}
+
+#[tokio::test]
+async fn what_another_process_learnt_is_noticed() {
+    let place = Place::new();
+    let here = Db::open(&place.database).await.unwrap();
+    let there = Db::open(&place.database).await.unwrap();
+    let fit = "INSERT INTO request (digest, text) VALUES ('asked', '{}');
+         INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
+             finished_at)
+         VALUES ('fit1', 'f1', '0.1.0', 'done', 'mine', 'sim:h200', 'simulated', 'asked', '{}', 1, 2);
+         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+             checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
+             max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
+             batchfit_version, created_at)
+         VALUES ('answer1', 'fit1', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train',
+             1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', 1);";
+    here.run(fit).await.unwrap();
+
+    there.add_outcome(&told("a", MISS)).await.unwrap();
+    here.add_outcome(&told("b", AGREES)).await.unwrap();
+
+    let taught = here.taught(&card(), "a").unwrap();
+    assert_eq!(taught.share, Share(36_000));
+    there.read_learnt().await.unwrap();
+    assert_eq!(there.taught(&card(), "b").unwrap().share, Share(5_000));
+}

@@ -1,0 +1,160 @@
+//! Which answers would be other ones today.
+//!
+//! An answer is as good as what it was made with: the rules of batchfit, PyTorch, on a GPU the driver and cuDNN, and what was
+//! known of headroom. Which driver a card has today nobody is asked: it is that of the newest answer that was made on such a card.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{StoredRecommendation, is_simulation};
+use crate::model::{PYTORCH, RULES, TaughtBy};
+use crate::outcome::{LearntOn, Lessons};
+use crate::units::Share;
+
+/// Why an answer is of yesterday.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Stale {
+    /// What has changed since, one or more.
+    pub because: Vec<Outdated>,
+}
+
+/// Something that has changed since an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Outdated {
+    /// `batchfit`, `pytorch`, `driver`, `cudnn` or `headroom`.
+    #[schema(value_type = String, pattern = "^(batchfit|pytorch|driver|cudnn|headroom)$")]
+    pub what: &'static str,
+    /// What it was made with; null where that is not known.
+    pub was: Option<String>,
+    /// What it would be made with now.
+    pub now: Option<String>,
+}
+
+/// What GPUs have today, by the cards' names.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Present {
+    cards: HashMap<String, OnCard>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OnCard {
+    /// When the newest answer was made.
+    at: i64,
+    driver: Option<String>,
+    cudnn: Option<String>,
+}
+
+/// The major and minor number of a version: `2.11` of `2.11.0+cu130`.
+pub fn minor(version: &str) -> &str {
+    let dots = version.match_indices('.').nth(1).map(|(at, _)| at);
+    &version[..dots.unwrap_or(version.len())]
+}
+
+impl Present {
+    /// Takes in an answer: the newest of a card says what that has.
+    pub(super) fn see(present: &mut Arc<Present>, row: &StoredRecommendation) {
+        if row.driver.is_none() {
+            return;
+        }
+        let known = present.cards.get(&row.gpu);
+        if known.is_some_and(|known| known.at > row.created_at.0) {
+            return;
+        }
+        let now = OnCard {
+            at: row.created_at.0,
+            driver: row.driver.clone(),
+            cudnn: row.cudnn.clone(),
+        };
+        Arc::make_mut(present).cards.insert(row.gpu.clone(), now);
+    }
+
+    /// The same answer, marked where it would be another one today.
+    pub(super) fn marked(
+        &self,
+        mut row: StoredRecommendation,
+        lessons: &Lessons,
+    ) -> StoredRecommendation {
+        let mut because = Vec::new();
+        if row.rules != RULES {
+            let was = match row.rules.as_str() {
+                "" => row.batchfit_version.clone(),
+                rules => format!("{} ({rules})", row.batchfit_version),
+            };
+            because.push(Outdated {
+                what: "batchfit",
+                was: Some(was),
+                now: Some(format!("{} ({RULES})", env!("CARGO_PKG_VERSION"))),
+            });
+        }
+        if !row.pytorch.is_empty() && minor(&row.pytorch) != PYTORCH {
+            because.push(Outdated {
+                what: "pytorch",
+                was: Some(row.pytorch.clone()),
+                now: Some(PYTORCH.to_owned()),
+            });
+        }
+        if let (Some(_), Some(card)) = (&row.driver, self.cards.get(&row.gpu)) {
+            for (what, was, now) in [
+                ("driver", &row.driver, &card.driver),
+                ("cudnn", &row.cudnn, &card.cudnn),
+            ] {
+                if was != now {
+                    let (was, now) = (was.clone(), now.clone());
+                    because.push(Outdated { what, was, now });
+                }
+            }
+        }
+        because.extend(headroom(&row, lessons));
+        row.stale = (!because.is_empty()).then_some(Stale { because });
+        row
+    }
+}
+
+/// What is to be left free today, where that is something else.
+fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
+    let headroom = row.headroom.as_ref().filter(|was| was.from != "asked")?;
+    if lessons.is_empty() {
+        return None;
+    }
+    let taught = lessons.taught(&row.learnt_on(), &row.model_digest)?;
+    let (was, now) = (headroom.share, taught.share);
+    let is_other = if taught.replaces {
+        now != was
+    } else {
+        // What it left free by itself may have been more.
+        now > was || (headroom.from == "learnt" && taught.of == TaughtBy::Itself && now != was)
+    };
+    let percent = |share: Share| Some(format!("{:.2}%", share.fraction() * 100.0));
+    is_other.then(|| Outdated {
+        what: "headroom",
+        was: percent(was),
+        now: percent(now),
+    })
+}
+
+impl StoredRecommendation {
+    /// What it is wrong by alike with others.
+    pub fn learnt_on(&self) -> LearntOn {
+        let source = match self.evidence.as_str() {
+            "recorded" => "recorded",
+            // What an agent simulated is about a kind of card, and has no driver either.
+            _ if is_simulation(&self.device) || self.driver.is_none() => "simulated",
+            _ => "probed",
+        };
+        LearntOn {
+            gpu: self.gpu.clone(),
+            source: source.to_owned(),
+            strategy: self.strategy.clone(),
+            driver: self.driver.clone().unwrap_or_default(),
+            pytorch: minor(&self.pytorch).to_owned(),
+        }
+    }
+
+    /// Whether this version of PyTorch is the one that it is for, as far as that matters.
+    pub fn is_for_pytorch(&self, version: &str) -> bool {
+        !self.pytorch.is_empty() && minor(version) == minor(&self.pytorch)
+    }
+}

@@ -1,0 +1,357 @@
+//! What is in memory follows what is in the table, whoever writes it.
+
+use super::{Asked, Facet, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation};
+use crate::model::RULES;
+use crate::trial::Trial;
+use crate::units::Share;
+use crate::{Db, Time};
+
+/// A row of a fit of its own, as another process writes it.
+async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
+    let rows = format!(
+        "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
+         INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
+             finished_at)
+         VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
+         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+             limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+             peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
+             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
+         VALUES ('answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
+             'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
+             'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
+    );
+    db.run(rows).await.unwrap();
+}
+
+async fn store(db: &Db, row: &StoredRecommendation) {
+    let mut connection = db.pool.acquire().await.unwrap();
+    row.insert(&mut connection.link()).await.unwrap();
+}
+
+async fn delete(db: &Db, which: &str) {
+    let statement = format!("DELETE FROM recommendation WHERE {which}");
+    db.run(statement).await.unwrap();
+}
+
+/// The numbers in the ids of a page, and of the next page's cursor.
+type Page = (Vec<u32>, Option<u32>);
+
+async fn page(
+    db: &Db,
+    facets: &[(Facet, &str)],
+    before: Option<u32>,
+    limit: usize,
+) -> Option<Page> {
+    let filter = RecommendationFilter {
+        facets: facets
+            .iter()
+            .map(|(facet, word)| (*facet, (*word).to_owned()))
+            .collect(),
+        before: before.map(|number| format!("answer{number:05}")),
+        limit,
+    };
+    let page = db.recommendations(&filter).await.unwrap()?;
+    let number = |id: &str| id.trim_start_matches("answer").parse().unwrap();
+    let ids = page.items().map(|row| number(&row.id));
+    Some((ids.collect(), page.next.as_deref().map(number)))
+}
+
+async fn in_memory() -> Trial {
+    Trial::new().await
+}
+
+#[tokio::test]
+async fn a_row_comes_out_as_it_was_stored() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    let mut row = StoredRecommendation {
+        id: "01J".to_owned(),
+        fit_id: "fit00001".to_owned(),
+        rank: 2,
+        model: "a model \u{1f600}\"".to_owned(),
+        model_kind: "hf".to_owned(),
+        device: "cuda:0".to_owned(),
+        gpu: "NVIDIA H200".to_owned(),
+        precision: "amp_bf16".to_owned(),
+        optimizer: None,
+        optimizer_impl: None,
+        checkpointing: "modules".to_owned(),
+        mode: "inference".to_owned(),
+        limit_bytes: i64::MAX,
+        world_size: 1024,
+        micro_batch: 0,
+        accumulation_steps: 1,
+        global_batch: 2,
+        max_batch: 3,
+        max_batch_without_retries: 4,
+        peak_allocated_bytes: 5 << 40,
+        peak_reserved_bytes: 6,
+        headroom_bytes: -7,
+        limited_by: String::new(),
+        evidence: "probed".to_owned(),
+        step_ms: Some(0.2),
+        optimizer_step_ms: Some(0.4),
+        samples_per_second: Some(0.1),
+        speed_from: Some("estimated".to_owned()),
+        pareto: Some(false),
+        objective: "throughput".to_owned(),
+        batchfit_version: "9".to_owned(),
+        strategy: "fsdp2".to_owned(),
+        driver: Some("580.95".to_owned()),
+        cudnn: None,
+        pytorch: "2.11.0+cu130".to_owned(),
+        headroom: Some(StoredHeadroom {
+            share: Share(32_727),
+            from: "learnt".to_owned(),
+            outcomes: 40,
+        }),
+        created_at: Time(1_795_212_000_007),
+        stale: None,
+        model_digest: "00ff".to_owned(),
+        rules: RULES.to_owned(),
+    };
+    store(&db, &row).await;
+    assert_eq!(db.recommendation("01J").await.unwrap().as_ref(), Some(&row));
+
+    (row.id, row.rank) = ("01K".to_owned(), 3);
+    row.samples_per_second = None;
+    (row.step_ms, row.optimizer_step_ms) = (None, None);
+    (row.speed_from, row.pareto) = (None, None);
+    store(&db, &row).await;
+    assert_eq!(db.recommendation("01K").await.unwrap(), Some(row));
+    assert_eq!(db.recommendation("01L").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn filters_combine_and_pages_follow_each_other() {
+    let db = in_memory().await;
+    for number in 1..=6 {
+        let model = ["mine", "yours"][number as usize % 2];
+        insert(&db, number, model, 1 + number / 4).await;
+    }
+    let mine = [(Facet::Model, "mine")];
+
+    let first = page(&db, &mine, None, 2).await.unwrap();
+    let second = page(&db, &mine, first.1, 2).await.unwrap();
+
+    assert_eq!(first, (vec![6, 4], Some(4)));
+    assert_eq!(second, (vec![2], None));
+    let both = [(Facet::Model, "mine"), (Facet::WorldSize, "1")];
+    assert_eq!(page(&db, &both, None, 9).await.unwrap().0, [2]);
+    let limit = [(Facet::LimitBytes, "1000")];
+    assert_eq!(
+        page(&db, &limit, None, 6).await.unwrap(),
+        (vec![6, 5, 4, 3, 2, 1], None)
+    );
+    // A text of another column is not one of this.
+    for (facet, text) in [
+        (Facet::Gpu, "none such"),
+        (Facet::Gpu, "mine"),
+        (Facet::WorldSize, "1000"),
+    ] {
+        assert_eq!(
+            page(&db, &[(facet, text)], None, 9).await.unwrap(),
+            (vec![], None)
+        );
+    }
+    assert_eq!(page(&db, &[], Some(7), 9).await, None);
+}
+
+#[tokio::test]
+async fn rows_that_are_new_or_gone_are_noticed() {
+    let db = in_memory().await;
+    for number in 2..=5 {
+        insert(&db, number, "mine", 1).await;
+    }
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [5]);
+
+    // An id of earlier, stored later: another process made it.
+    insert(&db, 1, "mine", 1).await;
+    assert_eq!(page(&db, &[], Some(3), 9).await.unwrap().0, [2, 1]);
+
+    delete(&db, "id IN ('answer00005', 'answer00003')").await;
+    assert_eq!(
+        page(&db, &[], None, 2).await.unwrap(),
+        (vec![4, 2], Some(2))
+    );
+    assert_eq!(db.recommendation("answer00005").await.unwrap(), None);
+    assert_eq!(page(&db, &[], Some(3), 9).await, None);
+
+    // Numbers of rows that are gone are not given again.
+    delete(&db, "true").await;
+    assert_eq!(page(&db, &[], None, 2).await.unwrap(), (vec![], None));
+    insert(&db, 9, "mine", 1).await;
+    assert_eq!(page(&db, &[], None, 2).await.unwrap().0, [9]);
+}
+
+#[tokio::test]
+async fn all_rows_are_read_anew_where_many_are_gone() {
+    let db = in_memory().await;
+    let many = 12_000;
+    insert(&db, 1, "mine", 1).await;
+    let copies = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < {many})
+         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+             limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+             peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
+             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
+         SELECT 'answer' || substr(CAST(100000 + n AS TEXT), 2), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
+                max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
+                samples_per_second, batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective
+           FROM recommendation, n"
+    );
+    db.run(copies).await.unwrap();
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [many]);
+    assert_eq!(db.shelf.rows(), 12_000);
+
+    // A few are dropped, and so many that their numbers are not kept are noticed.
+    delete(&db, "id > 'answer11990'").await;
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [11_990]);
+    delete(&db, "id > 'answer00100'").await;
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [100]);
+    assert_eq!(db.shelf.rows(), 100);
+}
+
+/// A row of a model on a card, made now.
+fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
+    StoredRecommendation {
+        id: format!("answer{number:05}"),
+        fit_id: "fit00001".to_owned(),
+        rank: i64::from(number) + 1,
+        model: "mine".to_owned(),
+        model_kind: "preset".to_owned(),
+        device: "cuda:0".to_owned(),
+        gpu: gpu.to_owned(),
+        precision: "fp32".to_owned(),
+        optimizer: Some("adamw".to_owned()),
+        optimizer_impl: Some("foreach".to_owned()),
+        checkpointing: "none".to_owned(),
+        mode: "train".to_owned(),
+        limit_bytes,
+        world_size: 1,
+        micro_batch: 8,
+        accumulation_steps: 1,
+        global_batch: 8,
+        max_batch: 10,
+        max_batch_without_retries: 9,
+        peak_allocated_bytes: 700,
+        peak_reserved_bytes: 800,
+        headroom_bytes: 200,
+        limited_by: String::new(),
+        evidence: "probed".to_owned(),
+        step_ms: None,
+        optimizer_step_ms: None,
+        samples_per_second: None,
+        speed_from: None,
+        pareto: None,
+        objective: "largest_batch".to_owned(),
+        batchfit_version: "0.1.0".to_owned(),
+        strategy: "none".to_owned(),
+        driver: Some("570".to_owned()),
+        cudnn: Some("9.19".to_owned()),
+        pytorch: "2.11".to_owned(),
+        headroom: Some(StoredHeadroom {
+            share: Share(5_000),
+            from: "default".to_owned(),
+            outcomes: 0,
+        }),
+        created_at: Time(i64::from(number)),
+        stale: None,
+        model_digest: "00ff".to_owned(),
+        rules: RULES.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn answers_of_another_driver_pytorch_or_batchfit_are_stale() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    let old = row(2, "NVIDIA H200", 1000);
+    store(&db, &old).await;
+    let because = async |id: &str| {
+        let found = db.recommendation(id).await.unwrap().unwrap();
+        let because = found.stale.map(|stale| stale.because).unwrap_or_default();
+        let what = because.into_iter().map(|Outdated { what, .. }| what);
+        what.collect::<Vec<_>>()
+    };
+    assert_eq!(because("answer00002").await, [""; 0]);
+    assert_eq!(because("answer00001").await, ["batchfit"]);
+
+    let new = StoredRecommendation {
+        driver: Some("580".to_owned()),
+        ..row(3, "NVIDIA H200", 1000)
+    };
+    store(&db, &new).await;
+    store(&db, &row(4, "NVIDIA L4", 1000)).await;
+    let other = StoredRecommendation {
+        pytorch: "2.12.0+cu130".to_owned(),
+        rules: "other".to_owned(),
+        ..row(5, "NVIDIA L4", 1000)
+    };
+    store(&db, &other).await;
+    db.read_recommendations().await.unwrap();
+
+    assert_eq!(because("answer00002").await, ["driver"]);
+    assert_eq!(because("answer00003").await, [""; 0]);
+    assert_eq!(because("answer00004").await, [""; 0]);
+    assert_eq!(because("answer00005").await, ["batchfit", "pytorch"]);
+}
+
+#[tokio::test]
+async fn the_nearest_answer_differs_in_what_matters_least() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    for (number, gpu, limit) in [
+        (2, "NVIDIA H200", 1000),
+        (3, "NVIDIA H200", 3000),
+        (4, "NVIDIA L4", 2000),
+        (5, "NVIDIA H200", 3000),
+    ] {
+        store(&db, &row(number, gpu, limit)).await;
+    }
+    let asked = Asked {
+        model_digest: "00ff".to_owned(),
+        device: Some("cuda:0".to_owned()),
+        gpu: Some("NVIDIA H200".to_owned()),
+        precision: "fp32".to_owned(),
+        optimizer: "adamw".to_owned(),
+        checkpointing: "none".to_owned(),
+        objective: "largest_batch".to_owned(),
+        world_size: 1,
+        limit_bytes: Some(2900),
+    };
+    let found = async |asked: Asked| {
+        let nearest = db.nearest(&asked).await.unwrap()?;
+        let number: u32 = nearest.recommendation.id[6..].parse().unwrap();
+        Some((number, nearest.differs))
+    };
+
+    // The newest of those with the nearest limit.
+    assert_eq!(found(asked.clone()).await, Some((5, vec!["limit_bytes"])));
+    let on_l4 = Asked {
+        gpu: Some("NVIDIA L4".to_owned()),
+        limit_bytes: Some(2000),
+        ..asked.clone()
+    };
+    assert_eq!(found(on_l4).await, Some((4, vec![])));
+    let elsewhere = Asked {
+        gpu: Some("NVIDIA A100".to_owned()),
+        device: Some("sim:a100-40g".to_owned()),
+        limit_bytes: None,
+        ..asked.clone()
+    };
+    assert_eq!(found(elsewhere).await, Some((5, vec!["gpu", "device"])));
+    let in_half = Asked {
+        precision: "bf16".to_owned(),
+        limit_bytes: Some(1000),
+        ..asked.clone()
+    };
+    assert_eq!(found(in_half).await, Some((2, vec!["precision"])));
+    let other_model = Asked {
+        model_digest: "ff00".to_owned(),
+        ..asked
+    };
+    assert_eq!(found(other_model).await, None);
+}

@@ -1,0 +1,487 @@
+//! The tables of searches that are told from outside, and of what they were told.
+
+use crate::text::by_name;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::engine::ask;
+use super::text::named_in_text;
+use super::{Db, JsonText, StoreError, Time, asking, integer, upload};
+use crate::model::Digest;
+use batchfit_fit::search::conversation::{Observation, Outcome};
+
+/// Where a search stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchState {
+    /// There is a batch to try next.
+    Active,
+    /// There is an answer.
+    Done,
+    /// Somebody asked to stop.
+    Cancelled,
+}
+
+named_in_text!(SearchState);
+
+impl SearchState {
+    /// All of them.
+    pub const ALL: [SearchState; 3] = [
+        SearchState::Active,
+        SearchState::Done,
+        SearchState::Cancelled,
+    ];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SearchState::Active => "active",
+            SearchState::Done => "done",
+            SearchState::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A search, with what it was told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredSearch {
+    /// Its name.
+    pub id: String,
+    /// Where it stood when it was last looked at.
+    pub state: SearchState,
+    /// What it is for, as JSON.
+    pub terms: JsonText,
+    /// The API key under which it was begun; empty where none is needed.
+    pub owner: String,
+    /// When it was asked.
+    pub created_at: Time,
+    /// When something was last told.
+    pub updated_at: Time,
+    /// What it was told, in order.
+    pub observations: Vec<Observation>,
+    /// Its answer, where it is done and was told nothing since.
+    pub answer: Option<SearchAnswer>,
+}
+
+/// The answer to a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchAnswer {
+    /// What to train with, as JSON.
+    pub recommendation: JsonText,
+    /// The earlier search whose answer it is.
+    pub answered_by: Option<String>,
+}
+
+/// A search that found an answer by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnsweredSearch {
+    /// Its name.
+    pub id: String,
+    /// What it was for, as JSON.
+    pub terms: JsonText,
+    /// What to train with, as JSON.
+    pub recommendation: JsonText,
+    /// When it was last told something.
+    pub updated_at: Time,
+}
+
+by_name!(AnsweredSearch: id, terms, recommendation, updated_at);
+
+/// How many searches are kept, and how long those that nobody tells anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchBounds {
+    /// Searches in all.
+    pub searches: u32,
+    /// Searches under one key that have no answer.
+    pub of_a_key: u32,
+    /// Observations of each.
+    pub observations: u32,
+    /// How long one without an answer may be idle where there are too many, in milliseconds.
+    pub contested_ms: i64,
+}
+
+/// What became of an observation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// It is kept.
+    New,
+    /// The same one was told before.
+    Again,
+    /// The search has as many as it may.
+    Full,
+    /// The search was cancelled.
+    Cancelled,
+    /// There is no such search.
+    Unknown,
+}
+
+/// A row of searches.
+struct SearchRow {
+    id: String,
+    state: SearchState,
+    terms: JsonText,
+    owner: String,
+    created_at: Time,
+    updated_at: Time,
+    recommendation: Option<JsonText>,
+    answered_by: Option<String>,
+    answered_after: Option<i64>,
+}
+
+by_name!(SearchRow: id, state, terms, owner, created_at, updated_at, recommendation, answered_by, answered_after);
+
+/// A row of observations.
+struct Row {
+    batch: i64,
+    outcome: String,
+    peak_reserved_bytes: Option<i64>,
+    recorded: Option<String>,
+}
+
+by_name!(Row: batch, outcome, peak_reserved_bytes, recorded);
+
+impl Db {
+    /// Stores a new search. False when there are as many as may be, of which none can go, or as many of its owner.
+    ///
+    /// Those without an answer go that have been idle since before `idle`. When there are too many, first those that have
+    /// ended go, and then those that nobody told anything for a while.
+    pub async fn add_search(
+        &self,
+        id: &str,
+        (terms, owner): (&JsonText, &str),
+        bounds: SearchBounds,
+        idle: Time,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
+            idle
+        )
+        .map_err(asking("drop idle searches"))?;
+        let most = i64::from(bounds.searches);
+        let of_a_key = i64::from(bounds.of_a_key);
+        let contested = now.0.saturating_sub(bounds.contested_ms);
+        ask!(execute, self.pool.on(), "DELETE FROM search
+              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
+                            ORDER BY state = 'active', updated_at
+                            LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
+            most,
+            contested,)
+        .map_err(asking("drop the oldest searches"))?;
+        ask!(execute, self.pool.on(), "DELETE FROM upload_reference
+              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
+        .map_err(asking("drop what no search refers to"))?;
+        let added = ask!(
+            execute,
+            self.pool.on(),
+            "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
+             SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
+                AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
+            id,
+            terms,
+            now,
+            most,
+            owner,
+            of_a_key,
+        )
+        .map_err(asking("store a search"))?;
+        Ok(added == 1)
+    }
+
+    /// Keeps an observation, once, however many tell it at the same time.
+    pub async fn add_observation(
+        &self,
+        id: &str,
+        observation: &Observation,
+        bounds: SearchBounds,
+        now: Time,
+    ) -> Result<Noted, StoreError> {
+        let batch = integer("batch", observation.batch)?;
+        let outcome = observation.outcome.name();
+        let bytes = observation.peak_reserved_bytes;
+        let bytes = bytes
+            .map(|bytes| integer("peak_reserved_bytes", bytes))
+            .transpose()?;
+        let recorded = &observation.recorded;
+        let most = i64::from(bounds.observations);
+        // Two that are told at once have numbers of their own.
+        let begin = "begin to keep an observation";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let added = ask!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
+             SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = $1), $2, $3, $4, $5, $6
+               FROM search
+              WHERE id = $1 AND state <> 'cancelled'
+                AND (SELECT count(*) FROM observation WHERE search_id = $1) < $7
+             ON CONFLICT DO NOTHING",
+            id,
+            batch,
+            outcome,
+            bytes,
+            recorded,
+            now,
+            most,)
+        .map_err(asking("keep an observation"))?;
+        if added == 1 {
+            ask!(
+                execute,
+                transaction.on(),
+                "UPDATE search SET updated_at = $2 WHERE id = $1",
+                id,
+                now
+            )
+            .map_err(asking("note that a search was told something"))?;
+            let commit = asking("commit an observation");
+            transaction.commit().await.map_err(commit)?;
+            return Ok(Noted::New);
+        }
+        drop(transaction);
+        // There may be no other.
+        drop(connection);
+        let state =
+            ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
+            id)
+            .map_err(asking("read the state of a search"))?;
+        match state {
+            None => return Ok(Noted::Unknown),
+            Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
+            Some(SearchState::Active | SearchState::Done) => {}
+        }
+        let same: Option<i64> = ask!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
+              WHERE search_id = $1 AND batch = $2 AND outcome = $3
+                AND coalesce(peak_reserved_bytes, 0) = coalesce($4, 0) AND coalesce(recorded, '') = coalesce($5, '')",
+            id,
+            batch,
+            outcome,
+            bytes,
+            recorded,)
+        .map_err(asking("find the same observation"))?;
+        Ok(if same.is_some() {
+            Noted::Again
+        } else {
+            Noted::Full
+        })
+    }
+
+    /// Notes that a search needs a recording, before it is told of it. False when there is none.
+    pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
+        let begin = "begin to refer to a recording";
+        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
+        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
+        let commit = asking("commit what a search refers to");
+        transaction.commit().await.map_err(commit)?;
+        Ok(referred)
+    }
+
+    /// The whole search.
+    pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
+        let search =
+            ask!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, owner, created_at,
+                      updated_at, recommendation, answered_by,
+                      answered_after
+                 FROM search WHERE id = $1", id)
+            .map_err(asking("read a search"))?;
+        let Some(search) = search else {
+            return Ok(None);
+        };
+        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number",
+            id)
+        .map_err(asking("read what a search was told"))?;
+        Ok(Some(StoredSearch {
+            id: search.id,
+            state: search.state,
+            terms: search.terms,
+            owner: search.owner,
+            created_at: search.created_at,
+            updated_at: search.updated_at,
+            answer: search
+                .recommendation
+                .filter(|_| search.answered_after == i64::try_from(rows.len()).ok())
+                .map(|recommendation| SearchAnswer {
+                    recommendation,
+                    answered_by: search.answered_by,
+                }),
+            observations: rows.into_iter().map(Observation::from).collect(),
+        }))
+    }
+
+    /// Searches of this owner that found an answer by themselves and were told this recording of this batch, the latest first.
+    pub async fn answered_searches(
+        &self,
+        (batch, recorded): (u64, &str),
+        owner: &str,
+    ) -> Result<Vec<AnsweredSearch>, StoreError> {
+        let batch = integer("batch", batch)?;
+        ask!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
+                      updated_at
+                 FROM observation JOIN search ON search.id = observation.search_id
+                WHERE observation.recorded = $1 AND observation.batch = $2
+                  AND search.owner = $3 AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
+                ORDER BY updated_at DESC, search.id DESC LIMIT 64",
+            recorded,
+            batch,
+            owner,)
+        .map_err(asking("look for an answer that is there"))
+    }
+
+    /// Notes where a search stands after so many observations, and its answer where it has one, unless it was told more
+    /// meanwhile or cancelled.
+    pub async fn note_search(
+        &self,
+        id: &str,
+        state: SearchState,
+        answer: Option<&SearchAnswer>,
+        observations: usize,
+    ) -> Result<(), StoreError> {
+        let told = i64::try_from(observations).unwrap_or(i64::MAX);
+        let recommendation = answer.map(|answer| &answer.recommendation);
+        let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
+        let answered_after = answer.map(|_| told);
+        ask!(execute, self.pool.on(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
+              WHERE id = $1 AND state <> 'cancelled'
+                AND (SELECT count(*) FROM observation WHERE search_id = $1) = $3",
+            id,
+            state,
+            told,
+            recommendation,
+            answered_by,
+            answered_after,)
+        .map(|_| ())
+        .map_err(asking("note where a search stands"))
+    }
+
+    /// Ends a search that has no answer yet. False when there is none, or none such.
+    pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
+        ask!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
+            id,
+            now,)
+        .map(|done| done == 1)
+        .map_err(asking("cancel a search"))
+    }
+}
+
+impl From<Row> for Observation {
+    fn from(row: Row) -> Observation {
+        Observation {
+            batch: row.batch.unsigned_abs(),
+            // The table takes no other name.
+            outcome: Outcome::named(&row.outcome).unwrap_or(Outcome::Crashed),
+            peak_reserved_bytes: row.peak_reserved_bytes.map(i64::unsigned_abs),
+            recorded: row.recorded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::Trial;
+
+    const BOUNDS: SearchBounds = SearchBounds {
+        searches: 3,
+        of_a_key: 1,
+        observations: 2,
+        contested_ms: 100,
+    };
+
+    async fn add(db: &Db, id: &str, now: i64) -> bool {
+        add_of(db, id, "", now).await
+    }
+
+    async fn add_of(db: &Db, id: &str, owner: &str, now: i64) -> bool {
+        let terms = JsonText::from("{}");
+        let idle = Time(now - 1000);
+        let new = (&terms, owner);
+        let added = db.add_search(id, new, BOUNDS, idle, Time(now)).await;
+        added.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_key_has_a_part_of_the_room() {
+        let db = Trial::new().await;
+        assert!(add_of(&db, "a", "greedy", 0).await);
+        assert!(!add_of(&db, "b", "greedy", 0).await);
+        assert!(add_of(&db, "c", "modest", 0).await);
+        assert_eq!(db.search("c").await.unwrap().unwrap().owner, "modest");
+    }
+
+    async fn tell(db: &Db, id: &str, batch: u64) -> Noted {
+        let told = Observation::new(batch, Outcome::Fits);
+        db.add_observation(id, &told, BOUNDS, Time(1))
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn observations_are_kept_once_in_order_and_bounded() {
+        let db = Trial::new().await;
+        assert!(add(&db, "a", 0).await);
+
+        assert_eq!(tell(&db, "a", 2).await, Noted::New);
+        assert_eq!(tell(&db, "a", 1).await, Noted::New);
+        assert_eq!(tell(&db, "a", 2).await, Noted::Again);
+        assert_eq!(tell(&db, "a", 4).await, Noted::Full);
+        assert_eq!(tell(&db, "b", 4).await, Noted::Unknown);
+
+        let read = db.search("a").await.unwrap().unwrap();
+        let batches: Vec<u64> = read.observations.iter().map(|told| told.batch).collect();
+        assert_eq!(batches, [2, 1]);
+        assert!(db.cancel_search("a", Time(2)).await.unwrap());
+        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
+        assert_eq!(tell(&db, "a", 2).await, Noted::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn a_state_is_noted_for_what_was_told_alone() {
+        let db = Trial::new().await;
+        add(&db, "a", 0).await;
+        tell(&db, "a", 1).await;
+        let state = async || db.search("a").await.unwrap().unwrap().state;
+
+        db.note_search("a", SearchState::Done, None, 0)
+            .await
+            .unwrap();
+        assert_eq!(state().await, SearchState::Active);
+        db.note_search("a", SearchState::Done, None, 1)
+            .await
+            .unwrap();
+        assert_eq!(state().await, SearchState::Done);
+        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
+        db.note_search("a", SearchState::Active, None, 1)
+            .await
+            .unwrap();
+        db.cancel_search("a", Time(2)).await.unwrap();
+        db.note_search("a", SearchState::Done, None, 1)
+            .await
+            .unwrap();
+        assert_eq!(state().await, SearchState::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn there_is_room_as_long_as_old_ones_can_go() {
+        let db = Trial::new().await;
+        for (id, now) in [("a", 0), ("b", 1), ("c", 2)] {
+            assert!(add(&db, id, now).await);
+        }
+        assert!(!add(&db, "d", 3).await, "all three are under way");
+
+        db.note_search("b", SearchState::Done, None, 0)
+            .await
+            .unwrap();
+        assert!(add(&db, "e", 4).await);
+        assert_eq!(db.search("b").await.unwrap(), None);
+
+        // Nothing has ended, but nobody has told `a` anything for long.
+        assert!(add(&db, "g", 105).await);
+        assert_eq!(db.search("a").await.unwrap(), None);
+
+        // `c` has been idle since 0, and what it was told goes with it.
+        tell(&db, "c", 1).await;
+        assert!(add(&db, "f", 2000).await);
+        assert_eq!(db.search("c").await.unwrap(), None);
+        assert!(db.search("f").await.unwrap().is_some());
+    }
+}
