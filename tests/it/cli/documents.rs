@@ -147,16 +147,17 @@ fn check(page: &str) -> Vec<String> {
 /// The pages for users, by their paths from the root.
 fn pages() -> Vec<String> {
     let mut pages = Vec::new();
-    let mut pending = vec![String::from("docs")];
-    while let Some(folder) = pending.pop() {
-        for entry in fs::read_dir(Path::new(ROOT).join(&folder)).unwrap() {
-            let entry = entry.unwrap();
-            let path = format!("{folder}/{}", entry.file_name().display());
-            match entry.file_type().unwrap().is_dir() {
-                true => pending.push(path),
-                false if path.ends_with(".md") => pages.push(path),
-                false => {}
-            }
+    let mut pending = vec![Path::new(ROOT).join("docs")];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let page = path.strip_prefix(ROOT).unwrap();
+            pages.push(page.to_str().unwrap().to_owned());
         }
     }
     pages.sort();
