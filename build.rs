@@ -1,5 +1,4 @@
-//! Lists the files of the page in the browser which the binary carries, and compiles the object that `batchfit run`
-//! loads before a script.
+//! Compiles the object that `batchfit run` loads before a script, and lists it with what lies beside it.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -9,9 +8,6 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// What the page in the browser is made of, except for what says where it is from.
-const PAGE: &str = "src/http/page";
 
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
@@ -24,18 +20,10 @@ const SHARED: [&str; 3] = [
 ];
 
 fn main() -> io::Result<()> {
-    for folder in [PAGE, VIRTUAL_GPU].iter().chain(&SHARED) {
+    for folder in [VIRTUAL_GPU].iter().chain(&SHARED) {
         println!("cargo::rerun-if-changed={folder}");
     }
-    embed("page.rs", PAGE)?;
     embed_virtual_gpu()
-}
-
-/// Writes the list of all files in a folder.
-fn embed(list: &str, folder: &str) -> io::Result<()> {
-    let mut files = BTreeSet::new();
-    collect(Path::new(folder), &mut files)?;
-    fs::write(out().join(list), listed(&files, folder)?)
 }
 
 /// A list of files with what is in them, by their paths below a folder, with `/` between folders.

@@ -18,6 +18,7 @@
 //! crates have is re-exported here by module.
 pub use batchfit_card::{alloc, probe, replay, timing};
 pub use batchfit_fit::{model, recorded, search, virtual_gpu};
+pub use batchfit_server::{agent, http, jobs};
 pub use batchfit_step::{program, shape, units};
 pub use batchfit_store as store;
 pub use batchfit_torch::{aten, compile, graph, ops};
@@ -32,12 +33,6 @@ pub mod device {
 
 pub mod worker;
 
-pub mod jobs;
-
 pub mod report;
-
-pub mod http;
-
-pub mod agent;
 
 pub mod cli;

@@ -4,15 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lowest first. A module may use those before it, and itself.
-const LAYERS: &[&str] = &[
-    "worker",
-    "virtual_gpu",
-    "jobs",
-    "report",
-    "http",
-    "agent",
-    "cli",
-];
+const LAYERS: &[&str] = &["worker", "report", "cli"];
 
 fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == module)

@@ -15,11 +15,11 @@ const MAY: &[(&str, &str)] = &[
     ("tests/it/wait.rs", "it is what waits"),
     ("tests/it/waiting.rs", "it has the words"),
     (
-        "src/jobs/clock.rs",
+        "crates/server/src/jobs/clock.rs",
         "the origin of a clock that the test sets",
     ),
     (
-        "src/http/server/keys.rs",
+        "crates/server/src/http/server/keys.rs",
         "the origin of a clock that the test sets",
     ),
 ];

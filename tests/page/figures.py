@@ -26,9 +26,9 @@ REQUEST = {"model": {"preset": "resnet50"}, "device": "sim:rtx4090", "training":
 def sizes(server):
     """Bytes of each file as it is sent."""
     found = {}
-    for path in sorted((ROOT / "src/http/page").rglob("*")):
+    for path in sorted((ROOT / "crates/server/src/http/page").rglob("*")):
         if path.is_file() and path.suffix != ".md":
-            name = path.relative_to(ROOT / "src/http/page").as_posix()
+            name = path.relative_to(ROOT / "crates/server/src/http/page").as_posix()
             request = urllib.request.Request(f"{server.url}/page/{name}", headers={"accept-encoding": "gzip"})
             with urllib.request.urlopen(request) as answer:
                 body = answer.read()

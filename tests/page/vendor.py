@@ -1,4 +1,4 @@
-"""Makes src/http/page/vendor again: the libraries of the page in the browser, from npm's packages.
+"""Makes crates/server/src/http/page/vendor again: the libraries of the page in the browser, from npm's packages.
 
     python3 tests/page/vendor.py            # downloads, checks the digests, writes the files
     python3 tests/page/vendor.py --check    # says whether the committed files are those
@@ -15,7 +15,7 @@ import sys
 import tarfile
 import urllib.request
 
-FOLDER = pathlib.Path(__file__).parents[2] / "src/http/page/vendor"
+FOLDER = pathlib.Path(__file__).parents[2] / "crates/server/src/http/page/vendor"
 PACKAGES = {
     ("preact", "10.29.8"): "b18cb0a457f3d43c7bb30391a74ade7d13e03bc6e77915e061c70c0fe1123299",
     ("htm", "3.1.1"): "2425b9bee11409177bcabc7f32e319926fc6690c1701c0b257c88bdff2d5ba90",

@@ -20,7 +20,7 @@ async fn asked(service: &Service, method: &str, path: &str, headers: &[(&str, &s
 }
 
 fn committed(file: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http/page");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src/http/page");
     std::fs::read_to_string(folder.join(file)).unwrap()
 }
 

@@ -125,6 +125,7 @@ impl HuggingFaceModel {
     }
 
     /// The same with samples of this length. Whether the model has it turns out when it is lowered.
+    #[must_use]
     pub fn at(&self, of: LengthOf, length: Length) -> HuggingFaceModel {
         let sizes = match of {
             LengthOf::SeqLen => Sizes {

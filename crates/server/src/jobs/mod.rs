@@ -29,7 +29,7 @@ pub use agents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
     LeaseDocument, MOST_CARDS, PROTOCOL, Registration, Welcome, answer_job,
 };
-pub(crate) use cards::card;
+pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use events::{Event, FitNews, Follower, News, StateNews};

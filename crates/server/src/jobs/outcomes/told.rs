@@ -5,11 +5,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::model::Invalid;
-use crate::search::MAX_BATCH;
-use crate::search::conversation::Outcome;
-use crate::search::headroom::{Doubt, Seen};
 use crate::store::{JsonText, StoredRecommendation, minor};
 use crate::units::Bytes;
+use batchfit_fit::search::MAX_BATCH;
+use batchfit_fit::search::conversation::Outcome;
+use batchfit_fit::search::headroom::{Doubt, Seen};
 use batchfit_models::{Fields, wrong};
 
 /// The members of an outcome.

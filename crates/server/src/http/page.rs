@@ -1,6 +1,6 @@
 //! The page at `/`: a form and its answers in a browser, from the binary alone.
 //!
-//! The files are those below `src/http/page`, as they are read and edited: ES modules, no build step. They are compressed
+//! The files are those below `crates/server/src/http/page`, as they are read and edited: ES modules, no build step. They are compressed
 //! once, when the service starts. Whoever opens the page needs no key; what the page asks needs one, and docs/use/page.md says
 //! where it keeps it.
 
@@ -26,7 +26,7 @@ use super::etag;
 use super::large::ReadsGzip;
 use super::problem::Problem;
 
-/// `FILES`: each file's path below `src/http/page`, and its contents. Written by `build.rs`.
+/// `FILES`: each file's path below `crates/server/src/http/page`, and its contents. Written by `build.rs`.
 mod embedded {
     include!(concat!(env!("OUT_DIR"), "/page.rs"));
 }

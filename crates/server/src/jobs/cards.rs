@@ -101,7 +101,7 @@ pub fn cards() -> Vec<CardDocument> {
 }
 
 /// What is known of a card.
-pub(crate) fn card(card: &Card) -> CardDocument {
+pub fn card(card: &Card) -> CardDocument {
     let (major, minor) = card.capability.compute;
     let architecture = Architecture::of(card.capability.compute);
     let kernels = &architecture.attention;

@@ -209,7 +209,7 @@ impl Problem {
     }
 
     /// There is no `what` called `id`.
-    pub(crate) fn no_such(what: &str, id: &str) -> Problem {
+    pub fn no_such(what: &str, id: &str) -> Problem {
         Problem::new(
             Code::NotFound,
             format!("there is no {what} {:?}", shorten(id)),

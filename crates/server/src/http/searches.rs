@@ -14,7 +14,7 @@ use super::server::keys::Asker;
 use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{SearchCancellation, SearchDocument, Telling};
 use crate::model::{Digest, Invalid};
-use crate::search::conversation::{Observation, Outcome, Terms};
+use batchfit_fit::search::conversation::{Observation, Outcome, Terms};
 
 /// Longest body: a search or an observation has a few hundred bytes, and an allocator setting up to 4 KiB.
 const LONGEST: usize = 64 << 10;

@@ -22,7 +22,7 @@ pub(super) const LARGE_LANE: &str = "simulated, large";
 /// [`Db::claim_for`](crate::store::Db::claim_for).
 const SPARE_LANE: &str = "simulated, spare";
 
-/// Size from which on a model is large: see [`Graph::size`](crate::graph::Graph::size). The largest models in use have
+/// Size from which on a model is large: see `batchfit_torch::graph::Graph::size`. The largest models in use have
 /// some thousand operations of three operands and results each. An operation takes 3 KiB, and up to 14 in convolutional nets under
 /// autocast.
 const LARGE: usize = 20_000;

@@ -12,9 +12,9 @@ use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
 use crate::model::{Invalid, Packed, Request, RequestDocument, Uploads};
-use crate::search::conversation::{Foreseen, Observation, Outcome, Terms};
 use crate::store::{SIMULATED_LANE, Time};
 use batchfit_fit::Runs;
+use batchfit_fit::search::conversation::{Foreseen, Observation, Outcome, Terms};
 
 /// Most bytes of all recordings of a search together, decompressed; and from where on it waits for its turn among large
 /// models.

@@ -9,7 +9,7 @@ use tracing::Span;
 
 use crate::model::Request;
 
-/// Largest size of the models in requests that wait, beside the latest: see [`Graph::size`](crate::graph::Graph::size).
+/// Largest size of the models in requests that wait, beside the latest: see `batchfit_torch::graph::Graph::size`.
 /// An operation takes about a kilobyte.
 const LARGEST: usize = 80_000;
 /// Most requests that wait.

@@ -18,8 +18,8 @@ use crate::jobs::{
     AccuracyDocument, JobError, OutcomeDocument, Teller, Told, ToldEnvironment, ToldOutcome,
     accuracy, outcomes, tell_outcome,
 };
-use crate::search::conversation::Outcome;
 use crate::store::Time;
+use batchfit_fit::search::conversation::Outcome;
 
 /// The body of an outcome, for the OpenAPI document; [`ToldOutcome::parse`] reads it.
 #[derive(ToSchema)]

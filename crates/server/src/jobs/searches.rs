@@ -12,12 +12,12 @@ use super::document::{chance, json};
 use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{Digest, Invalid, UploadKind};
-use crate::search::conversation::{
-    Conversation, Foreseen, Observation, Outcome, Recommended, Said, Terms,
-};
 use crate::store::{
     Db, Ids, JsonText, Noted, SearchAnswer, SearchBounds, SearchState, StoreError, StoredSearch,
     Time,
+};
+use batchfit_fit::search::conversation::{
+    Conversation, Foreseen, Observation, Outcome, Recommended, Said, Terms,
 };
 
 const HOUR_MS: i64 = 60 * 60 * 1000;

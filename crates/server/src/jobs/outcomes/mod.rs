@@ -16,13 +16,13 @@ pub use taught::learn_before;
 pub(super) use taught::{question_about, short_digest, taught};
 pub use told::{ToldEnvironment, ToldOutcome};
 
-use crate::search::conversation::Outcome;
-use crate::search::headroom::{AGREEING, Answered, Doubt, FLOOR, lesson};
 use crate::store::{
     Db, Learning, NewOutcome, OutcomeKept, StoreError, StoredLearnt, StoredOutcome,
     StoredRecommendation, Time,
 };
 use crate::units::{Bytes, Share};
+use batchfit_fit::search::conversation::Outcome;
+use batchfit_fit::search::headroom::{AGREEING, Answered, Doubt, FLOOR, lesson};
 
 /// An outcome: what was predicted, what came of it, and what was learnt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
