@@ -111,7 +111,7 @@ fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
         let lines = damage.join("\n  ");
         return Err(Trouble::Broken(anyhow::anyhow!(
             "the database {database} is damaged:\n  {lines}\nStop the server, keep a copy of the file, and put the latest \
-             backup in its place; docs/database.md says what can be saved without one"
+             backup in its place; docs/operate/database.md says what can be saved without one"
         )));
     }
     let behind = match behind {

@@ -18,7 +18,6 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden"
 SOURCE = HERE.parent.parent / "src"
-DOCS = HERE.parent.parent / "docs"
 
 
 def unpacked(path):

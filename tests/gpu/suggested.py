@@ -30,7 +30,7 @@ CHUNKS = (None, 8)
 
 
 def chunked_loss(head, hidden, labels, chunks):
-    """docs/suggestions.md has the same."""
+    """docs/use/suggestions.md has the same."""
     from torch.nn.functional import cross_entropy, pad
     from torch.utils.checkpoint import checkpoint
 

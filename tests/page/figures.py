@@ -1,7 +1,7 @@
 """How large and how fast the page is, and what axe says of it; with --screenshot, the picture of the README.
 
     python3 tests/page/figures.py BATCHFIT                                  # the figures
-    python3 tests/page/figures.py BATCHFIT --screenshot docs/page.png       # the picture alone
+    python3 tests/page/figures.py BATCHFIT --screenshot docs/use/page.png       # the picture alone
 
 Sizes are those of the files as the service sends them, compressed with gzip. A slow machine is a processor slowed down by Chromium's
 DevTools protocol (`Emulation.setCPUThrottlingRate`); the median of the runs counts, because other programs run here too.

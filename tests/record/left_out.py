@@ -7,7 +7,7 @@ For each model all of its own layers are taken out of the H200's table. What is 
 largest batches under several limits, is compared with what the whole table says, in which all its layers are. Left out it is answered by the
 estimate; with `--asked` also by what cuDNN says of these layers without the card.
 
-PyTorch's cuDNN must be on the library path, because `batchfit calibrate --card` tells which layers a model has (docs/calibration.md). The
+PyTorch's cuDNN must be on the library path, because `batchfit calibrate --card` tells which layers a model has (docs/how/calibration.md). The
 tables with layers left out have `alone` in their heads, so that no other table is asked after them.
 """
 import argparse

@@ -16,7 +16,7 @@ from steps_models import Model
 
 
 def chunked_loss(head, hidden, labels, chunks):
-    """docs/suggestions.md has the same."""
+    """docs/use/suggestions.md has the same."""
 
     def loss_of(hidden, labels):
         logits = head(hidden).float()

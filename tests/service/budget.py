@@ -2,7 +2,7 @@
 """Looks for the small requests that cost a service most, and asks it a mixture of them, many at a time: does it keep its budget?
 
 Requests are made from the description of the API and changed where they cost much. What the description leaves open (models, sizes) has words
-here. Needs PyYAML. Prints the table of docs/operations.md; the status is 1 where the service takes more memory than it may, answers /healthz too
+here. Needs PyYAML. Prints the table of docs/operate/operations.md; the status is 1 where the service takes more memory than it may, answers /healthz too
 late or ends.
 """
 import argparse

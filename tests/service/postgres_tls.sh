@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A service on a PostgreSQL that takes TLS alone, through a stunnel that checks its certificate, as docs/database.md says: postgres_tls.sh BATCHFIT.
+# A service on a PostgreSQL that takes TLS alone, through a stunnel that checks its certificate, as docs/operate/database.md says: postgres_tls.sh BATCHFIT.
 # Starts all of it for itself, in a temporary folder on loopback. Needs what postgres.sh needs, openssl, curl and Debian's stunnel4.
 set -euo pipefail
 binary=$(realpath "$1")

@@ -5,7 +5,7 @@ The `console` blocks of the section are typed into one shell, one command after 
 and `...` in a line for any text. Commands with `sudo` are about the machine's own PostgreSQL and are left out: the database is a cluster of this
 script's own in a temporary folder instead, with a role and a database as they make them, and its socket where the page has Debian's.
 
-    tests/service/recipe.py BATCHFIT [--page docs/agents.md] [--section "Two services, PostgreSQL and two agents"]
+    tests/service/recipe.py BATCHFIT [--page docs/operate/agents.md] [--section "Two services, PostgreSQL and two agents"]
 
 Standard library only, Linux, curl and jq, Debian's `postgresql`.
 """
@@ -91,7 +91,7 @@ def trial(arguments, stack):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("batchfit", type=pathlib.Path)
-    parser.add_argument("--page", default="docs/agents.md")
+    parser.add_argument("--page", default="docs/operate/agents.md")
     parser.add_argument("--section", default="Two services, PostgreSQL and two agents")
     with contextlib.ExitStack() as stack:
         try:

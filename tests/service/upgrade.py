@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A service with agents goes from one version to the next: upgrade.py OLD NEW.
 
-The service first, then one agent after the other, as docs/agents.md says. Each fit has to be answered once, agents of the other version get
+The service first, then one agent after the other, as docs/operate/agents.md says. Each fit has to be answered once, agents of the other version get
 nothing, and the old version does not touch what the new one has made of its database. OLD and NEW have to answer by other rules, as any two builds of other sources do.
 """
 import argparse

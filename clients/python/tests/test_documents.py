@@ -1,4 +1,4 @@
-"""What README.md and docs/tune.md quote is in the scripts of examples/."""
+"""What README.md and docs/use/tune.md quote is in the scripts of examples/."""
 
 import re
 import unittest
@@ -13,12 +13,12 @@ class DocumentsTest(unittest.TestCase):
         scripts = [path.read_text() for path in sorted(EXAMPLES.glob("*.py"))]
         self.assertEqual(len(scripts), 5)
         quoted = 0
-        for page in (ROOT / "README.md", ROOT / "docs" / "tune.md"):
+        for page in (ROOT / "README.md", ROOT / "docs" / "use" / "tune.md"):
             for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
                 with self.subTest(page=page.name, block=block):
                     self.assertTrue(any(block in script for script in scripts))
                     quoted += 1
-        self.assertGreater(quoted, 8)
+        self.assertGreater(quoted, 5)
 
     def test_scripts_are_python(self):
         for path in EXAMPLES.glob("*.py"):

@@ -47,7 +47,7 @@ pub(in crate::cli) struct Model {
     /// Height and width of the images; several: 160,224,224x320, 160-320:32.
     #[arg(long, value_name = "N|HxW", allow_negative_numbers = true)]
     pub(in crate::cli) image_size: Option<String>,
-    /// Of several lengths: pad each to a multiple of so many. In docs/lengths.md alone, as the next.
+    /// Of several lengths: pad each to a multiple of so many. In docs/use/lengths.md alone, as the next.
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
     pub(in crate::cli) multiple_of: Option<String>,
     /// Of several lengths: put them into so many buckets at most.
@@ -146,7 +146,7 @@ pub(in crate::cli) struct Memory {
     /// What of it to leave free, such as 0.01, whatever was learnt.
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     pub(in crate::cli) headroom: Option<String>,
-    /// What the host has for what is offloaded to it: bytes, or 256GiB. In docs/requests.md alone.
+    /// What the host has for what is offloaded to it: bytes, or 256GiB. In docs/use/requests.md alone.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, hide = true)]
     pub(in crate::cli) host_memory: Option<String>,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
@@ -173,7 +173,7 @@ pub(in crate::cli) struct Search {
     /// Answer changes of it as well; =N for those that fit N at once.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(in crate::cli) suggest: Option<String>,
-    /// How many of what masks and experts choose from are chosen. In docs/requests.md alone.
+    /// How many of what masks and experts choose from are chosen. In docs/use/requests.md alone.
     #[arg(
         long,
         value_name = "PERCENT",

@@ -153,7 +153,7 @@ impl Target {
 }
 
 /// What is said where cuDNN is not found.
-const NO_CUDNN: &str = "cuDNN is not on the library path; name the folder of PyTorch's libcudnn.so.9 in LD_LIBRARY_PATH, as docs/calibration.md shows";
+const NO_CUDNN: &str = "cuDNN is not on the library path; name the folder of PyTorch's libcudnn.so.9 in LD_LIBRARY_PATH, as docs/how/calibration.md shows";
 
 fn missing(device: &str, what: &dyn Display) -> Trouble {
     Trouble::Engine(EngineError::DeviceUnavailable {

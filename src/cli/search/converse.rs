@@ -1,7 +1,7 @@
 //! `batchfit search --converse`: leads a search whose batches another program runs, line by line.
 //!
 //! Each line that comes in is answered by one line. A line that is wrong is answered with what is wrong, and is then as if it
-//! had never been said. See docs/search.md.
+//! had never been said. See docs/use/search.md.
 
 use std::io::{self, BufRead, Read as _};
 use std::path::Path;

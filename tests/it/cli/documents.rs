@@ -144,18 +144,105 @@ fn check(page: &str) -> Vec<String> {
     wrong
 }
 
-#[test]
-fn pages_show_what_commands_print() {
+/// The pages for users, by their paths from the root.
+fn pages() -> Vec<String> {
     let mut pages = Vec::new();
-    for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(format!("docs/{}", path.file_name().unwrap().display()));
+    let mut pending = vec![Path::new(ROOT).join("docs")];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let page = path.strip_prefix(ROOT).unwrap();
+            pages.push(page.to_str().unwrap().to_owned());
         }
     }
     pages.sort();
+    pages
+}
+
+#[test]
+fn pages_show_what_commands_print() {
     let mut wrong = check("README.md");
-    wrong.extend(sample(9, &pages).flat_map(|page| check(page)));
+    wrong.extend(sample(9, &pages()).flat_map(|page| check(page)));
+
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Lines outside of blocks of code.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The anchors that GitHub makes of a page's headings.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = prose(page).filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = text
+            .chars()
+            .filter(|it| it.is_alphanumeric() || "-_ ".contains(*it));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_lead_to_files_and_headings_and_the_index_has_every_page() {
+    const INDEX: &str = "docs/README.md";
+    const OTHERS: [&str; 5] = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "deploy/README.md",
+        "clients/python/README.md",
+    ];
+    let pages = pages();
+    let mut indexed = vec![Path::new(ROOT).join(INDEX).canonicalize().unwrap()];
+    let mut wrong = Vec::new();
+    for page in pages.iter().map(String::as_str).chain(OTHERS) {
+        let file = Path::new(ROOT).join(page);
+        let text = fs::read_to_string(&file).unwrap();
+        let links = prose(&text).flat_map(|line| line.split("](").skip(1));
+        for link in links.filter_map(|rest| Some(rest.split_once(')')?.0)) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => file.clone(),
+                path => file.parent().unwrap().join(path),
+            };
+            let Ok(target) = target.canonicalize() else {
+                wrong.push(format!("{page}: {link}"));
+                continue;
+            };
+            if !anchor.is_empty()
+                && !anchors(&fs::read_to_string(&target).unwrap()).contains(&anchor.to_owned())
+            {
+                wrong.push(format!("{page}: {link}"));
+            }
+            if page == INDEX {
+                indexed.push(target);
+            }
+        }
+    }
+    let is_indexed =
+        |page: &&String| indexed.contains(&Path::new(ROOT).join(page).canonicalize().unwrap());
+    wrong.extend(
+        pages
+            .iter()
+            .filter(|page| !is_indexed(page))
+            .map(|page| format!("{INDEX} lacks {page}")),
+    );
 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

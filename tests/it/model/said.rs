@@ -89,11 +89,11 @@ fn what_is_said_is_followed_or_refused() {
 
 #[test]
 fn the_documentation_has_the_table_of_fields() {
-    let docs = file("docs/models.md");
+    let docs = file("docs/use/models.md");
     for said in config_fields() {
         let fields = said.fields.join("`, `");
         let row = format!("| `{fields}` | {} | {} |", said.effect, said.does);
-        assert!(docs.contains(&row), "docs/models.md has no row\n{row}");
+        assert!(docs.contains(&row), "docs/use/models.md has no row\n{row}");
     }
 }
 

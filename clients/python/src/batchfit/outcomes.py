@@ -1,7 +1,7 @@
 """What a training came to: `with batchfit.outcome(answer, batch=64) as training: ...`.
 
 Whoever trains by an answer of batchfit's tells how it ended and how much memory it reserved. Later answers for the same model and card
-learn from it: see docs/outcomes.md.
+learn from it: see docs/operate/outcomes.md.
 """
 
 from __future__ import annotations

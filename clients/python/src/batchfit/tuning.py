@@ -1,7 +1,7 @@
 """`batchfit.tune`: the largest micro-batch of a training step, found in the process that trains.
 
 A few steps are recorded at small batches, from which batchfit learns what the step asks the allocator for at any batch; then the
-recommended batch itself runs. Before each run and at the end, everything in `state` is what it was. See docs/tune.md.
+recommended batch itself runs. Before each run and at the end, everything in `state` is what it was. See docs/use/tune.md.
 """
 
 from __future__ import annotations

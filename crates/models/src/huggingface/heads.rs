@@ -25,7 +25,7 @@ pub(super) fn causal_language_loss(logits: &Tensor, labels: &Tensor, vocabulary:
 
 /// The same without ever having all logits: those of a chunk of the tokens after the other, under a checkpoint each.
 ///
-/// No function of transformers, but the one that docs/suggestions.md shows and `tests/record/steps_chunks.py` records.
+/// No function of transformers, but the one that docs/use/suggestions.md shows and `tests/record/steps_chunks.py` records.
 pub(super) fn chunked_loss(
     head: impl Fn(&Tensor) -> Tensor,
     hidden: &Tensor,

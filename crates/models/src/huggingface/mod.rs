@@ -88,7 +88,7 @@ impl HuggingFaceModel {
 }
 
 /// TRL's reward trainer on an H100 reserved 3.2 % more in its second step, of longer texts than the first, than where all are of the longest;
-/// GPT-2 of 64 to 1,024 tokens 2.6 times of its first steps, on an H200 (docs/soak.md).
+/// GPT-2 of 64 to 1,024 tokens 2.6 times of its first steps, on an H200 (docs/use/soak.md).
 const OF_ALL_LENGTHS: &str = "texts that are padded to the longest of their batch make batches of several lengths, which leave blocks behind that do \
                               not fit the next: PyTorch reserves more then, 3 % in three recorded steps and 2.6 times in a thousand; several \
                               lengths with a soak, as `--seq-len 128-512:8 --soak`, ask about that";

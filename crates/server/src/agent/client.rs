@@ -1,6 +1,6 @@
 //! Asks a service over HTTP/1.1, one connection for each question: behind a balancer the next one may go to another server.
 //!
-//! Without TLS: see docs/agents.md for who speaks it instead.
+//! Without TLS: see docs/operate/agents.md for who speaks it instead.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub enum NotAServer {
     /// TLS is not spoken.
     #[error(
         "{given:?} needs TLS, which batchfit does not speak: give the address of a proxy on this machine that does, such as \
-         http://127.0.0.1:8081 (docs/agents.md has one)"
+         http://127.0.0.1:8081 (docs/operate/agents.md has one)"
     )]
     Tls {
         /// As given.

@@ -190,5 +190,5 @@ const MEASURED: &str = "NVIDIA H200";
 
 /// The largest tile of a sum that an engine keeps for each multiprocessor of a card of compute capability 9.0 or 10.0, in bytes: 128 x 256
 /// float32. Without the card cuDNN takes it to have fewer of them, and what is added for that is not always right. See
-/// `docs/calibration.md`.
+/// `docs/how/calibration.md`.
 const TILE: u64 = 128 << 10;

@@ -1,7 +1,7 @@
 //! What trainings came to that followed a recommendation, and what is learnt from it.
 //!
 //! An outcome is always kept; whether something is learnt of it is decided once, here, and kept beside it. What follows for the
-//! headroom of later answers is `search::headroom`'s. See docs/outcomes.md.
+//! headroom of later answers is `search::headroom`'s. See docs/operate/outcomes.md.
 
 mod again;
 mod taught;

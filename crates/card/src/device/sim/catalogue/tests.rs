@@ -159,20 +159,11 @@ fn what_was_recorded_is_taken_to_be_of_the_card_that_is_named_so() {
 
 #[test]
 fn the_page_of_cards_has_all_of_them() {
-    let page = include_str!("../../../../../../docs/cards.md");
+    let page = include_str!("../../../../../../docs/use/cards.md");
 
     for card in CARDS {
-        let row = format!("| `{}` | {} | ", card.name, card.product);
-        let line = page.lines().find(|line| line.starts_with(&row));
-        assert!(line.unwrap().contains(card.source), "{}", card.name);
-    }
-    let clouds = crate::device::sim::clouds();
-    for instance in clouds.iter().flat_map(|cloud| cloud.machines) {
-        assert!(
-            page.contains(&format!("`{}`", instance.name)),
-            "{}",
-            instance.name
-        );
+        let name = format!("`{}`", card.name);
+        assert!(page.contains(&name), "{name}");
     }
 }
 
