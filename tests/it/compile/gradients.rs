@@ -301,7 +301,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::Copy(Copy::Contiguous), vec![&[3, 4]]),
         (Op::Copy(Copy::Clone), vec![&[3, 4]]),
         (Op::View(View::Alias), vec![&[3, 4]]),
-        (Op::Cast(Cast(DType::BFloat16)), vec![&[3, 4]]),
+        (Op::Cast(Cast(DType::BFloat16, false)), vec![&[3, 4]]),
         (
             Op::Resample(Resample::PadConstant {
                 amounts: vec![[1, 2], [0, -1]],

@@ -440,7 +440,7 @@ impl State {
     fn note_asked(&mut self, asked: AsksFor) {
         let nodes = self.builder.nodes();
         if let Some(last) = nodes.len().checked_sub(1)
-            && let Op::Cast(Cast(_)) = nodes[last].op
+            && let Op::Cast(Cast(..)) = nodes[last].op
         {
             self.releases.dtypes_of.insert(last, asked.of);
         }

@@ -390,6 +390,12 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// Whether it asks for a row-major memory format.
+    pub fn is_row_major(&self) -> bool {
+        // torch._export.serde.schema.MemoryFormat: ContiguousFormat 1.
+        matches!(self.find("memory_format"), Some(Arg::MemoryFormat(1)))
+    }
+
     /// Whether it asks for a channels-last memory format.
     pub fn is_channels_last(&self) -> bool {
         // torch._export.serde.schema.MemoryFormat: ChannelsLast 2, ChannelsLast3d 3.

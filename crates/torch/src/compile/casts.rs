@@ -24,7 +24,7 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     let maker = |id: &ValueId| makers[id.0 as usize];
     let is_idle = |node: &Node| {
         let of = node.inputs.first().map(|id| graph.value(*id).dtype);
-        matches!(node.op, Op::Cast(Cast(DType::Float32))) && of == Some(DType::Float32)
+        matches!(node.op, Op::Cast(Cast(DType::Float32, _))) && of == Some(DType::Float32)
     };
     let departs = |node: &Node| {
         let made = node.inputs.first().and_then(maker);

@@ -483,7 +483,7 @@ impl Forward {
     fn type_asked_for(&self, index: usize) -> Option<DType> {
         let asked = self.graph.releases.as_ref()?.dtypes_of.get(&index)?;
         let named = || match self.graph.nodes[index].op {
-            Op::Cast(Cast(DType::Float32)) => Some(self.parameter_type),
+            Op::Cast(Cast(DType::Float32, _)) => Some(self.parameter_type),
             _ => None,
         };
         match asked {

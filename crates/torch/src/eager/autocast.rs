@@ -8,7 +8,7 @@ use super::autograd::Draft;
 use super::process::Eager;
 use super::tensor::{Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, strides_like};
+use crate::shape::{DType, MemoryFormat, strides_like};
 
 /// Casts of parameters, kept until the region ends.
 #[derive(Debug, Default)]
@@ -89,11 +89,30 @@ impl Eager {
 
     /// `to(dtype)`: an operation of its own, whose gradient is cast back.
     pub fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
+        self.cast_in(tensor, dtype, false)
+    }
+
+    /// `to(dtype, memory_format=torch.contiguous_format)`: without a conversion a copy only of a channels-last tensor
+    /// (`to_will_alias` compares `suggest_memory_format`).
+    pub fn cast_row_major(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
+        if tensor.dtype == dtype && tensor.suggested_format() == MemoryFormat::ChannelsLast {
+            return self.contiguous(tensor);
+        }
+        self.cast_in(tensor, dtype, true)
+    }
+
+    fn cast_in(&mut self, tensor: &Tensor, dtype: DType, row_major: bool) -> Tensor {
         if tensor.dtype == dtype {
             return Tensor::clone(tensor);
         }
         let draft = Draft::new(self, &[Some(tensor)]);
-        let output = self.copied(tensor, dtype);
+        let output = if row_major {
+            let output = self.empty(&tensor.shape, dtype);
+            self.launch(Kernel::Copy, &[tensor], &[&output]);
+            output
+        } else {
+            self.copied(tensor, dtype)
+        };
         let from = tensor.dtype;
         let [output] = draft.finish(self, [output], move |eager, gradients, _| {
             vec![

@@ -119,7 +119,7 @@ fn cannot_unscale(stored: DType, variant: &Variant) -> Option<&'static str> {
 
 fn has_float_cast(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| {
-        matches!(node.op, Op::Cast(Cast(to)) if to.is_float())
+        matches!(node.op, Op::Cast(Cast(to, _)) if to.is_float())
             && graph.value(node.inputs[0]).dtype.is_float()
     })
 }

@@ -7,9 +7,10 @@ use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Mismatch, Type};
 
-/// `to(dtype)`; with a second operand `type_as`, to the type that it has when the graph runs.
+/// `to(dtype)`, and whether a conversion makes its result row-major (`memory_format=torch.contiguous_format`); with a second
+/// operand `type_as`, to the type that it has when the graph runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct Cast(pub DType);
+pub struct Cast(pub DType, pub bool);
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.to.device", to),
@@ -18,7 +19,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.type_as.default", |args| {
         let other = args.tensor("other")?;
         let dtype = args.typed(other).0;
-        Ok((Cast(dtype).into(), vec![args.tensor("self")?, other]))
+        Ok((Cast(dtype, false).into(), vec![args.tensor("self")?, other]))
     }),
 ];
 
@@ -30,7 +31,7 @@ fn to(args: &Arguments<'_>) -> Result<Read, String> {
         let copy = super::Copy::ChannelsLast { always: false };
         return Ok((copy.into(), vec![input]));
     }
-    Ok((Cast(dtype).into(), vec![input]))
+    Ok((Cast(dtype, args.is_row_major()).into(), vec![input]))
 }
 
 impl Operator for Cast {
@@ -56,6 +57,34 @@ impl Operator for Cast {
         // What is of half precision now is converted up, whatever came before.
         let back = context.goes_back_to.filter(|_| operands[0].dtype == self.0);
         let dtype = of_other.or(context.asks_for).or(back);
-        Ok(vec![eager.cast(&operands[0], dtype.unwrap_or(self.0))])
+        let dtype = dtype.unwrap_or(self.0);
+        Ok(vec![if self.1 {
+            eager.cast_row_major(&operands[0], dtype)
+        } else {
+            eager.cast(&operands[0], dtype)
+        }])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::ops::calls::H200;
+    use crate::shape::Extent;
+
+    /// As PyTorch 2.11: `x.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)` of the delta rules of transformers copies
+    /// where `x` is in bfloat16, and gives `x` as it lies where it is in float32.
+    #[test]
+    fn a_conversion_to_a_row_major_tensor_is_row_major() {
+        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
+        for (dtype, row_major) in [(DType::BFloat16, true), (DType::Float32, false)] {
+            let x = eager.empty_strided(&sizes([2, 4, 256, 32]), sizes([32768, 32, 128, 1]), dtype);
+            let y = eager.cast_row_major(&Tensor::new(x), DType::Float32);
+            assert_eq!(y.is_contiguous(), row_major, "{dtype}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::{Interpolation, kernel};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::program::Kernel;
-use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel};
+use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel, strides_like};
 
 /// What is particular to an operation.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +112,24 @@ impl Eager {
             _ if rule.row_major => MemoryFormat::Contiguous,
             _ => x.suggested_format(),
         };
-        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        // `constant_pad_nd` that adds nothing is the `clone` of a part, and so is the gradient of one that
+        // takes nothing away.
+        let [cloned, gradient_cloned] = match resample {
+            Resample::PadConstant { amounts, .. } => {
+                let amounts = amounts.as_flattened();
+                [
+                    amounts.iter().all(|by| *by <= 0),
+                    amounts.iter().all(|by| *by >= 0),
+                ]
+            }
+            _ => [false; 2],
+        };
+        let strides = if cloned {
+            strides_like(shape, &x.strides)
+        } else {
+            format.strides(shape).into()
+        };
+        let y = self.empty_strided(shape, strides, x.dtype);
         // Volumes are interpolated row-major: channels-last ones in copies of operand and result, where the
         // kernel minds.
         let volumes = shape.len() == 5 && matches!(resample, Resample::Interpolate(_));
@@ -134,7 +151,11 @@ impl Eager {
             } else {
                 gradient.suggested_format()
             };
-            let strides = format.strides(&whole);
+            let strides = if gradient_cloned {
+                strides_like(&whole, &gradient.strides)
+            } else {
+                format.strides(&whole).into()
+            };
             let grad_x = eager.empty_strided(&whole, strides, gradient.dtype);
             let dense = match (volumes, rule.copies) {
                 (true, _) => eager.dense_copy(gradient),
@@ -201,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::ops::calls::H200;
-    use crate::shape::DType;
+    use crate::shape::{DType, Sizes};
 
     /// Recorded with `SwinIR` on an H200: the convolution after the shuffle runs row-major, the one before it channels-last.
     #[test]
@@ -216,5 +237,33 @@ mod tests {
         let y = eager.resample(&Resample::PixelShuffle(2), &x, &shape);
 
         assert!(y.unwrap()[0].is_contiguous());
+    }
+
+    /// As PyTorch 2.11 lays out `F.pad(x, ...)` of a transposed operand: a pad of nothing, and one that takes away, are clones.
+    #[test]
+    fn a_pad_that_adds_nothing_keeps_the_order_of_dimensions() {
+        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
+        let x = eager.empty_strided(
+            &sizes([2, 4, 256, 32]),
+            sizes([32768, 32, 128, 1]),
+            DType::Float32,
+        );
+        let x = Tensor::new(x);
+        for (amounts, shape, strides) in [
+            ([[0, 0], [0, 0]], [2, 4, 256, 32], [32768, 32, 128, 1]),
+            ([[0, -1], [0, 0]], [2, 4, 256, 31], [31744, 31, 124, 1]),
+            ([[0, 0], [0, 1]], [2, 4, 257, 32], [32896, 8224, 32, 1]),
+            ([[0, -1], [0, 1]], [2, 4, 257, 31], [31868, 7967, 31, 1]),
+        ] {
+            let pad = Resample::PadConstant {
+                amounts: amounts.to_vec(),
+                value: 0.0,
+            };
+            let y = eager
+                .resample(&pad, &x, &sizes(shape))
+                .unwrap_or_else(|_| panic!("stopped"));
+            assert_eq!(y[0].strides, Sizes::from(sizes(strides)), "{amounts:?}");
+        }
     }
 }
