@@ -316,6 +316,7 @@ impl Drop for Download {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
+    use hyper::body::Body as _;
 
     use super::*;
 
