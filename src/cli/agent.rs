@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::arguments::{Agent as Flags, ServerFlags};
 use super::devices::engine;
+use super::error::CliError;
 use super::question::cards::parse;
-use super::trouble::Trouble;
 use super::{Outcome, output, recorder};
 use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
 use crate::bounded::shorten;
@@ -26,7 +26,7 @@ const LONGEST_KEY: u64 = 1_000;
 /// What others than a file's owner and group may do with it.
 const FOR_ALL: u32 = 0o007;
 
-pub(super) fn run(flags: &Flags) -> Result<Outcome, Trouble> {
+pub(super) fn run(flags: &Flags) -> Result<Outcome, CliError> {
     let server = server(&flags.server)?;
     let name = name(flags)?;
     let engine =
@@ -47,12 +47,12 @@ pub(super) fn run(flags: &Flags) -> Result<Outcome, Trouble> {
     };
     let signals = Signals::default();
     let runtime = tokio::runtime::Runtime::new().context("could not start the runtime");
-    let runtime = runtime.map_err(Trouble::Broken)?;
+    let runtime = runtime.map_err(CliError::Broken)?;
     let ended = runtime.block_on(async {
-        listen(&signals).map_err(Trouble::Broken)?;
+        listen(&signals).map_err(CliError::Broken)?;
         let agent = Agent::new(server, Arc::new(engine), name, cards, orders, signals);
         agent.run().await.map_err(|error| match error {
-            AgentError::Refused { .. } | AgentError::NoChance(_) => Trouble::Broken(error.into()),
+            AgentError::Refused { .. } | AgentError::NoChance(_) => CliError::Broken(error.into()),
         })
     });
     // A thread that is stuck in a driver goes with the process.
@@ -64,10 +64,10 @@ pub(super) fn run(flags: &Flags) -> Result<Outcome, Trouble> {
 }
 
 /// The service that flags name.
-pub(super) fn server(flags: &ServerFlags) -> Result<Server, Trouble> {
+pub(super) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
     let key = match (&flags.key_file, &flags.key) {
         (Some(file), _) => {
-            let unreadable = |source| Trouble::Unreadable {
+            let unreadable = |source| CliError::Unreadable {
                 path: file.clone(),
                 source,
             };
@@ -84,7 +84,7 @@ pub(super) fn server(flags: &ServerFlags) -> Result<Server, Trouble> {
             if read.map_err(unreadable)? as u64 > LONGEST_KEY {
                 let problem =
                     "a key is one line that begins with batchfit_, and this file is longer";
-                return Err(Trouble::flag("--key-file", problem));
+                return Err(CliError::flag("--key-file", problem));
             }
             Some(text)
         }
@@ -92,10 +92,10 @@ pub(super) fn server(flags: &ServerFlags) -> Result<Server, Trouble> {
     };
     let proxy = flags.proxy.as_deref();
     Server::new(&flags.server, key.as_deref(), proxy, &flags.no_proxy)
-        .map_err(|odd| Trouble::flag("--server", odd.to_string()))
+        .map_err(|odd| CliError::flag("--server", odd.to_string()))
 }
 
-fn name(flags: &Flags) -> Result<String, Trouble> {
+fn name(flags: &Flags) -> Result<String, CliError> {
     let name = flags.name.clone().unwrap_or_else(|| {
         let uname = rustix::system::uname();
         uname.nodename().to_string_lossy().into_owned()
@@ -108,15 +108,15 @@ fn name(flags: &Flags) -> Result<String, Trouble> {
          a digit",
         shorten(&name)
     );
-    Err(Trouble::flag("--name", problem))
+    Err(CliError::flag("--name", problem))
 }
 
 /// What is offered.
-fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
+fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, CliError> {
     if !flags.simulate.is_empty() {
         return simulated(&flags.simulate);
     }
-    let mut cards = cards_of(&engine.devices()).map_err(|missing| Trouble::NoCard { missing })?;
+    let mut cards = cards_of(&engine.devices()).map_err(|missing| CliError::NoCard { missing })?;
     if !flags.devices.is_empty() {
         for wanted in &flags.devices {
             if !cards.iter().any(|card| card.device == *wanted) {
@@ -126,7 +126,7 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
                     shorten(wanted),
                     here.join(", ")
                 );
-                return Err(Trouble::flag("--device", problem));
+                return Err(CliError::flag("--device", problem));
             }
         }
         cards.retain(|card| flags.devices.contains(&card.device));
@@ -135,10 +135,10 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, Trouble> {
 }
 
 /// Simulated cards by what people call them, as `--on` reads it.
-fn simulated(wanted: &[String]) -> Result<Vec<AgentCard>, Trouble> {
+fn simulated(wanted: &[String]) -> Result<Vec<AgentCard>, CliError> {
     let mut cards = Vec::new();
     for called in wanted {
-        let on = parse(called).map_err(|invalid| Trouble::named(&"--simulate", invalid))?;
+        let on = parse(called).map_err(|invalid| CliError::named(&"--simulate", invalid))?;
         if let Some(note) = on.note {
             tracing::info!("{note}");
         }
@@ -146,7 +146,7 @@ fn simulated(wanted: &[String]) -> Result<Vec<AgentCard>, Trouble> {
         cards.extend(iter::repeat_n(on.card, count.min(MOST_CARDS)));
         if count > MOST_CARDS || cards.len() > MOST_CARDS {
             let problem = format!("an agent has at most {MOST_CARDS} cards");
-            return Err(Trouble::flag("--simulate", problem));
+            return Err(CliError::flag("--simulate", problem));
         }
     }
     Ok(simulated_cards(&cards))

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::agent::server;
 use super::arguments::{Agents, AgentsCommand};
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, output, style};
 use crate::agent::{AskError, Asking, Server};
 use crate::bounded::shorten;
@@ -15,15 +15,15 @@ use crate::report;
 /// Most agents that a service keeps, which makes no more pages.
 const MOST_AGENTS: usize = 10_000;
 
-pub(super) fn run(arguments: &Agents) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
     let server = server(&arguments.server)?;
-    let runtime = database::runtime().map_err(Trouble::Broken)?;
+    let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&server, arguments))
 }
 
-async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, Trouble> {
+async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError> {
     let odd = |error: serde_json::Error| {
-        Trouble::Broken(anyhow::anyhow!(
+        CliError::Broken(anyhow::anyhow!(
             "{} answered something else than agents: {error}",
             server.url()
         ))
@@ -67,7 +67,7 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, Trouble>
             "there is no agent {:?}; `batchfit agents` lists those that there are",
             shorten(&one.agent)
         );
-        return Err(Trouble::flag("AGENT", problem));
+        return Err(CliError::flag("AGENT", problem));
     };
     let path = format!("/v1/agents/{}", agent.id);
     let asking = match change {
@@ -86,6 +86,6 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, Trouble>
     Ok(Outcome::Answered)
 }
 
-fn refused(server: &Server, error: AskError) -> Trouble {
-    Trouble::Broken(anyhow::Error::new(error).context(format!("asking {}", server.url())))
+fn refused(server: &Server, error: AskError) -> CliError {
+    CliError::Broken(anyhow::Error::new(error).context(format!("asking {}", server.url())))
 }

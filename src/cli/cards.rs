@@ -4,16 +4,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::arguments::Cards;
+use super::error::CliError;
 use super::question::cards::parse;
-use super::trouble::Trouble;
 use super::{Outcome, output, style};
 use crate::jobs;
 use crate::report;
 
-pub(super) fn run(arguments: &Cards) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
     let style = style::stdout(false);
     if let Some(name) = &arguments.name {
-        let on = parse(name).map_err(|invalid| Trouble::named(&"CARD", invalid))?;
+        let on = parse(name).map_err(|invalid| CliError::named(&"CARD", invalid))?;
         let card = jobs::card(on.card);
         if arguments.json {
             list(&[card])?;
@@ -38,6 +38,6 @@ pub(super) fn run(arguments: &Cards) -> Result<Outcome, Trouble> {
     Ok(Outcome::Answered)
 }
 
-fn list<T: Serialize>(items: &[T]) -> Result<(), Trouble> {
+fn list<T: Serialize>(items: &[T]) -> Result<(), CliError> {
     output::json(&json!({ "items": items, "next": null }))
 }

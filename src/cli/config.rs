@@ -16,7 +16,7 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::arguments::ConfigCheck;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, output};
 use crate::store::shown;
 
@@ -194,14 +194,14 @@ pub(super) fn names(path: &Path) -> Vec<String> {
 }
 
 /// `batchfit config check`: flags, environment and file were read already, or we would not be here.
-pub(super) fn check(arguments: &ConfigCheck, settings: &[Setting]) -> Result<Outcome, Trouble> {
+pub(super) fn check(arguments: &ConfigCheck, settings: &[Setting]) -> Result<Outcome, CliError> {
     let listen = &arguments.serve.listen;
     let port = listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
     if !matches!(port, Some(Ok(_))) {
         let said = format!("{listen:?} is no address with a port, such as 127.0.0.1:8080");
-        return Err(Trouble::flag("listen", said));
+        return Err(CliError::flag("listen", said));
     }
-    let database = shown(&database::place(&arguments.serve.kept).map_err(Trouble::Broken)?);
+    let database = shown(&database::place(&arguments.serve.kept).map_err(CliError::Broken)?);
     if arguments.json {
         output::json(&serde_json::json!({ "settings": settings, "database": database }))?;
         return Ok(Outcome::Answered);

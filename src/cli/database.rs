@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
-use super::arguments::Kept;
+use super::arguments::DatabaseFlags;
 use super::folders;
 
 /// The database that a flag or the environment names, or else the one in the user's data folder, which is made when it
 /// is missing. An error where there is no home to keep anything in.
-pub(super) fn place(kept: &Kept) -> anyhow::Result<String> {
+pub(super) fn place(kept: &DatabaseFlags) -> anyhow::Result<String> {
     if let Some(named) = kept.database.as_ref().filter(|named| !named.is_empty()) {
         return Ok(named.clone());
     }

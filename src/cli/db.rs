@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::arguments::{Database, DatabaseCommand};
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, output};
 use crate::store::{Checked, CopiedRows, Db, Ownership, Pruned, StoreError, Time, shown};
 
@@ -17,14 +17,14 @@ const AT_A_TIME: i64 = 200;
 /// How long is waited in between, for whoever else wants to write.
 const PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn run(arguments: &Database) -> Result<Outcome, Trouble> {
-    let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
-    let runtime = database::runtime().map_err(Trouble::Broken)?;
+pub(super) fn run(arguments: &Database) -> Result<Outcome, CliError> {
+    let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
+    let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&database, &arguments.command))
 }
 
-async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Trouble> {
-    let broken = |error| Trouble::Broken(anyhow::Error::new(error));
+async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, CliError> {
+    let broken = |error| CliError::Broken(anyhow::Error::new(error));
     if let DatabaseCommand::Check = command {
         let checked = Db::check(database).await.map_err(broken)?;
         return said(database, &checked);
@@ -100,7 +100,7 @@ async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, StoreError> {
     }
 }
 
-fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
+fn said(database: &str, checked: &Checked) -> Result<Outcome, CliError> {
     let database = shown(database);
     let Checked {
         damage,
@@ -109,7 +109,7 @@ fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
     } = checked;
     if !damage.is_empty() {
         let lines = damage.join("\n  ");
-        return Err(Trouble::Broken(anyhow::anyhow!(
+        return Err(CliError::Broken(anyhow::anyhow!(
             "the database {database} is damaged:\n  {lines}\nStop the server, keep a copy of the file, and put the latest \
              backup in its place; docs/operate/database.md says what can be saved without one"
         )));

@@ -1,13 +1,13 @@
 //! `batchfit devices`.
 
 use super::arguments::Devices;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, output, style};
 use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
 use crate::worker::Deadlines;
 
-pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Devices) -> Result<Outcome, CliError> {
     let devices = engine(Deadlines::default())?.devices();
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
@@ -18,9 +18,9 @@ pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
 }
 
 /// The engine of this process, whose workers are this very binary.
-pub(super) fn engine(deadlines: Deadlines) -> Result<FitEngine, Trouble> {
+pub(super) fn engine(deadlines: Deadlines) -> Result<FitEngine, CliError> {
     let program = std::env::current_exe().map_err(|error| {
-        Trouble::Broken(anyhow::Error::new(error).context("could not find this program's file"))
+        CliError::Broken(anyhow::Error::new(error).context("could not find this program's file"))
     })?;
     Ok(FitEngine::new(program).with_deadlines(deadlines))
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::arguments::Doctor;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, output};
 use crate::device::cuda::plan::{self, Target};
 use crate::device::cuda::{self, Library};
@@ -41,10 +41,10 @@ struct Finding {
 enum State {
     Ok,
     Missing,
-    Trouble,
+    CliError,
 }
 
-pub(super) fn run(arguments: &Doctor) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Doctor) -> Result<Outcome, CliError> {
     let mut findings = Vec::new();
     libraries(&mut findings);
     cards(&mut findings);
@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &Doctor) -> Result<Outcome, Trouble> {
             let sign = match state {
                 State::Ok => "ok",
                 State::Missing => "-",
-                State::Trouble => "!!",
+                State::CliError => "!!",
             };
             // Writing to a string does not fail.
             let _ = writeln!(text, "{sign:>2}  {what:12}  {found}");
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Doctor) -> Result<Outcome, Trouble> {
     }
     let is_well = findings
         .iter()
-        .all(|finding| finding.state != State::Trouble);
+        .all(|finding| finding.state != State::CliError);
     Ok(if is_well {
         Outcome::Answered
     } else {
@@ -88,7 +88,7 @@ fn libraries(findings: &mut Vec<Finding>) {
             },
             (true, None) => Finding {
                 what,
-                state: State::Trouble,
+                state: State::CliError,
                 found: format!("{library} is there and does not say its version"),
             },
             (false, _) => Finding {
@@ -131,7 +131,7 @@ fn cards(findings: &mut Vec<Finding>) {
         findings.push(Finding {
             what: "GPU",
             state: if card.mig == Some(true) {
-                State::Trouble
+                State::CliError
             } else {
                 State::Ok
             },
@@ -152,7 +152,7 @@ fn gaps() -> Finding {
             Err(said) => {
                 return Finding {
                     what: "gaps",
-                    state: State::Trouble,
+                    state: State::CliError,
                     found: format!("{preset}: {said}"),
                 };
             }
@@ -164,7 +164,7 @@ fn gaps() -> Finding {
         state: if names.is_empty() {
             State::Ok
         } else {
-            State::Trouble
+            State::CliError
         },
         found: match names.as_slice() {
             [] => format!(
@@ -254,7 +254,7 @@ fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
         }
         Err(error) => findings.push(Finding {
             what: "database",
-            state: State::Trouble,
+            state: State::CliError,
             found: format!("{error:#}"),
         }),
     }

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::device::cuda::cudnn;
 use crate::device::sim;
 use crate::worker::{Heuristics, HeuristicsCommand, NoHeuristics};
@@ -34,7 +34,7 @@ const NOT_FOUND: &str = "cuDNN was not found on the library path, nor in the pac
                          --ask-cudnn=FOLDER names the folder of its libcudnn.so.9";
 
 /// Has simulations of this process ask cuDNN, if that is wanted.
-pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), Trouble> {
+pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), CliError> {
     let Some(wanted) = wanted else {
         return Ok(());
     };
@@ -42,7 +42,7 @@ pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), Trouble> {
     if NO.contains(&word.as_str()) {
         return Ok(());
     }
-    let wrong = |problem: String| Trouble::flag("--ask-cudnn", problem);
+    let wrong = |problem: String| CliError::flag("--ask-cudnn", problem);
     let named = (!YES.contains(&word.as_str())).then(|| PathBuf::from(wanted));
     if let Some(folder) = &named
         && !folder.join(LIBRARY).is_file()
@@ -60,7 +60,7 @@ pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), Trouble> {
         None => NOT_FOUND.to_owned(),
     };
     let folder = named.or_else(found);
-    let program = env::current_exe().map_err(|error| Trouble::Broken(error.into()))?;
+    let program = env::current_exe().map_err(|error| CliError::Broken(error.into()))?;
     let command = HeuristicsCommand {
         program,
         arguments: vec!["heuristics".into()],
@@ -77,7 +77,7 @@ pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), Trouble> {
     };
     let heuristics = Heuristics::start(command).map_err(|error| match error {
         NoHeuristics::Missing(_) => wrong(not_loaded),
-        other => Trouble::Broken(other.into()),
+        other => CliError::Broken(other.into()),
     })?;
     sim::ask(Box::new(heuristics));
     Ok(())

@@ -6,42 +6,43 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::arguments::{Keys, KeysCommand};
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, output};
 use crate::bounded::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
-pub(super) fn run(arguments: &Keys) -> Result<Outcome, Trouble> {
-    let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
-    let runtime = database::runtime().map_err(Trouble::Broken)?;
+pub(super) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
+    let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
+    let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await;
-        let db = db.map_err(|error| Trouble::Broken(error.into()))?;
+        let db = db.map_err(|error| CliError::Broken(error.into()))?;
         let outcome = answer(&db, &arguments.command).await;
         db.close().await;
         outcome
     })
 }
 
-async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
-    let broken = |error| Trouble::Broken(anyhow::Error::new(error));
+async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
+    let broken = |error| CliError::Broken(anyhow::Error::new(error));
     let now = Time::from(Timestamp::now());
     match command {
         KeysCommand::Create { name, scope } => {
             if output::is_nowhere() {
                 let problem = "the key is shown once, on stdout, which leads nowhere; redirect it to where the key is to be kept";
-                return Err(Trouble::Broken(anyhow::anyhow!(problem)));
+                return Err(CliError::Broken(anyhow::anyhow!(problem)));
             }
             let id = Ids::default().next(now, u64::from_le_bytes(chance()?));
             let chance: [u8; 32] = chance()?;
             let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
-            let (key, text) = issued.map_err(|wrong| Trouble::flag("--name", wrong.to_string()))?;
+            let (key, text) =
+                issued.map_err(|wrong| CliError::flag("--name", wrong.to_string()))?;
             if !db.add_key(&key).await.map_err(broken)? {
                 let problem = format!(
                     "there is a key {name} already; give this one another name, or revoke that one with `batchfit keys \
                      revoke {name}`"
                 );
-                return Err(Trouble::flag("--name", problem));
+                return Err(CliError::flag("--name", problem));
             }
             if let Err(unseen) = output::text(&format!("{text}\n")) {
                 // Nobody has it, so that nobody misses it.
@@ -66,7 +67,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
                     "there is no key {:?} that could be revoked; `batchfit keys list` shows them",
                     shorten(key)
                 );
-                return Err(Trouble::flag("KEY", problem));
+                return Err(CliError::flag("KEY", problem));
             }
             Ok(Outcome::Answered)
         }
@@ -74,10 +75,10 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
 }
 
 /// What nobody can guess.
-fn chance<const BYTES: usize>() -> Result<[u8; BYTES], Trouble> {
+fn chance<const BYTES: usize>() -> Result<[u8; BYTES], CliError> {
     let mut chance = [0; BYTES];
     getrandom::fill(&mut chance).map_err(|error| {
-        Trouble::Broken(anyhow::anyhow!("the system has no randomness: {error}"))
+        CliError::Broken(anyhow::anyhow!("the system has no randomness: {error}"))
     })?;
     Ok(chance)
 }

@@ -16,6 +16,7 @@ mod database;
 mod db;
 mod devices;
 mod doctor;
+mod error;
 mod fit;
 mod folders;
 #[cfg(fuzzing)]
@@ -36,7 +37,6 @@ mod serve;
 mod shell;
 mod soak;
 mod style;
-mod trouble;
 mod virtual_gpu;
 
 use std::io::IsTerminal as _;
@@ -46,7 +46,7 @@ use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, AskCudnn, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
-use trouble::Trouble;
+use error::CliError;
 
 use crate::device::sim;
 use crate::http;
@@ -170,7 +170,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Openapi => (false, openapi()),
         Command::Operators => (false, operators()),
         Command::Completions(arguments) => (false, shell::completions(&arguments)),
-        Command::Man(arguments) => (false, shell::man(&arguments)),
+        Command::ManPages(arguments) => (false, shell::man(&arguments)),
         Command::Calibrate(arguments) => (false, recordings::calibrate::run(&arguments)),
         Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
@@ -189,9 +189,9 @@ pub fn run(before_serving: fn()) -> ExitCode {
 }
 
 /// Says why there is no answer.
-fn exit(trouble: Trouble, json: bool) -> ExitCode {
+fn exit(trouble: CliError, json: bool) -> ExitCode {
     let code = trouble.exit_code();
-    if !matches!(trouble, Trouble::ReaderGone) {
+    if !matches!(trouble, CliError::ReaderGone) {
         output::problem(&trouble.into_problem(), json);
     }
     code
@@ -214,19 +214,19 @@ fn said_by_flags(said: &clap::Error) -> ExitCode {
         fail_shell();
     }
     match said.print() {
-        Err(error) if !said.use_stderr() => exit(Trouble::writing(error), false),
+        Err(error) if !said.use_stderr() => exit(CliError::writing(error), false),
         Ok(()) | Err(_) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
     }
 }
 
 /// `batchfit openapi`.
-fn openapi() -> Result<Outcome, Trouble> {
+fn openapi() -> Result<Outcome, CliError> {
     output::text(&http::openapi_yaml())?;
     Ok(Outcome::Answered)
 }
 
 /// `batchfit operators`.
-fn operators() -> Result<Outcome, Trouble> {
+fn operators() -> Result<Outcome, CliError> {
     output::text(&ops::known_operators())?;
     Ok(Outcome::Answered)
 }

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use super::trouble::Trouble;
+use super::error::CliError;
 use crate::http::Problem;
 use crate::report::{BOLD, DIM, RESET};
 
 /// Prints text for a person, which ends in a line break.
-pub(super) fn text(text: &str) -> Result<(), Trouble> {
+pub(super) fn text(text: &str) -> Result<(), CliError> {
     write(&harmless(text))
 }
 
@@ -54,15 +54,15 @@ pub extern "C" fn look_at_stdout() {
     WAS_CLOSED.store(!is_open, Ordering::Relaxed);
 }
 
-fn write(text: &str) -> Result<(), Trouble> {
+fn write(text: &str) -> Result<(), CliError> {
     if WAS_CLOSED.load(Ordering::Relaxed) {
-        return Err(Trouble::writing(io::Error::other("it is closed")));
+        return Err(CliError::writing(io::Error::other("it is closed")));
     }
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
-        .map_err(Trouble::writing)
+        .map_err(CliError::writing)
 }
 
 /// Whether stdout is closed, in whose place the standard library opens `/dev/null`, or leads there by itself.
@@ -79,12 +79,12 @@ pub(super) fn is_nowhere() -> bool {
 }
 
 /// Prints what another program reads, as it is.
-pub(super) fn raw(bytes: &[u8]) -> Result<(), Trouble> {
+pub(super) fn raw(bytes: &[u8]) -> Result<(), CliError> {
     write(&String::from_utf8_lossy(bytes))
 }
 
 /// Prints one JSON document.
-pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
+pub(super) fn json(document: &impl Serialize) -> Result<(), CliError> {
     let mut line = serde_json::to_string_pretty(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -92,7 +92,7 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
 }
 
 /// Prints one JSON document as one line.
-pub(super) fn json_line(document: &impl Serialize) -> Result<(), Trouble> {
+pub(super) fn json_line(document: &impl Serialize) -> Result<(), CliError> {
     let mut line = serde_json::to_string(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -100,11 +100,11 @@ pub(super) fn json_line(document: &impl Serialize) -> Result<(), Trouble> {
 }
 
 /// Writes one JSON document to a file, as one line.
-pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), Trouble> {
+pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), CliError> {
     let mut line =
         serde_json::to_vec(document).expect("documents have string keys and no infinite numbers");
     line.push(b'\n');
-    fs::write(path, line).map_err(|source| Trouble::Unwritable {
+    fs::write(path, line).map_err(|source| CliError::Unwritable {
         path: path.to_owned(),
         source,
     })

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::arguments::Presets;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, output};
 use crate::model;
 use crate::report;
 
-pub(super) fn run(arguments: &Presets) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
     if arguments.json {
         let items: Vec<Value> = model::presets().map(document).collect();
         output::json(&json!({ "items": items, "next": null }))?;

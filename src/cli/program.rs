@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::arguments::Program;
+use super::error::CliError;
 use super::question::files::read_bytes;
-use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::alloc::Event;
 use crate::device::sim::Card;
@@ -20,13 +20,13 @@ use crate::worker::Programs;
 /// recording within its bounds has.
 const MOST_COMPARED: u64 = 20_000_000;
 
-pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Program) -> Result<Outcome, CliError> {
     let (request, origin) = question::read(&arguments.question)?.of_one_length()?;
     listed(&request, arguments).map_err(|trouble| origin.blame(trouble))
 }
 
-fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
-    let refuse = |pointer: &str, problem: String| Trouble::Invalid(Invalid::at(pointer, problem));
+fn listed(request: &Request, arguments: &Program) -> Result<Outcome, CliError> {
+    let refuse = |pointer: &str, problem: String| CliError::Invalid(Invalid::at(pointer, problem));
     let [variant] = request.variants.as_slice() else {
         return Err(refuse(
             "/training",
@@ -39,10 +39,10 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
     };
     let Some(card) = card else {
         let problem = "a program is listed for a simulated card; name one, as in --on h200";
-        return Err(Trouble::flag("--on", problem));
+        return Err(CliError::flag("--on", problem));
     };
-    let lowered = request.lower().map_err(Trouble::Invalid)?;
-    validate_batch(lowered, arguments.batch.batch).map_err(Trouble::Invalid)?;
+    let lowered = request.lower().map_err(CliError::Invalid)?;
+    validate_batch(lowered, arguments.batch.batch).map_err(CliError::Invalid)?;
     let (mut programs, steps) = match &lowered.workload {
         Workload::Graph(graph) => (Programs::new(Arc::clone(graph), card.capability), STEPS),
         recorded @ Workload::Recorded(_) => {
@@ -51,13 +51,13 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
     };
     let program = programs
         .of(variant)
-        .map_err(|error| Trouble::Invalid(invalid_variant(&error)))?;
+        .map_err(|error| CliError::Invalid(invalid_variant(&error)))?;
     let text = match &arguments.compare {
         None if arguments.times => {
             let pace = arguments.host_pace;
             if !(0.1..=10.0).contains(&pace) {
                 let problem = "a host takes 0.1 to 10 times as long as the one that was measured";
-                return Err(Trouble::flag("--host-pace", problem));
+                return Err(CliError::flag("--host-pace", problem));
             }
             let times = report::times(program, &card.ceilings, arguments.batch.batch, pace);
             times.ok_or_else(|| {
@@ -84,9 +84,9 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
 }
 
 /// The requests of a recording.
-fn recorded(path: &Path) -> Result<Vec<Requested>, Trouble> {
+fn recorded(path: &Path) -> Result<Vec<Requested>, CliError> {
     let recording = read(&read_bytes(path)?, Bounds::default());
-    let recording = recording.map_err(|source| Trouble::Recording {
+    let recording = recording.map_err(|source| CliError::Recording {
         path: path.to_owned(),
         source,
     })?;

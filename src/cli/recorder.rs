@@ -1,8 +1,8 @@
 //! The Python process that records steps.
 
 use super::arguments::{ModuleFlags, RecorderFlags};
+use super::error::CliError;
 use super::python::interpreter;
-use super::trouble::Trouble;
 use crate::worker::RecorderCommand;
 
 /// What records, if somebody named an interpreter or a module. A module is trained by the interpreter that `batchfit export`
@@ -10,7 +10,7 @@ use crate::worker::RecorderCommand;
 pub(super) fn command(
     flags: &RecorderFlags,
     module: &ModuleFlags,
-) -> Result<Option<RecorderCommand>, Trouble> {
+) -> Result<Option<RecorderCommand>, CliError> {
     let module = module.named();
     let python = match (&flags.recorder, &module) {
         (Some(python), _) => python.clone(),

@@ -12,9 +12,9 @@ use tracing::{info, warn};
 
 use super::arguments::Serve;
 use super::devices::engine;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, database, recorder};
-use crate::http::{self, ConnectionLimits, Entrance, HostName, Hosts};
+use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
 
@@ -24,7 +24,7 @@ const LONGEST_END: Duration = Duration::from_millis(850);
 /// How long the database may take to close. Nothing is lost when it does not: what was stored is on disk.
 const CLOSING: Duration = Duration::from_millis(100);
 
-pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
         .with_recorder(recorder::of_graphs(&arguments.recorder));
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
             runtime.shutdown_background();
             served
         });
-    served.map(|()| Outcome::Answered).map_err(Trouble::Broken)
+    served.map(|()| Outcome::Answered).map_err(CliError::Broken)
 }
 
 /// Has the system back memory by pages of 4 KiB. A service holds little and for long, here and there: of pages of 2 MiB, half
@@ -69,7 +69,7 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         }
         None => {}
     }
-    let entrance = Entrance {
+    let entrance = ListenConfig {
         listener,
         keys,
         hosts: hosts(arguments),

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use clap_mangen::Man as Page;
 
-use super::arguments::{Arguments, Completions, Man};
-use super::trouble::Trouble;
+use super::arguments::{Arguments, Completions, ManPages};
+use super::error::CliError;
 use super::{Outcome, output};
 
 /// `batchfit completions SHELL`.
-pub(super) fn completions(arguments: &Completions) -> Result<Outcome, Trouble> {
+pub(super) fn completions(arguments: &Completions) -> Result<Outcome, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(
         arguments.shell,
@@ -24,7 +24,7 @@ pub(super) fn completions(arguments: &Completions) -> Result<Outcome, Trouble> {
 }
 
 /// `batchfit man [FOLDER]`.
-pub(super) fn man(arguments: &Man) -> Result<Outcome, Trouble> {
+pub(super) fn man(arguments: &ManPages) -> Result<Outcome, CliError> {
     let mut command = Arguments::described();
     command.build();
     let Some(folder) = &arguments.folder else {
@@ -42,17 +42,17 @@ pub(super) fn man(arguments: &Man) -> Result<Outcome, Trouble> {
 }
 
 /// A page of the manual.
-fn page(command: clap::Command) -> Result<Vec<u8>, Trouble> {
+fn page(command: clap::Command) -> Result<Vec<u8>, CliError> {
     let mut page = Vec::new();
     Page::new(command)
         .render(&mut page)
-        .map_err(Trouble::writing)?;
+        .map_err(CliError::writing)?;
     Ok(page)
 }
 
-fn write(path: &Path, text: &[u8]) -> Result<(), Trouble> {
+fn write(path: &Path, text: &[u8]) -> Result<(), CliError> {
     let written = File::create(path).and_then(|mut file| file.write_all(text));
-    written.map_err(|source| Trouble::Unwritable {
+    written.map_err(|source| CliError::Unwritable {
         path: path.to_owned(),
         source,
     })

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use super::arguments::Soak;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, output, question, style};
 use crate::jobs::soak;
 use crate::probe::Verdict;
 use crate::report;
 
-pub(super) fn run(arguments: &Soak) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Soak) -> Result<Outcome, CliError> {
     if arguments.question.memory.target.is_some() {
         let problem = "a soak is of one batch, which --batch says; `batchfit fit --target N --soak` finds the batch that lasts and its steps";
-        return Err(Trouble::flag("--target", problem));
+        return Err(CliError::flag("--target", problem));
     }
     let course = question::course(&arguments.course);
     let (request, origin) = question::read_and(&arguments.question, course)?.only();
     let soaked = soak(&request, arguments.batch.batch, &Arc::default())
-        .map_err(|error| origin.blame(Trouble::Engine(error)))?;
+        .map_err(|error| origin.blame(CliError::Engine(error)))?;
     if arguments.json {
         output::json(&soaked)?;
     } else {

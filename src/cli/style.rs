@@ -12,7 +12,7 @@ const NARROWEST: usize = 40;
 
 /// What is known of stdout, for [`style`].
 #[derive(Debug, Default)]
-struct Surroundings {
+struct TerminalInfo {
     is_terminal: bool,
     /// The columns that the terminal says it has.
     width: Option<usize>,
@@ -31,7 +31,7 @@ pub(super) fn stdout(verbose: bool) -> Style {
     let text = |name| env::var_os(name).and_then(|value| value.into_string().ok());
     let width = tcgetwinsize(io::stdout()).ok();
     style(
-        &Surroundings {
+        &TerminalInfo {
             is_terminal: io::stdout().is_terminal(),
             width: width.map(|size| usize::from(size.ws_col)),
             columns: text("COLUMNS"),
@@ -43,7 +43,7 @@ pub(super) fn stdout(verbose: bool) -> Style {
     )
 }
 
-fn style(surroundings: &Surroundings, verbose: bool) -> Style {
+fn style(surroundings: &TerminalInfo, verbose: bool) -> Style {
     let asked = surroundings
         .columns
         .as_deref()
@@ -62,12 +62,12 @@ fn style(surroundings: &Surroundings, verbose: bool) -> Style {
 mod tests {
     use super::*;
 
-    fn terminal() -> Surroundings {
-        Surroundings {
+    fn terminal() -> TerminalInfo {
+        TerminalInfo {
             is_terminal: true,
             width: Some(132),
             terminal: Some("xterm".to_owned()),
-            ..Surroundings::default()
+            ..TerminalInfo::default()
         }
     }
 
@@ -84,28 +84,28 @@ mod tests {
         for (case, surroundings) in [
             (
                 "NO_COLOR",
-                Surroundings {
+                TerminalInfo {
                     no_color: true,
                     ..terminal()
                 },
             ),
             (
                 "CLICOLOR",
-                Surroundings {
+                TerminalInfo {
                     clicolor: text("0"),
                     ..terminal()
                 },
             ),
             (
                 "TERM",
-                Surroundings {
+                TerminalInfo {
                     terminal: text("dumb"),
                     ..terminal()
                 },
             ),
             (
                 "a pipe",
-                Surroundings {
+                TerminalInfo {
                     is_terminal: false,
                     ..terminal()
                 },
@@ -113,7 +113,7 @@ mod tests {
         ] {
             assert!(!style(&surroundings, false).color, "{case}");
         }
-        let wanted = Surroundings {
+        let wanted = TerminalInfo {
             clicolor: text("1"),
             ..terminal()
         };
@@ -125,10 +125,10 @@ mod tests {
         let width = |columns: &str, width| {
             let columns = Some(columns.to_owned());
             style(
-                &Surroundings {
+                &TerminalInfo {
                     width,
                     columns,
-                    ..Surroundings::default()
+                    ..TerminalInfo::default()
                 },
                 false,
             )

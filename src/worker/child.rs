@@ -29,14 +29,14 @@ pub trait Handler {
 }
 
 /// Where answers go.
-pub(super) trait Outbox {
+pub(super) trait ReplyWriter {
     fn send(&mut self, answer: &Answer) -> io::Result<()>;
 }
 
 /// One line for each answer.
 pub(super) struct Lines<W>(pub(super) W);
 
-impl<W: Write> Outbox for Lines<W> {
+impl<W: Write> ReplyWriter for Lines<W> {
     fn send(&mut self, answer: &Answer) -> io::Result<()> {
         let mut line = serde_json::to_vec(answer)?;
         line.push(b'\n');
@@ -61,7 +61,7 @@ pub fn run(
 pub(super) fn answer_all(
     handler: &mut dyn Handler,
     input: &mut impl BufRead,
-    outbox: &mut dyn Outbox,
+    outbox: &mut dyn ReplyWriter,
 ) -> io::Result<()> {
     outbox.send(&Answer::Hello { version: VERSION })?;
     loop {

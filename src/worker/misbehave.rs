@@ -10,7 +10,7 @@ use std::{fs, process, thread};
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
-use super::child::{Handler, Lines, Outbox, answer_all};
+use super::child::{Handler, Lines, ReplyWriter, answer_all};
 use super::handler::PATIENCE;
 use super::turn::Turn;
 use batchfit_fit::worker::protocol::{
@@ -26,7 +26,7 @@ const GPU: &str = "GPU-fake";
 
 /// A planned failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Misbehaviour {
+pub enum InjectedFailure {
     /// None: it succeeds.
     None,
     /// Exit with status 9 after so many answers.
@@ -69,34 +69,34 @@ pub struct UnknownMisbehaviour {
     given: String,
 }
 
-impl FromStr for Misbehaviour {
+impl FromStr for InjectedFailure {
     type Err = UnknownMisbehaviour;
 
-    fn from_str(given: &str) -> Result<Misbehaviour, UnknownMisbehaviour> {
+    fn from_str(given: &str) -> Result<InjectedFailure, UnknownMisbehaviour> {
         let unknown = || UnknownMisbehaviour {
             given: given.to_owned(),
         };
         if let Some(answers) = given.strip_prefix("exit-after=") {
             return answers
                 .parse()
-                .map(Misbehaviour::ExitAfter)
+                .map(InjectedFailure::ExitAfter)
                 .map_err(|_| unknown());
         }
         Ok(match given {
-            "none" => Misbehaviour::None,
-            "hang" => Misbehaviour::Hang,
-            "babble" => Misbehaviour::Babble,
-            "half-line" => Misbehaviour::HalfLine,
-            "huge-line" => Misbehaviour::HugeLine,
-            "wrong-version" => Misbehaviour::WrongVersion,
-            "panic" => Misbehaviour::Panic,
-            "abort" => Misbehaviour::Abort,
-            "lose" => Misbehaviour::Lose,
-            "lose-opening" => Misbehaviour::LoseOpening,
-            "no-room" => Misbehaviour::NoRoom,
-            "crowd" => Misbehaviour::Crowd,
-            "take-turns" => Misbehaviour::TakeTurns,
-            "out-of-memory-alone" => Misbehaviour::OutOfMemoryAlone,
+            "none" => InjectedFailure::None,
+            "hang" => InjectedFailure::Hang,
+            "babble" => InjectedFailure::Babble,
+            "half-line" => InjectedFailure::HalfLine,
+            "huge-line" => InjectedFailure::HugeLine,
+            "wrong-version" => InjectedFailure::WrongVersion,
+            "panic" => InjectedFailure::Panic,
+            "abort" => InjectedFailure::Abort,
+            "lose" => InjectedFailure::Lose,
+            "lose-opening" => InjectedFailure::LoseOpening,
+            "no-room" => InjectedFailure::NoRoom,
+            "crowd" => InjectedFailure::Crowd,
+            "take-turns" => InjectedFailure::TakeTurns,
+            "out-of-memory-alone" => InjectedFailure::OutOfMemoryAlone,
             _ => return Err(unknown()),
         })
     }
@@ -106,7 +106,7 @@ impl FromStr for Misbehaviour {
 #[derive(Debug, Clone)]
 pub struct FakeGpu {
     /// With what.
-    pub plan: Misbehaviour,
+    pub plan: InjectedFailure,
     /// Only where this file can be created: the worker that takes its place behaves.
     pub once: Option<PathBuf>,
     /// Where turns are taken.
@@ -124,7 +124,7 @@ pub fn run_misbehaving(
     let plan = if is_first {
         fake.plan
     } else {
-        Misbehaviour::None
+        InjectedFailure::None
     };
     let mut outbox = Faulty {
         plan,
@@ -141,39 +141,39 @@ pub fn run_misbehaving(
 }
 
 struct Faulty<W> {
-    plan: Misbehaviour,
+    plan: InjectedFailure,
     sent: u32,
     lines: Lines<W>,
 }
 
-impl<W: Write> Outbox for Faulty<W> {
+impl<W: Write> ReplyWriter for Faulty<W> {
     fn send(&mut self, answer: &Answer) -> io::Result<()> {
         let output = &mut self.lines.0;
         match (self.plan, answer) {
-            (Misbehaviour::WrongVersion, Answer::Hello { .. }) => {
+            (InjectedFailure::WrongVersion, Answer::Hello { .. }) => {
                 let version = VERSION + 1;
                 return self.lines.send(&Answer::Hello { version });
             }
-            (Misbehaviour::Hang, Answer::Report(_)) => loop {
+            (InjectedFailure::Hang, Answer::Report(_)) => loop {
                 thread::park();
             },
-            (Misbehaviour::Babble, Answer::Report(_)) => {
+            (InjectedFailure::Babble, Answer::Report(_)) => {
                 writeln!(output, "Segmentation fault (core dumped)")?;
                 return output.flush();
             }
-            (Misbehaviour::HalfLine, Answer::Report(_)) => {
+            (InjectedFailure::HalfLine, Answer::Report(_)) => {
                 output.write_all(br#"{"message":"repo"#)?;
                 output.flush()?;
                 process::exit(9);
             }
-            (Misbehaviour::HugeLine, Answer::Report(_)) => {
+            (InjectedFailure::HugeLine, Answer::Report(_)) => {
                 output.write_all(&vec![b'x'; LONGEST_ANSWER + 2])?;
                 return output.flush();
             }
             _ => self.lines.send(answer)?,
         }
         self.sent += 1;
-        if self.plan == Misbehaviour::ExitAfter(self.sent) {
+        if self.plan == InjectedFailure::ExitAfter(self.sent) {
             eprintln!("CUDA_ERROR_ILLEGAL_ADDRESS (planned)");
             process::exit(9);
         }
@@ -183,7 +183,7 @@ impl<W: Write> Outbox for Faulty<W> {
 
 /// The device of the fake GPU.
 struct FakeDevice {
-    plan: Misbehaviour,
+    plan: InjectedFailure,
     locks: PathBuf,
     turn: Option<Turn>,
     /// Which rank it is, of how many.
@@ -192,7 +192,7 @@ struct FakeDevice {
 
 impl FakeDevice {
     fn ready(&self) -> Ready {
-        let no_room = (self.plan == Misbehaviour::NoRoom).then(|| "all is taken".to_owned());
+        let no_room = (self.plan == InjectedFailure::NoRoom).then(|| "all is taken".to_owned());
         Ready {
             gpu: gpu(),
             cuda: None,
@@ -206,7 +206,7 @@ impl FakeDevice {
 
 impl Handler for FakeDevice {
     fn take(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
-        if self.plan == Misbehaviour::TakeTurns {
+        if self.plan == InjectedFailure::TakeTurns {
             match Turn::take(&self.locks, GPU, PATIENCE) {
                 Ok(turn) => self.turn = Some(turn),
                 Err(error) => {
@@ -220,7 +220,7 @@ impl Handler for FakeDevice {
 
     fn open(&mut self, _: &str, rank: u32) -> Result<Answer, (Refusal, String)> {
         self.place = (rank, 1);
-        if self.plan == Misbehaviour::LoseOpening {
+        if self.plan == InjectedFailure::LoseOpening {
             return Err(lost());
         }
         Ok(Answer::Ready(self.ready()))
@@ -245,15 +245,15 @@ impl Handler for FakeDevice {
     }
 
     fn probe(&mut self, order: &ProbeOrder) -> Result<Answer, (Refusal, String)> {
-        assert!(self.plan != Misbehaviour::Panic, "planned");
-        if self.plan == Misbehaviour::Abort {
+        assert!(self.plan != InjectedFailure::Panic, "planned");
+        if self.plan == InjectedFailure::Abort {
             process::abort();
         }
-        if self.plan == Misbehaviour::Lose {
+        if self.plan == InjectedFailure::Lose {
             return Err(lost());
         }
         let (rank, ranks) = self.place;
-        let is_alone = self.plan == Misbehaviour::OutOfMemoryAlone;
+        let is_alone = self.plan == InjectedFailure::OutOfMemoryAlone;
         if is_alone && rank + 1 < ranks {
             loop {
                 thread::park();
@@ -268,7 +268,7 @@ impl Handler for FakeDevice {
             },
             evidence: Evidence::Simulated,
             limit_bytes: match self.plan {
-                Misbehaviour::Crowd => order.limit_bytes.min(CROWDED.0),
+                InjectedFailure::Crowd => order.limit_bytes.min(CROWDED.0),
                 _ => order.limit_bytes,
             },
             used_by_others_bytes: None,

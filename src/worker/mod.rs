@@ -24,5 +24,5 @@ pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
 pub use handler::GpuHandler;
 pub use heuristics::run_heuristics;
-pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
+pub use misbehave::{CROWDED, FakeGpu, InjectedFailure, run_misbehaving};
 pub use turn::{Turn, TurnError};

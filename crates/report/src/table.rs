@@ -54,8 +54,8 @@ impl Table {
 
     /// How wide each column is, so that all of them fit where their words do.
     fn widths(&self, style: &Style) -> Vec<usize> {
-        let measure = |index: usize| Measure::of(self, index, style.width);
-        let measures: Vec<Measure> = (0..self.header.len()).map(measure).collect();
+        let measure = |index: usize| ColumnWidth::of(self, index, style.width);
+        let measures: Vec<ColumnWidth> = (0..self.header.len()).map(measure).collect();
         let gaps = INDENT + GAP * self.header.len().saturating_sub(1);
         let room = style.width.saturating_sub(gaps);
         let mut widths: Vec<usize> = measures.iter().map(|column| column.widest).collect();
@@ -112,7 +112,7 @@ fn shrink(widths: &mut [usize], least: &[usize], room: usize) {
 }
 
 /// How wide a column may be.
-struct Measure {
+struct ColumnWidth {
     /// With nothing wrapped.
     widest: usize,
     /// With its heading wrapped alone.
@@ -121,9 +121,9 @@ struct Measure {
     narrowest: usize,
 }
 
-impl Measure {
+impl ColumnWidth {
     /// `most` is the width of the whole: what is longer sticks out of its own row, and moves no other.
-    fn of(table: &Table, index: usize, most: usize) -> Measure {
+    fn of(table: &Table, index: usize, most: usize) -> ColumnWidth {
         let heading = &table.header[index];
         let widest = |measure: &dyn Fn(&str) -> usize| {
             let cells = table.cells(index);
@@ -132,7 +132,7 @@ impl Measure {
         // As it will be shown, with single spaces.
         let whole = |text: &str| columns(&wrapped(text, usize::MAX).join(" "));
         let wrapped_heading = widest(&whole).max(longest_word(heading));
-        Measure {
+        ColumnWidth {
             widest: wrapped_heading.max(whole(heading)),
             wrapped_heading,
             narrowest: if table.is_number[index] {

@@ -372,7 +372,7 @@ async fn number_on(link: &mut Link<'_>) -> Result<(), sqlx::Error> {
 
 #[cfg(test)]
 mod tests {
-    use crate::trial::Place;
+    use crate::test_database::Place;
     use crate::*;
 
     /// From a file to wherever the tests are, to another file, and back.

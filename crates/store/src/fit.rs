@@ -15,7 +15,7 @@ use super::request::{keep_request, request_digest};
 use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 pub use enqueue::{Enqueued, NewFit, Reuse};
-pub use lease::{Attempt, HeldFit, Holder, Lease, UnfinishedFit};
+pub use lease::{Attempt, Holder, Lease, LeasedFit, UnfinishedFit};
 pub(super) use terms::PATIENCE_MS;
 pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 

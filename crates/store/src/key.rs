@@ -185,7 +185,7 @@ impl Db {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::test_database::TestDatabase;
 
     fn issue(name: &str) -> Result<(ApiKey, String), NotAKeyName> {
         ApiKey::issue("id".to_owned(), name, Scope::Fit, &[7; 32], Time(1))
@@ -221,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_free_again_when_its_key_was_revoked() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         let (first, _) = issue("ci").unwrap();
         let second = ApiKey {
             id: "id2".to_owned(),

@@ -22,10 +22,10 @@ mod probe;
 mod recommendation;
 mod request;
 mod search;
+#[cfg(test)]
+mod test_database;
 mod text;
 mod time;
-#[cfg(test)]
-mod trial;
 mod upkeep;
 mod upload;
 mod virtual_run;
@@ -46,7 +46,7 @@ pub use engine::{Told, Wire, is_postgres, shown};
 pub use error::{Fault, StoreError};
 pub use fit::{
     AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
-    FitTerms, HeldFit, Holder, IdempotencyKey, Lease, NewFit, ParallelSimulated, Reuse,
+    FitTerms, Holder, IdempotencyKey, Lease, LeasedFit, NewFit, ParallelSimulated, Reuse,
     SIMULATED_LANE, UnfinishedFit, question_of,
 };
 pub use id::Ids;
@@ -57,10 +57,10 @@ pub use outcome::{
 };
 pub use ownership::Ownership;
 pub use probe::Probe;
-use recommendation::Shelf;
+use recommendation::ResultIndex;
 pub use recommendation::minor;
 pub use recommendation::{
-    Asked, Facet, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
+    Asked, FilterColumn, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
     StoredHeadroom, StoredRecommendation, is_simulation,
 };
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
@@ -124,7 +124,7 @@ pub struct Db {
     pool: Pool,
     /// The file; `None` in memory and on a server.
     place: Option<Arc<Place>>,
-    shelf: Shelf,
+    shelf: ResultIndex,
     lessons: Lessons,
 }
 
@@ -229,7 +229,7 @@ impl Db {
         Ok(Db {
             pool: Pool::Sqlite(pool),
             place,
-            shelf: Shelf::default(),
+            shelf: ResultIndex::default(),
             lessons: Lessons::default(),
         })
     }
@@ -250,7 +250,7 @@ impl Db {
         Ok(Db {
             pool: Pool::Postgres(pool),
             place: None,
-            shelf: Shelf::default(),
+            shelf: ResultIndex::default(),
             lessons: Lessons::default(),
         })
     }

@@ -378,7 +378,7 @@ impl From<Row> for Observation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::test_database::TestDatabase;
 
     const BOUNDS: SearchBounds = SearchBounds {
         searches: 3,
@@ -401,7 +401,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_key_has_a_part_of_the_room() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         assert!(add_of(&db, "a", "greedy", 0).await);
         assert!(!add_of(&db, "b", "greedy", 0).await);
         assert!(add_of(&db, "c", "modest", 0).await);
@@ -417,7 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn observations_are_kept_once_in_order_and_bounded() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         assert!(add(&db, "a", 0).await);
 
         assert_eq!(tell(&db, "a", 2).await, Noted::New);
@@ -436,7 +436,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_state_is_noted_for_what_was_told_alone() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         add(&db, "a", 0).await;
         tell(&db, "a", 1).await;
         let state = async || db.search("a").await.unwrap().unwrap().state;
@@ -462,7 +462,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_is_room_as_long_as_old_ones_can_go() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         for (id, now) in [("a", 0), ("b", 1), ("c", 2)] {
             assert!(add(&db, id, now).await);
         }

@@ -169,7 +169,7 @@ pub(super) async fn drop_old_runs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::Trial;
+    use crate::test_database::TestDatabase;
 
     fn run(id: &str, created_at: i64) -> VirtualRun {
         VirtualRun {
@@ -190,7 +190,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_is_read_as_it_was_stored_and_the_newest_keep_their_steps() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         let answer = JsonText::from(r#"{"b": 1, "a": 2}"#);
         for number in 10..=60 {
             let run = run(&number.to_string(), number);
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_too_long_is_not_kept() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         let step = vec![0; MOST_STEP + 1];
         let answer = JsonText::from("{}");
         assert!(
@@ -238,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn old_runs_are_dropped_unless_younger_ones_were_stored_before() {
-        let db = Trial::new().await;
+        let db = TestDatabase::new().await;
         let answer = JsonText::from("{}");
         for (id, created_at) in [("a", 1), ("b", 2), ("c", 50), ("d", 3)] {
             let run = run(id, created_at);

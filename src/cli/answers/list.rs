@@ -4,14 +4,14 @@ use serde_json::json;
 
 use super::{found, unknown};
 use crate::cli::arguments::ListAnswers;
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::jobs;
 use crate::report;
-use crate::store::{Facet, RecommendationFilter, StoredRecommendation};
+use crate::store::{FilterColumn, RecommendationFilter, StoredRecommendation};
 
 /// Lists answers, or shows the one that is named.
-pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError> {
     let style = style::stdout(false);
     if let Some(id) = &arguments.id {
         let answer = found(&arguments.kept, async |db| jobs::followed(db, id).await)?;
@@ -24,8 +24,8 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, Trouble> 
         return Ok(Outcome::Answered);
     }
     let facets = [
-        (Facet::Model, &arguments.model),
-        (Facet::Gpu, &arguments.gpu),
+        (FilterColumn::Model, &arguments.model),
+        (FilterColumn::Gpu, &arguments.gpu),
     ];
     let filter = RecommendationFilter {
         facets: facets

@@ -4,9 +4,9 @@ mod list;
 pub(super) mod outcomes;
 mod stored;
 
-use super::arguments::Kept;
+use super::arguments::DatabaseFlags;
 use super::database;
-use super::trouble::Trouble;
+use super::error::CliError;
 use crate::bounded::shorten;
 use crate::store::{Db, StoreError};
 
@@ -15,13 +15,13 @@ pub(super) use stored::{again, stored};
 
 /// Asks the database that answers are kept in.
 fn asked<T, E>(
-    kept: &Kept,
+    kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, E>,
-) -> Result<Result<T, E>, Trouble> {
-    let database = database::place(kept).map_err(Trouble::Broken)?;
-    let runtime = database::runtime().map_err(Trouble::Broken)?;
+) -> Result<Result<T, E>, CliError> {
+    let database = database::place(kept).map_err(CliError::Broken)?;
+    let runtime = database::runtime().map_err(CliError::Broken)?;
     let opened = runtime.block_on(Db::open_for_one(&database));
-    let db = opened.map_err(|error| Trouble::Broken(error.into()))?;
+    let db = opened.map_err(|error| CliError::Broken(error.into()))?;
     Ok(runtime.block_on(async {
         let found = question(&db).await;
         db.close().await;
@@ -31,17 +31,17 @@ fn asked<T, E>(
 
 /// The same, where nothing but the database can go wrong.
 fn found<T>(
-    kept: &Kept,
+    kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, StoreError>,
-) -> Result<T, Trouble> {
-    asked(kept, question)?.map_err(|error| Trouble::Broken(error.into()))
+) -> Result<T, CliError> {
+    asked(kept, question)?.map_err(|error| CliError::Broken(error.into()))
 }
 
 /// There is no answer of this id, which this flag or argument gave.
-fn unknown(flag: &str, id: &str) -> Trouble {
+fn unknown(flag: &str, id: &str) -> CliError {
     let problem = format!(
         "no answer {:?} is stored here; `batchfit answers` lists those that are, and --database names the database",
         shorten(id)
     );
-    Trouble::flag(flag, problem)
+    CliError::flag(flag, problem)
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{found, unknown};
 use crate::bounded::AnyValue;
 use crate::cli::arguments::{ListOutcomes, TellOutcome};
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::jobs::{self, Teller, Told, ToldOutcome};
 use crate::model::{Digest, Invalid};
@@ -24,13 +24,13 @@ const LONGEST: u64 = 64 << 10;
 const LONGEST_NAME: usize = 255;
 
 /// Tells an outcome.
-pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError> {
     let document = document(arguments)?;
     let told = ToldOutcome::parse(&document).map_err(|invalid| blame(arguments, invalid))?;
     let named = match &arguments.name {
         Some(name) if !(1..=LONGEST_NAME).contains(&name.chars().count()) => {
             let problem = format!("a name has 1 to {LONGEST_NAME} characters");
-            return Err(Trouble::flag("--name", problem));
+            return Err(CliError::flag("--name", problem));
         }
         Some(name) => {
             let body = Digest::of(document.to_string().as_bytes()).to_string();
@@ -57,14 +57,14 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, Trouble> 
         }
         Told::NameTaken => {
             let problem = "another outcome was told under this name; give this training its own";
-            Err(Trouble::flag("--name", problem))
+            Err(CliError::flag("--name", problem))
         }
         Told::Unknown => Err(unknown("ID", &arguments.id)),
     }
 }
 
 /// Lists outcomes, or what was learnt.
-pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError> {
     let limit = arguments.limit;
     let style = style::stdout(false);
     if let Some(id) = &arguments.id {
@@ -91,7 +91,7 @@ pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, Trouble>
 }
 
 /// What is told, from the file and the flags.
-fn document(arguments: &TellOutcome) -> Result<Value, Trouble> {
+fn document(arguments: &TellOutcome) -> Result<Value, CliError> {
     let mut document = match &arguments.file {
         None => Map::new(),
         Some(file) => read(file)?,
@@ -139,8 +139,8 @@ fn document(arguments: &TellOutcome) -> Result<Value, Trouble> {
 }
 
 /// The object in a file, or on stdin.
-fn read(file: &Path) -> Result<Map<String, Value>, Trouble> {
-    let unreadable = |source| Trouble::Unreadable {
+fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
+    let unreadable = |source| CliError::Unreadable {
         path: file.to_owned(),
         source,
     };
@@ -158,7 +158,7 @@ fn read(file: &Path) -> Result<Map<String, Value>, Trouble> {
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
     }
-    let wrong = |problem: String| Trouble::named(&file.display(), Invalid::at("", problem));
+    let wrong = |problem: String| CliError::named(&file.display(), Invalid::at("", problem));
     if bytes.len() as u64 > LONGEST {
         return Err(wrong(format!("it is longer than {} KiB", LONGEST >> 10)));
     }
@@ -171,20 +171,20 @@ fn read(file: &Path) -> Result<Map<String, Value>, Trouble> {
 }
 
 /// What is wrong, by the name of the flag or the file that says it.
-fn blame(arguments: &TellOutcome, invalid: Invalid) -> Trouble {
+fn blame(arguments: &TellOutcome, invalid: Invalid) -> CliError {
     let missing = |name: &str| invalid.problem.contains(&format!("\"{name}\" is missing"));
     if missing("batch") {
-        return Trouble::flag("--batch", "how many samples a micro-step had is missing");
+        return CliError::flag("--batch", "how many samples a micro-step had is missing");
     }
     if missing("outcome") {
-        return Trouble::flag("--outcome", "how it ended is missing");
+        return CliError::flag("--outcome", "how it ended is missing");
     }
     match &arguments.file {
-        Some(file) => Trouble::Named {
+        Some(file) => CliError::Named {
             name: file.display().to_string(),
             at: String::new(),
             invalid,
         },
-        None => Trouble::Invalid(invalid),
+        None => CliError::Invalid(invalid),
     }
 }

@@ -1,9 +1,9 @@
 //! `batchfit fit --stored` and `--again`: a question that was answered before.
 
 use super::{asked, found, unknown};
-use crate::cli::arguments::{Fit, Format, Kept};
+use crate::cli::arguments::{DatabaseFlags, Fit, Format};
+use crate::cli::error::CliError;
 use crate::cli::question::One;
-use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, output, style};
 use crate::jobs::{self, FitEngine, JobError};
 use crate::model::RequestDocument;
@@ -14,10 +14,10 @@ pub(in crate::cli) fn stored(
     arguments: &Fit,
     engine: &FitEngine,
     questions: Vec<One>,
-) -> Result<Outcome, Trouble> {
+) -> Result<Outcome, CliError> {
     let Ok([one]) = <[One; 1]>::try_from(questions) else {
         let problem = "one stored answer is looked for at a time; give one length";
-        return Err(Trouble::flag("--seq-len", problem));
+        return Err(CliError::flag("--seq-len", problem));
     };
     let format = arguments.output.format();
     let is_json = match format {
@@ -31,19 +31,19 @@ pub(in crate::cli) fn stored(
         | Format::Python
         | Format::Markdown => {
             let problem = format!("{} is for an answer that is computed", format.flag());
-            return Err(Trouble::flag("--stored", problem));
+            return Err(CliError::flag("--stored", problem));
         }
     };
     let near = asked(&arguments.kept, async |db| {
         jobs::nearest(db, engine, one.request).await
     })?;
     let near = near.map_err(|error| match error {
-        JobError::Engine(error) => Trouble::Engine(error),
-        other => Trouble::Broken(other.into()),
+        JobError::Engine(error) => CliError::Engine(error),
+        other => CliError::Broken(other.into()),
     })?;
     let Some(near) = near else {
         let problem = "no answer for this model is stored here; without --stored one is computed";
-        return Err(Trouble::flag("--stored", problem));
+        return Err(CliError::flag("--stored", problem));
     };
     if is_json {
         output::json(&near)?;
@@ -54,8 +54,9 @@ pub(in crate::cli) fn stored(
 }
 
 /// The question that the answer of this id is to.
-pub(in crate::cli) fn again(kept: &Kept, id: &str) -> Result<RequestDocument, Trouble> {
+pub(in crate::cli) fn again(kept: &DatabaseFlags, id: &str) -> Result<RequestDocument, CliError> {
     let text = found(kept, async |db| jobs::question_of(db, id).await)?;
     let text = text.ok_or_else(|| unknown("--again", id))?;
-    RequestDocument::read(text.into_shared()).map_err(|invalid| Trouble::named(&"--again", invalid))
+    RequestDocument::read(text.into_shared())
+        .map_err(|invalid| CliError::named(&"--again", invalid))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{Kept, help};
+use super::{DatabaseFlags, help};
 use crate::alloc::MemoryLimit;
 use crate::search::conversation::Outcome;
 
@@ -29,7 +29,7 @@ pub(in crate::cli) struct TellOutcome {
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 /// What was seen.
@@ -112,7 +112,7 @@ pub(in crate::cli) struct ListOutcomes {
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 #[derive(Debug, Args)]
@@ -134,7 +134,7 @@ pub(in crate::cli) struct ListAnswers {
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 /// Answers that `fit` gave before.

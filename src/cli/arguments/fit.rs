@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::answers::Earlier;
 
-use super::{AskCudnn, Kept, ModuleFlags, Patience, Question, RecorderFlags, help};
+use super::{AskCudnn, DatabaseFlags, ModuleFlags, Patience, RecorderFlags, RequestFlags, help};
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -34,7 +34,7 @@ pub(in crate::cli) enum Format {
 #[command(after_help = help::FIT)]
 pub(in crate::cli) struct Fit {
     #[command(flatten)]
-    pub(in crate::cli) question: Question,
+    pub(in crate::cli) question: RequestFlags,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub(in crate::cli) struct Fit {
     #[command(flatten)]
     pub(in crate::cli) earlier: Earlier,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
     #[command(flatten)]
     pub(in crate::cli) patience: Patience,
 }

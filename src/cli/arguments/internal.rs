@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::question::suggest;
-use super::{AskCudnn, Patience, Question};
+use super::{AskCudnn, Patience, RequestFlags};
 use crate::device::sim;
-use crate::worker::{Fault, Misbehaviour};
+use crate::worker::{Fault, InjectedFailure};
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RecordWorkspaces {
     #[command(flatten)]
-    pub(in crate::cli) question: Question,
+    pub(in crate::cli) question: RequestFlags,
     /// Which GPU, by CUDA's number.
     #[arg(long, default_value_t = 0)]
     pub(in crate::cli) gpu: u32,
@@ -62,7 +62,7 @@ pub(in crate::cli) struct Worker {
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
     /// wrong-version, panic, abort, lose, lose-opening, no-room, crowd, take-turns or out-of-memory-alone.
     #[arg(long, value_name = "FAILURE")]
-    pub(in crate::cli) misbehave: Option<Misbehaviour>,
+    pub(in crate::cli) misbehave: Option<InjectedFailure>,
     /// Fail only in the first worker that finds this file missing.
     #[arg(long, value_name = "FILE", requires = "misbehave")]
     pub(in crate::cli) once: Option<PathBuf>,

@@ -32,7 +32,7 @@ pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Patience};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::Question;
+pub(in crate::cli) use question::RequestFlags;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use serve::Serve;
@@ -260,7 +260,7 @@ pub(in crate::cli) enum Command {
     /// Print what makes a shell complete these commands and flags.
     Completions(Completions),
     /// Print the manual page, or write one for each command into a folder.
-    Man(Man),
+    ManPages(ManPages),
     /// Record what cuDNN takes on a GPU, or would on another card, for simulations of it.
     Calibrate(Box<Calibrate>),
     /// Record what scratch memory a GPU's convolution library wants for a model's layers.
@@ -280,7 +280,7 @@ pub(in crate::cli) enum Command {
 /// Where answers are kept.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
-pub(in crate::cli) struct Kept {
+pub(in crate::cli) struct DatabaseFlags {
     /// Where answers are kept, if not in your data folder.
     #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL", hide_env = true)]
     pub(in crate::cli) database: Option<String>,
@@ -306,7 +306,7 @@ pub(in crate::cli) struct Export {
 #[command(after_help = help::PROBE)]
 pub(in crate::cli) struct Probe {
     #[command(flatten)]
-    pub(in crate::cli) question: Question,
+    pub(in crate::cli) question: RequestFlags,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
@@ -375,7 +375,7 @@ pub(in crate::cli) struct Replay {
 #[command(after_help = help::PROGRAM)]
 pub(in crate::cli) struct Program {
     #[command(flatten)]
-    pub(in crate::cli) question: Question,
+    pub(in crate::cli) question: RequestFlags,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
@@ -450,7 +450,7 @@ pub(in crate::cli) struct Completions {
 
 #[derive(Debug, Args)]
 #[command(after_help = help::MAN)]
-pub(in crate::cli) struct Man {
+pub(in crate::cli) struct ManPages {
     /// Where to write batchfit.1, batchfit-fit.1 and so on; the folder must exist.
     #[arg(value_name = "FOLDER")]
     pub(in crate::cli) folder: Option<PathBuf>,
@@ -474,7 +474,7 @@ pub(in crate::cli) struct ConfigCheck {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Doctor {
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
     /// Print one JSON document and nothing else.
     #[arg(long)]
     pub(in crate::cli) json: bool,

@@ -20,7 +20,7 @@ use crate::model::{Optimizer, OptimizerImpl, Precision};
 ///
 /// The values are text: the one reader of requests says what is wrong with them.
 #[derive(Debug, Default, Args)]
-pub(in crate::cli) struct Question {
+pub(in crate::cli) struct RequestFlags {
     /// A preset, a Hugging Face id, a config.json, an exported graph or a request; `-` is stdin.
     #[arg(value_name = "WHAT", required_unless_present_any = ["model", "recorded"])]
     pub(in crate::cli) what: Option<PathBuf>,

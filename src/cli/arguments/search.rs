@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Kept, help};
+use super::{DatabaseFlags, help};
 
 /// How the answer to a search is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -91,7 +91,7 @@ pub(in crate::cli) struct Search {
     #[arg(long, short, help_heading = "Output")]
     pub(in crate::cli) verbose: bool,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 impl Search {

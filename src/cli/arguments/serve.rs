@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::{AskCudnn, Kept, KeyFlags, Patience, RecorderFlags, RetentionFlags, WorkFlags, help};
+use super::{
+    AskCudnn, DatabaseFlags, KeyFlags, Patience, RecorderFlags, RetentionFlags, WorkFlags, help,
+};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
@@ -38,7 +40,7 @@ pub(in crate::cli) struct Serve {
     )]
     pub(in crate::cli) allowed_hosts: Vec<HostName>,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
     #[command(flatten)]
     pub(in crate::cli) uploads: UploadFlags,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Kept;
+use super::DatabaseFlags;
 use crate::http::KeyLimits;
 use crate::jobs::Limits;
 use crate::store::Scope;
@@ -130,7 +130,7 @@ pub(in crate::cli) struct Keys {
     #[command(subcommand)]
     pub(in crate::cli) command: KeysCommand,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 #[derive(Debug, Subcommand)]
@@ -184,7 +184,7 @@ pub(in crate::cli) struct Database {
     #[command(subcommand)]
     pub(in crate::cli) command: DatabaseCommand,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,13 +2,13 @@
 
 use clap::Args;
 
-use super::{AskCudnn, Batch, Question, help};
+use super::{AskCudnn, Batch, RequestFlags, help};
 
 #[derive(Debug, Args)]
 #[command(after_help = help::SOAK)]
 pub(in crate::cli) struct Soak {
     #[command(flatten)]
-    pub(in crate::cli) question: Question,
+    pub(in crate::cli) question: RequestFlags,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]

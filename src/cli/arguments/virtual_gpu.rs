@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::search::seconds;
 use super::serve::bytes;
-use super::{AskCudnn, Kept, help};
+use super::{AskCudnn, DatabaseFlags, help};
 use crate::virtual_gpu::MOST_GPUS;
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(in crate::cli) struct Run {
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
-    pub(in crate::cli) kept: Kept,
+    pub(in crate::cli) kept: DatabaseFlags,
     /// End the command after so many optimizer steps; 0 lets it run to its end.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
     pub(in crate::cli) steps: u64,

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::cli::Outcome;
 use crate::cli::arguments::Worker;
+use crate::cli::error::CliError;
 use crate::cli::folders;
-use crate::cli::trouble::Trouble;
 use crate::worker::{self, FakeGpu, FaultPlan, GpuHandler};
 
 /// How long a worker whose parent is gone may take to end by itself, and then to exit.
 const GRACE: Duration = Duration::from_secs(1);
 
-pub(in crate::cli) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
-    let mut input = BufReader::new(watched_stdin().map_err(Trouble::writing)?);
+pub(in crate::cli) fn run(arguments: &Worker) -> Result<Outcome, CliError> {
+    let mut input = BufReader::new(watched_stdin().map_err(CliError::writing)?);
     // Not locked: a planned or real panic must still be able to write.
     let output = io::stdout();
     let ended = if let Some(plan) = arguments.misbehave {
@@ -32,7 +32,7 @@ pub(in crate::cli) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
         let mut handler = GpuHandler::new(arguments.locks.clone(), kernel_cache(arguments), fault);
         worker::run(&mut handler, &mut input, output)
     };
-    ended.map(|()| Outcome::Answered).map_err(Trouble::writing)
+    ended.map(|()| Outcome::Answered).map_err(CliError::writing)
 }
 
 /// Where compiled kernels are kept: as told, or where this user's programs keep what can be made again.

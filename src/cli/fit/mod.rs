@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::answers;
 use super::arguments::{Fit, Format};
 use super::devices::engine;
+use super::error::CliError;
 use super::question::{self, Asked, One};
-use super::trouble::Trouble;
 use super::{Outcome, output, recorder, style};
 use crate::jobs::{self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Progress};
 use crate::report::{self, Answer, Form, Style};
@@ -31,7 +31,7 @@ struct Answered {
     document: FitDocument,
 }
 
-pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let format = arguments.output.format();
     let shown = Shown::new(format);
     shown.say("reading the model");
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
 }
 
 /// Refuses several answers in a format that holds one.
-fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), Trouble> {
+fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), CliError> {
     let holds_one = match format {
         Format::Text | Format::Json | Format::Markdown => false,
         Format::Env
@@ -100,7 +100,7 @@ fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result
     };
     if holds_one && count > 1 {
         let problem = format!("{} holds one answer; {instead}", format.flag());
-        return Err(Trouble::flag(flag, problem));
+        return Err(CliError::flag(flag, problem));
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ fn answer_all(
     asked: Asked,
     is_module: bool,
     shown: &Shown,
-) -> Result<Vec<Answered>, Trouble> {
+) -> Result<Vec<Answered>, CliError> {
     let (count, origin) = (asked.questions.len(), asked.origin);
     let mut answers = Vec::new();
     for (index, mut one) in asked.questions.into_iter().enumerate() {
@@ -162,7 +162,7 @@ fn answer_all(
             (EngineError::Cancelled, Some(seconds)) => EngineError::TimedOut { seconds },
             (other, _) => other,
         });
-        let result = result.map_err(|error| origin.blame(Trouble::Engine(error)))?;
+        let result = result.map_err(|error| origin.blame(CliError::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
         let document =
             FitDocument::finished(&one.request, &result, started_at, finished_at, chance());
@@ -181,7 +181,7 @@ fn print(
     answered: &[Answered],
     no_gpu: Option<&str>,
     style: &Style,
-) -> Result<(), Trouble> {
+) -> Result<(), CliError> {
     let described = |answered: &Answered| {
         let asked = serde_json::from_str(answered.document.request.as_str()).unwrap_or_default();
         (jobs::model_name(&answered.one.request), asked)
@@ -218,7 +218,7 @@ fn print(
                 output::error(&problem);
                 Ok(())
             }
-            Err(problem) => Err(Trouble::flag("--format", problem)),
+            Err(problem) => Err(CliError::flag("--format", problem)),
         }
     };
     match (format, answers.as_slice(), answered) {

@@ -3,7 +3,7 @@
 use tracing::info;
 
 use super::Answered;
-use crate::cli::arguments::Kept;
+use crate::cli::arguments::DatabaseFlags;
 use crate::cli::question::One;
 use crate::cli::{database, output};
 use crate::jobs::{self, Engine as _, FitEngine};
@@ -11,14 +11,14 @@ use crate::model::{DeviceChoice, Taught};
 use crate::store::Db;
 
 /// Stores answers. Whoever asked has them all the same where that cannot be done.
-pub(super) fn store(kept: &Kept, answers: &[Answered]) {
+pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
         output::warning(&format!("the answer is not stored: {error:#}"));
     }
 }
 
 /// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
-pub(super) fn learn_before(kept: &Kept, engine: &FitEngine, questions: &mut [One]) {
+pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: &mut [One]) {
     match taught(kept, engine, questions) {
         Ok(taught) => {
             for (one, taught) in questions.iter_mut().zip(taught) {
@@ -29,7 +29,11 @@ pub(super) fn learn_before(kept: &Kept, engine: &FitEngine, questions: &mut [One
     }
 }
 
-fn taught(kept: &Kept, engine: &FitEngine, questions: &[One]) -> anyhow::Result<Vec<Vec<Taught>>> {
+fn taught(
+    kept: &DatabaseFlags,
+    engine: &FitEngine,
+    questions: &[One],
+) -> anyhow::Result<Vec<Vec<Taught>>> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;
     runtime.block_on(async {
@@ -55,7 +59,7 @@ fn taught(kept: &Kept, engine: &FitEngine, questions: &[One]) -> anyhow::Result<
     })
 }
 
-fn stored(kept: &Kept, answers: &[Answered]) -> anyhow::Result<()> {
+fn stored(kept: &DatabaseFlags, answers: &[Answered]) -> anyhow::Result<()> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;
     runtime.block_on(async {

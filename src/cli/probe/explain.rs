@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
@@ -31,10 +31,10 @@ struct OfVariant {
     gaps: Vec<Gap>,
 }
 
-pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, Trouble> {
+pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, CliError> {
     let (device, capability) = card(&request.device)?;
     let target = Target::of(&capability);
-    let graph = request.graph().map_err(Trouble::Invalid)?;
+    let graph = request.graph().map_err(CliError::Invalid)?;
     let mut programs = Programs::new(graph, capability);
     let mut explanation = Explanation {
         device,
@@ -44,7 +44,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
     for variant in &request.variants {
         let program = programs.of(variant);
         let program = program.map_err(|error| {
-            Trouble::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+            CliError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
         })?;
         let found = plan::survey(program, batch, target);
         explanation.variants.push(OfVariant {
@@ -76,7 +76,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
 }
 
 /// The name of the card that is asked about, and what plans go by.
-fn card(choice: &DeviceChoice) -> Result<(String, Capability), Trouble> {
+fn card(choice: &DeviceChoice) -> Result<(String, Capability), CliError> {
     let number = match choice {
         DeviceChoice::Sim(name) | DeviceChoice::Kind(name) => match Card::find(name) {
             Some(card) => return Ok((format!("sim:{name}"), card.capability)),
@@ -107,6 +107,6 @@ fn card(choice: &DeviceChoice) -> Result<(String, Capability), Trouble> {
     Ok((format!("cuda:{number}"), found.capability))
 }
 
-fn refused(problem: String) -> Trouble {
-    Trouble::Invalid(Invalid::at("/device", problem))
+fn refused(problem: String) -> CliError {
+    CliError::Invalid(Invalid::at("/device", problem))
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use super::arguments::Probe;
 use super::devices::engine;
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{Outcome, output, question, recorder, style};
 use crate::jobs::{self, Engine as _};
 use crate::probe::Verdict;
 use crate::report;
 
-pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
     let recorder = recorder::of_graphs(&arguments.recorder);
     let asked = question::read(&arguments.question)?.with_recorder(recorder.is_some());
     let (request, origin) = asked.of_one_length()?;
@@ -27,14 +27,14 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
         None => engine.probe(&request, batch, &cancel),
         Some(_) => engine.probe_events(&request, batch, &cancel),
     };
-    let mut report = report.map_err(|error| origin.blame(Trouble::Engine(error)))?;
+    let mut report = report.map_err(|error| origin.blame(CliError::Engine(error)))?;
     if let (Some(path), Some(events)) = (&arguments.output.events, report.events.take()) {
         output::json_file(path, &events)?;
     }
     if let Some(path) = &arguments.output.svg {
         let title = format!("{} on {}", jobs::model_name(&request), request.device);
         fs::write(path, report::probe_svg(&title, &report)).map_err(|source| {
-            Trouble::Unwritable {
+            CliError::Unwritable {
                 path: path.clone(),
                 source,
             }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 use super::super::arguments::{Arguments, Export};
-use super::super::trouble::Trouble;
+use super::super::error::CliError;
 use super::super::{Outcome, output};
 use super::{interpreter, without_python};
 
 /// The module that exports; see `clients/python/src/batchfit/export/__main__.py`.
 const MODULE: &str = "batchfit.export";
 
-pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, CliError> {
     let (named, passed_on) = without_python(&arguments.arguments);
     let named = named.as_ref().or(arguments.python.as_ref());
     let python = match interpreter(named.map(AsRef::as_ref)) {
@@ -31,7 +31,7 @@ pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, Trouble> {
 
 /// Runs a command in place of this process, so that its signals and its exit code are ours.
 #[cfg(unix)]
-fn become_it(mut command: Command, python: &Path) -> Result<Outcome, Trouble> {
+fn become_it(mut command: Command, python: &Path) -> Result<Outcome, CliError> {
     use std::os::unix::process::CommandExt as _;
 
     // It only comes back when it fails.
@@ -40,12 +40,12 @@ fn become_it(mut command: Command, python: &Path) -> Result<Outcome, Trouble> {
 
 /// Runs a command, and ends with its exit code.
 #[cfg(not(unix))]
-fn become_it(mut command: Command, python: &Path) -> Result<Outcome, Trouble> {
+fn become_it(mut command: Command, python: &Path) -> Result<Outcome, CliError> {
     let status = command.status().map_err(|error| not_run(python, error))?;
     std::process::exit(status.code().unwrap_or(1))
 }
 
-fn not_run(python: &Path, error: std::io::Error) -> Trouble {
+fn not_run(python: &Path, error: std::io::Error) -> CliError {
     let said = anyhow::Error::new(error).context(format!("could not run {}", python.display()));
-    Trouble::Broken(said)
+    CliError::Broken(said)
 }

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::trouble::Trouble;
+use super::error::CliError;
 
 /// The names of an interpreter in the folder of a virtual environment's programs.
 const BESIDE: [&str; 3] = ["python3", "python", "python.exe"];
@@ -29,13 +29,13 @@ const NO_PACKAGE: i32 = 3;
 
 /// The interpreter that has batchfit's package: the one that is named; else the one beside this program, which is in the
 /// environment that the wheel was installed in; else the one on the path.
-pub(in crate::cli) fn interpreter(named: Option<&OsStr>) -> Result<PathBuf, Trouble> {
+pub(in crate::cli) fn interpreter(named: Option<&OsStr>) -> Result<PathBuf, CliError> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         let path = PathBuf::from(named);
         return match has_package(&path) {
             Ok(true) => Ok(path),
-            Ok(false) => Err(Trouble::flag("--python", without_package(&[path]))),
-            Err(error) => Err(Trouble::flag(
+            Ok(false) => Err(CliError::flag("--python", without_package(&[path]))),
+            Err(error) => Err(CliError::flag(
                 "--python",
                 format!("could not run {}: {error}", path.display()),
             )),
@@ -50,7 +50,7 @@ pub(in crate::cli) fn interpreter(named: Option<&OsStr>) -> Result<PathBuf, Trou
             Err(_) => {}
         }
     }
-    Err(Trouble::flag("Python", without_package(&tried)))
+    Err(CliError::flag("Python", without_package(&tried)))
 }
 
 /// The interpreter in this program's folder.

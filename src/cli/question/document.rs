@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::contents::Contents;
-use super::flags::Given;
+use super::flags::FlagValue;
 use super::what::Source;
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::model::RequestDocument;
 
 /// Where a model is in a request.
@@ -34,9 +34,9 @@ pub(super) enum Files<'s> {
 pub(super) fn build<'s>(
     source: &'s Source,
     files: Option<Files<'s>>,
-    given: &[Given],
-) -> Result<(RequestDocument, Option<Files<'s>>), Trouble> {
-    let (of_model, others): (Vec<&Given>, Vec<&Given>) =
+    given: &[FlagValue],
+) -> Result<(RequestDocument, Option<Files<'s>>), CliError> {
+    let (of_model, others): (Vec<&FlagValue>, Vec<&FlagValue>) =
         given.iter().partition(|given| given.place[0] == MODEL);
     let empty = || RequestDocument::from(Value::Object(Map::new()));
     let (mut document, files) = match (source, files) {
@@ -63,7 +63,7 @@ pub(super) fn build<'s>(
             )
         }
     };
-    let is_length = |given: &&&Given| given.place[1] == "seq_len";
+    let is_length = |given: &&&FlagValue| given.place[1] == "seq_len";
     match (files, of_model.first()) {
         (Some(Files::Graph(_)), Some(length)) if of_model.iter().all(|given| is_length(&given)) => {
             let members = document.members().as_object().cloned().unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) fn build<'s>(
 }
 
 /// The JSON text of a model that is described in one way, with the members that flags set.
-fn described(way: &str, description: &str, given: &[&Given]) -> String {
+fn described(way: &str, description: &str, given: &[&FlagValue]) -> String {
     let mut text = format!("{{\"{way}\":{}", description.trim_end());
     for given in given {
         let name = Value::from(given.place[1].as_str());
@@ -91,8 +91,8 @@ fn described(way: &str, description: &str, given: &[&Given]) -> String {
 }
 
 /// What flags name several of: `seq_len` or `image_size`.
-fn lengths<'g>(others: &[&'g Given]) -> Option<&'g Given> {
-    let are_lengths = |given: &&&Given| {
+fn lengths<'g>(others: &[&'g FlagValue]) -> Option<&'g FlagValue> {
+    let are_lengths = |given: &&&FlagValue| {
         given.place[0] == LENGTHS
             && given.place[1..]
                 .first()
@@ -105,9 +105,9 @@ fn lengths<'g>(others: &[&'g Given]) -> Option<&'g Given> {
 /// or several.
 fn changed(
     document: &RequestDocument,
-    given: &[&Given],
-    several: Option<&Given>,
-) -> Result<RequestDocument, Trouble> {
+    given: &[&FlagValue],
+    several: Option<&FlagValue>,
+) -> Result<RequestDocument, CliError> {
     let first = given.first().copied().or(several);
     let (Some(first), Some(members)) = (first, document.members().as_object()) else {
         return Ok(document.clone());
@@ -128,7 +128,7 @@ fn changed(
     }
     let Some(model) = document.model() else {
         let problem = "the request has no `model` to change";
-        return Err(Trouble::flag(&first.flag, problem));
+        return Err(CliError::flag(&first.flag, problem));
     };
     if model.len() > LARGEST_CHANGED {
         return Err(fixed(first));
@@ -150,17 +150,17 @@ fn changed(
 }
 
 /// A request of these members, with this JSON text as its model.
-fn with_model(members: &Map<String, Value>, model: &str) -> Result<RequestDocument, Trouble> {
+fn with_model(members: &Map<String, Value>, model: &str) -> Result<RequestDocument, CliError> {
     let mut text = format!("{{\"{MODEL}\":{model}");
     for (name, value) in members.iter().filter(|(name, _)| *name != MODEL) {
         let _ = write!(text, ",{}:{value}", Value::from(name.as_str()));
     }
     text.push('}');
-    RequestDocument::read(Arc::from(text)).map_err(Trouble::Invalid)
+    RequestDocument::read(Arc::from(text)).map_err(CliError::Invalid)
 }
 
 /// Puts what a flag gives into its place.
-fn put(document: &mut RequestDocument, given: &Given) {
+fn put(document: &mut RequestDocument, given: &FlagValue) {
     let Some((outer, inner)) = given.place.split_first() else {
         return;
     };
@@ -187,24 +187,24 @@ fn within(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value>
 }
 
 /// Exported graphs and recordings cannot be changed.
-fn fixed(given: &Given) -> Trouble {
+fn fixed(given: &FlagValue) -> CliError {
     let problem = "exported graphs and recordings have their sizes already; export or record the model again with others";
-    Trouble::flag(&given.flag, problem)
+    CliError::flag(&given.flag, problem)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn given(flag: &str, place: &[&str], value: Value) -> Given {
-        Given {
+    fn given(flag: &str, place: &[&str], value: Value) -> FlagValue {
+        FlagValue {
             flag: flag.to_owned(),
             place: place.iter().map(|name| (*name).to_owned()).collect(),
             value,
         }
     }
 
-    fn built(source: &Source, given: &[Given]) -> Value {
+    fn built(source: &Source, given: &[FlagValue]) -> Value {
         let (document, graph) = build(source, None, given).unwrap();
         assert_eq!(graph, None);
         serde_json::from_str(&document.text()).unwrap()

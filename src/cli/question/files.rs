@@ -6,13 +6,13 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 
 /// Largest file read. Memory snapshots of long recordings have hundreds of megabytes.
 const LARGEST_FILE: u64 = 1 << 30;
 
 /// Reads a file, or stdin for `-`.
-pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
+pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let bytes = if path == Path::new("-") {
         let stdin = io::stdin();
         let opened = stdin.as_fd().try_clone_to_owned().map(File::from);
@@ -29,7 +29,7 @@ pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
     };
     bytes
         .and_then(read_to_end)
-        .map_err(|source| Trouble::Unreadable {
+        .map_err(|source| CliError::Unreadable {
             path: path.to_owned(),
             source,
         })

@@ -11,14 +11,14 @@ use super::values::{
     whole, word,
 };
 use super::what::Source;
-use crate::cli::arguments::{Course, Question};
+use crate::cli::arguments::{Course, RequestFlags};
+use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::cli::trouble::Trouble;
 use crate::model::{assumed_tokens, assumed_tokens_of};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::cli) struct Given {
+pub(in crate::cli) struct FlagValue {
     /// The flag, for whoever reads what is wrong with it.
     pub(super) flag: String,
     /// Where in the request: the names of members, outermost first.
@@ -27,9 +27,9 @@ pub(in crate::cli) struct Given {
     pub(super) value: Value,
 }
 
-impl Given {
-    fn new(flag: &str, place: &[&str], value: Value) -> Given {
-        Given {
+impl FlagValue {
+    fn new(flag: &str, place: &[&str], value: Value) -> FlagValue {
+        FlagValue {
             flag: flag.to_owned(),
             place: place.iter().map(|name| (*name).to_owned()).collect(),
             value,
@@ -48,10 +48,10 @@ const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
 
 /// Everything that flags set.
 #[expect(clippy::too_many_lines, reason = "a line for each flag")]
-pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
+pub(super) fn given(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
     let mut given = Vec::new();
     let mut put = |flag: &str, place: &[&str], value: Option<Value>| {
-        given.extend(value.map(|value| Given::new(flag, place, value)));
+        given.extend(value.map(|value| FlagValue::new(flag, place, value)));
     };
     let model = &question.model;
     let (memory, search) = (&question.memory, &question.search);
@@ -114,7 +114,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
             "{asked} is not the {count} of --on {}; leave one out",
             memory.on.as_deref().unwrap_or_default()
         );
-        return Err(Trouble::flag("--world-size", problem));
+        return Err(CliError::flag("--world-size", problem));
     }
     put("--world-size", &["world_size"], world_size);
     put(
@@ -163,9 +163,9 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
 
 /// What `training` is given.
 fn trained(
-    question: &Question,
+    question: &RequestFlags,
     put: &mut impl FnMut(&str, &[&str], Option<Value>),
-) -> Result<(), Trouble> {
+) -> Result<(), CliError> {
     let training = &question.training;
     let text = |text: &Option<String>| text.clone().map(Value::from);
     let precision = choices("--precision", training.precision.as_deref(), word)?;
@@ -209,9 +209,9 @@ fn trained(
 
 /// The card of `--on`, and how many there are of it.
 fn on(
-    question: &Question,
+    question: &RequestFlags,
     put: &mut impl FnMut(&str, &[&str], Option<Value>),
-) -> Result<Option<u64>, Trouble> {
+) -> Result<Option<u64>, CliError> {
     let Some(text) = &question.memory.on else {
         return Ok(None);
     };
@@ -219,7 +219,7 @@ fn on(
     let mut count: Option<u64> = None;
     let parts: Vec<&str> = text.split('+').collect();
     for part in &parts {
-        let on = cards::parse(part).map_err(|invalid| Trouble::named(&"--on", invalid))?;
+        let on = cards::parse(part).map_err(|invalid| CliError::named(&"--on", invalid))?;
         if let Some(note) = &on.note {
             output::note(note);
         }
@@ -243,9 +243,9 @@ fn on(
 
 /// What only DDP and `fully_shard` have.
 fn sharded(
-    question: &Question,
+    question: &RequestFlags,
     put: &mut impl FnMut(&str, &[&str], Option<Value>),
-) -> Result<(), Trouble> {
+) -> Result<(), CliError> {
     let training = &question.training;
     let mut put = |flag: &str, member: &str, value: Option<Value>| {
         put(flag, &["training", "parallel", member], value);
@@ -266,7 +266,7 @@ fn sharded(
             "{} types are too many: parameters, reductions and results have one each, as in bf16,fp32",
             types.len()
         );
-        return Err(Trouble::flag(flag, problem));
+        return Err(CliError::flag(flag, problem));
     }
     let types = types.into_iter().map(Value::from);
     let types = members.into_iter().map(str::to_owned).zip(types);
@@ -282,36 +282,36 @@ fn sharded(
 pub(in crate::cli) fn members(
     (flag, part): (&'static str, &'static str),
     text: Option<&str>,
-) -> Result<Vec<Given>, Trouble> {
+) -> Result<Vec<FlagValue>, CliError> {
     let Some(text) = text else {
         return Ok(Vec::new());
     };
     if text.is_empty() {
         // What nobody says is as usual.
         let usual = Value::Object(Map::new());
-        return Ok(vec![Given::new(flag, &[part], usual)]);
+        return Ok(vec![FlagValue::new(flag, &[part], usual)]);
     }
     let mut given = Vec::new();
     let mut names = BTreeSet::new();
     for item in items(flag, Some(text))? {
         let Some((name, value)) = item.split_once('=') else {
             let problem = format!("{item:?} is not of the form NAME=N, such as epoch=250");
-            return Err(Trouble::flag(flag, problem));
+            return Err(CliError::flag(flag, problem));
         };
         let member = name.trim().replace('-', "_");
         if !names.insert(member.clone()) {
-            return Err(Trouble::flag(
+            return Err(CliError::flag(
                 flag,
                 format!("{member} is given twice; give it once"),
             ));
         }
-        given.push(Given::new(flag, &[part, &member], plain(value)));
+        given.push(FlagValue::new(flag, &[part, &member], plain(value)));
     }
     Ok(given)
 }
 
 /// What a training over hours is given.
-pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
+pub(in crate::cli) fn course(course: &Course) -> Vec<FlagValue> {
     let flags = [
         ("--steps", "steps", &course.steps),
         ("--epoch", "epoch", &course.epoch),
@@ -360,7 +360,7 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
     );
     let of_text = |flag, member, text: &Option<String>, read: fn(&str) -> Value| {
         let text = text.as_deref()?;
-        Some(Given::new(flag, &["soak", member], read(text)))
+        Some(FlagValue::new(flag, &["soak", member], read(text)))
     };
     let others = [
         of_text("--generation-cache", "generation_cache", cache, |text| {
@@ -375,11 +375,11 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
         of_text("--generation-top-p", "generation_top_p", top_p, decimal),
         course.generation_sample.then(|| {
             let member = ["soak", "generation_sample"];
-            Given::new("--generation-sample", &member, Value::Bool(true))
+            FlagValue::new("--generation-sample", &member, Value::Bool(true))
         }),
     ];
     let given = flags.into_iter().filter_map(|(flag, member, text)| {
-        Some(Given::new(
+        Some(FlagValue::new(
             flag,
             &["soak", member],
             number(text.as_deref())?,
@@ -389,8 +389,8 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
 }
 
 /// A member of the model, by name.
-fn named(member: &str) -> Result<(&str, Value), Trouble> {
-    let refuse = |problem: String| Err(Trouble::flag("--with", problem));
+fn named(member: &str) -> Result<(&str, Value), CliError> {
+    let refuse = |problem: String| Err(CliError::flag("--with", problem));
     let Some((name, value)) = member.split_once('=').filter(|(name, _)| !name.is_empty()) else {
         return refuse(format!(
             "{member:?} is not of the form NAME=VALUE, such as num_classes=10"
@@ -404,8 +404,8 @@ fn named(member: &str) -> Result<(&str, Value), Trouble> {
 }
 
 /// The length that is asked about where no flag says one.
-pub(super) fn assumed_length(source: &Source, given: &[Given]) -> Option<Given> {
-    let says = |given: &Given| {
+pub(super) fn assumed_length(source: &Source, given: &[FlagValue]) -> Option<FlagValue> {
+    let says = |given: &FlagValue| {
         given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
     };
     if given.iter().any(says) {
@@ -418,7 +418,7 @@ pub(super) fn assumed_length(source: &Source, given: &[Given]) -> Option<Given> 
         Source::Preset(name) => assumed_tokens_of(name),
         Source::Contents(_) => None,
     };
-    Some(Given::new(
+    Some(FlagValue::new(
         "--seq-len",
         &["model", "seq_len"],
         Value::from(tokens?),

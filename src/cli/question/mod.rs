@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::trouble::Trouble;
+use super::error::CliError;
 use super::{arguments, output};
 use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
 use document::Files;
-use flags::Given;
+use flags::FlagValue;
 pub(super) use flags::{course, members};
 pub(super) use values::size;
 use what::Source;
@@ -55,7 +55,7 @@ pub(super) struct One {
 /// Where the members of a request are from.
 #[derive(Debug)]
 pub(super) struct Origin {
-    given: Vec<Given>,
+    given: Vec<FlagValue>,
     /// The file that the model is from.
     file: Option<String>,
     /// The files of `--recorded`.
@@ -88,7 +88,7 @@ impl Asked {
     }
 
     /// The only question, for commands that answer for one length.
-    pub(super) fn of_one_length(self) -> Result<(Request, Origin), Trouble> {
+    pub(super) fn of_one_length(self) -> Result<(Request, Origin), CliError> {
         let (request, origin) = self.only();
         if let Some(lengths) = request
             .lengths
@@ -106,16 +106,16 @@ impl Asked {
 
 impl Origin {
     /// Says which flag or file an error is about, where one of them put the value there.
-    pub(super) fn blame(&self, trouble: Trouble) -> Trouble {
+    pub(super) fn blame(&self, trouble: CliError) -> CliError {
         match trouble {
-            Trouble::Invalid(invalid) | Trouble::Engine(EngineError::Invalid(invalid)) => {
+            CliError::Invalid(invalid) | CliError::Engine(EngineError::Invalid(invalid)) => {
                 self.name(invalid)
             }
             other => other,
         }
     }
 
-    fn name(&self, invalid: Invalid) -> Trouble {
+    fn name(&self, invalid: Invalid) -> CliError {
         let rest = |place: &str| {
             let rest = invalid.pointer.strip_prefix(place)?;
             (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
@@ -123,47 +123,47 @@ impl Origin {
         let mut given = self.given.iter();
         if let Some(given) = given.find(|given| rest(&given.pointer()).is_some()) {
             // The flag is all there is to find; the number of an item would only confuse.
-            return Trouble::Named {
+            return CliError::Named {
                 name: given.flag.clone(),
                 at: String::new(),
                 invalid,
             };
         }
         if let Some(given) = self.near(&invalid.pointer) {
-            return Trouble::named(&given.flag, invalid);
+            return CliError::named(&given.flag, invalid);
         }
         let missed = MISSED.iter().find(|(place, _)| *place == invalid.pointer);
         if let (Some((_, flag)), true) = (missed, self.is_made_of_flags) {
-            return Trouble::named(flag, invalid);
+            return CliError::named(flag, invalid);
         }
         let recorded = rest("/model/recorded").and_then(|at| at.get(1..)?.parse::<usize>().ok());
         if let Some(name) = recorded.and_then(|index| self.recorded.get(index)) {
             let at = String::new();
             let name = name.clone();
-            return Trouble::Named { name, at, invalid };
+            return CliError::Named { name, at, invalid };
         }
         let at = rest("/model/hf")
             .or_else(|| rest("/model/exported"))
             .or_else(|| rest("/model/recorded"))
             .or_else(|| rest("/model"));
         match (&self.file, at) {
-            (Some(name), Some(at)) => Trouble::Named {
+            (Some(name), Some(at)) => CliError::Named {
                 name: name.clone(),
                 at,
                 invalid,
             },
-            (None, _) | (_, None) => Trouble::Invalid(invalid),
+            (None, _) | (_, None) => CliError::Invalid(invalid),
         }
     }
 }
 
 impl Origin {
     /// The flag nearest to a member of a soak or a generation that nobody gave: the one that asked for what the member is of.
-    fn near(&self, pointer: &str) -> Option<&Given> {
+    fn near(&self, pointer: &str) -> Option<&FlagValue> {
         let part = ["/soak/", "/generation/"]
             .into_iter()
             .find(|part| pointer.starts_with(part))?;
-        let common = |given: &&Given| {
+        let common = |given: &&FlagValue| {
             let place = given.pointer();
             let both = place.bytes().zip(pointer.bytes());
             both.take_while(|(a, b)| a == b).count()
@@ -176,37 +176,40 @@ impl Origin {
 }
 
 /// Reads what is asked.
-pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
+pub(super) fn read(question: &arguments::RequestFlags) -> Result<Asked, CliError> {
     read_with(question, None, (None, Vec::new()))
 }
 
 /// Reads what is asked, with what else flags set; in the place of WHAT a request that was answered before, where there is one.
 pub(super) fn read_again(
-    question: &arguments::Question,
+    question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
-    more: Vec<Given>,
-) -> Result<Asked, Trouble> {
+    more: Vec<FlagValue>,
+) -> Result<Asked, CliError> {
     read_with(question, before, (None, more))
 }
 
 /// Reads a question with what else flags set.
-pub(super) fn read_and(question: &arguments::Question, more: Vec<Given>) -> Result<Asked, Trouble> {
+pub(super) fn read_and(
+    question: &arguments::RequestFlags,
+    more: Vec<FlagValue>,
+) -> Result<Asked, CliError> {
     read_with(question, None, (None, more))
 }
 
 /// Reads what is asked about a program that is going to be recorded: there is no model.
 pub(super) fn read_unrecorded(
-    question: &arguments::Question,
-    more: Vec<Given>,
-) -> Result<Asked, Trouble> {
+    question: &arguments::RequestFlags,
+    more: Vec<FlagValue>,
+) -> Result<Asked, CliError> {
     read_with(question, None, (Some(Files::Recordings(&[])), more))
 }
 
 fn read_with(
-    question: &arguments::Question,
+    question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
-    (instead, more): (Option<Files<'_>>, Vec<Given>),
-) -> Result<Asked, Trouble> {
+    (instead, more): (Option<Files<'_>>, Vec<FlagValue>),
+) -> Result<Asked, CliError> {
     let mut given = flags::given(question)?;
     given.extend(more);
     let (source, file) = match before {
@@ -251,19 +254,22 @@ fn read_with(
 }
 
 /// A request that was answered before. What it takes from files is not stored with it.
-fn again(question: &arguments::Question, document: RequestDocument) -> Result<Source, Trouble> {
+fn again(
+    question: &arguments::RequestFlags,
+    document: RequestDocument,
+) -> Result<Source, CliError> {
     let names_files = document.model_aside().is_some()
-        || !document.references().map_err(Trouble::Invalid)?.is_empty();
+        || !document.references().map_err(CliError::Invalid)?.is_empty();
     if names_files && question.model.model.is_none() && question.model.recorded.is_empty() {
         let problem = "the model of this answer is in a file, which is not kept with it; give that again, by --model or \
                        --recorded, or ask as before";
-        return Err(Trouble::flag("--again", problem));
+        return Err(CliError::flag("--again", problem));
     }
     Ok(Source::Contents(Contents::Request(document)))
 }
 
 /// Where the model is from, and the file that it is in.
-fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Trouble> {
+fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>), CliError> {
     let nothing = || RequestDocument::from(Value::Object(Map::new()));
     let by_flag = ["--model", "--recorded"];
     let model = question.model.model.as_deref();
@@ -278,7 +284,7 @@ fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Tr
     };
     if model == Some(what) && what == Path::new("-") {
         let problem = format!("WHAT and {flag} cannot both be read from stdin");
-        return Err(Trouble::flag(flag, problem));
+        return Err(CliError::flag(flag, problem));
     }
     let source = what::find(what)?;
     let is_request = matches!(source, Source::Contents(Contents::Request(_)));
@@ -289,7 +295,7 @@ fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Tr
                 "{} is a model already; with {flag}, WHAT is a request or left out",
                 what.display()
             );
-            Err(Trouble::flag(flag, problem))
+            Err(CliError::flag(flag, problem))
         }
         (None, Source::Preset(_)) => Ok((source, None)),
         (None, Source::Contents(_)) if is_request => Ok((source, None)),
@@ -298,7 +304,7 @@ fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Tr
 }
 
 /// The contents of the files of `--recorded`.
-fn recordings(question: &arguments::Question) -> Result<Vec<Vec<u8>>, Trouble> {
+fn recordings(question: &arguments::RequestFlags) -> Result<Vec<Vec<u8>>, CliError> {
     let (paths, batches) = (&question.model.recorded, &question.model.batches);
     if !batches.is_empty() && batches.len() != paths.len() {
         let problem = format!(
@@ -306,7 +312,7 @@ fn recordings(question: &arguments::Question) -> Result<Vec<Vec<u8>>, Trouble> {
             batches.len(),
             paths.len()
         );
-        return Err(Trouble::flag("--batches", problem));
+        return Err(CliError::flag("--batches", problem));
     }
     paths.iter().map(|path| files::read_bytes(path)).collect()
 }
@@ -316,7 +322,7 @@ fn one(
     (source, files): (&Source, Option<Files<'_>>),
     batches: &[u64],
     origin: &Origin,
-) -> Result<Request, Trouble> {
+) -> Result<Request, CliError> {
     let sims = sim::names();
     let (document, files) = document::build(source, files, &origin.given)?;
     match files {

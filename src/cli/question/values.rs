@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::files;
 use crate::bounded::clause;
+use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::cli::trouble::Trouble;
 
 /// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
-pub(super) fn several(flag: &str, text: &str) -> Result<Option<Value>, Trouble> {
+pub(super) fn several(flag: &str, text: &str) -> Result<Option<Value>, CliError> {
     if Path::new(text)
         .extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
@@ -19,7 +19,7 @@ pub(super) fn several(flag: &str, text: &str) -> Result<Option<Value>, Trouble> 
         let lengths = serde_json::from_slice(&bytes);
         return lengths.map(Some).map_err(|error| {
             let problem = format!("{text} is not JSON: {}", clause(&error));
-            Trouble::flag(flag, problem)
+            CliError::flag(flag, problem)
         });
     }
     // A sign in front is one of a number, which is then refused for what it is.
@@ -29,18 +29,18 @@ pub(super) fn several(flag: &str, text: &str) -> Result<Option<Value>, Trouble> 
 }
 
 /// The parts of a list by commas.
-pub(super) fn items<'t>(flag: &str, list: Option<&'t str>) -> Result<Vec<&'t str>, Trouble> {
+pub(super) fn items<'t>(flag: &str, list: Option<&'t str>) -> Result<Vec<&'t str>, CliError> {
     let Some(list) = list else {
         return Ok(Vec::new());
     };
     let items: Vec<&str> = list.split(',').map(str::trim).collect();
     match items.as_slice() {
-        [""] => Err(Trouble::flag(flag, "a value is missing")),
+        [""] => Err(CliError::flag(flag, "a value is missing")),
         several if several.contains(&"") => {
             let problem = format!(
                 "the list {list:?} has an empty place; write it without spaces and without a comma at its ends"
             );
-            Err(Trouble::flag(flag, problem))
+            Err(CliError::flag(flag, problem))
         }
         _ => Ok(items),
     }
@@ -51,7 +51,7 @@ pub(super) fn choices(
     flag: &str,
     list: Option<&str>,
     read: impl Fn(&str) -> Value,
-) -> Result<Option<Value>, Trouble> {
+) -> Result<Option<Value>, CliError> {
     let mut values: Vec<Value> = items(flag, list)?.into_iter().map(read).collect();
     Ok(match values.len() {
         0 => None,

@@ -8,8 +8,8 @@ use super::contents::{self, Contents};
 use super::files::{open, read_bytes};
 use super::hub;
 use crate::bounded::shorten;
+use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::cli::trouble::Trouble;
 use crate::model::{Invalid, exported, preset, presets};
 
 /// Where the model comes from.
@@ -39,7 +39,7 @@ const SCRIPTS: [(&str, &str, &str); 6] = [
 ];
 
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
-pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
+pub(super) fn find(what: &Path) -> Result<Source, CliError> {
     if what == Path::new("-") {
         return told("stdin", read_bytes(what)?);
     }
@@ -48,7 +48,7 @@ pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
         .map(|preset| preset.name)
         .or_else(|| full(name));
     if let Some(problem) = script(what) {
-        return Err(Trouble::named(
+        return Err(CliError::named(
             &shorten(&what.display().to_string()),
             Invalid::at("", problem),
         ));
@@ -68,7 +68,7 @@ pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
         Ok(_) if config.is_file() => return read(&config),
         Err(source) if is_path(what) => {
             let path = what.to_owned();
-            return Err(Trouble::Unreadable { path, source });
+            return Err(CliError::Unreadable { path, source });
         }
         Ok(_) | Err(_) => {}
     }
@@ -82,7 +82,7 @@ pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
     if is_folder {
         let problem =
             "the folder has no config.json; a model that Hugging Face's libraries saved does";
-        return Err(Trouble::named(&what.display(), Invalid::at("", problem)));
+        return Err(CliError::named(&what.display(), Invalid::at("", problem)));
     }
     Err(unknown(what, name))
 }
@@ -119,7 +119,7 @@ fn is_path(what: &Path) -> bool {
 }
 
 /// What nothing is known by.
-fn unknown(what: &Path, name: &str) -> Trouble {
+fn unknown(what: &Path, name: &str) -> CliError {
     let problem = if name.contains('/') {
         let cache = hub::cache().map_or_else(
             || "there is none".to_owned(),
@@ -136,7 +136,7 @@ fn unknown(what: &Path, name: &str) -> Trouble {
          are like `Qwen/Qwen3-0.6B`; a model of your own goes through `batchfit export MODULE:BUILD`, with a function that builds it"
             .to_owned()
     };
-    Trouble::named(
+    CliError::named(
         &shorten(&what.display().to_string()),
         Invalid {
             nearest: nearest(name),
@@ -184,7 +184,7 @@ const MISSPELT: f64 = 0.75;
 const SHORTEST: usize = 3;
 
 /// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
-fn read(path: &Path) -> Result<Source, Trouble> {
+fn read(path: &Path) -> Result<Source, CliError> {
     let name = path.display().to_string();
     match archived(path)? {
         Some(model) => Ok(Source::Contents(Contents::Graph(model))),
@@ -192,14 +192,14 @@ fn read(path: &Path) -> Result<Source, Trouble> {
     }
 }
 
-fn told(name: &str, bytes: Vec<u8>) -> Result<Source, Trouble> {
-    let contents = contents::tell(bytes).map_err(|invalid| Trouble::named(&name, invalid))?;
+fn told(name: &str, bytes: Vec<u8>) -> Result<Source, CliError> {
+    let contents = contents::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))?;
     Ok(Source::Contents(contents))
 }
 
 /// The model of an archive, where the file is one.
-fn archived(path: &Path) -> Result<Option<Vec<u8>>, Trouble> {
-    let unreadable = |source| Trouble::Unreadable {
+fn archived(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
+    let unreadable = |source| CliError::Unreadable {
         path: path.to_owned(),
         source,
     };
@@ -210,11 +210,11 @@ fn archived(path: &Path) -> Result<Option<Vec<u8>>, Trouble> {
     let model = exported::model_of_archive(file);
     model
         .map(Some)
-        .map_err(|error| Trouble::named(&path.display(), Invalid::at("", error.to_string())))
+        .map_err(|error| CliError::named(&path.display(), Invalid::at("", error.to_string())))
 }
 
 /// Reads a graph for `--model`, whatever it looks like.
-pub(super) fn graph(path: &Path) -> Result<Vec<u8>, Trouble> {
+pub(super) fn graph(path: &Path) -> Result<Vec<u8>, CliError> {
     if path == Path::new("-") {
         return read_bytes(path);
     }

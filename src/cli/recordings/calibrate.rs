@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::cli::arguments::{BATCHES, Calibrate, Question};
+use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
+use crate::cli::error::CliError;
 use crate::cli::question::cards;
-use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, folders, output, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Gpu};
@@ -43,16 +43,16 @@ const LARGEST_BATCH: u64 = 1 << 20;
 /// A file of layers is at most this long.
 const LONGEST_LIST: u64 = 64 << 20;
 
-pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, CliError> {
     check(arguments)?;
     let mut first = BTreeSet::new();
     if let Some(what) = &arguments.what {
-        let asked = Question {
+        let asked = RequestFlags {
             what: Some(what.clone()),
-            ..Question::default()
+            ..RequestFlags::default()
         };
         let (request, _) = question::read(&asked)?.of_one_length()?;
-        first.extend(convolutions(&request).map_err(Trouble::Broken)?.0);
+        first.extend(convolutions(&request).map_err(CliError::Broken)?.0);
     }
     let said = if let Some(file) = &arguments.import {
         import(arguments, file)?
@@ -61,13 +61,13 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
         let target = Target::of(arguments)?;
         if let [share, output] = arguments.share.as_slice() {
             let done = work(arguments, &target, &wanted, (share, Path::new(output)));
-            done.map_err(Trouble::Broken)?;
+            done.map_err(CliError::Broken)?;
             String::new()
         } else {
             let file = folder(arguments)?.join(target.provenance.file_name());
             is_of_these_batches(&file, &target.provenance)?;
             let said = calibrate(arguments, &target, &wanted, &file);
-            said.map_err(Trouble::Broken)? + &export(arguments, &file)?
+            said.map_err(CliError::Broken)? + &export(arguments, &file)?
         }
     };
     output::text(&said)?;
@@ -75,14 +75,14 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
 }
 
 /// Refuses what would be found wrong after the work.
-fn check(arguments: &Calibrate) -> Result<(), Trouble> {
+fn check(arguments: &Calibrate) -> Result<(), CliError> {
     let batches = &arguments.batches;
     let ascend = batches.is_sorted_by(|one, next| one < next) && batches.first() > Some(&0);
     if !ascend || batches.len() > MOST_BATCHES || batches.last() > Some(&LARGEST_BATCH) {
         let problem = format!(
             "batches ascend from 1 to {LARGEST_BATCH}, and there are at most {MOST_BATCHES}, as in 1,2,4,8"
         );
-        return Err(Trouble::flag("--batches", problem));
+        return Err(CliError::flag("--batches", problem));
     }
     match &arguments.export {
         Some(file) if file.exists() => {
@@ -90,7 +90,7 @@ fn check(arguments: &Calibrate) -> Result<(), Trouble> {
                 "{} is there already; name another file, or remove it",
                 file.display()
             );
-            Err(Trouble::flag("--export", problem))
+            Err(CliError::flag("--export", problem))
         }
         Some(_) | None => Ok(()),
     }
@@ -105,7 +105,7 @@ struct Target {
 }
 
 impl Target {
-    fn of(arguments: &Calibrate) -> Result<Target, Trouble> {
+    fn of(arguments: &Calibrate) -> Result<Target, CliError> {
         let Some(name) = &arguments.card else {
             let device = format!("cuda:{}", arguments.gpu);
             let gpu = Gpu::open(arguments.gpu).map_err(|error| missing(&device, &error))?;
@@ -123,10 +123,10 @@ impl Target {
                 absent: None,
             });
         };
-        let named = cards::parse(name).map_err(|invalid| Trouble::named(&"--card", invalid))?;
+        let named = cards::parse(name).map_err(|invalid| CliError::named(&"--card", invalid))?;
         if named.count.is_some() {
             let problem = "one card is asked about, however many there are; leave out the number";
-            return Err(Trouble::flag("--card", problem));
+            return Err(CliError::flag("--card", problem));
         }
         let card = named.card;
         let properties = CardProperties::of_card(card);
@@ -134,7 +134,7 @@ impl Target {
             let (major, minor) = card.capability.compute;
             let problem =
                 format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}");
-            Trouble::flag("--card", problem)
+            CliError::flag("--card", problem)
         })?;
         let provenance = provenance_of_absent(card);
         Ok(Target {
@@ -155,8 +155,8 @@ impl Target {
 /// What is said where cuDNN is not found.
 const NO_CUDNN: &str = "cuDNN is not on the library path; name the folder of PyTorch's libcudnn.so.9 in LD_LIBRARY_PATH, as docs/how/calibration.md shows";
 
-fn missing(device: &str, what: &dyn Display) -> Trouble {
-    Trouble::Engine(EngineError::DeviceUnavailable {
+fn missing(device: &str, what: &dyn Display) -> CliError {
+    CliError::Engine(EngineError::DeviceUnavailable {
         device: device.to_owned(),
         missing: what.to_string(),
         simulated: Vec::new(),
@@ -181,8 +181,8 @@ fn listed(batches: &[u64]) -> String {
 }
 
 /// Refuses to go on with a table of other batches: its layers would count as known.
-fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), Trouble> {
-    let table = known(file).map_err(Trouble::Broken)?;
+fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), CliError> {
+    let table = known(file).map_err(CliError::Broken)?;
     let table = WorkspaceTable::parse(&table);
     let Some(kept) = table.ok().as_ref().and_then(Provenance::of) else {
         return Ok(());
@@ -199,7 +199,7 @@ fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), Trouble> 
         "{} has the batches {recorded}; name the same, or remove it to begin anew",
         file.display()
     );
-    Err(Trouble::flag("--batches", problem))
+    Err(CliError::flag("--batches", problem))
 }
 
 /// Records what is lacking, and keeps it.
@@ -247,11 +247,11 @@ fn calibrate(
 }
 
 /// Copies what is kept of the card to where the command says; what to say of it.
-fn export(arguments: &Calibrate, kept: &Path) -> Result<String, Trouble> {
+fn export(arguments: &Calibrate, kept: &Path) -> Result<String, CliError> {
     let Some(export) = &arguments.export else {
         return Ok(String::new());
     };
-    let packed = fs::read(kept).map_err(|source| Trouble::Unreadable {
+    let packed = fs::read(kept).map_err(|source| CliError::Unreadable {
         path: kept.to_owned(),
         source,
     })?;
@@ -260,8 +260,8 @@ fn export(arguments: &Calibrate, kept: &Path) -> Result<String, Trouble> {
     Ok(format!("exported to {}\n", export.display()))
 }
 
-fn unwritable(path: &Path, source: io::Error) -> Trouble {
-    Trouble::Unwritable {
+fn unwritable(path: &Path, source: io::Error) -> CliError {
+    CliError::Unwritable {
         path: path.to_owned(),
         source,
     }
@@ -271,7 +271,7 @@ fn unwritable(path: &Path, source: io::Error) -> Trouble {
 fn wanted(
     arguments: &Calibrate,
     first: &BTreeSet<ConvolutionLayer>,
-) -> Result<Vec<ConvolutionLayer>, Trouble> {
+) -> Result<Vec<ConvolutionLayer>, CliError> {
     let mut layers: Vec<ConvolutionLayer> = first.iter().copied().collect();
     let Some(path) = &arguments.layers else {
         let mut known: Vec<_> = WorkspaceTable::h200().layers().copied().collect();
@@ -279,12 +279,12 @@ fn wanted(
         layers.extend(known.into_iter().filter(|layer| !first.contains(layer)));
         return Ok(layers);
     };
-    let unreadable = |source| Trouble::Unreadable {
+    let unreadable = |source| CliError::Unreadable {
         path: path.clone(),
         source,
     };
     if fs::metadata(path).map_err(unreadable)?.len() > LONGEST_LIST {
-        return Err(Trouble::flag("--layers", "the file is longer than 64 MiB"));
+        return Err(CliError::flag("--layers", "the file is longer than 64 MiB"));
     }
     for (index, line) in fs::read_to_string(path)
         .map_err(unreadable)?
@@ -297,7 +297,7 @@ fn wanted(
                  dilation, with commas between: 3,64,1,224,224,7,7,2,2,3,3,1,1,0",
                 index + 1
             );
-            Trouble::flag("--layers", problem)
+            CliError::flag("--layers", problem)
         };
         layers.push(parse_layer(line).ok_or_else(problem)?);
     }
@@ -376,9 +376,9 @@ fn work(
 }
 
 /// Takes over an exported table, after all of it was read.
-fn import(arguments: &Calibrate, file: &Path) -> Result<String, Trouble> {
-    let wrong = |problem: &str| Trouble::named(&file.display(), Invalid::at("", problem));
-    let unreadable = |source| Trouble::Unreadable {
+fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
+    let wrong = |problem: &str| CliError::named(&file.display(), Invalid::at("", problem));
+    let unreadable = |source| CliError::Unreadable {
         path: file.to_owned(),
         source,
     };
@@ -400,7 +400,7 @@ fn import(arguments: &Calibrate, file: &Path) -> Result<String, Trouble> {
     }
     let folder = folder(arguments)?;
     let into = folder.join(provenance.file_name());
-    let known = known(&into).map_err(Trouble::Broken)?;
+    let known = known(&into).map_err(CliError::Broken)?;
     keep(&into, &merged([known, text])).map_err(|source| unwritable(&into, source))?;
     Ok(format!(
         "{}: {} layers, kept in {}\n",
@@ -436,11 +436,11 @@ fn keep(file: &Path, table: &str) -> io::Result<()> {
 }
 
 /// Where calibrations are kept; makes it.
-fn folder(arguments: &Calibrate) -> Result<PathBuf, Trouble> {
+fn folder(arguments: &Calibrate) -> Result<PathBuf, CliError> {
     let named = arguments.kept.clone().or_else(folders::calibrations);
     let folder = named.ok_or_else(|| {
         let problem = "name a folder: there is no home folder to keep calibrations in";
-        Trouble::flag("--kept", problem)
+        CliError::flag("--kept", problem)
     })?;
     fs::create_dir_all(&folder).map_err(|source| unwritable(&folder, source))?;
     Ok(folder)

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use crate::cli::arguments::RecordCheck;
+use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
-use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, output, style};
 use crate::model::Invalid;
 use crate::recorded::{Check, Sequence, read};
 use crate::replay::Bounds;
 use crate::report;
 
-pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> {
     let batches = &arguments.batches;
     if !batches.is_empty() && batches.len() != arguments.files.len() {
         let problem = format!(
@@ -19,7 +19,7 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, Trouble> {
             batches.len(),
             arguments.files.len()
         );
-        return Err(Trouble::flag("--batches", problem));
+        return Err(CliError::flag("--batches", problem));
     }
     let files = arguments.files.iter().enumerate();
     let sequences = files.map(|(index, path)| recording(path, batches.get(index).copied()));
@@ -27,7 +27,7 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, Trouble> {
     let against = arguments.against.as_deref();
     let against = against.map(|path| recording(path, None)).transpose()?;
     let check = Check::of(sequences, against.as_ref())
-        .map_err(|error| Trouble::Invalid(Invalid::at("", error.to_string())))?;
+        .map_err(|error| CliError::Invalid(Invalid::at("", error.to_string())))?;
     if arguments.json {
         output::json(&check)?;
     } else {
@@ -36,7 +36,7 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, Trouble> {
     Ok(Outcome::Answered)
 }
 
-fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, Trouble> {
+fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, CliError> {
     read(&read_bytes(path)?, batch, Bounds::default())
-        .map_err(|error| Trouble::named(&path.display(), Invalid::at("", error.to_string())))
+        .map_err(|error| CliError::named(&path.display(), Invalid::at("", error.to_string())))
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::alloc::Settings;
 use crate::cli::arguments::Replay;
+use crate::cli::error::CliError;
 use crate::cli::question::{files::read_bytes, size};
-use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, output, style};
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
 use crate::report;
 
-pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
     let asked = Asked {
         limit: arguments
             .memory_limit
@@ -22,28 +22,28 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
                 crate::model::parse_memory_limit(&Value::String(limit), "--memory-limit")
             })
             .transpose()
-            .map_err(Trouble::Invalid)?,
+            .map_err(CliError::Invalid)?,
         settings: arguments
             .allocator
             .as_ref()
             .map(|text| text.parse::<Settings>())
             .transpose()
-            .map_err(Trouble::Allocator)?,
+            .map_err(CliError::Allocator)?,
         compare: arguments.compare,
         events: arguments.events.is_some(),
     };
     let file = read_bytes(&arguments.trace)?;
-    let recording = read(&file, Bounds::default()).map_err(|source| Trouble::Recording {
+    let recording = read(&file, Bounds::default()).map_err(|source| CliError::Recording {
         path: arguments.trace.clone(),
         source,
     })?;
-    let replay = replay(&recording, &asked).map_err(Trouble::Fraction)?;
+    let replay = replay(&recording, &asked).map_err(CliError::Fraction)?;
     let mut document = ReplayReport::of(&recording, &replay);
     if let (Some(path), Some(events)) = (&arguments.events, document.events.take()) {
         output::json_file(path, &events)?;
     }
     if let Some(path) = &arguments.svg {
-        fs::write(path, report::replay_svg(&document)).map_err(|source| Trouble::Unwritable {
+        fs::write(path, report::replay_svg(&document)).map_err(|source| CliError::Unwritable {
             path: path.clone(),
             source,
         })?;

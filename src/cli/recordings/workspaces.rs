@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 
 use crate::cli::arguments::RecordWorkspaces;
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::cli::{Outcome, question};
 use crate::device::Capability;
 use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, WorkspaceRecording};
@@ -26,12 +26,12 @@ use crate::shape::DType;
 use crate::units::Bytes;
 use crate::worker::Programs;
 
-pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, CliError> {
     let (request, _) = question::read(&arguments.question)?.of_one_length()?;
     if arguments.card.is_some() && env::var_os(LOGGING).is_none() {
-        return again().map_err(Trouble::Broken);
+        return again().map_err(CliError::Broken);
     }
-    record(arguments, &request).map_err(Trouble::Broken)?;
+    record(arguments, &request).map_err(CliError::Broken)?;
     Ok(Outcome::Answered)
 }
 

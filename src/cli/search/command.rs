@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::wrong;
 use crate::bounded::shorten_sentence;
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 
 /// What stands for the batch.
 const BATCH: &str = "{batch}";
@@ -15,7 +15,7 @@ const BATCH: &str = "{batch}";
 pub(super) struct Template(Vec<OsString>);
 
 impl Template {
-    pub(super) fn read(command: &[OsString]) -> Result<Template, Trouble> {
+    pub(super) fn read(command: &[OsString]) -> Result<Template, CliError> {
         let has_batch = |argument: &&OsString| {
             let bytes = argument.as_bytes();
             bytes.windows(BATCH.len()).any(|at| at == BATCH.as_bytes())

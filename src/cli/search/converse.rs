@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::bounded::{AnyValue, clause, shorten, within};
-use crate::cli::arguments::Kept;
+use crate::cli::arguments::DatabaseFlags;
 use crate::cli::devices::engine;
+use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
-use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, database, output};
 use crate::http::{Code, Problem};
 use crate::jobs::{Jobs, Limits, SearchDocument, Telling, examine, new_upload};
@@ -40,20 +40,20 @@ const MEMORY: usize = 1 << 20;
 const IN_MEMORY: &str = "sqlite::memory:";
 
 /// Answers lines until there are no more.
-pub(super) fn run(kept: &Kept) -> Result<Outcome, Trouble> {
+pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
     let engine = engine(Deadlines::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("could not start the runtime")
-        .map_err(Trouble::Broken)?;
+        .map_err(CliError::Broken)?;
     let opened = runtime.block_on(async {
         let db = opened(kept).await?;
         let limits = Limits::default();
         let jobs = Jobs::beside(db, Arc::new(engine), limits, CancellationToken::new()).await;
         Ok(jobs?)
     });
-    let jobs = opened.map_err(Trouble::Broken)?;
+    let jobs = opened.map_err(CliError::Broken)?;
     let mut talk = Talk {
         runtime,
         jobs,
@@ -70,7 +70,7 @@ pub(super) fn run(kept: &Kept) -> Result<Outcome, Trouble> {
 }
 
 /// The database where answers are kept, where one can be written; else one that ends with this process.
-async fn opened(kept: &Kept) -> anyhow::Result<Db> {
+async fn opened(kept: &DatabaseFlags) -> anyhow::Result<Db> {
     let usual = async {
         let db = Db::open_for_one(&database::place(kept)?).await?;
         db.write_readiness(Time::from(Timestamp::now())).await?;
@@ -100,14 +100,14 @@ struct Wrong {
 }
 
 impl Talk {
-    fn answer_all(&mut self, lines: &mut impl BufRead) -> Result<(), Trouble> {
+    fn answer_all(&mut self, lines: &mut impl BufRead) -> Result<(), CliError> {
         loop {
             let line = match next_line(lines) {
                 Ok(None) => return Ok(()),
                 Ok(Some(line)) => line,
                 Err(error) => {
                     let read = anyhow::Error::new(error).context("could not read stdin");
-                    return Err(Trouble::Broken(read));
+                    return Err(CliError::Broken(read));
                 }
             };
             match line.and_then(|line| self.answer(&line)) {

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::arguments::{Search, SearchFormat};
+use super::error::CliError;
 use super::question::size;
-use super::trouble::Trouble;
 use super::{Outcome, output, style};
 use crate::jobs::SearchDocument;
 use crate::model::Invalid;
@@ -30,14 +30,14 @@ use command::Template;
 use run::{End, Ran};
 use verdict::Rules;
 
-pub(super) fn run(arguments: &Search) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
     if arguments.converse {
         return converse::run(&arguments.kept);
     }
     let terms = terms(arguments)?;
     let template = Template::read(&arguments.command)?;
     let rules = Rules::read(arguments)?;
-    let interrupted = interrupts::watch().map_err(|error| Trouble::Broken(error.into()))?;
+    let interrupted = interrupts::watch().map_err(|error| CliError::Broken(error.into()))?;
     let started_at = Time::from(Timestamp::now());
     let mut conversation = Conversation::new(terms);
     let said = lead(
@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, Trouble> {
 }
 
 /// What is looked for, with the flag that is wrong where one is.
-fn terms(arguments: &Search) -> Result<Terms, Trouble> {
+fn terms(arguments: &Search) -> Result<Terms, CliError> {
     let document = json!({
         "memory_limit": arguments.memory_limit.as_deref().map(|text| size("--memory-limit", text)),
         "target_batch": arguments.target,
@@ -71,7 +71,7 @@ fn terms(arguments: &Search) -> Result<Terms, Trouble> {
             "/start_batch" => "--start",
             _ => "--max-batch",
         };
-        Trouble::named(&flag, invalid)
+        CliError::named(&flag, invalid)
     })
 }
 
@@ -82,7 +82,7 @@ fn lead(
     rules: &Rules,
     arguments: &Search,
     interrupted: &AtomicBool,
-) -> Result<Said, Trouble> {
+) -> Result<Said, CliError> {
     loop {
         let said = conversation.says(None);
         let Some(batch) = said.next_batch else {
@@ -139,7 +139,7 @@ fn print(
     template: &Template,
     document: &SearchDocument,
     has_crashed: bool,
-) -> Result<Outcome, Trouble> {
+) -> Result<Outcome, CliError> {
     let found = document.recommendation.as_ref();
     let micro_batch = found.map_or(0, |found| found.micro_batch);
     let outcome = match document.state {
@@ -211,6 +211,6 @@ fn chance() -> u64 {
 }
 
 /// What is wrong with the command itself.
-pub(super) fn wrong(problem: impl Into<String>) -> Trouble {
-    Trouble::named(&"CMD", Invalid::at("", problem))
+pub(super) fn wrong(problem: impl Into<String>) -> CliError {
+    CliError::named(&"CMD", Invalid::at("", problem))
 }

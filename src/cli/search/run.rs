@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::heard::{Heard, Lines};
 use super::verdict::Rules;
 use super::wrong;
+use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::cli::trouble::Trouble;
 use crate::worker::{Patience, reap, supervised};
 
 /// How often a wait looks whether the run is over or somebody asked to stop.
@@ -65,12 +65,12 @@ pub(in crate::cli) struct Ran {
 }
 
 /// A command by its words, supervised.
-pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, Trouble> {
+pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, CliError> {
     let (program, arguments) = words.split_first().ok_or_else(|| wrong("it is empty"))?;
     supervised::command(program, arguments).map_err(|error| cannot_start(program, &error))
 }
 
-fn cannot_start(program: &OsStr, error: &io::Error) -> Trouble {
+fn cannot_start(program: &OsStr, error: &io::Error) -> CliError {
     wrong(format!("could not start `{}`: {error}", program.display()))
 }
 
@@ -82,7 +82,7 @@ pub(in crate::cli) fn run(
     rules: &Rules,
     quiet: bool,
     interrupted: &AtomicBool,
-) -> Result<Ran, Trouble> {
+) -> Result<Ran, CliError> {
     let mut child = command
         // A process group in the background may not read from a terminal.
         .stdin(Stdio::null())
@@ -106,7 +106,7 @@ pub(in crate::cli) fn run(
     let _ = kill_process_group(pid, Signal::KILL);
     let mut ending = Patience::of(ENDING);
     let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
-        Trouble::Broken(anyhow::anyhow!(
+        CliError::Broken(anyhow::anyhow!(
             "process {pid} was killed and does not end; a driver may hold it"
         ))
     })?;

@@ -1,18 +1,18 @@
 //! Keeps what a search came to where it can be kept.
 
-use crate::cli::arguments::Kept;
+use crate::cli::arguments::DatabaseFlags;
 use crate::cli::{database, output};
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
 
 /// Stores a search. Whoever led it has the answer all the same where that cannot be done.
-pub(super) fn store(kept: &Kept, document: &SearchDocument) {
+pub(super) fn store(kept: &DatabaseFlags, document: &SearchDocument) {
     if let Err(error) = stored(kept, document) {
         output::warning(&format!("the search is not stored: {error:#}"));
     }
 }
 
-fn stored(kept: &Kept, document: &SearchDocument) -> anyhow::Result<()> {
+fn stored(kept: &DatabaseFlags, document: &SearchDocument) -> anyhow::Result<()> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;
     runtime.block_on(async {

@@ -6,7 +6,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::run::{End, Ran};
 use crate::cli::arguments::Search;
-use crate::cli::trouble::Trouble;
+use crate::cli::error::CliError;
 use crate::search::conversation::{Observation, Outcome};
 
 /// What frameworks say when a device's memory runs out: PyTorch (`OutOfMemoryError`, `CUDA error: out of memory`, allocation
@@ -31,16 +31,16 @@ pub(in crate::cli) struct Rules {
 
 impl Rules {
     /// What frameworks say, within a time.
-    pub(in crate::cli) fn usual(patience: Option<Duration>) -> Result<Rules, Trouble> {
+    pub(in crate::cli) fn usual(patience: Option<Duration>) -> Result<Rules, CliError> {
         Rules::of(USUAL, None, patience)
     }
 
-    pub(super) fn read(arguments: &Search) -> Result<Rules, Trouble> {
+    pub(super) fn read(arguments: &Search) -> Result<Rules, CliError> {
         let pattern = arguments.oom_pattern.as_deref().unwrap_or(USUAL);
         Rules::of(pattern, arguments.oom_exit, arguments.timeout)
     }
 
-    fn of(pattern: &str, exit: Option<u8>, patience: Option<Duration>) -> Result<Rules, Trouble> {
+    fn of(pattern: &str, exit: Option<u8>, patience: Option<Duration>) -> Result<Rules, CliError> {
         let compiled = RegexBuilder::new(pattern)
             // Letters without case are those of ASCII; anything may come before and after what is no UTF-8.
             .unicode(false)
@@ -48,7 +48,8 @@ impl Rules {
             .dfa_size_limit(PATTERN)
             .build();
         Ok(Rules {
-            pattern: compiled.map_err(|error| Trouble::flag("--oom-pattern", error.to_string()))?,
+            pattern: compiled
+                .map_err(|error| CliError::flag("--oom-pattern", error.to_string()))?,
             exit,
             patience,
         })

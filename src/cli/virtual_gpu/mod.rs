@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::arguments::{Kept, Run};
+use super::arguments::{DatabaseFlags, Run};
+use super::error::CliError;
 use super::question::files::read_bytes;
 use super::question::{cards, size};
 use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
-use super::trouble::Trouble;
 use super::{Outcome, database, output, style};
 use crate::alloc::MemoryLimit;
 use crate::jobs::record_run;
@@ -34,13 +34,13 @@ const LONGEST_SOCKET: usize = 107;
 /// Pinned memory where this machine does not say what it has free.
 const HOST_MEMORY: Bytes = Bytes::gib(16);
 
-pub(super) fn run(arguments: &Run) -> Result<Outcome, Trouble> {
+pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     if !is_carried() {
-        return Err(Trouble::flag("run", NOT_CARRIED));
+        return Err(CliError::flag("run", NOT_CARRIED));
     }
     let session = session(arguments)?;
     let mut command = run::command(&arguments.command)?;
-    let folder = unpack(arguments.scratch.as_deref()).map_err(|source| Trouble::Unwritable {
+    let folder = unpack(arguments.scratch.as_deref()).map_err(|source| CliError::Unwritable {
         path: arguments.scratch.clone().unwrap_or_else(std::env::temp_dir),
         source,
     })?;
@@ -50,9 +50,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, Trouble> {
             "{} is too long a path for a socket; a shorter one is needed",
             socket.display()
         );
-        return Err(Trouble::flag("--scratch", problem));
+        return Err(CliError::flag("--scratch", problem));
     }
-    let broken = |error: std::io::Error| Trouble::Broken(error.into());
+    let broken = |error: std::io::Error| CliError::Broken(error.into());
     let listener = Listener::start(&socket, Oracle::of(session.card)).map_err(broken)?;
     fs::write(folder.path().join(SESSION), session.text(folder.path())).map_err(broken)?;
     let starts_ranks = environment::starts_ranks(&arguments.command);
@@ -135,8 +135,8 @@ fn without_gpu(arguments: &Run, ending: Ending) -> Outcome {
     }
 }
 
-fn session(arguments: &Run) -> Result<Session, Trouble> {
-    let on = cards::parse(&arguments.on).map_err(|invalid| Trouble::named(&"--on", invalid))?;
+fn session(arguments: &Run) -> Result<Session, CliError> {
+    let on = cards::parse(&arguments.on).map_err(|invalid| CliError::named(&"--on", invalid))?;
     if let Some(note) = &on.note {
         output::note(note);
     }
@@ -151,7 +151,7 @@ fn session(arguments: &Run) -> Result<Session, Trouble> {
             "a machine of at most {} GPUs can be had, and {gpus} are asked for",
             crate::virtual_gpu::MOST_GPUS
         );
-        return Err(Trouble::flag("--gpus", problem));
+        return Err(CliError::flag("--gpus", problem));
     }
     Ok(Session {
         card: on.card,
@@ -166,22 +166,22 @@ fn session(arguments: &Run) -> Result<Session, Trouble> {
     })
 }
 
-fn memory_limit(text: &str, total: Bytes) -> Result<MemoryLimit, Trouble> {
+fn memory_limit(text: &str, total: Bytes) -> Result<MemoryLimit, CliError> {
     let limit = Value::String(size("--memory-limit", text));
     let limit = crate::model::parse_memory_limit(&limit, "");
-    let limit = limit.map_err(|invalid| Trouble::named(&"--memory-limit", invalid))?;
+    let limit = limit.map_err(|invalid| CliError::named(&"--memory-limit", invalid))?;
     match limit {
         MemoryLimit::Bytes(bytes) if bytes > total => {
             let problem = format!("{bytes} are more than the {total} that the card has");
-            Err(Trouble::flag("--memory-limit", problem))
+            Err(CliError::flag("--memory-limit", problem))
         }
         limit => Ok(limit),
     }
 }
 
 /// The command may run elsewhere; files that it writes are meant from here.
-fn absolute(path: &Path) -> Result<PathBuf, Trouble> {
-    let unwritable = |source| Trouble::Unwritable {
+fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+    let unwritable = |source| CliError::Unwritable {
         path: path.to_owned(),
         source,
     };
@@ -205,7 +205,7 @@ fn look_back(
     answer: &mut Answer,
     arguments: &Run,
     folder: &Path,
-) -> Result<Option<ReplayReport>, Trouble> {
+) -> Result<Option<ReplayReport>, CliError> {
     let process = answer.main().map_or(0, |main| main.process);
     let history = folder.join(HISTORY);
     let snapshot = history.join(format!("snapshot-{process}.pickle"));
@@ -228,7 +228,7 @@ fn look_back(
     let Some(folder) = &arguments.report else {
         return Ok(step);
     };
-    fs::create_dir_all(folder).map_err(|source| Trouble::Unwritable {
+    fs::create_dir_all(folder).map_err(|source| CliError::Unwritable {
         path: folder.clone(),
         source,
     })?;
@@ -251,7 +251,7 @@ fn look_back(
 }
 
 /// Stores the answer. Whoever asked has it all the same where that cannot be done.
-fn store(kept: &Kept, answer: &Answer, step: Option<&ReplayReport>) {
+fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
     let stored = || -> anyhow::Result<bool> {
         let database = database::place(kept)?;
         let runtime = database::runtime()?;
@@ -283,8 +283,8 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
     Ok(ReplayReport::of(&recording, &replay))
 }
 
-fn write(path: &Path, contents: &[u8]) -> Result<(), Trouble> {
-    fs::write(path, contents).map_err(|source| Trouble::Unwritable {
+fn write(path: &Path, contents: &[u8]) -> Result<(), CliError> {
+    fs::write(path, contents).map_err(|source| CliError::Unwritable {
         path: path.to_owned(),
         source,
     })

@@ -6,7 +6,7 @@ use batchfit::device::sim;
 use batchfit::http::HostName;
 use batchfit::model::{DeviceChoice, Digest, Glob};
 use batchfit::units::Bytes;
-use batchfit::worker::{Fault, Misbehaviour};
+use batchfit::worker::{Fault, InjectedFailure};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -33,6 +33,6 @@ fuzz_target!(|text: &str| {
     let _ = (
         text.parse::<HostName>(),
         text.parse::<Fault>(),
-        text.parse::<Misbehaviour>(),
+        text.parse::<InjectedFailure>(),
     );
 });

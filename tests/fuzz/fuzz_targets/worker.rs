@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use batchfit::jobs::{EngineError, FitResult};
 use batchfit::worker::protocol::{Answer, Order};
-use batchfit::worker::{FakeGpu, Misbehaviour, RecordedBatch, RecorderReady, run_misbehaving};
+use batchfit::worker::{FakeGpu, InjectedFailure, RecordedBatch, RecorderReady, run_misbehaving};
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ fn same<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(line: &[u
 
 fuzz_target!(|bytes: &[u8]| {
     let fake = FakeGpu {
-        plan: Misbehaviour::None,
+        plan: InjectedFailure::None,
         once: None,
         locks: PathBuf::from("/nowhere"),
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batchfit::http::{ConnectionLimits, Entrance, HostName, Hosts, serve};
+use batchfit::http::{ConnectionLimits, HostName, Hosts, ListenConfig, serve};
 use batchfit::jobs::Limits;
 use batchfit::store::Db;
 use tempfile::TempDir;
@@ -50,7 +50,7 @@ impl Served {
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             let name: HostName = "gpu-box.lan".parse().unwrap();
-            let entrance = Entrance {
+            let entrance = ListenConfig {
                 listener,
                 hosts: Hosts::default().known_as([name]),
                 keys: None,

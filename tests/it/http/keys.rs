@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use batchfit::http::{ConnectionLimits, Entrance, Hosts, KeyLimits, ServeError, serve};
+use batchfit::http::{ConnectionLimits, Hosts, KeyLimits, ListenConfig, ServeError, serve};
 use batchfit::jobs::Limits;
 use batchfit::store::{ApiKey, Db, Scope, Time};
 use rustix::process::{Pid, Signal, kill_process};
@@ -55,7 +55,7 @@ impl Guarded {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let entrance = Entrance {
+        let entrance = ListenConfig {
             listener,
             hosts: Hosts::default(),
             keys: Some(limits),

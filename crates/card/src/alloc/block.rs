@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::expandable::ReservationId;
 use super::memory::segment::Address;
-use super::pool::{Home, PoolKind};
+use super::pool::{PoolKey, PoolKind};
 use super::streams::StreamIndex;
 use crate::units::Bytes;
 
@@ -51,7 +51,7 @@ pub(super) struct Block {
     pub(super) next: Option<BlockId>,
     /// The expandable segment it lies in; `None` in one that came whole from the source.
     pub(super) reservation: Option<ReservationId>,
-    pub(super) home: Home,
+    pub(super) home: PoolKey,
     pub(super) state: State,
     /// Whether other streams than its own were seen to use it since it was handed out.
     pub(super) shared: bool,
@@ -59,7 +59,7 @@ pub(super) struct Block {
 
 impl Block {
     /// A whole segment or reservation, in no set yet.
-    pub(super) fn whole(address: Address, size: Bytes, home: Home, state: State) -> Block {
+    pub(super) fn whole(address: Address, size: Bytes, home: PoolKey, state: State) -> Block {
         Block {
             address,
             size,
@@ -96,7 +96,7 @@ pub(super) struct Blocks {
 
 impl Default for Blocks {
     fn default() -> Self {
-        let home = Home {
+        let home = PoolKey {
             stream: StreamIndex::DEFAULT,
             pool: PoolKind::Small,
         };

@@ -7,7 +7,7 @@ use super::history::snapshot::Snapshot;
 use super::history::stats::Stats;
 use super::history::trace::{Event, Observer};
 use super::memory::segment::{Address, SegmentSource};
-use super::pool::{Home, PoolKind, Pools};
+use super::pool::{PoolKey, PoolKind, Pools};
 use super::settings::config::Settings;
 use super::size::ABSURD;
 use super::streams::{Stream, StreamIndex, Streams, Waiting};
@@ -123,7 +123,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.complete_passed();
         let rounded = self.settings.round_size(requested);
         let pool = PoolKind::serving(rounded);
-        let home = Home { stream, pool };
+        let home = PoolKey { stream, pool };
         let found = match self.take_free(home, rounded) {
             Some(id) => id,
             None => match self.grow_or_release(home, rounded) {
@@ -233,7 +233,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     }
 
     /// PyTorch's `get_free_block`. One candidate: the best fit.
-    fn take_free(&mut self, home: Home, rounded: Bytes) -> Option<BlockId> {
+    fn take_free(&mut self, home: PoolKey, rounded: Bytes) -> Option<BlockId> {
         if self.collects_above().is_some() {
             self.pools.pool_mut(home.pool).searches += 1;
         }
@@ -257,7 +257,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
     /// The candidate when the best fit lies in an expandable segment. With the setting on, PyTorch
     /// prefers blocks that cannot grow; with it off, only classic blocks serve.
-    fn candidate_past(&self, best: FreeBlock, home: Home) -> Option<FreeBlock> {
+    fn candidate_past(&self, best: FreeBlock, home: PoolKey) -> Option<FreeBlock> {
         let from_best = self.pools.shelf(home).free.iter_from(best.size);
         let mut others = from_best.skip_while(|block| block.address != best.address);
         others.next();
@@ -285,7 +285,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.blocks[id].reservation.is_some()
     }
 
-    fn grow_or_release(&mut self, home: Home, rounded: Bytes) -> Result<BlockId, Refusal> {
+    fn grow_or_release(&mut self, home: PoolKey, rounded: Bytes) -> Result<BlockId, Refusal> {
         self.collect_garbage();
         self.grow(home, rounded, Attempt::First)
             .or_else(|refusal| {
@@ -303,7 +303,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     }
 
     /// PyTorch's `alloc_block`: a free block that is large enough and not in the free set.
-    fn grow(&mut self, home: Home, rounded: Bytes, attempt: Attempt) -> Result<BlockId, Refusal> {
+    fn grow(
+        &mut self,
+        home: PoolKey,
+        rounded: Bytes,
+        attempt: Attempt,
+    ) -> Result<BlockId, Refusal> {
         if attempt == Attempt::AfterRelease {
             self.stats.num_alloc_retries += 1;
         }
@@ -336,7 +341,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     fn hand_out(&mut self, found: BlockId, requested: Bytes, rounded: Bytes) -> BlockId {
         let Block {
             size,
-            home: Home { pool, .. },
+            home: PoolKey { pool, .. },
             ..
         } = self.blocks[found];
         let was_split = self.blocks[found].is_split();

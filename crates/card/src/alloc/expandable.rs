@@ -7,7 +7,7 @@ use super::block::{Block, BlockId, State};
 use super::caching::{CachingAllocator, Refusal};
 use super::history::trace::{Event, Observer};
 use super::memory::segment::{Reserved, SegmentSource};
-use super::pool::Home;
+use super::pool::PoolKey;
 use crate::units::Bytes;
 
 /// Names a reservation until it is released.
@@ -54,7 +54,7 @@ impl Reservations {
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// A free block of at least `rounded` bytes, in no set, from memory mapped for it. PyTorch's
     /// `try_allocate_expandable_block`. What was mapped before a refusal stays as free memory.
-    pub(super) fn expand(&mut self, home: Home, rounded: Bytes) -> Result<BlockId, Refusal> {
+    pub(super) fn expand(&mut self, home: PoolKey, rounded: Bytes) -> Result<BlockId, Refusal> {
         let mut found = match self.expandable_room(home, rounded) {
             Some(id) => id,
             None => self.reserve(home)?,
@@ -75,7 +75,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
     /// The first run of free and unmapped blocks that can hold `rounded`, by the address of its unmapped
     /// block. PyTorch's `find_expandable_block`.
-    fn expandable_room(&self, home: Home, rounded: Bytes) -> Option<BlockId> {
+    fn expandable_room(&self, home: PoolKey, rounded: Bytes) -> Option<BlockId> {
         let usable = |id: &BlockId| matches!(self.blocks[*id].state, State::Free | State::Unmapped);
         let mut unmapped = self.pools.shelf(home).unmapped.iter();
         unmapped.find_map(|&(_, id)| {
@@ -93,12 +93,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     }
 
     /// Takes over address space that was reserved before.
-    pub(super) fn adopt_reservation(&mut self, home: Home, reserved: Reserved) -> ReservationId {
+    pub(super) fn adopt_reservation(&mut self, home: PoolKey, reserved: Reserved) -> ReservationId {
         let unit = self.settings.unit(home.pool);
         self.reservations.add(Reservation { reserved, unit })
     }
 
-    fn reserve(&mut self, home: Home) -> Result<BlockId, Refusal> {
+    fn reserve(&mut self, home: PoolKey) -> Result<BlockId, Refusal> {
         let unit = self.settings.unit(home.pool);
         let reserved = self.source.reserve(unit).map_err(|_| Refusal::Source)?;
         let Reserved { address, size } = reserved;

@@ -31,21 +31,21 @@ impl PoolKind {
 
 /// The pool and the stream of a segment. Blocks never move to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Home {
+pub(super) struct PoolKey {
     pub(super) stream: StreamIndex,
     pub(super) pool: PoolKind,
 }
 
 /// What one stream has in one pool.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shelf {
+pub(super) struct StreamPool {
     /// Mapped, not allocated, not waiting for any stream.
     pub(super) free: FreeSet,
     /// Parts of expandable segments without memory behind them, by address.
     pub(super) unmapped: Vec<(Address, BlockId)>,
 }
 
-impl Shelf {
+impl StreamPool {
     pub(super) fn insert_unmapped(&mut self, address: Address, id: BlockId) {
         let at = self.unmapped.partition_point(|(other, _)| *other < address);
         self.unmapped.insert(at, (address, id));
@@ -62,7 +62,7 @@ impl Shelf {
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     /// By the index of the stream.
-    shelves: Vec<Shelf>,
+    shelves: Vec<StreamPool>,
     /// How often a free block was looked for while garbage could be collected: the pool's clock.
     pub(super) searches: u64,
 }
@@ -70,7 +70,7 @@ pub(super) struct Pool {
 impl Default for Pool {
     fn default() -> Self {
         Pool {
-            shelves: vec![Shelf::default()],
+            shelves: vec![StreamPool::default()],
             searches: 0,
         }
     }
@@ -101,19 +101,19 @@ impl Pools {
     }
 
     #[inline]
-    pub(super) fn shelf(&self, home: Home) -> &Shelf {
+    pub(super) fn shelf(&self, home: PoolKey) -> &StreamPool {
         &self.pool(home.pool).shelves[home.stream.index()]
     }
 
     #[inline]
-    pub(super) fn shelf_mut(&mut self, home: Home) -> &mut Shelf {
+    pub(super) fn shelf_mut(&mut self, home: PoolKey) -> &mut StreamPool {
         &mut self.pool_mut(home.pool).shelves[home.stream.index()]
     }
 
     /// Makes room for the blocks of one more stream.
     pub(super) fn add_stream(&mut self) {
         for pool in [&mut self.small, &mut self.large] {
-            pool.shelves.push(Shelf::default());
+            pool.shelves.push(StreamPool::default());
         }
     }
 

@@ -5,7 +5,7 @@ use super::caching::CachingAllocator;
 use super::free_set::FreeBlock;
 use super::history::trace::{Event, Observer};
 use super::memory::segment::SegmentSource;
-use super::pool::{Home, PoolKind};
+use super::pool::{PoolKey, PoolKind};
 use crate::units::Bytes;
 
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
@@ -77,7 +77,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
     /// Releases cached oversize segments that one of the size asked for can take the place of. PyTorch's
     /// `release_available_cached_blocks`.
-    pub(super) fn release_oversize(&mut self, home: Home, rounded: Bytes) -> bool {
+    pub(super) fn release_oversize(&mut self, home: PoolKey, rounded: Bytes) -> bool {
         let Some(max_split) = self.settings.max_split() else {
             return false;
         };
@@ -163,7 +163,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         let streams = self.streams.ordered().iter();
         streams.flat_map(move |stream| {
             let stream = *stream;
-            self.pools.shelf(Home { stream, pool }).free.iter()
+            self.pools.shelf(PoolKey { stream, pool }).free.iter()
         })
     }
 

@@ -5,7 +5,7 @@ use super::caching::CachingAllocator;
 use super::history::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 use super::history::trace::Observer;
 use super::memory::segment::{Reserved, SegmentSource};
-use super::pool::Home;
+use super::pool::PoolKey;
 use super::streams::{Stream, StreamIndex};
 use crate::units::Bytes;
 
@@ -78,8 +78,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         &mut self.observer
     }
 
-    fn home(&mut self, segment: &SegmentView) -> Home {
-        Home {
+    fn home(&mut self, segment: &SegmentView) -> PoolKey {
+        PoolKey {
             stream: self.stream_index(segment.stream),
             pool: segment.pool,
         }
@@ -144,12 +144,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
 /// The blocks of one segment or reservation, from its start.
 struct Row {
-    home: Home,
+    home: PoolKey,
     blocks: Vec<Block>,
 }
 
 impl Row {
-    fn new(home: Home) -> Row {
+    fn new(home: PoolKey) -> Row {
         Row {
             home,
             blocks: Vec::new(),
@@ -169,7 +169,7 @@ impl Row {
 }
 
 impl Block {
-    fn restored(view: &BlockView, home: Home) -> Block {
+    fn restored(view: &BlockView, home: PoolKey) -> Block {
         let state = match view.state {
             BlockState::ActiveAllocated | BlockState::ActivePendingFree => State::Allocated,
             BlockState::Inactive => State::Free,

@@ -18,7 +18,7 @@ struct Plans {
 
 /// Memory for a convolution, and the plan that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Granted {
+pub(super) struct PlannedWorkspace {
     /// Nothing, for a plan that wants none.
     pub(super) block: Option<BlockId>,
     /// Which plan.
@@ -55,7 +55,7 @@ impl PlanCache {
         batch: u64,
         allocator: &mut CachingAllocator<S, O>,
         launcher: &mut dyn Launcher,
-    ) -> Result<Option<Granted>, LaunchError> {
+    ) -> Result<Option<PlannedWorkspace>, LaunchError> {
         let plans = match &mut self.0[convolution.0 as usize] {
             Some(plans) => plans,
             unknown => {
@@ -69,7 +69,7 @@ impl PlanCache {
         if let Some(plan) = plans.chosen
             && let Ok(block) = take(allocator, plans.workspaces[plan])
         {
-            return Ok(Some(Granted { block, plan }));
+            return Ok(Some(PlannedWorkspace { block, plan }));
         }
         for plan in 0.. {
             if plan == plans.workspaces.len() {
@@ -82,7 +82,7 @@ impl PlanCache {
             };
             if let Ok(block) = take(allocator, *workspace) {
                 plans.chosen = Some(plan);
-                return Ok(Some(Granted { block, plan }));
+                return Ok(Some(PlannedWorkspace { block, plan }));
             }
         }
         Ok(None)

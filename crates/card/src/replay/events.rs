@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::exact;
-use super::findings::{Lives, begin_rounds};
+use super::findings::{Lifetimes, begin_rounds};
 use super::plan::{Request, RequestKind};
-use super::player::{Answer, Player};
 use super::reading::recording::Recording;
+use super::replayer::{Answer, Replayer};
 use super::simulate::{Conditions, Requests, player};
 use crate::alloc::{Event, Observer as _, SegmentSource};
 use crate::probe::{EventLog, EventOwner, MemoryEvents};
@@ -61,12 +61,12 @@ struct Follower<'r> {
 impl<'r> Follower<'r> {
     fn of<S: SegmentSource>(
         recording: &'r Recording,
-        player: &Player<S, Vec<Event>>,
+        player: &Replayer<S, Vec<Event>>,
     ) -> Follower<'r> {
         let mut follower = Follower {
             recording,
             told: EventLog::default(),
-            rounds: begin_rounds(&Lives::of(recording)),
+            rounds: begin_rounds(&Lifetimes::of(recording)),
             owners: HashMap::new(),
         };
         let nobody = follower.owner(None);
@@ -78,7 +78,7 @@ impl<'r> Follower<'r> {
 
     fn put<S: SegmentSource>(
         &mut self,
-        player: &mut Player<S, Vec<Event>>,
+        player: &mut Replayer<S, Vec<Event>>,
         request: &Request,
     ) -> Answer {
         let answer = player.put(request);

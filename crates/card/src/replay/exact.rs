@@ -3,8 +3,8 @@
 use super::driver::{RecordedDriver, Spaces};
 use super::history::MemoryHistory;
 use super::plan::{Before, Request, RequestKind, initial, requests};
-use super::player::Player;
 use super::reading::recording::{Entry, Recording};
+use super::replayer::Replayer;
 use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
 use crate::units::Bytes;
 
@@ -45,7 +45,7 @@ pub(super) struct Exact {
 /// made up to take long. Real ones need a thousandth.
 const EFFORT: u64 = 1 << 28;
 
-pub(super) type Exactly<'r> = Player<RecordedDriver<'r>, Vec<Event>>;
+pub(super) type Exactly<'r> = Replayer<RecordedDriver<'r>, Vec<Event>>;
 
 /// Replays a recording with the driver's recorded answers until its end or the first difference.
 pub(super) fn replay_exactly(
@@ -125,7 +125,7 @@ pub(super) fn start<'r>(
 ) -> Exactly<'r> {
     let driver = RecordedDriver::new(recording, settings, spaces);
     let allocator = CachingAllocator::observed(driver, settings.clone(), limit, Vec::new());
-    let mut player = Player::new(allocator);
+    let mut player = Replayer::new(allocator);
     player.start_from(&recording.initial, &spaces.at_start, &initial(recording));
     // The frees of blocks that wait are not part of the recording.
     player.allocator.observer_mut().clear();

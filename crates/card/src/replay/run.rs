@@ -3,7 +3,7 @@
 use super::compare::{Row, compare};
 use super::events::events_exactly;
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
-use super::findings::{Findings, Lives, Memory, find};
+use super::findings::{Findings, Lifetimes, Memory, find};
 use super::history::{MemoryHistory, Moment};
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
@@ -202,7 +202,7 @@ fn findings(
         let refuses = simulated.stop.is_some() || simulated.stats.num_ooms > 0;
         (!refuses).then(|| simulated.stats.peak_reserved())
     };
-    find(&Lives::of(requests.recording), &memory, expandable)
+    find(&Lifetimes::of(requests.recording), &memory, expandable)
 }
 
 /// A replay with the recorded answers of the driver.

@@ -3,8 +3,8 @@
 use super::driver::UNKNOWN_TOTAL;
 use super::history::MemoryHistory;
 use super::plan::{Initial, Request, RequestKind};
-use super::player::{Answer, Player};
 use super::reading::recording::Recording;
+use super::replayer::{Answer, Replayer};
 use crate::alloc::{
     CachingAllocator, Observer, OutOfMemory, Settings, SimulatedMemory, Snapshot, Stats,
 };
@@ -127,11 +127,11 @@ impl Requests<'_> {
 pub(super) fn player<O: Observer>(
     conditions: &Conditions,
     observer: O,
-) -> Player<SimulatedMemory, O> {
+) -> Replayer<SimulatedMemory, O> {
     let memory = SimulatedMemory::new(conditions.total.unwrap_or(UNKNOWN_TOTAL));
     let settings = conditions.settings.clone();
     let limit = conditions.limit;
-    Player::new(CachingAllocator::observed(
+    Replayer::new(CachingAllocator::observed(
         memory, settings, limit, observer,
     ))
 }

@@ -7,11 +7,11 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation};
 
-use super::inquiry::{Inquiry, micro_steps};
-use super::plan::{Wish, bounded, choose, without_a_plan};
-use super::probing::prober::{ProbeCache, StepTime};
+use super::plan::{BatchTarget, bounded, choose, without_a_plan};
+use super::probing::runner::{ProbeCache, StepTime};
 use super::replanned::TIME_UNKNOWN;
 use super::uncertainty::Uncertainty;
+use super::variant_search::{VariantSearch, micro_steps};
 use super::why::{Around, LimitSource};
 
 /// How the note begins that is given where both are asked for.
@@ -29,9 +29,9 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
     reason = "a line for each member of the answer"
 )]
 pub(super) fn recommend(
-    wish: Wish,
+    wish: BatchTarget,
     accumulation: u32,
-    mut inquiry: Inquiry<'_, '_>,
+    mut inquiry: VariantSearch<'_, '_>,
     source: LimitSource,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
@@ -154,7 +154,7 @@ pub(super) fn recommend(
 fn communicated(
     steps: u64,
     batch: u64,
-    inquiry: &mut Inquiry<'_, '_>,
+    inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<u64>, EngineError> {
     let run = micro_steps(steps);
     let Some(of_run) = inquiry.simulation(run).communicated(batch)? else {
@@ -229,7 +229,7 @@ pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: B
 fn nothing_fits(
     steps: u64,
     world_size: u64,
-    mut inquiry: Inquiry<'_, '_>,
+    mut inquiry: VariantSearch<'_, '_>,
     (source, mut notes): (LimitSource, Vec<String>),
 ) -> Result<Recommendation, EngineError> {
     let micro_steps = micro_steps(steps);

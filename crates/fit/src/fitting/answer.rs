@@ -5,28 +5,28 @@ use crate::units::Bytes;
 use crate::{EngineError, Environment, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
 
 use super::advice::recommend;
-use super::inquiry::Inquiry;
-use super::kept::Sayings;
-use super::plan::Wish;
+use super::headroom_policy::HeadroomPolicy;
+use super::memory_budget::MemoryBudget;
+use super::plan::BatchTarget;
 use super::probing::observer::Observer;
-use super::probing::prober::{ProbeCache, Probed, Prober};
+use super::probing::runner::{ProbeCache, ProbeOutcome, Runner};
 use super::ranked::{Entry, ranked};
-use super::room::Room;
+use super::variant_search::VariantSearch;
 use super::why::LimitSource;
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
+pub(super) struct FitSpec {
     /// In request order; never empty.
     pub(super) variants: Vec<Variant>,
-    pub(super) wish: Wish,
+    pub(super) wish: BatchTarget,
     /// What there is for the allocator.
-    pub(super) room: Room,
+    pub(super) room: MemoryBudget,
     /// What is said of what to leave free.
-    pub(super) sayings: Sayings,
+    pub(super) sayings: HeadroomPolicy,
     /// The largest batch that may be tried: the graph holds for no larger one.
     pub(super) ceiling: u64,
-    pub(super) method: Method,
+    pub(super) method: SearchStrategy,
     pub(super) compare: Compare,
     /// What the host has for what is offloaded, where the request says it.
     pub(super) host_memory: Option<Bytes>,
@@ -38,7 +38,7 @@ pub(super) struct Question {
 
 /// Who decides where the maxima are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum SearchStrategy {
     /// Simulation brackets the answer; real probes, where there is a GPU, confirm it.
     SimulateFirst,
     /// Real probes alone, where there is a GPU.
@@ -47,13 +47,13 @@ pub(super) enum Method {
 
 /// The devices of a fit.
 pub(super) struct Devices<'p> {
-    pub(super) simulated: &'p mut dyn Prober,
-    pub(super) real: Option<&'p mut dyn Prober>,
+    pub(super) simulated: &'p mut dyn Runner,
+    pub(super) real: Option<&'p mut dyn Runner>,
 }
 
 /// Answers for every variant and ranks them.
 pub(super) fn answer(
-    question: &Question,
+    question: &FitSpec,
     mut devices: Devices<'_>,
     environment: Environment,
     observer: &Observer<'_>,
@@ -97,7 +97,7 @@ pub(super) fn answer(
 }
 
 /// A probe, and how many micro-steps it ran for each optimizer step.
-type Shown = (u32, Probed);
+type Shown = (u32, ProbeOutcome);
 
 /// What came of one variant.
 struct Answered {
@@ -110,7 +110,7 @@ struct Answered {
 
 /// Answers for one variant: by simulation alone where the GPU does not do its work.
 fn answer_variant(
-    question: &Question,
+    question: &FitSpec,
     variant: &Variant,
     devices: &mut Devices<'_>,
     observer: &Observer<'_>,
@@ -145,7 +145,7 @@ fn answer_variant(
     .keeping(question.sayings.about(variant));
     let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
         Err(EngineError::DeviceFailed { cause, .. })
-            if question.method == Method::SimulateFirst =>
+            if question.method == SearchStrategy::SimulateFirst =>
         {
             cause
         }
@@ -175,12 +175,12 @@ fn answer_variant(
 
 /// The recommendation for one variant.
 fn recommended<'b>(
-    question: &Question,
+    question: &FitSpec,
     variant: &Variant,
     simulated: &mut ProbeCache<'b>,
     real: Option<&mut ProbeCache<'b>>,
 ) -> Result<Recommendation, EngineError> {
-    let inquiry = Inquiry::new(simulated, real, question.method);
+    let inquiry = VariantSearch::new(simulated, real, question.method);
     let notes = question.notes.clone();
     let source = match question.room.asked {
         Some(asked) if asked <= question.room.available(&variant.parallel) => LimitSource::Asked,
@@ -224,7 +224,7 @@ fn offloaded(found: &mut Recommendation, processes: u64, host: Option<Bytes>) {
 
 /// All real probes, each with what was simulated for the same batch.
 fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<Shown> {
-    let beside = |(accumulation, probed): (u32, &Probed)| {
+    let beside = |(accumulation, probed): (u32, &ProbeOutcome)| {
         let mut probed = probed.clone();
         let simulated = simulated.seen(accumulation, probed.report.batch);
         probed.report.simulated_peak_reserved_bytes =
@@ -243,7 +243,7 @@ fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) ->
     ];
     let mut shown = vec![recommendation.micro_batch];
     shown.extend(maxima.iter().flat_map(|largest| [*largest, largest + 1]));
-    let is_shown = |(micro_steps, probed): &(u32, &Probed)| {
+    let is_shown = |(micro_steps, probed): &(u32, &ProbeOutcome)| {
         *micro_steps == simulated.accumulation() && shown.contains(&probed.report.batch)
     };
     let probes = simulated.probes().filter(is_shown);

@@ -15,14 +15,14 @@ use crate::validate::settings_in_force;
 use crate::{EngineError, Progress, Runs};
 
 use super::advice::next_to_record;
-use super::answer::Method;
+use super::answer::SearchStrategy;
 use super::engine::{asked, lowered};
-use super::inquiry::{Inquiry, micro_steps};
-use super::plan::{Wish, choose, without_a_plan};
+use super::plan::{BatchTarget, choose, without_a_plan};
 use super::probing::observer::Observer;
-use super::probing::prober::{ProbeCache, Prober as _};
+use super::probing::runner::{ProbeCache, Runner as _};
 use super::probing::simulator::Simulator;
 use super::remarks::settings_as_recorded;
+use super::variant_search::{VariantSearch, micro_steps};
 
 /// A batch to record is so much larger than the largest recorded one at least, as a part of that.
 const WORTH_A_RUN: u64 = 4;
@@ -92,7 +92,7 @@ fn predicted(
     (mut simulator, variant, limit): (Simulator, Variant, Bytes),
     observer: &Observer<'_>,
 ) -> Result<Predicted, EngineError> {
-    let wish = Wish {
+    let wish = BatchTarget {
         target_batch: request.target_batch,
         world_size: request.world_size,
         // Recordings do not say how fast a step is.
@@ -101,7 +101,7 @@ fn predicted(
     let accumulation = variant.accumulation;
     let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
     let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
-    let mut inquiry = Inquiry::new(&mut cache, None, Method::SimulateFirst);
+    let mut inquiry = VariantSearch::new(&mut cache, None, SearchStrategy::SimulateFirst);
     // Without a target, recordings of several micro-steps are those of one step.
     let mut plan = choose(wish, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
     if let (Some(plan), None) = (&mut plan, wish.target_batch) {

@@ -6,10 +6,10 @@ mod apart;
 mod devices;
 mod engine;
 mod foreseen;
-mod inquiry;
-mod kept;
+mod headroom_policy;
 mod lengths;
-mod maxima;
+mod max_batches;
+mod memory_budget;
 mod parts;
 mod plan;
 mod probing;
@@ -17,10 +17,10 @@ mod ranked;
 mod recorded;
 mod remarks;
 mod replanned;
-mod room;
 mod soak;
 mod suggest;
 mod uncertainty;
+mod variant_search;
 mod why;
 
 #[cfg(test)]

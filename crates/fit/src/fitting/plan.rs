@@ -4,14 +4,14 @@ use crate::model::{Mode, Objective, Variant};
 use crate::search::{Knee, Plan, closest_plans, exact_plans, knee, short_plans, smallest_enough};
 use crate::{EngineError, Exactly};
 
-use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
+use super::variant_search::{MOST_MICRO_STEPS, VariantSearch, micro_steps};
 
 /// Most micro-batches above the largest safe one that are tried for an exact target, where none below will do.
 const BEYOND: usize = 64;
 
 /// What the user wants of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct BatchTarget {
     /// Samples per optimizer step over all ranks.
     pub(super) target_batch: Option<u64>,
     /// Ranks.
@@ -78,11 +78,11 @@ impl Larger {
     }
 }
 
-impl Wish {
+impl BatchTarget {
     /// The same for a variant: without a strategy it trains alone, unless nobody knows, as of recordings.
-    pub(super) fn of(self, variant: &Variant) -> Wish {
+    pub(super) fn of(self, variant: &Variant) -> BatchTarget {
         let is_known = !variant.recorded && variant.mode == Mode::Train;
-        Wish {
+        BatchTarget {
             world_size: if is_known {
                 variant.parallel.world_size()
             } else {
@@ -97,9 +97,9 @@ impl Wish {
 ///
 /// `accumulation` is what a request without a target asks for.
 pub(super) fn choose(
-    wish: Wish,
+    wish: BatchTarget,
     accumulation: u32,
-    inquiry: &mut Inquiry<'_, '_>,
+    inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     // Each time around settles another number of micro-steps, of which there are few.
     loop {
@@ -137,8 +137,8 @@ pub(super) fn choose(
 /// A plan with a smaller micro-batch that is nearly as fast as the fastest; `None` where there is none or speeds are not known.
 fn smaller(
     plan: &Plan,
-    wish: Wish,
-    inquiry: &mut Inquiry<'_, '_>,
+    wish: BatchTarget,
+    inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     let look = inquiry.look();
     let instead_of = |Knee { share, .. }| Larger {
@@ -192,7 +192,7 @@ fn smaller(
 }
 
 /// The steps that an answer without a plan is about: those that need the least.
-pub(super) fn without_a_plan(wish: Wish, accumulation: u32) -> u64 {
+pub(super) fn without_a_plan(wish: BatchTarget, accumulation: u32) -> u64 {
     match wish.target_batch {
         Some(_) => 1,
         None => u64::from(accumulation),
@@ -203,7 +203,7 @@ pub(super) fn without_a_plan(wish: Wish, accumulation: u32) -> u64 {
 fn largest(
     steps: u64,
     world_size: u64,
-    inquiry: &mut Inquiry<'_, '_>,
+    inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Plan>, EngineError> {
     let micro_batch = inquiry.largest_safe(micro_steps(steps))?;
     Ok((micro_batch > 0).then(|| Plan {
@@ -218,7 +218,7 @@ fn largest(
 fn towards(
     target: u64,
     world_size: u64,
-    inquiry: &mut Inquiry<'_, '_>,
+    inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Plan>, EngineError> {
     let at_once = inquiry.largest_safe(1)?;
     let mut beyond = Vec::new();
@@ -245,7 +245,11 @@ fn towards(
 }
 
 /// The largest micro-batch to be tried for a plan of so many steps.
-fn safe_for(plan: &Plan, at_once: u64, inquiry: &mut Inquiry<'_, '_>) -> Result<u64, EngineError> {
+fn safe_for(
+    plan: &Plan,
+    at_once: u64,
+    inquiry: &mut VariantSearch<'_, '_>,
+) -> Result<u64, EngineError> {
     match micro_steps(plan.accumulation_steps) {
         MOST_MICRO_STEPS => inquiry.largest_safe(MOST_MICRO_STEPS),
         // There is one such plan for each of these numbers, so that a search would cost more than to try it.
@@ -253,12 +257,12 @@ fn safe_for(plan: &Plan, at_once: u64, inquiry: &mut Inquiry<'_, '_>) -> Result<
     }
 }
 
-fn leaves_headroom(plan: &Plan, inquiry: &mut Inquiry<'_, '_>) -> Result<bool, EngineError> {
+fn leaves_headroom(plan: &Plan, inquiry: &mut VariantSearch<'_, '_>) -> Result<bool, EngineError> {
     inquiry.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
 }
 
 /// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
-pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
+pub(super) fn bounded(plan: &Plan, wish: BatchTarget) -> Option<String> {
     let per_rank = wish.target_batch? / wish.world_size;
     let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;
     // One sample at a time would make any target.
@@ -272,7 +276,11 @@ pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
 }
 
 /// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
-fn faster(plan: Plan, wish: Wish, inquiry: &mut Inquiry<'_, '_>) -> Result<Chosen, EngineError> {
+fn faster(
+    plan: Plan,
+    wish: BatchTarget,
+    inquiry: &mut VariantSearch<'_, '_>,
+) -> Result<Chosen, EngineError> {
     let as_it_is = Chosen {
         plan,
         instead_of: None,

@@ -6,8 +6,8 @@ use crate::model::{DEEPSPEED, Parallel, Request, Workload};
 use crate::units::Bytes;
 use crate::worker::Ready;
 
+use super::memory_budget::outside;
 use super::probing::gpu::Lowered;
-use super::room::outside;
 
 /// Ranks that trained together when a job's memory was recorded.
 const RECORDED_RANKS: u64 = 2;

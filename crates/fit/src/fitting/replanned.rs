@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::advice::across_ranks;
 use super::engine::{simulated_probe, simulated_step_time};
-use super::inquiry::{MOST_MICRO_STEPS, micro_steps};
-use super::probing::prober::StepTime;
+use super::probing::runner::StepTime;
+use super::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;

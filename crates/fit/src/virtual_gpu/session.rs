@@ -144,7 +144,7 @@ fn share_of(share: f64, total: Bytes) -> Bytes {
     Bytes((total.0 as f64 * share) as u64)
 }
 
-/// The L2 cache of the usual card with a chip, in bytes, by `TechPowerUp`'s pages that [`Sheet`](crate::device::sim::Sheet) names. No memory
+/// The L2 cache of the usual card with a chip, in bytes, by `TechPowerUp`'s pages that [`CardSpec`](crate::device::sim::CardSpec) names. No memory
 /// depends on it; libraries show it and choose kernels by it.
 fn l2_cache(chip: Chip) -> u64 {
     let mib = match chip {

@@ -274,14 +274,14 @@ impl Supervisor {
             waited += take_turn(worker, device, self.deadlines, caller)?;
         }
         self.account.waited += waited;
-        let all = Together {
+        let all = RankGroup {
             running: &mut running,
             within: self.deadlines.open,
             cancel: caller.cancel,
         };
         let mut ready = all.open(&self.opening.request)?;
         if several && ready.no_room.is_none() {
-            let all = Together {
+            let all = RankGroup {
                 running: &mut running,
                 within: self.deadlines.open,
                 cancel: caller.cancel,
@@ -375,13 +375,13 @@ fn greet(running: &mut Running, within: Duration, cancel: &AtomicBool) -> Result
 }
 
 /// Workers that are given the same order at once.
-struct Together<'a> {
+struct RankGroup<'a> {
     running: &'a mut [Running],
     within: Duration,
     cancel: &'a AtomicBool,
 }
 
-impl Together<'_> {
+impl RankGroup<'_> {
     /// Has each open its device.
     fn open(self, request: &str) -> Result<Ready, WorkerError> {
         for (rank, worker) in (0..).zip(&mut *self.running) {

@@ -34,7 +34,7 @@ pub(super) fn declare<'a>(
     at: &str,
 ) -> Result<Declared<'a>, ExportedError> {
     let graph = &module.graph;
-    let mut reads = Reads::default();
+    let mut reads = ValueUses::default();
     reads.of(graph);
 
     let mut held = Vec::new();
@@ -129,7 +129,7 @@ pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
 /// module order if it comes first, because that is where the tensor is then made.
 fn hold<'a>(
     held: &[Held<'a>],
-    reads: &Reads<'a>,
+    reads: &ValueUses<'a>,
     walk: &mut Walk<'a>,
     at: &str,
     declared: &mut Declared<'a>,
@@ -139,7 +139,7 @@ fn hold<'a>(
     let mut dropped: HashSet<&str> = HashSet::new();
     let mut position: HashMap<&str, usize> = HashMap::new();
     // Parameters that nothing reads, by what they look like; those that are tied are taken out.
-    let mut unread: HashMap<Looks<'a>, Vec<usize>> = HashMap::new();
+    let mut unread: HashMap<TensorSignature<'a>, Vec<usize>> = HashMap::new();
     for (index, held) in held.iter().enumerate() {
         if held.kind != ParameterKind::Buffer && !reads.tensors.contains(held.name) {
             unread.entry(looks(held.tensor)).or_default().push(index);
@@ -194,7 +194,7 @@ fn hold<'a>(
 /// models get their ids as labels too.
 fn take_batch<'a>(
     batch: &[(&'a str, &'a TensorMeta<'a>)],
-    reads: &Reads<'a>,
+    reads: &ValueUses<'a>,
     walk: &mut Walk<'a>,
     at: &str,
     declared: &mut Declared<'a>,
@@ -202,7 +202,7 @@ fn take_batch<'a>(
     let read = batch
         .iter()
         .filter(|(name, _)| reads.tensors.contains(name));
-    let twins: HashSet<Looks<'a>> = read.map(|(_, tensor)| looks(tensor)).collect();
+    let twins: HashSet<TensorSignature<'a>> = read.map(|(_, tensor)| looks(tensor)).collect();
     for (name, tensor) in batch {
         if !reads.tensors.contains(name) && twins.contains(&looks(tensor)) {
             continue;
@@ -218,9 +218,9 @@ fn take_batch<'a>(
 }
 
 /// A dtype and the lengths of dimensions: two tensors that share both may be one.
-type Looks<'a> = (u32, Vec<Result<i64, &'a str>>);
+type TensorSignature<'a> = (u32, Vec<Result<i64, &'a str>>);
 
-fn looks<'a>(tensor: &'a TensorMeta<'a>) -> Looks<'a> {
+fn looks<'a>(tensor: &'a TensorMeta<'a>) -> TensorSignature<'a> {
     let length = |size: &'a ExportedSize<'a>| match size {
         ExportedSize::AsInt(length) => Ok(*length),
         ExportedSize::AsExpr(expression) => Err(&*expression.expr_str),
@@ -230,13 +230,13 @@ fn looks<'a>(tensor: &'a TensorMeta<'a>) -> Looks<'a> {
 
 /// Which values are read by an operator, other than for their size.
 #[derive(Default)]
-struct Reads<'a> {
+struct ValueUses<'a> {
     tensors: HashSet<&'a str>,
     embedded: HashSet<&'a str>,
     projected: HashSet<&'a str>,
 }
 
-impl<'a> Reads<'a> {
+impl<'a> ValueUses<'a> {
     fn of(&mut self, graph: &'a GraphText<'a>) {
         for node in &graph.nodes {
             if node.target.contains(".sym_size.") || node.target.contains("._assert") {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused, tensor_names};
 use super::recorded::types;
-use super::symbol::{Unread, symbol_of_values};
+use super::symbol::{SymbolError, symbol_of_values};
 use super::unknown::tensors_of;
 use crate::aten::schema::{
     Arg, Document, ExportedNode, ExportedSize, Expression, Fraction, GraphText, Hint, SymInt,
@@ -34,7 +34,7 @@ const BOOL: u32 = 12;
 
 /// Masks that exclude each other: whether elements are equal to one of several numbers, as experts pick tokens.
 #[derive(Debug, Clone, Copy)]
-struct Parted {
+struct MaskPartition {
     /// How many elements all of them choose together, at most.
     all: Extent,
     /// How many masks there are.
@@ -150,10 +150,10 @@ impl<'a> Walk<'a> {
                 Ok(extent) => {
                     sizes.insert(name.as_ref(), extent);
                 }
-                Err(Unread::OfValues(_)) => {
+                Err(SymbolError::OfValues(_)) => {
                     pending.insert(name.as_ref(), size);
                 }
-                Err(Unread::Refused(problem)) => {
+                Err(SymbolError::Refused(problem)) => {
                     let at = format!("{at}/sym_int_values/{}", escape(name));
                     return Err(refused(&at)(problem));
                 }
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn read_size(&mut self, size: &ExportedSize<'_>) -> Result<Extent, Unread> {
+    fn read_size(&mut self, size: &ExportedSize<'_>) -> Result<Extent, SymbolError> {
         match size {
             ExportedSize::AsInt(length) => Ok(Extent::signed(*length)),
             ExportedSize::AsExpr(expression) => self.symbols.extent(&expression.expr_str),
@@ -188,12 +188,12 @@ impl<'a> Walk<'a> {
     /// A recorded length.
     pub(super) fn extent(&mut self, size: &ExportedSize<'_>) -> Result<Extent, String> {
         self.read_size(size).map_err(|unread| match unread {
-            Unread::OfValues(symbol) => format!(
+            SymbolError::OfValues(symbol) => format!(
                 "the size {} depends on the values of a tensor, and nothing says how large it may be; let the \
                  model's code check it, as in torch._check(n <= 512)",
                 shorten(&symbol)
             ),
-            Unread::Refused(problem) => problem,
+            SymbolError::Refused(problem) => problem,
         })
     }
 
@@ -229,7 +229,7 @@ impl<'a> Walk<'a> {
             // A product of several such sizes needs each of them.
             let extent = loop {
                 match self.read_size(size) {
-                    Err(Unread::OfValues(symbol)) if self.limits.contains_key(&*symbol) => {
+                    Err(SymbolError::OfValues(symbol)) if self.limits.contains_key(&*symbol) => {
                         let most = Extent::fixed(self.limits[&*symbol]);
                         let most = chosen_of(most, self.chosen_percent);
                         self.choose(&symbol, "a number read from a tensor", node, most);
@@ -307,7 +307,8 @@ impl<'a> Walk<'a> {
             return Some(known);
         }
         self.producers.read();
-        if let (None, Some(Parted { all, masks })) = (self.chosen_percent, self.parted(node, scope))
+        if let (None, Some(MaskPartition { all, masks })) =
+            (self.chosen_percent, self.parted(node, scope))
         {
             let each = all.checked_add(Extent::fixed(masks - 1));
             if let Some(each) = each.and_then(|all| all.floor_div(masks)) {
@@ -329,7 +330,7 @@ impl<'a> Walk<'a> {
 
     /// The masks that what a node looks for excludes the others of: `chosen == 3` beside `chosen == 2`, or a class
     /// of a `one_hot`.
-    fn parted(&mut self, node: &'a ExportedNode<'a>, scope: &Scope<'a>) -> Option<Parted> {
+    fn parted(&mut self, node: &'a ExportedNode<'a>, scope: &Scope<'a>) -> Option<MaskPartition> {
         let read = tensors_of(&node.inputs);
         let is_mask = |name: &&str| {
             let recorded = scope.types.get(name);
@@ -355,7 +356,7 @@ impl<'a> Walk<'a> {
                     let masks = u64::try_from(numbers.len())
                         .ok()
                         .filter(|masks| *masks > 1)?;
-                    return Some(Parted {
+                    return Some(MaskPartition {
                         all: elements(self)?,
                         masks,
                     });
@@ -365,7 +366,7 @@ impl<'a> Walk<'a> {
                         return None;
                     };
                     let masks = u64::try_from(*classes).ok().filter(|masks| *masks > 1)?;
-                    return Some(Parted {
+                    return Some(MaskPartition {
                         all: elements(self)?,
                         masks,
                     });

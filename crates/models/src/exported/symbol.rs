@@ -11,7 +11,7 @@ const DEPTH: usize = 32;
 
 /// Why a size is not known.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum SymbolError {
     /// It depends on a symbol whose value follows from the values of a tensor.
     OfValues(String),
     /// It is not understood.
@@ -50,7 +50,7 @@ impl Symbols {
     }
 
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
-    pub(super) fn extent(&mut self, text: &str) -> Result<Extent, Unread> {
+    pub(super) fn extent(&mut self, text: &str) -> Result<Extent, SymbolError> {
         let mut parser = Parser {
             whole: text,
             rest: text,
@@ -157,9 +157,9 @@ fn ceiling(whole: Extent, by: Extent) -> Option<Extent> {
     whole.checked_add(most)?.floor_div(by)
 }
 
-fn combine((_, verb, make): &Function, first: Extent, then: Extent) -> Result<Extent, Unread> {
+fn combine((_, verb, make): &Function, first: Extent, then: Extent) -> Result<Extent, SymbolError> {
     make(first, then).ok_or_else(|| {
-        Unread::Refused(format!(
+        SymbolError::Refused(format!(
             "a size of {first} {verb} {then} is too large or too intricate"
         ))
     })
@@ -167,9 +167,9 @@ fn combine((_, verb, make): &Function, first: Extent, then: Extent) -> Result<Ex
 
 impl<'t> Parser<'t, '_> {
     /// Reads an expression up to the first operator that binds less tightly than `least`.
-    fn expression(&mut self, depth: usize, least: u8) -> Result<Extent, Unread> {
+    fn expression(&mut self, depth: usize, least: u8) -> Result<Extent, SymbolError> {
         let Some(depth) = depth.checked_sub(1) else {
-            return Err(Unread::Refused("a size nests too deep".into()));
+            return Err(SymbolError::Refused("a size nests too deep".into()));
         };
         let mut left = self.operand(depth)?;
         loop {
@@ -190,7 +190,7 @@ impl<'t> Parser<'t, '_> {
     }
 
     /// Reads what stands between operators.
-    fn operand(&mut self, depth: usize) -> Result<Extent, Unread> {
+    fn operand(&mut self, depth: usize) -> Result<Extent, SymbolError> {
         self.rest = self.rest.trim_start();
         if let Some(rest) = self.rest.strip_prefix('-') {
             self.rest = rest;
@@ -247,7 +247,7 @@ impl<'t> Parser<'t, '_> {
         rest.is_some()
     }
 
-    fn closed(&mut self, inside: Extent) -> Result<Extent, Unread> {
+    fn closed(&mut self, inside: Extent) -> Result<Extent, SymbolError> {
         if self.takes(')') {
             Ok(inside)
         } else {
@@ -255,9 +255,9 @@ impl<'t> Parser<'t, '_> {
         }
     }
 
-    fn unreadable(&self) -> Unread {
+    fn unreadable(&self) -> SymbolError {
         let whole = shorten(self.whole);
-        Unread::Refused(if self.rest.is_empty() {
+        SymbolError::Refused(if self.rest.is_empty() {
             format!("cannot read {whole:?} as a size: its end is missing")
         } else {
             format!(
@@ -267,10 +267,10 @@ impl<'t> Parser<'t, '_> {
         })
     }
 
-    fn symbol(&mut self, name: &str) -> Result<Extent, Unread> {
+    fn symbol(&mut self, name: &str) -> Result<Extent, SymbolError> {
         if is_of_values(name) {
             let known = self.symbols.of_values.get(name).copied();
-            return known.ok_or_else(|| Unread::OfValues(name.to_owned()));
+            return known.ok_or_else(|| SymbolError::OfValues(name.to_owned()));
         }
         let symbols = &mut *self.symbols;
         match &symbols.batch {
@@ -286,7 +286,7 @@ impl<'t> Parser<'t, '_> {
                     .named
                     .as_deref()
                     .map(|named| format!(" besides the length {}", shorten(named)));
-                return Err(Unread::Refused(format!(
+                return Err(SymbolError::Refused(format!(
                     "two symbolic sizes, {} and {}{}; say how long samples are (`seq_len`), or export with the batch as the only \
                      dynamic dimension",
                     shorten(batch),
@@ -298,10 +298,10 @@ impl<'t> Parser<'t, '_> {
         Ok(Extent::BATCH)
     }
 
-    fn integer(&self, text: &str) -> Result<Extent, Unread> {
+    fn integer(&self, text: &str) -> Result<Extent, SymbolError> {
         let number = text.parse().map(Extent::signed);
         number.map_err(|_| {
-            Unread::Refused(format!(
+            SymbolError::Refused(format!(
                 "cannot read {:?} as a size: {:?} is no whole number below 2^63",
                 shorten(self.whole),
                 shorten(text)
@@ -310,9 +310,9 @@ impl<'t> Parser<'t, '_> {
     }
 
     /// Reads `EXPRESSION, EXPRESSION, …)` and combines them.
-    fn fold(&mut self, depth: usize, name: &str) -> Result<Extent, Unread> {
+    fn fold(&mut self, depth: usize, name: &str) -> Result<Extent, SymbolError> {
         let Some(function) = function(name) else {
-            return Err(Unread::Refused(format!(
+            return Err(SymbolError::Refused(format!(
                 "the size {:?} uses {:?}; only sums, products, quotients, remainders, maxima and minima of the \
                  batch size are read",
                 shorten(self.whole),
@@ -327,7 +327,7 @@ impl<'t> Parser<'t, '_> {
         self.closed(result)
     }
 
-    fn until_closed(&mut self) -> Result<&'t str, Unread> {
+    fn until_closed(&mut self) -> Result<&'t str, SymbolError> {
         let (inside, rest) = self.rest.split_once(')').ok_or_else(|| self.unreadable())?;
         self.rest = rest;
         Ok(inside)

@@ -62,14 +62,14 @@ impl From<i32> for Size {
 }
 
 /// An argument as an exported graph has it, and the names that it uses.
-pub(super) struct Spelled<'a> {
+pub(super) struct ArgText<'a> {
     /// Tensors and what they go by.
     pub(super) tensors: Vec<(String, &'a Tensor)>,
     /// Sizes that depend on the batch and what they go by.
     pub(super) sizes: Vec<(String, Extent)>,
 }
 
-impl<'a> Spelled<'a> {
+impl<'a> ArgText<'a> {
     fn tensor(&mut self, tensor: &'a Tensor) -> Text<'static> {
         let name = format!("t{}", self.tensors.len());
         self.tensors.push((name.clone(), tensor));

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use super::adapters::{ADAPTED_MODEL, Trained};
-use super::argument::{Argument, Spelled};
+use super::argument::{ArgText, Argument};
 use super::place::Place;
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
@@ -382,7 +382,7 @@ impl State {
         target: &'static str,
         arguments: &[(&str, Argument<'_>)],
     ) -> Result<Vec<ValueId>, GraphError> {
-        let mut names = Spelled {
+        let mut names = ArgText {
             tensors: Vec::new(),
             sizes: Vec::new(),
         };

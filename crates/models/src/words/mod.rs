@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::invalid::{Invalid, MOST_LISTED, nearest};
 use crate::bounded::shorten;
-use names::{Meaning, NAMES, Place};
+use names::{NAMES, Place, Synonym};
 pub use names::{REQUEST_FIELDS, TRAINING_FIELDS};
 pub(super) use values::Word;
 
@@ -69,7 +69,7 @@ pub(super) fn unknown_field(
     if here.is_some() {
         let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
         match meaning.map(|(_, meaning)| meaning) {
-            Some(Meaning::Field(place, field)) if Some(*place) == here => {
+            Some(Synonym::Field(place, field)) if Some(*place) == here => {
                 if is_known(field) && values::meant(field, value) == value.cloned() {
                     return did_you_mean(field);
                 }
@@ -77,12 +77,12 @@ pub(super) fn unknown_field(
                     return belongs(*place, example(field, value));
                 }
             }
-            Some(Meaning::Field(place, field)) => return belongs(*place, example(field, value)),
-            Some(Meaning::Switch(place, on, off)) => {
+            Some(Synonym::Field(place, field)) => return belongs(*place, example(field, value)),
+            Some(Synonym::Switch(place, on, off)) => {
                 let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
                 return belongs(*place, (if is_off { off } else { on }).to_string());
             }
-            Some(Meaning::Advice(advice)) => return said(format!("; {advice}")),
+            Some(Synonym::Advice(advice)) => return said(format!("; {advice}")),
             None => {}
         }
         let elsewhere = Place::ALL.into_iter().filter(|place| Some(*place) != here);

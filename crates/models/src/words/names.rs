@@ -100,7 +100,7 @@ const MODEL_FIELDS: &[&str] = &[
 
 /// What a word of somebody else says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum Synonym {
     /// The same as this field.
     Field(Place, &'static str),
     /// A switch: one field where it is on, another where it is off.
@@ -109,16 +109,16 @@ pub(super) enum Meaning {
     Advice(&'static str),
 }
 
-use Meaning::{Advice, Field, Switch};
+use Synonym::{Advice, Field, Switch};
 
-const MICRO_BATCH: Meaning = Advice(
+const MICRO_BATCH: Synonym = Advice(
     "batchfit finds the micro-batch; leave it out, and give the samples of an optimizer step as `target_batch`",
 );
-const NO_MEMORY: Meaning = Advice("it changes no memory, so leave it out");
-const NOT_YET: Meaning = Advice("batchfit does not simulate it");
+const NO_MEMORY: Synonym = Advice("it changes no memory, so leave it out");
+const NOT_YET: Synonym = Advice("batchfit does not simulate it");
 
 /// Every word once; in small letters, with underscores.
-pub(super) const NAMES: &[(&[&str], Meaning)] = &[
+pub(super) const NAMES: &[(&[&str], Synonym)] = &[
     // Hugging Face's `gradient_checkpointing`, Lightning's strategies, JAX's remat.
     (
         &[

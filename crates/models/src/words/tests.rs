@@ -31,10 +31,10 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
             }
         }
         match meaning {
-            Meaning::Field(place, field) => {
+            Synonym::Field(place, field) => {
                 assert!(place.fields().any(|known| known == *field), "{field}");
             }
-            Meaning::Switch(place, on, off) => {
+            Synonym::Switch(place, on, off) => {
                 for written in [on, off] {
                     let object: Value = serde_json::from_str(&format!("{{{written}}}")).unwrap();
                     for (field, value) in object.as_object().unwrap() {
@@ -46,7 +46,7 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
                     }
                 }
             }
-            Meaning::Advice(_) => {}
+            Synonym::Advice(_) => {}
         }
     }
     let mut seen = BTreeSet::new();

@@ -101,7 +101,7 @@ fn summary(report: &ReplayReport) -> String {
 
 /// Draws segments one after the other, and gives where the last row ends.
 fn strip(svg: &mut Svg, segments: &[&SegmentReport], row: u64, top: f64) -> f64 {
-    let strip = Strip { row, top };
+    let strip = SvgRow { row, top };
     let total: u64 = segments.iter().map(|segment| segment.size_bytes).sum();
     let rows = total.div_ceil(row);
     for index in 0..rows {
@@ -122,13 +122,13 @@ fn strip(svg: &mut Svg, segments: &[&SegmentReport], row: u64, top: f64) -> f64 
     strip.y(rows - 1) + ROW
 }
 
-struct Strip {
+struct SvgRow {
     /// Bytes of a row.
     row: u64,
     top: f64,
 }
 
-impl Strip {
+impl SvgRow {
     fn y(&self, row: u64) -> f64 {
         self.top + row as f64 * (ROW + GAP)
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::answers::{Answer, Answers};
 use super::problem::{Code, Problem};
 use super::server::keys::Caller;
-use super::uploads::{Arrived, Held, on_thread};
+use super::uploads::{Held, ReceivedBody, on_thread};
 use super::{App, idempotency};
 use crate::bounded::shorten;
 use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
@@ -105,7 +105,7 @@ enum Asked<B, T> {
 /// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
 /// somebody else.
 async fn asked<B: Send + 'static, T: Send + 'static>(
-    arrived: Arrived,
+    arrived: ReceivedBody,
     app: &App,
     whole: impl FnOnce(&[u8]) -> B + Send + 'static,
     beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,

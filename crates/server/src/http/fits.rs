@@ -19,7 +19,7 @@ use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use super::uploads::Held;
 use super::{App, prefer};
-use crate::jobs::{Asking, Cancellation, FitDocument};
+use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
 use crate::model::RequestDocument;
 use crate::store::{FitFilter, FitState, FitSummary, Time};
 
@@ -62,7 +62,7 @@ pub(super) async fn create_fit(
     let Held { read, permit } = held;
     let now = Time::from(Timestamp::now());
     let patience = prefer::wait(&headers);
-    let asking = Asking {
+    let asking = EnqueueOptions {
         somebody_waits: patience.is_some(),
         owner: asker.id.clone(),
         key,

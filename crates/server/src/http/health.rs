@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::problem::{Code, Problem, what_to_do};
-use crate::jobs::Unready;
+use crate::jobs::NotReadyReason;
 
 /// A sign of life.
 #[derive(Debug, Serialize, ToSchema)]
@@ -39,14 +39,14 @@ pub(super) async fn get_health() -> Json<Health> {
 pub(super) async fn get_readiness(State(app): State<App>) -> Result<Json<Health>, Problem> {
     let why = match app.jobs.is_ready().await {
         Ok(()) => return Ok(Json(OK)),
-        Err(Unready::Ending) => "the service is about to end".to_owned(),
-        Err(Unready::Unstored(fits)) => {
+        Err(NotReadyReason::Ending) => "the service is about to end".to_owned(),
+        Err(NotReadyReason::Unstored(fits)) => {
             format!("{fits} fits have ended and could not be stored yet; the log says why")
         }
-        Err(Unready::Database(fault)) => {
+        Err(NotReadyReason::Database(fault)) => {
             format!("the database does not answer ({})", what_to_do(fault))
         }
-        Err(Unready::Silent) => {
+        Err(NotReadyReason::Silent) => {
             "the database has not answered for seconds: it is locked, or its server is not reached"
                 .to_owned()
         }

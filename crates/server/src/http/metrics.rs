@@ -172,7 +172,7 @@ pub(super) async fn observe(
     };
     let matched = request.extensions().get::<MatchedPath>();
     let route = matched.map_or("other", MatchedPath::as_str).to_owned();
-    let under_way = UnderWay::begin(&metrics.under_way);
+    let under_way = InFlight::begin(&metrics.under_way);
     let begun = Instant::now();
     let response = next.run(request).await;
     drop(under_way);
@@ -201,16 +201,16 @@ pub(super) async fn observe(
 }
 
 /// A request without an answer, also one whose client goes away.
-struct UnderWay(Gauge);
+struct InFlight(Gauge);
 
-impl UnderWay {
-    fn begin(under_way: &Gauge) -> UnderWay {
+impl InFlight {
+    fn begin(under_way: &Gauge) -> InFlight {
         under_way.inc();
-        UnderWay(under_way.clone())
+        InFlight(under_way.clone())
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -68,7 +68,7 @@ pub use problem::{Code, Problem};
 pub use server::connections::{ConnectionLimits, listen};
 pub use server::hosts::{HostName, Hosts, NotAHostName};
 pub use server::keys::KeyLimits;
-pub use server::serve::{Entrance, ServeError, serve};
+pub use server::serve::{ListenConfig, ServeError, serve};
 
 /// What every handler may use.
 #[derive(Clone)]

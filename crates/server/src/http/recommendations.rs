@@ -17,10 +17,12 @@ use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use super::uploads::Held;
 use super::{App, prefer};
-use crate::jobs::{Asking, FitDocument, JobError, NearDocument};
+use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
-use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation, Time};
+use crate::store::{
+    FilterColumn, RecommendationFilter, RecommendationPage, StoredRecommendation, Time,
+};
 
 /// About as long as a recommendation is, in bytes.
 const DOCUMENT: usize = 800;
@@ -65,29 +67,29 @@ pub(super) async fn list_recommendations(
     parameters: Parameters,
 ) -> Result<Response, Problem> {
     let facets = [
-        (Facet::Model, parameters.text("model")),
-        (Facet::Device, parameters.text("device")),
-        (Facet::Gpu, parameters.text("gpu")),
+        (FilterColumn::Model, parameters.text("model")),
+        (FilterColumn::Device, parameters.text("device")),
+        (FilterColumn::Gpu, parameters.text("gpu")),
         (
-            Facet::Precision,
+            FilterColumn::Precision,
             parameters.one_of("precision", &Precision::ALL.map(Precision::name))?,
         ),
         (
-            Facet::Optimizer,
+            FilterColumn::Optimizer,
             parameters.one_of("optimizer", &Optimizer::ALL.map(Optimizer::name))?,
         ),
         (
-            Facet::Checkpointing,
+            FilterColumn::Checkpointing,
             parameters.one_of("checkpointing", &["none", "per_block", "modules"])?,
         ),
         (
-            Facet::Evidence,
+            FilterColumn::Evidence,
             parameters.one_of("evidence", &Evidence::ALL.map(Evidence::name))?,
         ),
-        (Facet::LimitBytes, parameters.bytes("limit_bytes")?),
-        (Facet::WorldSize, parameters.whole("world_size")?),
+        (FilterColumn::LimitBytes, parameters.bytes("limit_bytes")?),
+        (FilterColumn::WorldSize, parameters.whole("world_size")?),
         (
-            Facet::Objective,
+            FilterColumn::Objective,
             parameters.one_of("objective", &Objective::ALL.map(Objective::name))?,
         ),
     ];
@@ -172,7 +174,7 @@ pub(super) async fn create_refresh(
 ) -> Result<Response, Problem> {
     let patience = prefer::wait(&headers);
     let now = Time::from(Timestamp::now());
-    let asking = Asking {
+    let asking = EnqueueOptions {
         somebody_waits: patience.is_some(),
         owner: asker.id.clone(),
         key: None,

@@ -9,7 +9,7 @@ use super::App;
 use super::large::{self, ReadsGzip};
 use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
-use super::uploads::{Arrived, LIMIT_MIB};
+use super::uploads::{LIMIT_MIB, ReceivedBody};
 use crate::alloc::Settings;
 use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
 
@@ -26,7 +26,7 @@ const BOUNDS: Bounds = Bounds {
 
 /// A recording, from a body of any content type, and what the query asks about it.
 pub(super) struct ReplayBody {
-    arrived: Arrived,
+    arrived: ReceivedBody,
     asked: Asked,
     reads_gzip: ReadsGzip,
 }

@@ -54,7 +54,7 @@ pub(super) struct Uploads {
 }
 
 /// A body that has arrived.
-pub(super) struct Arrived {
+pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
     is_gzip: bool,
     /// End when the bytes do.
@@ -67,7 +67,7 @@ pub(super) struct Held<T> {
     pub(super) permit: Permit,
 }
 
-impl Arrived {
+impl ReceivedBody {
     /// The body as it was meant, where that is how it was sent.
     pub(super) fn plain(&self) -> Option<&[u8]> {
         (!self.is_gzip).then_some(self.bytes.as_slice())
@@ -87,7 +87,7 @@ impl Uploads {
     }
 
     /// Takes a whole body, as it is sent.
-    pub(super) async fn arrive(&self, request: Request) -> Result<Arrived, Problem> {
+    pub(super) async fn arrive(&self, request: Request) -> Result<ReceivedBody, Problem> {
         let is_gzip = is_gzip(request.headers())?;
         let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
         let (bytes, room) = arriving.await.map_err(|_| {
@@ -96,7 +96,7 @@ impl Uploads {
                 format!("the body took longer than {} s", ARRIVAL.as_secs()),
             )
         })??;
-        Ok(Arrived {
+        Ok(ReceivedBody {
             bytes,
             is_gzip,
             room,
@@ -145,13 +145,13 @@ impl Uploads {
     /// Decompresses a body and has it read, both away from the threads that serve connections.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        arrived: Arrived,
+        arrived: ReceivedBody,
         read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
         if arrived.is_gzip {
             return self.expand(arrived, decompress, read).await;
         }
-        let Arrived { bytes, room, .. } = arrived;
+        let ReceivedBody { bytes, room, .. } = arrived;
         let permit = self.permit(bytes.len()).await?;
         let read = on_thread(move || read(bytes)).await?;
         drop(room);
@@ -161,7 +161,7 @@ impl Uploads {
     /// The same for a file that may itself be compressed or an archive, of which its contents are read.
     pub(super) async fn unpack<T: Send + 'static>(
         &self,
-        arrived: Arrived,
+        arrived: ReceivedBody,
         read: impl FnOnce(Unpacked) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
         let is_gzip = arrived.is_gzip;
@@ -183,11 +183,11 @@ impl Uploads {
     /// Has a body expanded to as many bytes as one size after the other allows, and what it then is read.
     async fn expand<P: Send + 'static, T: Send + 'static>(
         &self,
-        arrived: Arrived,
+        arrived: ReceivedBody,
         expand: impl Fn(&[u8], usize) -> Result<Option<P>, Problem> + Clone + Send + 'static,
         read: impl FnOnce(P) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
-        let Arrived { bytes, room, .. } = arrived;
+        let ReceivedBody { bytes, room, .. } = arrived;
         let bytes = Arc::new(bytes);
         for (index, (mib, _)) in SIZES.into_iter().enumerate() {
             if bytes.len() > mib << 20 {

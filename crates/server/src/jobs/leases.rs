@@ -50,7 +50,7 @@ pub(super) fn lanes_of(devices: &[DeviceSummary]) -> String {
 
 /// How it stands between this server and the database.
 #[derive(Debug, Default)]
-pub(super) struct Beats(Mutex<Known>);
+pub(super) struct Heartbeats(Mutex<Known>);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
@@ -60,7 +60,7 @@ struct Known {
     ahead: i64,
 }
 
-impl Beats {
+impl Heartbeats {
     fn known(&self) -> Known {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,7 +11,6 @@ mod cards;
 mod clock;
 mod document;
 mod events;
-mod handover;
 mod lanes;
 mod leases;
 mod news;
@@ -23,6 +22,7 @@ mod readiness;
 mod runner;
 mod runs;
 mod searches;
+mod spec_cache;
 mod uploads;
 
 pub use agents::{
@@ -42,8 +42,8 @@ pub use outcomes::{
     tell_outcome,
 };
 pub use probes::Trial;
-pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
-pub use readiness::Unready;
+pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
+pub use readiness::NotReadyReason;
 pub use runs::record_run;
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

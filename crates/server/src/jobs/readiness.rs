@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why fits cannot be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unready {
+pub enum NotReadyReason {
     /// The server is about to end.
     Ending,
     /// So many fits have ended and could not be stored yet.
@@ -30,7 +30,7 @@ pub enum Unready {
 }
 
 /// What was found, and when.
-type Found = (Instant, Result<(), Unready>);
+type Found = (Instant, Result<(), NotReadyReason>);
 
 /// What was found last, and when.
 #[derive(Debug, Default)]
@@ -46,9 +46,9 @@ impl Readiness {
         db: &Db,
         noted: Time,
         tasks: &TaskTracker,
-    ) -> Result<(), Unready> {
+    ) -> Result<(), NotReadyReason> {
         let Ok(mut last) = timeout(PATIENCE, Arc::clone(&self.last).lock_owned()).await else {
-            return Err(Unready::Silent);
+            return Err(NotReadyReason::Silent);
         };
         if let Some((when, found)) = *last
             && when.elapsed() < FRESH
@@ -64,13 +64,13 @@ impl Readiness {
                     "not ready: {error}"
                 );
             }
-            let found = written.map_err(|error| Unready::Database(error.fault()));
+            let found = written.map_err(|error| NotReadyReason::Database(error.fault()));
             *last = Some((Instant::now(), found));
             found
         });
         match timeout(PATIENCE, written).await {
             Ok(Ok(found)) => found,
-            Ok(Err(_)) | Err(_) => Err(Unready::Silent),
+            Ok(Err(_)) | Err(_) => Err(NotReadyReason::Silent),
         }
     }
 }

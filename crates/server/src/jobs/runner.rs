@@ -163,7 +163,7 @@ where
                 error = &error as &dyn std::error::Error,
                 "could not store what came of fit {id}, and tries until it can: {error}"
             );
-            unstored = Some(Unstored::count(shared));
+            unstored = Some(PendingWrite::count(shared));
         }
         // At the end of the server, one last time.
         tokio::select! {
@@ -175,16 +175,16 @@ where
 }
 
 /// Counts a fit that waits to be stored, for as long as it does.
-struct Unstored<'a>(&'a Shared);
+struct PendingWrite<'a>(&'a Shared);
 
-impl Unstored<'_> {
-    fn count(shared: &Shared) -> Unstored<'_> {
+impl PendingWrite<'_> {
+    fn count(shared: &Shared) -> PendingWrite<'_> {
         shared.unstored.fetch_add(1, Ordering::Relaxed);
-        Unstored(shared)
+        PendingWrite(shared)
     }
 }
 
-impl Drop for Unstored<'_> {
+impl Drop for PendingWrite<'_> {
     fn drop(&mut self) {
         self.0.unstored.fetch_sub(1, Ordering::Relaxed);
     }

@@ -63,7 +63,7 @@ pub struct Attempt<'a> {
 
 /// A fit that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldFit {
+pub struct LeasedFit {
     /// The fit.
     pub id: String,
     /// Which attempt is under way.
@@ -74,7 +74,7 @@ pub struct HeldFit {
     pub lease_until: Option<Time>,
 }
 
-by_name!(HeldFit: id, attempts, holder, lease_until);
+by_name!(LeasedFit: id, attempts, holder, lease_until);
 
 /// A fit that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,8 +157,8 @@ impl Db {
     }
 
     /// The fits that the table holds for running.
-    pub async fn running_fits(&self) -> Result<Vec<HeldFit>, StoreError> {
-        ask!(fetch_all HeldFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
+    pub async fn running_fits(&self) -> Result<Vec<LeasedFit>, StoreError> {
+        ask!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
                  FROM fit WHERE state = 'running'")
         .map_err(asking("list running fits"))
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::UploadSpace;
-use crate::trial::Trial;
+use crate::test_database::TestDatabase;
 
 /// As much as there is.
 const SPACE: UploadSpace = UploadSpace {
@@ -28,8 +28,8 @@ fn new(id: &str, lane: &str) -> NewFit {
     }
 }
 
-async fn queue(fits: &[(&str, &str)]) -> Trial {
-    let db = Trial::new().await;
+async fn queue(fits: &[(&str, &str)]) -> TestDatabase {
+    let db = TestDatabase::new().await;
     for (id, lane) in fits {
         let added = db.enqueue(&new(id, lane), Reuse::Finished, 10, SPACE).await;
         assert_eq!(added.unwrap(), Enqueued::Added);
@@ -82,7 +82,7 @@ async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
 
 #[tokio::test]
 async fn keys_take_turns() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     for (id, owner) in [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "b")] {
         let fit = NewFit {
             owner: owner.to_owned(),
@@ -101,7 +101,7 @@ async fn keys_take_turns() {
 
 #[tokio::test]
 async fn a_key_has_a_part_of_the_queue() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     let ask = async |id: &str, owner: &str| {
         let fit = NewFit {
             owner: owner.to_owned(),

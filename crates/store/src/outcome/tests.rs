@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::model::TaughtBy;
-use crate::trial::{Place, Trial};
+use crate::test_database::{Place, TestDatabase};
 use crate::units::Bytes;
 use batchfit_fit::search::conversation::Outcome;
 
-async fn in_memory(recommendations: u32) -> Trial {
-    let db = Trial::new().await;
+async fn in_memory(recommendations: u32) -> TestDatabase {
+    let db = TestDatabase::new().await;
     for number in 1..=recommendations {
         let rows = format!(
             "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;

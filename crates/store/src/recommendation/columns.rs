@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::row::{Row, Word, Words};
-use super::shelf::{FACETS, Facet, RecommendationPage};
-use super::stale::Present;
+use super::shelf::{FACETS, FilterColumn, RecommendationPage};
+use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredRecommendation};
 use crate::outcome::Lessons;
 
@@ -22,7 +22,7 @@ pub(super) struct Columns {
     /// Pages that are being written share them.
     pub(super) words: Arc<Words>,
     /// What answers of today are made with.
-    pub(super) present: Arc<Present>,
+    pub(super) present: Arc<CurrentGpus>,
     /// The place in the database up to which this is current.
     pub(super) current: Current,
     /// How many rows were dropped since all were read.
@@ -47,24 +47,27 @@ impl Columns {
             },
             Some(_) | None => self.rows.len(),
         };
-        Present::see(&mut self.present, row);
+        CurrentGpus::see(&mut self.present, row);
         let words = Arc::make_mut(&mut self.words);
         self.rows.insert(place, Row::pack(row, words));
         self.numbers.insert(place, number);
         let limit_bytes = row.limit_bytes.to_string();
         let world_size = row.world_size.to_string();
-        let values: [(Facet, &str); FACETS] = [
-            (Facet::Device, &row.device),
-            (Facet::Gpu, &row.gpu),
-            (Facet::Precision, &row.precision),
-            (Facet::Optimizer, row.optimizer.as_deref().unwrap_or("")),
-            (Facet::Checkpointing, &row.checkpointing),
-            (Facet::Evidence, &row.evidence),
-            (Facet::LimitBytes, &limit_bytes),
-            (Facet::WorldSize, &world_size),
-            (Facet::Model, &row.model),
-            (Facet::Objective, &row.objective),
-            (Facet::ModelDigest, &row.model_digest),
+        let values: [(FilterColumn, &str); FACETS] = [
+            (FilterColumn::Device, &row.device),
+            (FilterColumn::Gpu, &row.gpu),
+            (FilterColumn::Precision, &row.precision),
+            (
+                FilterColumn::Optimizer,
+                row.optimizer.as_deref().unwrap_or(""),
+            ),
+            (FilterColumn::Checkpointing, &row.checkpointing),
+            (FilterColumn::Evidence, &row.evidence),
+            (FilterColumn::LimitBytes, &limit_bytes),
+            (FilterColumn::WorldSize, &world_size),
+            (FilterColumn::Model, &row.model),
+            (FilterColumn::Objective, &row.objective),
+            (FilterColumn::ModelDigest, &row.model_digest),
         ];
         for (facet, text) in values {
             let word = words.number(text);

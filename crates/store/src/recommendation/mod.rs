@@ -16,8 +16,8 @@ use super::{StoreError, Time, asking, integer};
 use crate::units::Share;
 
 pub use nearest::{Asked, Nearest, is_simulation};
-pub(super) use shelf::Shelf;
-pub use shelf::{Facet, RecommendationPage};
+pub(super) use shelf::ResultIndex;
+pub use shelf::{FilterColumn, RecommendationPage};
 pub use stale::minor;
 pub use stale::{Outdated, Stale};
 
@@ -137,7 +137,7 @@ fn as_fraction<S: serde::Serializer>(share: &Share, serializer: S) -> Result<S::
 #[derive(Debug, Clone, Default)]
 pub struct RecommendationFilter {
     /// What the columns are to say; those that are not named may say anything.
-    pub facets: Vec<(Facet, String)>,
+    pub facets: Vec<(FilterColumn, String)>,
     /// Older than this id.
     pub before: Option<String>,
     /// At most so many.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::StoredRecommendation;
 use super::columns::Columns;
 use super::row::Word;
-use super::shelf::{FACETS, Facet};
+use super::shelf::{FACETS, FilterColumn};
 use crate::{Db, StoreError};
 
 /// What is asked, as far as answers are told apart by it.
@@ -42,15 +42,15 @@ pub struct Nearest {
 
 /// What may differ, and how much that counts: what changes what is trained more than where, and that more than how much memory
 /// it has there. A device is the same card by another name where the card is the same.
-const COSTS: [(Facet, &str, u32); 8] = [
-    (Facet::Precision, "precision", 32),
-    (Facet::Optimizer, "optimizer", 32),
-    (Facet::Checkpointing, "checkpointing", 32),
-    (Facet::WorldSize, "world_size", 16),
-    (Facet::Objective, "objective", 16),
-    (Facet::Gpu, "gpu", 8),
-    (Facet::LimitBytes, "limit_bytes", 4),
-    (Facet::Device, "device", 1),
+const COSTS: [(FilterColumn, &str, u32); 8] = [
+    (FilterColumn::Precision, "precision", 32),
+    (FilterColumn::Optimizer, "optimizer", 32),
+    (FilterColumn::Checkpointing, "checkpointing", 32),
+    (FilterColumn::WorldSize, "world_size", 16),
+    (FilterColumn::Objective, "objective", 16),
+    (FilterColumn::Gpu, "gpu", 8),
+    (FilterColumn::LimitBytes, "limit_bytes", 4),
+    (FilterColumn::Device, "device", 1),
 ];
 
 /// Whether a device is simulated by the service itself.
@@ -65,16 +65,16 @@ impl Columns {
         let model = self.words.find(&asked.model_digest)?;
         let world_size = asked.world_size.to_string();
         let limit = asked.limit_bytes.map(|bytes| bytes.to_string());
-        let wanted = |facet: Facet| match facet {
-            Facet::Precision => Some(asked.precision.as_str()),
-            Facet::Optimizer => Some(asked.optimizer.as_str()),
-            Facet::Checkpointing => Some(asked.checkpointing.as_str()),
-            Facet::Objective => Some(asked.objective.as_str()),
-            Facet::WorldSize => Some(world_size.as_str()),
-            Facet::Gpu => asked.gpu.as_deref(),
-            Facet::LimitBytes => limit.as_deref(),
-            Facet::Device => asked.device.as_deref(),
-            Facet::Evidence | Facet::Model | Facet::ModelDigest => None,
+        let wanted = |facet: FilterColumn| match facet {
+            FilterColumn::Precision => Some(asked.precision.as_str()),
+            FilterColumn::Optimizer => Some(asked.optimizer.as_str()),
+            FilterColumn::Checkpointing => Some(asked.checkpointing.as_str()),
+            FilterColumn::Objective => Some(asked.objective.as_str()),
+            FilterColumn::WorldSize => Some(world_size.as_str()),
+            FilterColumn::Gpu => asked.gpu.as_deref(),
+            FilterColumn::LimitBytes => limit.as_deref(),
+            FilterColumn::Device => asked.device.as_deref(),
+            FilterColumn::Evidence | FilterColumn::Model | FilterColumn::ModelDigest => None,
         };
         // No row has 0 there, so a text that is nowhere differs from all.
         let wanted: Vec<(&[Word], Word, &'static str, u32)> = COSTS
@@ -90,8 +90,8 @@ impl Columns {
                 .filter(|(column, word, ..)| column[row] != *word);
             differing.map(|(.., cost)| cost).sum()
         };
-        let models = &self.values[Facet::ModelDigest as usize];
-        let limits = &self.values[Facet::LimitBytes as usize];
+        let models = &self.values[FilterColumn::ModelDigest as usize];
+        let limits = &self.values[FilterColumn::LimitBytes as usize];
         let mut best: Option<(u32, u64, usize)> = None;
         let mut seen: Option<(Word, u64)> = None;
         let is_simulated = asked.device.as_deref().is_some_and(is_simulation);
@@ -99,11 +99,11 @@ impl Columns {
         let mut known: HashMap<Word, bool> = HashMap::new();
         // Whoever has the service simulate a card is not told what an agent says that it simulated.
         let mut is_an_agents = |row: usize| {
-            let evidence = self.values[Facet::Evidence as usize][row];
+            let evidence = self.values[FilterColumn::Evidence as usize][row];
             if !is_simulated || ran.contains(&Some(evidence)) {
                 return false;
             }
-            let device = self.values[Facet::Device as usize][row];
+            let device = self.values[FilterColumn::Device as usize][row];
             *known.entry(device).or_insert_with(|| {
                 let device = self.words.text(device).unwrap_or_default();
                 !is_simulation(&device) && !device.starts_with("cuda:")

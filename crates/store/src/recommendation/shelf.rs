@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::columns::{Columns, Current};
 use super::row::{Row, Words};
-use super::stale::Present;
+use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
 use crate::engine::ask;
 use crate::outcome::{Lessons, share};
@@ -37,7 +37,7 @@ const MANY_GONE: usize = 1000;
 /// A column that can be filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is a member of `StoredRecommendation`")]
-pub enum Facet {
+pub enum FilterColumn {
     Device,
     Gpu,
     Precision,
@@ -59,7 +59,7 @@ pub(super) const FACETS: usize = 11;
 pub struct RecommendationPage {
     pub(super) rows: Vec<Row>,
     pub(super) words: Arc<Words>,
-    pub(super) present: Arc<Present>,
+    pub(super) present: Arc<CurrentGpus>,
     pub(super) lessons: Lessons,
     /// The id of the last one, where there are more.
     pub next: Option<String>,
@@ -76,7 +76,7 @@ impl RecommendationPage {
 
 /// All recommendations. Cloning it shares them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct ResultIndex {
     columns: Arc<RwLock<Columns>>,
     /// One reads what is new at a time; the others wait for it.
     reading: Arc<tokio::sync::Mutex<()>>,
@@ -84,7 +84,7 @@ pub(crate) struct Shelf {
     looked: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Shelf {
+impl ResultIndex {
     /// How many rows are in memory.
     pub(crate) fn rows(&self) -> usize {
         self.read().rows.len()

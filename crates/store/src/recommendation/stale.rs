@@ -35,7 +35,7 @@ pub struct Outdated {
 
 /// What GPUs have today, by the cards' names.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Present {
+pub(super) struct CurrentGpus {
     cards: HashMap<String, OnCard>,
 }
 
@@ -53,9 +53,9 @@ pub fn minor(version: &str) -> &str {
     &version[..dots.unwrap_or(version.len())]
 }
 
-impl Present {
+impl CurrentGpus {
     /// Takes in an answer: the newest of a card says what that has.
-    pub(super) fn see(present: &mut Arc<Present>, row: &StoredRecommendation) {
+    pub(super) fn see(present: &mut Arc<CurrentGpus>, row: &StoredRecommendation) {
         if row.driver.is_none() {
             return;
         }

@@ -1,8 +1,10 @@
 //! What is in memory follows what is in the table, whoever writes it.
 
-use super::{Asked, Facet, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation};
+use super::{
+    Asked, FilterColumn, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation,
+};
 use crate::model::RULES;
-use crate::trial::Trial;
+use crate::test_database::TestDatabase;
 use crate::units::Share;
 use crate::{Db, Time};
 
@@ -39,7 +41,7 @@ type Page = (Vec<u32>, Option<u32>);
 
 async fn page(
     db: &Db,
-    facets: &[(Facet, &str)],
+    facets: &[(FilterColumn, &str)],
     before: Option<u32>,
     limit: usize,
 ) -> Option<Page> {
@@ -57,8 +59,8 @@ async fn page(
     Some((ids.collect(), page.next.as_deref().map(number)))
 }
 
-async fn in_memory() -> Trial {
-    Trial::new().await
+async fn in_memory() -> TestDatabase {
+    TestDatabase::new().await
 }
 
 #[tokio::test]
@@ -130,25 +132,28 @@ async fn filters_combine_and_pages_follow_each_other() {
         let model = ["mine", "yours"][number as usize % 2];
         insert(&db, number, model, 1 + number / 4).await;
     }
-    let mine = [(Facet::Model, "mine")];
+    let mine = [(FilterColumn::Model, "mine")];
 
     let first = page(&db, &mine, None, 2).await.unwrap();
     let second = page(&db, &mine, first.1, 2).await.unwrap();
 
     assert_eq!(first, (vec![6, 4], Some(4)));
     assert_eq!(second, (vec![2], None));
-    let both = [(Facet::Model, "mine"), (Facet::WorldSize, "1")];
+    let both = [
+        (FilterColumn::Model, "mine"),
+        (FilterColumn::WorldSize, "1"),
+    ];
     assert_eq!(page(&db, &both, None, 9).await.unwrap().0, [2]);
-    let limit = [(Facet::LimitBytes, "1000")];
+    let limit = [(FilterColumn::LimitBytes, "1000")];
     assert_eq!(
         page(&db, &limit, None, 6).await.unwrap(),
         (vec![6, 5, 4, 3, 2, 1], None)
     );
     // A text of another column is not one of this.
     for (facet, text) in [
-        (Facet::Gpu, "none such"),
-        (Facet::Gpu, "mine"),
-        (Facet::WorldSize, "1000"),
+        (FilterColumn::Gpu, "none such"),
+        (FilterColumn::Gpu, "mine"),
+        (FilterColumn::WorldSize, "1000"),
     ] {
         assert_eq!(
             page(&db, &[(facet, text)], None, 9).await.unwrap(),

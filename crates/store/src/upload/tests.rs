@@ -1,6 +1,6 @@
 use super::super::{Enqueued, FitState, FitTerms, Holder, Lease, NewFit, ParallelSimulated, Reuse};
 use super::*;
-use crate::trial::Trial;
+use crate::test_database::TestDatabase;
 
 /// Room for two and a half of the uploads here.
 const SPACE: UploadSpace = UploadSpace {
@@ -72,7 +72,7 @@ async fn end(db: &Db, id: &str) {
 
 #[tokio::test]
 async fn an_upload_is_kept_once_and_found_by_all_its_names() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     let named = |name: &str| NewUpload {
         names: vec![Digest::of(name.as_bytes())],
         ..new("a", 10)
@@ -104,7 +104,7 @@ async fn an_upload_is_kept_once_and_found_by_all_its_names() {
 
 #[tokio::test]
 async fn what_one_key_sends_takes_neither_names_nor_room_of_another() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     let of = |owner: &str, contents: &str, name: &str| NewUpload {
         names: vec![Digest::of(name.as_bytes())],
         owner: owner.to_owned(),
@@ -134,7 +134,7 @@ async fn what_one_key_sends_takes_neither_names_nor_room_of_another() {
 
 #[tokio::test]
 async fn what_is_full_takes_no_more_until_something_may_go() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     assert_eq!(keep(&db, "a", 1_000).await, Kept::Added);
     assert_eq!(keep(&db, "b", 1_001).await, Kept::Added);
 
@@ -165,7 +165,7 @@ async fn what_is_full_takes_no_more_until_something_may_go() {
 
 #[tokio::test]
 async fn uploads_stay_while_something_refers_to_them() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     for contents in ["needed", "not needed"] {
         db.keep_upload(&new(contents, 0), ROOMY).await.unwrap();
     }
@@ -191,7 +191,7 @@ async fn uploads_stay_while_something_refers_to_them() {
 
 #[tokio::test]
 async fn a_fit_is_not_queued_without_its_uploads() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
 
     let gone = enqueue(&db, &fit("1", &["gone"], Some(new("aside", 0))), ROOMY).await;
 
@@ -208,7 +208,7 @@ async fn a_fit_is_not_queued_without_its_uploads() {
 
 #[tokio::test]
 async fn the_longest_unused_expire_a_few_at_a_time() {
-    let db = Trial::new().await;
+    let db = TestDatabase::new().await;
     for (contents, created_at) in [("a", 3), ("b", 1), ("c", 2)] {
         let new = new(contents, created_at);
         db.keep_upload(&new, ROOMY).await.unwrap();

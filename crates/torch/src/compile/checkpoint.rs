@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::forward::{Environment, Forward};
 use crate::eager::{
-    Draft, Eager, Elements, History, INPUTS, Leaf, Saved, Stop, Tensor, TensorBody, backward_of,
+    Eager, Elements, History, INPUTS, Leaf, OpRecord, Saved, Stop, Tensor, TensorBody, backward_of,
 };
 use crate::graph::{Graph, ModuleId, REENTRANT, ValueId};
 use crate::shape::DType;
@@ -73,7 +73,7 @@ impl Forward {
     ) -> Result<(), Stop> {
         let inputs = self.read_from_outside(&nodes, environment);
         let operands: Vec<_> = inputs.iter().map(|(_, tensor)| Some(tensor)).collect();
-        let mut draft = Draft::new(eager, &operands);
+        let mut draft = OpRecord::new(eager, &operands);
         for (_, tensor) in &inputs {
             draft.save(eager, "input", tensor)?;
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::casts::{is_without_autocast, returns};
 use super::checkpoint::{is_reentrant, regions};
-use super::functions::{Functions, Keeping};
+use super::functions::{Functions, PinnedValues};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::parallel::{Sharded, Wrapper};
@@ -306,7 +306,7 @@ impl Forward {
                 self.call_function(eager, environment, index)?;
                 next = self.graph.functions[index].nodes.end;
             } else {
-                self.step(eager, environment, next, &mut Keeping::default())?;
+                self.step(eager, environment, next, &mut PinnedValues::default())?;
                 next += 1;
             }
         }
@@ -386,7 +386,7 @@ impl Forward {
         eager: &mut Eager,
         environment: &mut Environment,
         index: usize,
-        keeping: &mut Keeping,
+        keeping: &mut PinnedValues,
     ) -> Result<(), Stop> {
         let node = &self.graph.nodes[index];
         eager.set_label(&self.labels[index]);

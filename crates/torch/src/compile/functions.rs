@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
-use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor};
+use crate::eager::{Eager, Frame, OpRecord, Saved, Slot, Stop, Tensor};
 use crate::graph::{FunctionCall, Graph, ValueId};
 use crate::program::Kernel;
 use crate::shape::{DType, Sizes};
@@ -54,13 +54,13 @@ impl Functions {
 
 /// Values that are kept while some nodes run, though Python lets go of them.
 #[derive(Debug, Default)]
-pub(super) struct Keeping {
+pub(super) struct PinnedValues {
     kept: BTreeSet<ValueId>,
     /// Those that it has let go of, in order.
     due: Vec<ValueId>,
 }
 
-impl Keeping {
+impl PinnedValues {
     /// Python lets go of a value; whether it dies now.
     pub(super) fn lets_go(&mut self, id: ValueId) -> bool {
         let kept = self.kept.contains(&id);
@@ -104,10 +104,10 @@ impl Forward {
             .map(|(id, _)| self.find(environment, *id));
         let inputs: Vec<Option<Tensor>> = inputs.collect();
         let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-        let mut draft = Draft::new(eager, &inputs);
+        let mut draft = OpRecord::new(eager, &inputs);
         let before = (eager.grad_enabled, eager.autocast);
         eager.grad_enabled = false;
-        let mut keeping = Keeping::default();
+        let mut keeping = PinnedValues::default();
         let outputs = call.outputs.iter().map(|output| output.value);
         keeping.kept = outputs.chain(call.kept()).collect();
         let uncast = self.cast_inputs(eager, environment, call, &mut keeping);
@@ -152,7 +152,7 @@ impl Forward {
         eager: &mut Eager,
         environment: &mut Environment,
         call: &FunctionCall,
-        keeping: &mut Keeping,
+        keeping: &mut PinnedValues,
     ) -> Vec<(ValueId, Option<Tensor>)> {
         if is_without_autocast(&self.graph, &self.graph.nodes[call.nodes.start]) {
             eager.autocast = None;
@@ -184,7 +184,7 @@ impl Forward {
         eager: &mut Eager,
         environment: &Environment,
         call: &FunctionCall,
-        draft: &mut Draft,
+        draft: &mut OpRecord,
     ) -> Result<Vec<(ValueId, Slot)>, Stop> {
         let mut dropped = Vec::new();
         for (id, inner) in &call.saved {
@@ -221,7 +221,7 @@ impl Forward {
         eager: &mut Eager,
         environment: &mut Environment,
         call: &FunctionCall,
-        draft: Draft,
+        draft: OpRecord,
         mut backward: BackwardCall,
     ) {
         let mut bodies = Vec::new();
@@ -253,7 +253,7 @@ impl Forward {
         environment: &mut Environment,
         results: &[Option<ValueId>],
     ) -> Vec<Option<Tensor>> {
-        let mut keeping = Keeping::default();
+        let mut keeping = PinnedValues::default();
         keeping.kept.extend(results.iter().flatten());
         for node in 0..self.graph.nodes.len() {
             // Nothing is recomputed here, so only a cancelled compilation stops early; the engine notices too.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::autograd::Draft;
+use super::autograd::OpRecord;
 use super::process::Eager;
 use super::tensor::{Tensor, TensorBody};
 use crate::program::Kernel;
@@ -105,7 +105,7 @@ impl Eager {
         if tensor.dtype == dtype {
             return Tensor::clone(tensor);
         }
-        let draft = Draft::new(self, &[Some(tensor)]);
+        let draft = OpRecord::new(self, &[Some(tensor)]);
         let output = if row_major {
             let output = self.empty(&tensor.shape, dtype);
             self.launch(Kernel::Copy, &[tensor], &[&output]);

@@ -160,14 +160,14 @@ impl fmt::Debug for GradFn {
 }
 
 /// An operation being recorded: made before its results, so that inputs are saved before they exist.
-pub struct Draft {
+pub struct OpRecord {
     edges: Option<Vec<Edge>>,
     saved: Vec<(&'static str, Slot)>,
 }
 
-impl Draft {
+impl OpRecord {
     /// Starts recording an operation on these inputs; records nothing when no gradient is needed.
-    pub fn new(eager: &Eager, inputs: &[Option<&Tensor>]) -> Draft {
+    pub fn new(eager: &Eager, inputs: &[Option<&Tensor>]) -> OpRecord {
         let needed =
             eager.grad_enabled && inputs.iter().flatten().any(|input| input.requires_grad());
         let edge = |input: Option<&Tensor>| match input {
@@ -178,7 +178,7 @@ impl Draft {
                 dtype: DType::Float32,
             },
         };
-        Draft {
+        OpRecord {
             edges: needed.then(|| inputs.iter().copied().map(edge).collect()),
             saved: Vec::new(),
         }
@@ -226,7 +226,7 @@ impl Draft {
         outputs.try_into().expect("as many tensors as bodies")
     }
 
-    /// [`Draft::finish`] for one result, which has a gradient for the first input alone.
+    /// [`OpRecord::finish`] for one result, which has a gradient for the first input alone.
     pub fn finish_one(
         self,
         eager: &mut Eager,
@@ -240,7 +240,7 @@ impl Draft {
         output
     }
 
-    /// [`Draft::finish`] for a number of results known at run time.
+    /// [`OpRecord::finish`] for a number of results known at run time.
     pub fn finish_many(
         self,
         eager: &mut Eager,

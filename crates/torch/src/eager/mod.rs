@@ -13,7 +13,7 @@ mod recorder;
 mod tensor;
 mod writing;
 
-pub use autograd::{Draft, Saved, Slot};
+pub use autograd::{OpRecord, Saved, Slot};
 pub use checkpoint::{Frame, Region};
 pub use engine::{INPUTS, backward, backward_of};
 pub use process::{Eager, Stop, Thread, Watcher};

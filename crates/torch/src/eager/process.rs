@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::autocast::CastCache;
-use super::autograd::{Draft, Hook, Slot};
+use super::autograd::{Hook, OpRecord, Slot};
 use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
@@ -395,7 +395,7 @@ impl Eager {
         told: impl FnOnce(&mut Eager) + 'static,
     ) -> Vec<Tensor> {
         let inputs: Vec<Option<&Tensor>> = tensors.iter().map(Some).collect();
-        let draft = Draft::new(self, &inputs);
+        let draft = OpRecord::new(self, &inputs);
         let same = |tensor: &Tensor| tensor.alias(tensor.shape.clone(), tensor.strides.clone());
         let outputs = tensors.iter().map(same).collect();
         draft.finish_many(self, outputs, move |eager, gradients, _| {

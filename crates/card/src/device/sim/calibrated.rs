@@ -16,7 +16,7 @@ use crate::device::Capability;
 use crate::units::Bytes;
 
 use super::workspaces::{Traits, WorkspaceTable};
-use super::{CARDS, Card, Sheet, Workspaces};
+use super::{CARDS, Card, CardSpec, Workspaces};
 
 /// What follows `sim:` for the card that was calibrated last.
 pub const LOCAL: &str = "local";
@@ -98,7 +98,7 @@ fn card(table: &'static WorkspaceTable) -> Option<Card> {
         },
         workspaces: Workspaces::Recorded,
         ceilings: alike.ceilings,
-        sheet: Sheet {
+        sheet: CardSpec {
             doubtful,
             ..alike.sheet
         },

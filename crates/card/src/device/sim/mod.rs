@@ -10,8 +10,8 @@ pub mod workspaces;
 
 pub use calibrated::{LOCAL, calibration_turn, calibrations_of, local, look_in};
 pub use catalogue::{
-    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
-    SHARDED_OVERHEAD, Sheet, Workspaces, names,
+    CARDS, CONTEXT_OVERHEAD, Card, CardSpec, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
+    SHARDED_OVERHEAD, Workspaces, names,
 };
 pub use heuristics::{Heuristics, ask, asked};
 pub use instances::{Cloud, Instance, clouds};

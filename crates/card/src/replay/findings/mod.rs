@@ -1,13 +1,13 @@
 //! What a recording says of its program: who holds the memory at the peak, what grows from round to round, and what is to be done.
 
-mod lives;
+mod lifetimes;
 mod rounds;
 mod verdict;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub(super) use lives::Lives;
+pub(super) use lifetimes::Lifetimes;
 pub(super) use rounds::begin_rounds;
 pub(super) use verdict::{Memory, find};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::lives::{Life, Lives};
+use super::lifetimes::{Lifetime, Lifetimes};
 use super::{GrowthReport, LineBytes};
 use crate::alloc::Event;
 use crate::replay::reading::recording::Entry;
@@ -19,7 +19,7 @@ const LEAST_TIMES: usize = 4;
 
 /// Where each round begins.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub(super) struct Iterations {
     /// The line.
     pub(super) frame: u32,
     /// The first entry of each round.
@@ -27,18 +27,18 @@ pub(super) struct Rounds {
 }
 
 /// The first entry of each round of a recording; none where nothing comes around.
-pub(in crate::replay) fn begin_rounds(lives: &Lives<'_>) -> Vec<usize> {
-    Rounds::of(lives).map_or_else(Vec::new, |rounds| rounds.begin)
+pub(in crate::replay) fn begin_rounds(lives: &Lifetimes<'_>) -> Vec<usize> {
+    Iterations::of(lives).map_or_else(Vec::new, |rounds| rounds.begin)
 }
 
-impl Rounds {
+impl Iterations {
     /// The longest rounds that a recording consists of: of the lines that come around regularly through most of it, the one that does
     /// so least often.
     ///
     /// Layers come around too, and all of them keep something until the backward pass. Where it is known what runs inside of modules,
     /// only other lines are asked. What autograd's threads allocate has no line of Python, so a round without any, where there are some, is
     /// no step. Without either, rounds have to free most of what they allocate.
-    pub(super) fn of(lives: &Lives<'_>) -> Option<Rounds> {
+    pub(super) fn of(lives: &Lifetimes<'_>) -> Option<Iterations> {
         let entries = &lives.recording.entries;
         let knows_modules = lives.recording.knows_modules;
         let outside = knows_modules.then(|| Self::among(lives, |entry| !entry.in_module));
@@ -52,7 +52,7 @@ impl Rounds {
     }
 
     /// The longest rounds that some entries tell of.
-    fn among(lives: &Lives<'_>, is_asked: impl Fn(&Entry) -> bool) -> Option<Rounds> {
+    fn among(lives: &Lifetimes<'_>, is_asked: impl Fn(&Entry) -> bool) -> Option<Iterations> {
         let entries = &lives.recording.entries;
         // Where a program ends, it frees what it kept.
         let end = entries.iter().rposition(is_alloc)?;
@@ -84,11 +84,11 @@ impl Rounds {
                 && (without_line.is_empty() || at.windows(2).all(|pair| is_step(pair[0], pair[1])))
         });
         let (frame, begin) = regular.min_by_key(|(_, at)| (at.len(), at[0]))?;
-        Some(Rounds { frame, begin })
+        Some(Iterations { frame, begin })
     }
 
     /// Whether most of what they allocate is freed before the last begins: layers of one forward pass keep it.
-    fn free_most(&self, lives: &Lives<'_>) -> bool {
+    fn free_most(&self, lives: &Lifetimes<'_>) -> bool {
         let (Some(first), Some(last)) = (self.begin.first(), self.begin.last()) else {
             return false;
         };
@@ -108,13 +108,13 @@ impl Rounds {
     }
 
     /// What rounds leave behind, if they go on doing so: in most rounds, or in one of so many.
-    pub(super) fn growth(&self, lives: &Lives<'_>) -> Option<GrowthReport> {
+    pub(super) fn growth(&self, lives: &Lifetimes<'_>) -> Option<GrowthReport> {
         self.growth_of_most(lives)
             .or_else(|| self.growth_now_and_then(lives))
     }
 
     /// What most rounds leave behind.
-    fn growth_of_most(&self, lives: &Lives<'_>) -> Option<GrowthReport> {
+    fn growth_of_most(&self, lives: &Lifetimes<'_>) -> Option<GrowthReport> {
         let last = *self.begin.last()?;
         // From the second round on, and each with a whole round after it.
         let compared = self.begin.len().checked_sub(3)?;
@@ -133,7 +133,7 @@ impl Rounds {
     ///
     /// Optimizer state that is made for more and more layers, and buffers that fill and are emptied, are of less regular kinds or
     /// begin late.
-    fn growth_now_and_then(&self, lives: &Lives<'_>) -> Option<GrowthReport> {
+    fn growth_now_and_then(&self, lives: &Lifetimes<'_>) -> Option<GrowthReport> {
         let end = lives.recording.entries.iter().rposition(is_alloc)?;
         let last = self.begin.len().checked_sub(1)?;
         let kept = self.kept(lives, last, end);
@@ -154,8 +154,13 @@ impl Rounds {
     }
 
     /// What was allocated in the rounds from the second up to one, each with its round, and is in use after an entry.
-    fn kept<'l>(&self, lives: &'l Lives<'_>, upto: usize, entry: usize) -> Vec<(usize, &'l Life)> {
-        let round = |life: &Life| {
+    fn kept<'l>(
+        &self,
+        lives: &'l Lifetimes<'_>,
+        upto: usize,
+        entry: usize,
+    ) -> Vec<(usize, &'l Lifetime)> {
+        let round = |life: &Lifetime| {
             let after = self
                 .begin
                 .partition_point(|begin| Some(*begin) <= life.born);
@@ -168,12 +173,12 @@ impl Rounds {
     }
 
     fn report<'l>(
-        lives: &Lives<'_>,
-        left: impl Iterator<Item = &'l (usize, &'l Life)>,
+        lives: &Lifetimes<'_>,
+        left: impl Iterator<Item = &'l (usize, &'l Lifetime)>,
         (times, every_rounds): (u64, u64),
         entry: usize,
     ) -> Option<GrowthReport> {
-        let left: Vec<&Life> = left.map(|(_, life)| *life).collect();
+        let left: Vec<&Lifetime> = left.map(|(_, life)| *life).collect();
         let total: u64 = left.iter().map(|life| life.bytes).sum();
         if total == 0 {
             return None;
@@ -199,7 +204,7 @@ impl Rounds {
 }
 
 /// The rounds in which each line left something behind.
-fn rounds_by_line(kept: &[(usize, &Life)]) -> HashMap<Option<u32>, BTreeSet<usize>> {
+fn rounds_by_line(kept: &[(usize, &Lifetime)]) -> HashMap<Option<u32>, BTreeSet<usize>> {
     let mut rounds_of: HashMap<Option<u32>, BTreeSet<usize>> = HashMap::new();
     for (round, life) in kept {
         rounds_of.entry(life.frame).or_default().insert(*round);

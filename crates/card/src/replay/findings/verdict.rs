@@ -1,7 +1,7 @@
 //! What is wrong, what shows it, and what to change.
 
-use super::lives::Lives;
-use super::rounds::Rounds;
+use super::lifetimes::Lifetimes;
+use super::rounds::Iterations;
 use super::{Finding, Findings, GrowthReport};
 use crate::alloc::Event;
 use crate::units::Bytes;
@@ -41,11 +41,11 @@ impl Memory {
 /// What a recording says; `expandable` tells what would be reserved with expandable segments under a
 /// limit, if all requests were granted, and is asked at most once.
 pub(in crate::replay) fn find(
-    lives: &Lives<'_>,
+    lives: &Lifetimes<'_>,
     memory: &Memory,
     expandable: impl FnOnce(Option<Bytes>) -> Option<Bytes>,
 ) -> Findings {
-    let rounds = Rounds::of(lives);
+    let rounds = Iterations::of(lives);
     let growth = rounds.as_ref().and_then(|rounds| rounds.growth(lives));
     let (at_peak, others_at_peak) = lives.at_peak();
     let mut findings = Findings {
@@ -264,7 +264,7 @@ struct Refused {
 
 impl Refused {
     /// The refusal that ends a recording, if one does.
-    fn last(lives: &Lives<'_>) -> Option<Refused> {
+    fn last(lives: &Lifetimes<'_>) -> Option<Refused> {
         let recording = lives.recording;
         if !recording.ends_out_of_memory() {
             return None;

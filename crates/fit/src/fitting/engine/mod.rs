@@ -29,18 +29,18 @@ use crate::worker::{
 };
 use crate::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
 
-use super::answer::{Devices, Method, Question, answer};
+use super::answer::{Devices, FitSpec, SearchStrategy, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
-use super::kept::Sayings;
-use super::plan::Wish;
+use super::headroom_policy::HeadroomPolicy;
+use super::memory_budget::MemoryBudget;
+use super::plan::BatchTarget;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
-use super::probing::prober::{Prober as _, StepTime};
+use super::probing::runner::{Runner as _, StepTime};
 use super::probing::simulator::Simulator;
 use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
-use super::room::Room;
 use super::suggest;
 use placed::placed;
 use ready::{capability, compile_all, environment, unopened};
@@ -82,7 +82,7 @@ enum Fallback {
 struct Setting<'a> {
     simulator: Simulator,
     gpu: Option<GpuProber<'a>>,
-    room: Room,
+    room: MemoryBudget,
     environment: Environment,
     notes: Vec<String>,
     assumptions: Vec<String>,
@@ -210,7 +210,7 @@ impl FitEngine {
                     }
                     None => {}
                 }
-                let room = Room {
+                let room = MemoryBudget {
                     asked,
                     available: memory.available,
                     // What ranks need to talk was measured where they do.
@@ -309,19 +309,19 @@ impl FitEngine {
                 variant.accumulation = variant.accumulation.max(steps.accumulation);
             }
         }
-        let mut question = Question {
+        let mut question = FitSpec {
             variants,
-            wish: Wish {
+            wish: BatchTarget {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
                 objective: request.objective,
             },
             room: setting.room,
-            sayings: Sayings::of(request),
+            sayings: HeadroomPolicy::of(request),
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
-                SearchMode::Auto | SearchMode::Recorded => Method::SimulateFirst,
-                SearchMode::Probes => Method::ProbesAlone,
+                SearchMode::Auto | SearchMode::Recorded => SearchStrategy::SimulateFirst,
+                SearchMode::Probes => SearchStrategy::ProbesAlone,
             },
             compare: request.compare,
             host_memory: request.host_memory,
@@ -345,7 +345,7 @@ impl FitEngine {
                 question
                     .notes
                     .push(began_anew(question.room.limit(first), &lowered));
-                question.room = Room {
+                question.room = MemoryBudget {
                     asked: Some(lowered.limit),
                     available: lowered.limit,
                     is_of_rank: true,

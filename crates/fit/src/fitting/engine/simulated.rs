@@ -13,18 +13,18 @@ use crate::validate::settings_in_force;
 use crate::{EngineError, Environment, Headroom};
 
 use super::{Setting, environment, lowered};
-use crate::fitting::kept::{Kept, Sayings};
-use crate::fitting::probing::prober::{Probed, Prober as _, StepTime};
+use crate::fitting::headroom_policy::{HeadroomPolicy, Kept};
+use crate::fitting::memory_budget::MemoryBudget;
+use crate::fitting::probing::runner::{ProbeOutcome, Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
 use crate::fitting::remarks::{machines, uneven};
-use crate::fitting::room::Room;
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
 pub(in crate::fitting) fn simulation(
     request: &Request,
     card: &'static Card,
     cancel: &Arc<AtomicBool>,
-) -> Result<(Simulator, Room), EngineError> {
+) -> Result<(Simulator, MemoryBudget), EngineError> {
     let workload = &lowered(request, cancel)?.workload;
     let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
     let untold = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ pub(super) fn simulated<'a>(
 /// A simulated probe beside a fit.
 pub(in crate::fitting) struct Simulated {
     simulator: Simulator,
-    probed: Probed,
+    probed: ProbeOutcome,
     limit: Bytes,
     kept: Kept,
 }
@@ -135,7 +135,7 @@ pub(in crate::fitting) fn simulated_probe(
         simulator,
         probed,
         limit,
-        kept: Sayings::of(request).about(variant),
+        kept: HeadroomPolicy::of(request).about(variant),
     }))
 }
 
@@ -196,8 +196,8 @@ pub(in crate::fitting) fn room_on(
     request: &Request,
     settings: &Settings,
     memory: CardMemory,
-) -> Room {
-    Room {
+) -> MemoryBudget {
+    MemoryBudget {
         asked: asked(request, settings, memory),
         available: memory.available,
         is_of_rank: false,

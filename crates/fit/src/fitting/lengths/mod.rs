@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::engine::FitEngine;
-use super::plan::Wish;
+use super::plan::BatchTarget;
 use super::replanned::{lowered_to, nothing_of};
 use crate::model::{Invalid, Length, Lengths, Objective, Request, Variant};
 use crate::search::Plan;
@@ -182,7 +182,7 @@ impl EachLength<'_> {
             });
             return Ok(());
         }
-        let wish = Wish {
+        let wish = BatchTarget {
             target_batch: self.request.target_batch,
             world_size: self.request.world_size,
             objective: self.request.objective,

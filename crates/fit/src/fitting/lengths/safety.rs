@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::at;
 use crate::EngineError;
 use crate::fitting::engine::simulated_probe;
-use crate::fitting::inquiry::micro_steps;
-use crate::fitting::plan::Wish;
+use crate::fitting::plan::BatchTarget;
+use crate::fitting::variant_search::micro_steps;
 use crate::model::{Length, Lengths, Request, Variant};
 use crate::probe::Detail;
 use crate::search::{Plan, closest_plans, exact_plans};
@@ -169,7 +169,11 @@ impl<'a> Safety<'a> {
 
     /// A plan that leaves headroom at all lengths: this, or one with a smaller micro-batch. With a target it is the one with the fewest
     /// steps that makes it, or else comes closest.
-    pub(super) fn plan(&mut self, asked: &Plan, wish: Wish) -> Result<Outcome<Plan>, EngineError> {
+    pub(super) fn plan(
+        &mut self,
+        asked: &Plan,
+        wish: BatchTarget,
+    ) -> Result<Outcome<Plan>, EngineError> {
         self.refused = None;
         let lengths: Vec<Length> = self.lengths.each.iter().map(|one| one.length).collect();
         let of_plan = |plan: Plan| (plan.accumulation_steps, plan.micro_batch);

@@ -13,8 +13,8 @@ use crate::worker::{
 use crate::{EngineError, GpuRun, GpuWork};
 
 use super::observer::Observer;
-use super::prober::{Probed, Prober};
-use crate::fitting::kept::Kept;
+use super::runner::{ProbeOutcome, Runner};
+use crate::fitting::headroom_policy::Kept;
 use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// A GPU in the hands of a worker.
@@ -98,14 +98,14 @@ fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-impl Prober for GpuProber<'_> {
+impl Runner for GpuProber<'_> {
     fn probe(
         &mut self,
         variant: &Variant,
         batch: u64,
         limit: Bytes,
         _detail: Detail,
-    ) -> Result<Probed, EngineError> {
+    ) -> Result<ProbeOutcome, EngineError> {
         let began = Instant::now();
         let order = ProbeOrder {
             variant: variant.clone(),
@@ -138,7 +138,7 @@ impl Prober for GpuProber<'_> {
                 used_by_others: Bytes(report.used_by_others_bytes.unwrap_or(0)),
             });
         }
-        Ok(Probed {
+        Ok(ProbeOutcome {
             report,
             wall_ms,
             uncertainties: [&*self.uncertainties, self.assumed.at(batch).as_slice()].concat(),

@@ -2,6 +2,6 @@
 
 pub(in crate::fitting) mod gpu;
 pub(in crate::fitting) mod observer;
-pub(in crate::fitting) mod prober;
 mod ranks;
+pub(in crate::fitting) mod runner;
 pub(in crate::fitting) mod simulator;

@@ -3,11 +3,11 @@
 use crate::compile::RankClass;
 use crate::probe::{PeakMemory, ProbeReport};
 
-use super::prober::Probed;
-use crate::fitting::kept::Kept;
+use super::runner::ProbeOutcome;
+use crate::fitting::headroom_policy::Kept;
 
 /// The probe of a job from those of its ranks: one that runs out of memory ends all. Nothing where none was run.
-pub(super) fn together(ranks: Vec<(&RankClass, Probed)>) -> Option<Probed> {
+pub(super) fn together(ranks: Vec<(&RankClass, ProbeOutcome)>) -> Option<ProbeOutcome> {
     let wall_ms = ranks.iter().map(|(_, probed)| probed.wall_ms).sum();
     let stands_for: Vec<String> = ranks.iter().map(|(class, _)| class.ranks()).collect();
     let mut uncertainties = Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn together(ranks: Vec<(&RankClass, Probed)>) -> Option<Probed> {
     for (rank, stands_for) in report.ranks.iter_mut().zip(stands_for) {
         rank.stands_for = Some(stands_for);
     }
-    Some(Probed {
+    Some(ProbeOutcome {
         report,
         wall_ms,
         uncertainties,

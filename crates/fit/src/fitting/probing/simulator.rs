@@ -20,10 +20,10 @@ use crate::units::Bytes;
 use crate::validate::invalid_variant;
 use crate::worker::Programs;
 
-use super::prober::{Probed, Prober, StepTime};
 use super::ranks;
-use crate::fitting::kept::Kept;
-use crate::fitting::room::for_others;
+use super::runner::{ProbeOutcome, Runner, StepTime};
+use crate::fitting::headroom_policy::Kept;
+use crate::fitting::memory_budget::for_others;
 use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// How many times as long the host takes as the one that was measured: nobody has said another pace.
@@ -150,7 +150,7 @@ impl Simulator {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<Probed, EngineError> {
+    ) -> Result<ProbeOutcome, EngineError> {
         let began = Instant::now();
         let evidence = self.evidence();
         let program = self
@@ -223,7 +223,7 @@ impl Simulator {
                 uncertainties.insert(Uncertainty::Extrapolated(extrapolated));
             }
         }
-        Ok(Probed {
+        Ok(ProbeOutcome {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
             uncertainties: uncertainties.into_iter().collect(),
@@ -247,14 +247,14 @@ fn ran<O: Observer>(
     probe.run_unless(cancel, &mut resources)
 }
 
-impl Prober for Simulator {
+impl Runner for Simulator {
     fn probe(
         &mut self,
         variant: &Variant,
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<Probed, EngineError> {
+    ) -> Result<ProbeOutcome, EngineError> {
         let classes = self.classes(variant);
         let mut found = Vec::new();
         for class in &classes {

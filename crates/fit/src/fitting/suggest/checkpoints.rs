@@ -15,9 +15,9 @@ use crate::{EngineError, SuggestionKind};
 use super::candidates::{Candidate, RECOMPUTING};
 use super::{Aim, PLENTY};
 use crate::fitting::engine::{lowered, simulation};
-use crate::fitting::kept::Sayings;
+use crate::fitting::headroom_policy::HeadroomPolicy;
 use crate::fitting::probing::observer::Observer;
-use crate::fitting::probing::prober::{Prober as _, StepTime};
+use crate::fitting::probing::runner::{Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
 
 /// What checkpointing of every block costs next to the others.
@@ -226,7 +226,7 @@ impl Solver<'_> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
-        let kept = Sayings::of(self.aim.request).about(&variant);
+        let kept = HeadroomPolicy::of(self.aim.request).about(&variant);
         let mut probed = self
             .simulator
             .probe(&variant, batch, limit, Detail::Verdict)?;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::EngineError;
-use crate::fitting::answer::{Devices, Method, Question, answer};
-use crate::fitting::plan::Wish;
+use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
+use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
 use crate::fitting::uncertainty::Uncertainty;
 use crate::model::{Objective, Variant};
@@ -168,9 +168,9 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
 #[test]
 fn no_batch_above_the_graphs_largest_is_an_answer() {
     for (target_batch, micro_batch) in [(None, 63), (Some(128), 32)] {
-        let question = Question {
+        let question = FitSpec {
             ceiling: 63,
-            wish: Wish {
+            wish: BatchTarget {
                 target_batch,
                 world_size: 1,
                 objective: Objective::default(),
@@ -191,8 +191,8 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
 
 #[test]
 fn real_probes_alone_find_the_same() {
-    let question = Question {
-        method: Method::ProbesAlone,
+    let question = FitSpec {
+        method: SearchStrategy::ProbesAlone,
         ..question()
     };
     let mut simulated = Script::new(Evidence::Simulated);
@@ -290,8 +290,8 @@ fn a_gpu_that_is_lost_is_answered_for_by_simulation_and_not_asked_again() {
 
 #[test]
 fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
-    let question = Question {
-        method: Method::ProbesAlone,
+    let question = FitSpec {
+        method: SearchStrategy::ProbesAlone,
         ..question()
     };
     let cancel = Arc::new(AtomicBool::new(false));

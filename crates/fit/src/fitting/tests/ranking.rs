@@ -2,7 +2,7 @@
 
 use super::script::*;
 use crate::FitResult;
-use crate::fitting::answer::Question;
+use crate::fitting::answer::FitSpec;
 use crate::model::{Checkpointing, Compare, Optimizer, Variant};
 use crate::probe::Evidence;
 
@@ -17,7 +17,7 @@ fn checkpointed(variant: &Variant) -> Variant {
     }
 }
 
-fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> Question {
+fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> FitSpec {
     let mut question = question();
     question.variants = variants.to_vec();
     question.wish.target_batch = target_batch;
@@ -71,7 +71,7 @@ fn the_optimizer_listed_first_is_recommended_without_checkpoints() {
 
 #[test]
 fn across_optimizers_the_largest_without_checkpoints_is_recommended() {
-    let question = Question {
+    let question = FitSpec {
         compare: Compare::AcrossOptimizers,
         ..of(&all(), None)
     };

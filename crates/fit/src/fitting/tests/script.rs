@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::compile::Recomputed;
-use crate::fitting::answer::{Devices, Method, Question, answer};
-use crate::fitting::kept::{Kept, Sayings};
-use crate::fitting::plan::Wish;
+use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
+use crate::fitting::headroom_policy::{HeadroomPolicy, Kept};
+use crate::fitting::memory_budget::MemoryBudget;
+use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
-use crate::fitting::probing::prober::{Probed, Prober, StepTime};
-use crate::fitting::room::Room;
+use crate::fitting::probing::runner::{ProbeOutcome, Runner, StepTime};
 use crate::fitting::uncertainty::Uncertainty;
 use crate::model::{Checkpointing, Compare, Objective, Optimizer, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
@@ -77,14 +77,14 @@ impl Script {
     }
 }
 
-impl Prober for Script {
+impl Runner for Script {
     fn probe(
         &mut self,
         variant: &Variant,
         batch: u64,
         limit: Bytes,
         _detail: Detail,
-    ) -> Result<Probed, EngineError> {
+    ) -> Result<ProbeOutcome, EngineError> {
         self.asked.push((variant.accumulation, batch));
         if self.is_lost() {
             return Err(EngineError::DeviceFailed {
@@ -157,7 +157,7 @@ impl Prober for Script {
             assumptions: Vec::new(),
             notes: Vec::new(),
         };
-        Ok(Probed {
+        Ok(ProbeOutcome {
             report,
             wall_ms: 1.0,
             kept: Kept::default(),
@@ -227,8 +227,8 @@ pub(super) fn sgd() -> Variant {
 }
 
 /// A card of which the allocator may have so much.
-pub(super) fn within(limit: Bytes) -> Room {
-    Room {
+pub(super) fn within(limit: Bytes) -> MemoryBudget {
+    MemoryBudget {
         asked: Some(limit),
         available: limit,
         is_of_rank: true,
@@ -236,22 +236,22 @@ pub(super) fn within(limit: Bytes) -> Room {
 }
 
 /// What the allocator may have.
-pub(super) fn limit(question: &Question) -> Bytes {
+pub(super) fn limit(question: &FitSpec) -> Bytes {
     question.room.limit(&question.variants[0].parallel)
 }
 
-pub(super) fn question() -> Question {
-    Question {
+pub(super) fn question() -> FitSpec {
+    FitSpec {
         variants: vec![sgd()],
-        wish: Wish {
+        wish: BatchTarget {
             target_batch: None,
             world_size: 1,
             objective: Objective::default(),
         },
         room: within(Bytes::mib(1200)),
-        sayings: Sayings::default(),
+        sayings: HeadroomPolicy::default(),
         ceiling: MAX_BATCH,
-        method: Method::SimulateFirst,
+        method: SearchStrategy::SimulateFirst,
         compare: Compare::default(),
         host_memory: None,
         assumptions: Vec::new(),
@@ -260,7 +260,7 @@ pub(super) fn question() -> Question {
 }
 
 pub(super) fn fit(
-    question: &Question,
+    question: &FitSpec,
     simulated: &mut Script,
     real: Option<&mut Script>,
 ) -> FitResult {
@@ -268,7 +268,7 @@ pub(super) fn fit(
     let observer = Observer::new(&|_| {}, &cancel);
     let devices = Devices {
         simulated,
-        real: real.map(|real| real as &mut dyn Prober),
+        real: real.map(|real| real as &mut dyn Runner),
     };
     answer(question, devices, environment(), &observer).unwrap()
 }

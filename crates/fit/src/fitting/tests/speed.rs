@@ -1,7 +1,7 @@
 //! How fast an answer is, and answers that are to be fast.
 
 use super::script::*;
-use crate::fitting::answer::Question;
+use crate::fitting::answer::FitSpec;
 use crate::model::{Checkpointing, Objective, Variant};
 use crate::probe::{Evidence, SpeedFrom};
 
@@ -13,7 +13,7 @@ fn taking(fixed_ms: f64) -> Script {
     }
 }
 
-fn fast(target_batch: Option<u64>) -> Question {
+fn fast(target_batch: Option<u64>) -> FitSpec {
     let mut question = question();
     question.wish.objective = Objective::Throughput;
     question.wish.target_batch = target_batch;

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read(symbols: &mut Symbols, text: &str) -> Result<String, Unread> {
+fn read(symbols: &mut Symbols, text: &str) -> Result<String, SymbolError> {
     symbols.extent(text).map(|extent| extent.to_string())
 }
 
 fn problem(symbols: &mut Symbols, text: &str) -> String {
     match symbols.extent(text).unwrap_err() {
-        Unread::Refused(problem) => problem,
-        Unread::OfValues(symbol) => symbol,
+        SymbolError::Refused(problem) => problem,
+        SymbolError::OfValues(symbol) => symbol,
     }
 }
 
@@ -95,7 +95,7 @@ fn what_python_writes_is_read_like_what_sympy_does() {
     assert_eq!(read(&mut symbols, "6*s0/2"), Ok("3b".into()));
     assert_eq!(
         read(&mut symbols, "u3 + 1"),
-        Err(Unread::OfValues("u3".into()))
+        Err(SymbolError::OfValues("u3".into()))
     );
 }
 
@@ -134,7 +134,10 @@ fn a_size_of_values_is_what_it_was_bound_to() {
     let mut symbols = Symbols::default();
     let text = "Mul(Integer(2), Symbol('u3', integer=True))";
 
-    assert_eq!(read(&mut symbols, text), Err(Unread::OfValues("u3".into())));
+    assert_eq!(
+        read(&mut symbols, text),
+        Err(SymbolError::OfValues("u3".into()))
+    );
     symbols.bind("u3", Extent::per_sample(5));
     assert_eq!(read(&mut symbols, text), Ok("10b".into()));
     assert_eq!(symbol_of_values("Symbol('u3', integer=True)"), Some("u3"));

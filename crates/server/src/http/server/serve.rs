@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_millis(400);
 
 /// Where requests come in, and from whom.
 #[derive(Debug)]
-pub struct Entrance {
+pub struct ListenConfig {
     /// The socket.
     pub listener: TcpListener,
     /// The names under which the service answers, beside the address of the listener.
@@ -32,9 +32,9 @@ pub struct Entrance {
     pub limits: ConnectionLimits,
 }
 
-impl From<TcpListener> for Entrance {
-    fn from(listener: TcpListener) -> Entrance {
-        Entrance {
+impl From<TcpListener> for ListenConfig {
+    fn from(listener: TcpListener) -> ListenConfig {
+        ListenConfig {
             listener,
             hosts: Hosts::default(),
             keys: None,
@@ -64,7 +64,7 @@ pub enum ServeError {
 /// Serves until `shutdown` is cancelled, and then ends within a second: running fits go back to the
 /// queue, and the next server on the same database takes them up.
 pub async fn serve(
-    entrance: impl Into<Entrance>,
+    entrance: impl Into<ListenConfig>,
     db: Db,
     engine: Arc<dyn Engine>,
     limits: Limits,

@@ -11,7 +11,7 @@ use super::{followed, question_about, taught};
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
-use crate::jobs::{Asking, Engine, EngineError, FitDocument, JobError, Jobs, runner};
+use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
 use crate::model::{Invalid, Request, RequestDocument};
 use crate::store::{Asked, Db, JsonText, StoreError, StoredRecommendation, Time};
 use batchfit_fit::validate;
@@ -151,7 +151,7 @@ impl Jobs {
     pub async fn refresh(
         &self,
         id: &str,
-        asking: Asking,
+        asking: EnqueueOptions,
         now: Time,
     ) -> Result<Option<FitDocument>, JobError> {
         let shared = &self.shared;

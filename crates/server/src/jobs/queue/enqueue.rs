@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Asking, JobError, Jobs};
+use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::agents::Place;
@@ -29,7 +29,7 @@ impl Jobs {
         &self,
         request: Request,
         permit: Option<Permit>,
-        asking: Asking,
+        asking: EnqueueOptions,
         now: Time,
     ) -> Result<FitDocument, JobError> {
         let shared = &self.shared;

@@ -19,11 +19,11 @@ pub(in crate::jobs) use shared::{Running, Shared};
 
 use super::clock::{Clock, milliseconds};
 use super::events::{Events, FitNews, Follower, Log};
-use super::handover::Handover;
 use super::lanes::{Lanes, Turns};
-use super::leases::{self, Beats, LEASE};
+use super::leases::{self, Heartbeats, LEASE};
 use super::news::{self, Elsewhere};
-use super::readiness::{Readiness, Unready};
+use super::readiness::{NotReadyReason, Readiness};
+use super::spec_cache::SpecCache;
 use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
 use crate::device::sim::calibration_turn;
 use crate::model::{Invalid, Request, RequestDocument, Uploads};
@@ -71,7 +71,7 @@ impl Default for Limits {
 
 /// How a fit is asked for, beside what.
 #[derive(Debug, Clone, Default)]
-pub struct Asking {
+pub struct EnqueueOptions {
     /// Whether somebody waits for the answer.
     pub somebody_waits: bool,
     /// The API key under which it is asked; empty where none is needed.
@@ -159,10 +159,10 @@ impl Jobs {
                 ids: Ids::default(),
                 holder: leases::name(),
                 takes,
-                beats: Beats::default(),
+                beats: Heartbeats::default(),
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
-                handover: Handover::default(),
+                handover: SpecCache::default(),
                 events: Events::new(is_shared),
                 elsewhere: Elsewhere::default(),
                 running: Mutex::default(),
@@ -186,10 +186,10 @@ impl Jobs {
     }
 
     /// Whether fits can be stored: nothing waits to be, and a row was just written.
-    pub async fn is_ready(&self) -> Result<(), Unready> {
+    pub async fn is_ready(&self) -> Result<(), NotReadyReason> {
         let shared = &self.shared;
         if shared.shutdown.is_cancelled() {
-            return Err(Unready::Ending);
+            return Err(NotReadyReason::Ending);
         }
         let found = shared
             .readiness
@@ -198,7 +198,7 @@ impl Jobs {
         found?;
         match shared.unstored.load(Ordering::Relaxed) {
             0 => Ok(()),
-            some => Err(Unready::Unstored(some)),
+            some => Err(NotReadyReason::Unstored(some)),
         }
     }
 

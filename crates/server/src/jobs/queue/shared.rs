@@ -11,11 +11,11 @@ use tokio_util::task::TaskTracker;
 use super::Limits;
 use crate::jobs::clock::Clock;
 use crate::jobs::events::Events;
-use crate::jobs::handover::Handover;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
-use crate::jobs::leases::Beats;
+use crate::jobs::leases::Heartbeats;
 use crate::jobs::news::Elsewhere;
 use crate::jobs::readiness::Readiness;
+use crate::jobs::spec_cache::SpecCache;
 use crate::jobs::{Engine, Progress};
 use crate::model::{Invalid, Request, RequestDocument, Uploads};
 use crate::store::{Db, Holder, Ids, Lease, ParallelSimulated, Time};
@@ -30,10 +30,10 @@ pub(in crate::jobs) struct Shared {
     /// Of which lanes it takes fits, where other servers have other GPUs; `None` for any.
     pub(in crate::jobs) takes: Option<String>,
     /// When it last reached the database, and what time it is there.
-    pub(in crate::jobs) beats: Beats,
+    pub(in crate::jobs) beats: Heartbeats,
     pub(in crate::jobs) clock: Clock,
     pub(in crate::jobs) lanes: Lanes,
-    pub(in crate::jobs) handover: Handover,
+    pub(in crate::jobs) handover: SpecCache,
     /// What is told of fits.
     pub(in crate::jobs) events: Events,
     /// What other servers tell.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::sizes::{
     Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
 };
-use crate::eager::{Draft, Eager, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, strides_like};
@@ -161,7 +161,7 @@ impl Eager {
 
     /// A copy with zeros behind the last dimension; its gradient is a copy of the part that was there.
     fn widened(&mut self, x: &Tensor, width: u64) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let last = x.shape.len() - 1;
         let (own, mut shape) = (x.shape.clone(), x.shape.clone());
         shape[last] = Extent::fixed(width);
@@ -186,7 +186,7 @@ impl Eager {
         (backend, lengths, request): (Backend, Lengths, Attention),
     ) -> Result<Tensor, Stop> {
         let inputs = [Some(query), Some(key), Some(value), bias];
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         if let Some(bias) = bias {
             draft.save(self, "attn_bias", bias)?;
         }

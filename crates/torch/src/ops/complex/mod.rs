@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Sizes, Type, strides_like};
@@ -197,7 +197,7 @@ impl Eager {
         view: TensorBody,
         back: fn(&TensorBody) -> TensorBody,
     ) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let [y] = draft.finish(self, [view], move |eager, gradients, _| {
             let gradient = gradients[0].as_ref();
             vec![gradient.map(|gradient| {
@@ -215,7 +215,7 @@ impl Eager {
 
     /// `real` or `imag`: every other number, as a view; the gradient has zeros for the other part.
     fn part_of_complex(&mut self, x: &Tensor, part: u64) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let mut view = x.real_part();
         view.offset = view.offset + Extent::fixed(part);
         let complex = x.dtype;
@@ -236,7 +236,7 @@ impl Eager {
 
     /// `polar`: saves its result. The gradients are real parts of complex products.
     fn polar(&mut self, abs: &Tensor, angle: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(abs), Some(angle)]);
+        let mut draft = OpRecord::new(self, &[Some(abs), Some(angle)]);
         let complex = abs.dtype.complex();
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
@@ -281,7 +281,7 @@ impl Eager {
 
     /// `complex`: the gradients are the parts of the incoming one. Saves its operands all the same.
     fn complex_of_parts(&mut self, real: &Tensor, imag: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(real), Some(imag)]);
+        let mut draft = OpRecord::new(self, &[Some(real), Some(imag)]);
         draft.save(self, "imag", imag)?;
         draft.save(self, "real", real)?;
         let y = self.broadcast_like(&[real, imag], real.dtype.complex());
@@ -300,7 +300,7 @@ impl Eager {
 
     /// `abs`: its result goes through complex numbers. Saves the operand; the gradient is it times the sign.
     fn complex_abs(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);
         let y = self.empty_strided(&x.shape, strides.clone(), x.dtype.real());
@@ -324,7 +324,7 @@ impl Eager {
 
     /// `angle` of complex numbers (`angle_backward`).
     fn complex_angle(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);
         let through = self.empty_strided(&x.shape, strides.clone(), x.dtype);

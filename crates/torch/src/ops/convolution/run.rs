@@ -1,6 +1,6 @@
 //! Convolutions through cuDNN, and PyTorch's own depthwise ones.
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::ops::{Convolution, Resample};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
 use crate::shape::{Extent, MemoryFormat};
@@ -52,7 +52,7 @@ impl Eager {
         let weight = self.low(weight);
         let x = self.low(x);
         let (x, convolution) = self.padded_after(convolution, &x)?;
-        let mut draft = Draft::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
+        let mut draft = OpRecord::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
         draft.save(self, "input", &x)?;
         draft.save(self, "weight", &weight)?;
         let fixed = |length: &Extent| {

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, numel, strides_like};
 
 impl Eager {
     /// `gather(x, indices)` along a dimension.
     pub fn gather(&mut self, x: &Tensor, indices: &Tensor, dim: usize) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", indices)?;
         draft.save(self, "self", x)?;
         let y = self.empty(&indices.shape, x.dtype);
@@ -34,7 +34,7 @@ impl Eager {
 
     /// `clone()`: a copy in the same layout.
     pub fn clone_of(&mut self, x: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
@@ -47,7 +47,7 @@ impl Eager {
         if !always && x.is_in(MemoryFormat::ChannelsLast) {
             return Rc::clone(x);
         }
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
@@ -57,7 +57,7 @@ impl Eager {
 
     /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
     pub fn roll(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.rolled(x, shifts);
         let back = |(shift, dim): &(i64, Option<usize>)| (-shift, *dim);
         let shifts: Vec<_> = shifts.iter().map(back).collect();
@@ -87,7 +87,7 @@ impl Eager {
 
     /// `flip`.
     pub(super) fn flip(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let kernel = kernel::flipped(dims, x.shape.len());
         let flipped = move |eager: &mut Eager, x: &Tensor| {
             let y = eager.empty_strided(&x.shape, strides_like(&x.shape, &x.strides), x.dtype);
@@ -104,7 +104,7 @@ impl Eager {
 
     /// `repeat(times)`: the gradient is cut into the repetitions, which are summed.
     pub fn repeat(&mut self, x: &Tensor, times: &[Extent]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let added = times.len() - x.shape.len();
         let padded = [&vec![Extent::ONE; added], &*x.shape].concat();
         let shape: Vec<Extent> = padded.iter().zip(times).map(|(n, t)| *n * *t).collect();
@@ -146,7 +146,7 @@ impl Eager {
     }
 
     pub fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let copy = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
         let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);

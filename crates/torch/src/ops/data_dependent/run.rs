@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::cub::{count_bytes, scan_bytes, select_bytes};
 use super::kernel::{self, Beyond};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::placing::Combine;
@@ -66,7 +66,7 @@ impl Eager {
         mask: &Tensor,
         rows: Extent,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "mask", mask)?;
         draft.save(self, "self", x)?;
         let y = self.selected(x, mask, rows, Beyond::Repeat);

@@ -4,7 +4,7 @@ use super::formula::Derivative;
 use super::kernel::Told;
 use super::row::{Casts, Forward, Read};
 use super::{Elementwise, Operand};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
 use crate::shape::{DType, Extent, Sizes, broadcast, contiguous_strides, is_dense, strides_like};
 
@@ -30,7 +30,7 @@ impl Eager {
             .zip(&tensors)
             .map(|(position, tensor)| derivative.wants(position).then_some(tensor))
             .collect();
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         for position in op.by_name() {
             let Some(operand) = &operands[position] else {
                 continue;

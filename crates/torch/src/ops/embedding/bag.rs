@@ -5,7 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::ops::placing::{self, Combine, Places, Written};
 use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::{Form, Generated, Kernel, Number};
@@ -133,7 +133,7 @@ impl Eager {
             weight.requires_grad(),
             scales.is_some_and(|scales| scales.requires_grad()),
         ];
-        let mut draft = Draft::new(self, &[Some(weight), scales]);
+        let mut draft = OpRecord::new(self, &[Some(weight), scales]);
         draft.save(self, "indices", indices)?;
         draft.save(self, "offsets", offsets)?;
         if let Some(scales) = scales {

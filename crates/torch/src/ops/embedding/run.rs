@@ -1,6 +1,6 @@
 //! `embedding` and the sort behind its gradient.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::{Capability, Kernel};
 use crate::shape::Extent;
 
@@ -15,7 +15,7 @@ impl Eager {
         indices: &Tensor,
         padding: Option<u64>,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(weight)]);
+        let mut draft = OpRecord::new(self, &[Some(weight)]);
         draft.save(self, "indices", indices)?;
         let mut shape = indices.shape.to_vec();
         shape.push(weight.shape[1]);

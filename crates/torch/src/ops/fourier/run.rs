@@ -2,7 +2,7 @@
 
 use super::scratch::tenths;
 use super::{Direction, half};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
@@ -121,7 +121,7 @@ impl Eager {
 
     /// `_fft_c2c`: the gradient is the opposite transform of the incoming one.
     fn complex_to_complex(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.transformed(Direction::Complex, x, dims, &x.shape, x.dtype);
         let dims = dims.to_vec();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
@@ -144,7 +144,7 @@ impl Eager {
         dims: &[usize],
         onesided: bool,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let mut shape = x.shape.clone();
         let last = dims[dims.len() - 1];
@@ -166,7 +166,7 @@ impl Eager {
 
     /// `_fft_c2r`: the gradient is the transform of the incoming one.
     fn complex_to_real(&mut self, x: &Tensor, dims: &[usize], lengths: &[u64]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let mut shape = x.shape.clone();
         for (dim, length) in dims.iter().zip(lengths) {
             shape[*dim] = Extent::fixed(*length);
@@ -217,7 +217,7 @@ impl Eager {
 
     /// `as_strided` windows along the last dimension. Their gradient is added up by index where they overlap.
     fn frames(&mut self, x: &Tensor, n_fft: u64, hop: u64) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let room = x.shape[1].at(1).saturating_sub(n_fft);
         let shape = vec![
             x.shape[0],

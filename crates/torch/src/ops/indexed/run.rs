@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::ordering::{histogram, one_hot, running_sum, sorted, top, triangle};
 use super::{extremes, looked_up, shapes_of};
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
@@ -75,7 +75,7 @@ impl Eager {
             Indexed::CumulativeSum { dim, dtype } => self.cumulative_sum(x, *dim, *dtype),
             Indexed::Triangle { upper, diagonal } => {
                 let kernel = triangle(*upper, *diagonal, x.shape.len());
-                let draft = Draft::new(self, &[Some(x)]);
+                let draft = OpRecord::new(self, &[Some(x)]);
                 let y = self.empty(&x.shape, x.dtype);
                 self.launch(kernel.clone(), &[x], &[&y]);
                 draft.finish_one(self, y, move |eager, gradient, _| {
@@ -87,7 +87,7 @@ impl Eager {
             Indexed::RepeatInterleave { times, dim } => {
                 let (times, dim) = (*times, *dim);
                 let like = (x.shape.clone(), x.dtype);
-                let draft = Draft::new(self, &[Some(x)]);
+                let draft = OpRecord::new(self, &[Some(x)]);
                 let y = self.empty(&results[0], x.dtype);
                 // The copies are neighbours: a dimension of their own, in which the operand does not move.
                 let spread = apart(x, dim, times, Extent::ZERO);
@@ -131,7 +131,7 @@ impl Eager {
     /// `index_select(x, index)`.
     pub fn index_select(&mut self, x: &Tensor, index: &Tensor, dim: usize) -> Result<Tensor, Stop> {
         let like = (x.shape.clone(), x.dtype);
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         let mut shape = x.shape.clone();
         if let Some(length) = shape.get_mut(dim) {
@@ -184,7 +184,7 @@ impl Eager {
     /// there, and is zero elsewhere. `kept` says whether results have the dimension.
     pub(super) fn finish_chosen(
         &mut self,
-        draft: Draft,
+        draft: OpRecord,
         y: TensorBody,
         like: (Sizes, DType),
         (dim, kept): (usize, bool),
@@ -218,7 +218,7 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let x = &operands[0];
         let indices = &operands[1..];
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         for (name, index) in INDICES.into_iter().zip(indices) {
             draft.save(self, name, index)?;
         }
@@ -266,7 +266,7 @@ impl Eager {
 
     /// `max(dim)`, `topk`: values, then positions, which are saved.
     fn choose(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
         match op {
@@ -299,7 +299,7 @@ impl Eager {
         x: &Tensor,
         (dim, descending): (usize, bool),
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
         let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
         let places = self.empty_strided(&x.shape, strides, DType::Int64);
@@ -344,7 +344,7 @@ impl Eager {
         };
         let dtype = into.unwrap_or(natural);
         let own = x.dtype;
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, dtype);
         let converted = (dtype != own).then(|| self.empty(&x.shape, dtype));
         // What the kernel reads is contiguous.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
-use crate::eager::{Draft, Eager, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Storage, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
@@ -167,7 +167,7 @@ impl Eager {
             &operands[1..]
         };
         let wants = [x.requires_grad(), values.is_some_and(|v| v.requires_grad())];
-        let mut draft = Draft::new(self, &[Some(x), values]);
+        let mut draft = OpRecord::new(self, &[Some(x), values]);
         self.save_for_writing(&mut draft, op, (indices, values), wants[1])?;
         let mut written = None;
         let y = match op {
@@ -384,7 +384,7 @@ impl Eager {
     /// `index_add` asks what it added for its shape, and so keeps all of it.
     fn save_for_writing(
         &mut self,
-        draft: &mut Draft,
+        draft: &mut OpRecord,
         op: &Indexed,
         (indices, values): (&[Tensor], Option<&Tensor>),
         values_are_trained: bool,

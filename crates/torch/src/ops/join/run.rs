@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::sides;
-use crate::eager::{Draft, Eager, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Tensor, TensorBody};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, MemoryFormat, Sizes};
@@ -11,7 +11,7 @@ use crate::shape::{DType, Extent, MemoryFormat, Sizes};
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.
     pub fn split(&mut self, x: &Tensor, lengths: &[Extent], dim: usize) -> Vec<Tensor> {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let places = lengths.iter().scan(Extent::ZERO, |next, length| {
             let start = *next;
             *next = *next + *length;
@@ -47,7 +47,7 @@ impl Eager {
     /// `block_diag(parts)`: the gradients are views of the incoming one.
     pub(super) fn block_diagonal(&mut self, parts: &[Tensor]) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
-        let draft = Draft::new(self, &inputs);
+        let draft = OpRecord::new(self, &inputs);
         let mut places = Vec::new();
         let mut corner = [Extent::ZERO; 2];
         for part in parts {
@@ -85,7 +85,7 @@ impl Eager {
     /// `cat(parts, dim)`: the gradients are views of the incoming one.
     pub fn cat(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
-        let draft = Draft::new(self, &inputs);
+        let draft = OpRecord::new(self, &inputs);
         let mut shape = parts[0].shape.to_vec();
         shape[dim] = parts
             .iter()
@@ -126,7 +126,7 @@ impl Eager {
     /// `unbind(dim)`: the gradient stacks those of the parts. A zero stands for all that are missing in
     /// each place, expanded.
     pub fn unbind(&mut self, x: &Tensor, dim: usize) -> Vec<Tensor> {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let count = x.shape[dim]
             .as_fixed()
             .expect("checked when the graph was built");
@@ -153,7 +153,7 @@ impl Eager {
     /// `stack(parts, dim)`: the gradients are views of the incoming one.
     pub fn stack(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
-        let draft = Draft::new(self, &inputs);
+        let draft = OpRecord::new(self, &inputs);
         let mut shape = parts[0].shape.to_vec();
         shape.insert(dim, Extent::fixed(parts.len() as u64));
         let y = self.empty(&shape, common_dtype(parts));

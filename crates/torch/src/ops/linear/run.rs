@@ -1,6 +1,6 @@
 //! Matrix products: `linear` and `addmm`.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
 use crate::program::Kernel;
 use crate::shape::{Extent, numel};
 
@@ -71,7 +71,7 @@ impl Eager {
 
     /// The same tensor behind an operation that hands its gradient on as it is.
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(tensor)]);
+        let draft = OpRecord::new(self, &[Some(tensor)]);
         let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
         let [same] = draft.finish(self, [same], |_, gradients, _| vec![gradients[0].clone()]);
         same
@@ -90,7 +90,7 @@ impl Eager {
             WeightLayout::InOut => Tensor::clone(weight),
         };
         // `addmm` has its bias first: that gradient is handed on before the others.
-        let mut draft = Draft::new(self, &[bias, Some(x), Some(&turned)]);
+        let mut draft = OpRecord::new(self, &[bias, Some(x), Some(&turned)]);
         drop(turned);
         let (wants_x, wants_weight) = (x.requires_grad(), weight.requires_grad());
         let wants_bias = bias.is_some_and(|bias| bias.requires_grad());

@@ -2,7 +2,7 @@
 
 use super::Summary;
 use super::paths::{self, Paths};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent};
@@ -68,7 +68,7 @@ impl Eager {
         };
         // A blank before, between and behind labels.
         let states = labels + labels + Extent::ONE;
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "log_probs", x)?;
         draft.save(self, "targets", targets)?;
         let lengths = [0; 3].map(|_| self.empty(&[batch], DType::Int64));

@@ -2,7 +2,7 @@
 
 use super::kernel::{self, Weights};
 use super::{Loss, LossFunction, Summary, margin};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::numel;
 
@@ -26,7 +26,7 @@ impl Eager {
             } else {
                 (operands.get(2), None)
             };
-        let mut draft = Draft::new(self, &[Some(x), Some(target)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(target)]);
         for (name, saved) in [
             ("pos_weight", positive),
             ("self", Some(x)),
@@ -191,7 +191,7 @@ impl Eager {
             *operand = self.high(operand);
         }
         let (x, target) = (&operands[0], &operands[1]);
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         draft.save(self, "target", target)?;
         if let Some(weight) = operands.get(2) {

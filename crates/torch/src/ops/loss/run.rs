@@ -1,7 +1,7 @@
 //! `cross_entropy` and the other losses.
 
 use crate::aten::Constant;
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
 use crate::shape::{Extent, numel};
@@ -162,7 +162,7 @@ impl Eager {
 
     /// A number by a length.
     fn divided(&mut self, x: &Tensor, by: Extent) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(kernel::quotient(by), &[x], &[&y]);
         draft.finish_one(self, y, move |eager, gradient, _| {
@@ -202,7 +202,7 @@ impl Eager {
         weight: Option<&Tensor>,
         (ignored, summary): (i64, Summary),
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(log_probabilities)]);
+        let mut draft = OpRecord::new(self, &[Some(log_probabilities)]);
         draft.save(self, "self", log_probabilities)?;
         draft.save(self, "target", target)?;
         if let Some(weight) = weight {

@@ -1,7 +1,7 @@
 //! Products of stacks of matrices: `matmul` of any rank, `bmm` and `baddbmm`.
 
 use super::kernel;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, broadcast, numel};
 
@@ -102,7 +102,7 @@ impl Eager {
         b: &Tensor,
         summand: Option<(&Tensor, [f64; 2])>,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(a), Some(b), summand.map(|(c, _)| c)]);
+        let mut draft = OpRecord::new(self, &[Some(a), Some(b), summand.map(|(c, _)| c)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         let wants_c = summand.is_some_and(|(c, _)| c.requires_grad());
         let [beta, alpha] = summand.map_or([1.0; 2], |(_, factors)| factors);
@@ -193,7 +193,7 @@ impl Eager {
     /// `grouped_mm(x, weights, offsets)`, which autocast leaves alone. Hugging Face takes a loop over the
     /// groups on cards before compute capability 8.0, where the gradient of the input comes first.
     pub fn grouped_matmul(&mut self, [x, weights, offsets]: [&Tensor; 3]) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), Some(weights)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(weights)]);
         let wants = [x.requires_grad(), weights.requires_grad()];
         if wants[0] {
             draft.save(self, "mat_b", weights)?;

@@ -2,7 +2,7 @@
 
 use super::accumulated;
 use super::kernel::Normalization;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, contiguous_strides, numel};
 
@@ -15,7 +15,7 @@ impl Eager {
         running: Option<(f64, [&Tensor; 2])>,
         eps: f64,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), weight, bias]);
+        let mut draft = OpRecord::new(self, &[Some(x), weight, bias]);
         draft.save(self, "input", x)?;
         if let Some(weight) = weight {
             draft.save(self, "weight", weight)?;
@@ -99,7 +99,7 @@ impl Eager {
         let x = self.high(x);
         let x = self.contiguous(&x);
         let (samples, channels) = (x.shape[0], x.shape[1]);
-        let mut draft = Draft::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
+        let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
         draft.save(self, "input", &x)?;
         if let Some(weight) = &weight {
             draft.save(self, "weight", weight)?;

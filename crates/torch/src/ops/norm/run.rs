@@ -3,7 +3,7 @@
 use super::accumulated;
 use super::group::Operands;
 use super::kernel::Normalization;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
 use crate::program::{Kernel, Placement};
 use crate::shape::{DType, Extent, MemoryFormat, contiguous_strides, numel, strides_match};
@@ -20,7 +20,7 @@ impl Eager {
         momentum: f64,
         eps: f64,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), Some(weight), Some(bias)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
         draft.save(self, "input", x)?;
         draft.save(self, "running_mean", running_mean)?;
         draft.save(self, "running_var", running_var)?;
@@ -60,7 +60,7 @@ impl Eager {
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
         eps: f64,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), Some(weight), Some(bias)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
         draft.save(self, "input", x)?;
         draft.save(self, "running_mean", running_mean)?;
         draft.save(self, "running_var", running_var)?;
@@ -95,7 +95,7 @@ impl Eager {
         let bias = bias.map(|bias| self.high(bias));
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
-        let mut draft = Draft::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
+        let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
         if let Some(bias) = &bias {
             draft.save(self, "bias", bias)?;
         }
@@ -166,7 +166,7 @@ impl Eager {
         if weight.is_some_and(|weight| weight.dtype != x.dtype) {
             return self.composite_rms_norm(x, weight, dims, eps);
         }
-        let mut draft = Draft::new(self, &[Some(x), weight]);
+        let mut draft = OpRecord::new(self, &[Some(x), weight]);
         draft.save(self, "input", x)?;
         if let Some(weight) = weight {
             draft.save(self, "weight", weight)?;

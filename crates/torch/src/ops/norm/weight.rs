@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
@@ -94,7 +94,7 @@ impl Operator for WeightNorm {
 impl Eager {
     /// `_weight_norm_interface`: saves both operands and the norms, in float32 for half weights.
     fn weight_norm(&mut self, v: &Tensor, g: &Tensor, dim: usize) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(v), Some(g)]);
+        let mut draft = OpRecord::new(self, &[Some(v), Some(g)]);
         draft.save(self, "g", g)?;
         draft.save(self, "v", v)?;
         let accumulated = if v.dtype.is_half() {

@@ -1,6 +1,6 @@
 //! Operations that are not known, taken to be elementwise.
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes};
 
@@ -18,7 +18,7 @@ impl Eager {
         results: &[(DType, Vec<Extent>)],
     ) -> Result<Vec<Tensor>, Stop> {
         let inputs: Vec<Option<&Tensor>> = operands.iter().map(Some).collect();
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         for (name, operand) in NAMES.into_iter().zip(operands) {
             draft.save(self, name, operand)?;
         }

@@ -6,10 +6,15 @@ use crate::program::{Form, Generated, Number};
 use crate::shape::Window;
 
 /// How many dimensions are pooled.
-type Sides = usize;
+type PoolDims = usize;
 
 /// Loops over a range in each pooled dimension, around a body. `range` gives the first index and that behind the last.
-fn nested(sides: Sides, index: &str, range: impl Fn(usize) -> [String; 2], body: &str) -> String {
+fn nested(
+    sides: PoolDims,
+    index: &str,
+    range: impl Fn(usize) -> [String; 2],
+    body: &str,
+) -> String {
     let mut text = String::new();
     for d in 0..sides {
         let [first, behind] = range(d);
@@ -23,7 +28,7 @@ fn nested(sides: Sides, index: &str, range: impl Fn(usize) -> [String; 2], body:
 }
 
 /// Assigns coordinates: batch and channel as visited, then these.
-fn coordinates(name: &str, sides: Sides, value: impl Fn(usize) -> String) -> String {
+fn coordinates(name: &str, sides: PoolDims, value: impl Fn(usize) -> String) -> String {
     let mut text = String::new();
     for d in 0..sides {
         let _ = write!(text, "{name}[{}] = {}; ", d + 2, value(d));
@@ -32,18 +37,18 @@ fn coordinates(name: &str, sides: Sides, value: impl Fn(usize) -> String) -> Str
 }
 
 /// The row-major place of coordinates within a tensor's pooled dimensions.
-fn flat(tensor: &str, sides: Sides, value: impl Fn(usize) -> String) -> String {
+fn flat(tensor: &str, sides: PoolDims, value: impl Fn(usize) -> String) -> String {
     (1..sides).fold(format!("(i64)({})", value(0)), |so_far, d| {
         format!("({so_far} * {tensor}.size({}) + {})", d + 2, value(d))
     })
 }
 
-fn list(values: [u64; 3], sides: Sides) -> Number {
+fn list(values: [u64; 3], sides: PoolDims) -> Number {
     let own = &values[3 - sides..];
     Number::List(own.iter().map(|value| value.cast_signed()).collect())
 }
 
-fn of_window(generated: Generated, window: &Window, sides: Sides) -> Generated {
+fn of_window(generated: Generated, window: &Window, sides: PoolDims) -> Generated {
     generated
         .with("kernel", list(window.kernel, sides))
         .with("stride", list(window.stride, sides))
@@ -105,7 +110,7 @@ const LARGEST: &str =
     "const T value = x.at(at); if (value > best || is_nan(value)) { best = value; best_at = ";
 
 /// `x -> y, indices`: as in `DilatedMaxPool2d.cu`, positions within a plane.
-pub fn max(window: &Window, sides: Sides) -> Generated {
+pub fn max(window: &Window, sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let at = |d: usize| {
         format!(
@@ -151,7 +156,7 @@ pub fn max(window: &Window, sides: Sides) -> Generated {
 }
 
 /// `grad, indices -> grad_x`, where an element is looked for in the results that these loops visit.
-fn max_grad(sides: Sides, range: impl Fn(usize) -> [String; 2]) -> Generated {
+fn max_grad(sides: PoolDims, range: impl Fn(usize) -> [String; 2]) -> Generated {
     let rank = sides + 2;
     let own = flat("grad_x", sides, |d| format!("i[{}]", d + 2));
     let body = format!(
@@ -168,12 +173,12 @@ fn max_grad(sides: Sides, range: impl Fn(usize) -> [String; 2]) -> Generated {
 }
 
 /// The gradient of [`max`].
-pub fn max_backward(window: &Window, sides: Sides) -> Generated {
+pub fn max_backward(window: &Window, sides: PoolDims) -> Generated {
     of_window(max_grad(sides, covering("grad")), window, sides)
 }
 
 /// What sums of a window `w` of results are divided by: `avg_pool2d_out_cuda_frame`.
-fn divisor(sides: Sides, result: impl Fn(usize) -> String, pooled: &str) -> String {
+fn divisor(sides: PoolDims, result: impl Fn(usize) -> String, pooled: &str) -> String {
     let mut text = String::from("i64 whole = 1, clipped = 1; ");
     for d in 0..sides {
         let at = d + 2;
@@ -191,7 +196,7 @@ fn average(
     generated: Generated,
     window: &Window,
     of: (bool, Option<i64>),
-    sides: Sides,
+    sides: PoolDims,
 ) -> Generated {
     of_window(generated, window, sides)
         .with("counts_padding", Number::Truth(of.0))
@@ -199,7 +204,7 @@ fn average(
 }
 
 /// `x -> y`: averages over windows; `of` says whether zeros of the padding count, and what sums are divided by instead.
-pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+pub fn avg(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let first = |d: usize| format!("i[{}] * (I)stride[{d}] - (I)padding[{d}]", d + 2);
     let range = |d: usize| {
@@ -226,7 +231,7 @@ pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated 
 }
 
 /// The gradient of [`avg`].
-pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}{}sum += (T)grad.at(of) / by;",
@@ -248,7 +253,7 @@ pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> G
 }
 
 /// `x -> y`: averages over regions.
-pub fn adaptive_avg(sides: Sides) -> Generated {
+pub fn adaptive_avg(sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}sum += (T)x.at(at); ++count;",
@@ -264,7 +269,7 @@ pub fn adaptive_avg(sides: Sides) -> Generated {
 }
 
 /// The gradient of [`adaptive_avg`].
-pub fn adaptive_avg_backward(sides: Sides) -> Generated {
+pub fn adaptive_avg_backward(sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let mut count = String::from("i64 count = 1; ");
     for d in 0..sides {
@@ -288,7 +293,7 @@ pub fn adaptive_avg_backward(sides: Sides) -> Generated {
 }
 
 /// `x -> y, indices`: the largest of regions.
-pub fn adaptive_max(sides: Sides) -> Generated {
+pub fn adaptive_max(sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}{LARGEST}{}; }}",
@@ -306,13 +311,13 @@ pub fn adaptive_max(sides: Sides) -> Generated {
 }
 
 /// The gradient of [`adaptive_max`].
-pub fn adaptive_max_backward(sides: Sides) -> Generated {
+pub fn adaptive_max_backward(sides: PoolDims) -> Generated {
     max_grad(sides, regions_covering("grad", "grad_x"))
 }
 
 /// `x, samples -> y, indices`: `fractional_max_pool2d_out_cuda_frame` and `3d`, where regions begin by chance. In planes
 /// the first sample is that of the width.
-pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
+pub fn fractional_max(kernel: [u64; 3], sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let mut starts = format!("I start[{sides}]; ");
     for d in 0..sides {
@@ -352,7 +357,7 @@ pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
 
 /// `values, indices -> into`: elements to their places within each plane, added up, a plane a thread; what else is there
 /// is zero.
-pub fn placed(name: &'static str, sides: Sides) -> Generated {
+pub fn placed(name: &'static str, sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let unravel = |array: &str, tensor: &str| {
         (0..sides).rev().fold(String::new(), |text, d| {
@@ -389,7 +394,7 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
 }
 
 /// `x, indices -> y`: what is at places within each plane.
-pub fn taken(name: &'static str, sides: Sides) -> Generated {
+pub fn taken(name: &'static str, sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
         "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
@@ -409,7 +414,7 @@ pub fn taken(name: &'static str, sides: Sides) -> Generated {
 }
 
 /// `values, indices -> into`: elements to their places within each plane, of which equal ones have equal elements.
-pub fn put(name: &'static str, sides: Sides) -> Generated {
+pub fn put(name: &'static str, sides: PoolDims) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
         "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"

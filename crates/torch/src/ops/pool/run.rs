@@ -3,7 +3,7 @@
 //! Read off the allocator's history of PyTorch 2.11, forward and backward, for operands in row-major order, in
 //! channels-last order and in neither.
 
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
 use crate::program::Kernel;
 
@@ -65,7 +65,7 @@ impl Eager {
         x: &Tensor,
         shape: &[Extent],
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = x.suggested_format();
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
@@ -99,7 +99,7 @@ impl Eager {
         shape: &[Extent],
     ) -> Result<Tensor, Stop> {
         let sides = shape.len() - 2;
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = pooled_format(x);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
@@ -135,7 +135,7 @@ impl Eager {
 
     /// An adaptive average to one element: a mean, which saves nothing.
     fn mean_pool(&mut self, x: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let x_shape = x.shape.clone();
         let format = x.suggested_format();
         let y = self.plane_mean(x);
@@ -156,7 +156,7 @@ impl Eager {
 
     /// `adaptive_avg_pool2d` and `3d` to more than one element. The kernels for volumes are row-major.
     fn adaptive_avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let x_shape = x.shape.clone();
         let planes = shape.len() == 4;
@@ -195,7 +195,7 @@ impl Eager {
     /// `adaptive_max_pool2d` and `3d`. Results of volumes are row-major; channels-last planes are pooled in
     /// row-major copies of operand and results.
     fn adaptive_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = pooled_format(x);
         let indirect = format == MemoryFormat::ChannelsLast;
@@ -234,7 +234,7 @@ impl Eager {
         shape: &[Extent],
     ) -> Result<Vec<Tensor>, Stop> {
         let sides = shape.len() - 2;
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(shape, x.dtype);
         let indices = Tensor::new(self.empty(shape, DType::Int64));
@@ -255,7 +255,7 @@ impl Eager {
         indices: &Tensor,
         shape: &[Extent],
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "indices", indices)?;
         let y = self.empty(shape, x.dtype);
         let sides = shape.len() - 2;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::shape::{DType, Extent, broadcast, numel};
 
 /// Euclidean distances between more rows than these are made of a product of matrices.
@@ -35,7 +35,7 @@ impl Eager {
 
     /// `_euclidean_dist`: squares, products and a root.
     fn euclidean(&mut self, [a, b]: [&Tensor; 2], shape: &[Extent]) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        let mut draft = OpRecord::new(self, &[Some(a), Some(b)]);
         draft.save(self, "x1", a)?;
         draft.save(self, "x2", b)?;
         let dtype = a.dtype;
@@ -127,7 +127,7 @@ impl Eager {
             [common, matrix].concat()
         };
         let wholes = [whole(a), whole(b)];
-        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        let mut draft = OpRecord::new(self, &[Some(a), Some(b)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         draft.save(self, "x1", a)?;
         draft.save(self, "x2", b)?;

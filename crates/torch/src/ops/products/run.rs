@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::matmul::turned;
 use crate::shape::{Extent, broadcast, numel};
@@ -12,7 +12,7 @@ impl Eager {
     /// `dot(a, b)`, each kept for the other's gradient.
     pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
         let [a, b] = &self.alike([a, b]);
-        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        let mut draft = OpRecord::new(self, &[Some(a), Some(b)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         if wants[1] {
             draft.save(self, "self", a)?;
@@ -53,7 +53,7 @@ impl Eager {
         let matrix = self.low(matrix);
         let summand = summand.map(|(summand, _)| self.low(summand));
         let inputs = [Some(&matrix), Some(&vector), summand.as_ref()];
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         let wants = inputs.map(|input| input.is_some_and(|input| input.requires_grad()));
         if wants[1] {
             draft.save(self, "mat", &matrix)?;
@@ -141,7 +141,7 @@ impl Eager {
         let [a, b] = &self.alike([a, b]);
         let shape = broadcast(&a.shape, &b.shape).expect("checked when built");
         let (a, b) = (self.expand_to(a, &shape), self.expand_to(b, &shape));
-        let mut draft = Draft::new(self, &[Some(&a), Some(&b)]);
+        let mut draft = OpRecord::new(self, &[Some(&a), Some(&b)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         if wants[0] {
             draft.save(self, "other", &b)?;

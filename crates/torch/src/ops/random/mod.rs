@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::program::{Generated, Kernel, Number, Placement};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
@@ -104,7 +104,7 @@ impl Operator for Random {
 impl Eager {
     /// `dropout` in training: the mask first, then the result.
     pub fn dropout(&mut self, x: &Tensor, p: f64) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         let mask = Tensor::new(self.empty(&x.shape, DType::Bool));
         let y = self.empty_like(x, x.dtype);
         self.launch(Kernel::Dropout { p }, &[x], &[&y, &mask]);

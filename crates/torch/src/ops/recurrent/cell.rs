@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{CellKind, gates};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::{Kernel, Unary};
 use crate::shape::{Extent, Mismatch, Type};
@@ -142,7 +142,7 @@ impl Eager {
             biases.map(|[first, _]| first),
             biases.map(|[_, second]| second),
         ];
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         if let Some([first, second]) = biases {
             draft.save(self, "hidden_bias", second)?;
             draft.save(self, "input_bias", first)?;
@@ -227,7 +227,7 @@ impl Eager {
 
     /// `tanh` or `relu`, which save their result.
     fn saturated(&mut self, x: &Tensor, function: Unary) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Unary(function), &[x], &[&y]);
         draft.save(self, "result", &y.detached())?;

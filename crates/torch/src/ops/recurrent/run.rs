@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Recurrent;
 use super::launches::{Forward, Gradients, Past};
 use super::network::{Network, Pass};
-use crate::eager::{Draft, Eager, Elements, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, Elements, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
 
@@ -107,7 +107,7 @@ impl Eager {
         let mut inputs = vec![Some(x)];
         inputs.extend(weights.iter().map(Some));
         inputs.extend(hidden.iter().map(Some));
-        let mut draft = Draft::new(self, &inputs);
+        let mut draft = OpRecord::new(self, &inputs);
         if let Some(cell) = hidden.get(1) {
             draft.save(self, "cx", cell)?;
         }
@@ -339,7 +339,7 @@ impl Eager {
         let flat = self.empty(&[Extent::fixed(network.weights())], half);
         let shapes: Vec<Vec<Extent>> = weights.iter().map(|weight| weight.shape.to_vec()).collect();
         let cast = |(weight, view): (&Tensor, TensorBody)| {
-            let draft = Draft::new(self, &[Some(weight)]);
+            let draft = OpRecord::new(self, &[Some(weight)]);
             self.launch(Kernel::Copy, &[weight], &[&view]);
             let from = weight.dtype;
             let [view] = draft.finish(self, [view], move |eager, gradients, _| {

@@ -2,13 +2,18 @@
 
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
-use super::{Over, kernel};
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use super::{ReduceDims, kernel};
+use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::shape::DType;
 
 impl Eager {
     /// One of the results of `aminmax`, which has no derivative.
-    pub(super) fn unsaved_extreme(&mut self, x: &Tensor, over: Over<'_>, largest: bool) -> Tensor {
+    pub(super) fn unsaved_extreme(
+        &mut self,
+        x: &Tensor,
+        over: ReduceDims<'_>,
+        largest: bool,
+    ) -> Tensor {
         let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
         let whole = self.reduced_by(x, over.dims, x.dtype, by);
         Tensor::new(squeezed(&whole, over.dims, over.keep))
@@ -18,10 +23,10 @@ impl Eager {
     pub(super) fn extreme(
         &mut self,
         x: &Tensor,
-        over: Over<'_>,
+        over: ReduceDims<'_>,
         largest: bool,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
         let whole = self.reduced_by(x, over.dims, x.dtype, by);

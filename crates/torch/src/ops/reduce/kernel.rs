@@ -1,6 +1,6 @@
 //! What reductions and their gradients compute.
 
-use super::Over;
+use super::ReduceDims;
 use crate::program::{Generated, Kernel, Number};
 use crate::shape::Extent;
 
@@ -307,7 +307,7 @@ pub(super) fn norm_grad(order: f64) -> Kernel {
         .into()
 }
 
-impl Over<'_> {
+impl ReduceDims<'_> {
     /// How many elements become one, of a tensor of this shape.
     pub(super) fn count(&self, shape: &[Extent]) -> Extent {
         let lengths: Vec<Extent> = self.dims.iter().map(|dim| shape[*dim]).collect();

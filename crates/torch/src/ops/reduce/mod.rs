@@ -170,7 +170,7 @@ impl Operator for Reduce {
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         let dims = self.dims.of(x.shape.len());
-        let over = Over {
+        let over = ReduceDims {
             dims: &dims,
             keep: self.keep,
             named: self.dims != Dims::All,
@@ -204,7 +204,7 @@ impl Operator for Reduce {
 
 /// What a reduction runs over.
 #[derive(Debug, Clone, Copy)]
-struct Over<'a> {
+struct ReduceDims<'a> {
     /// Which dimensions, ascending.
     dims: &'a [usize],
     /// Whether they stay, with a length of one.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::scratch::{ACCUMULATOR, Along, Scratch, scratch};
 use super::vector_norm::kept_shape;
 use super::{Reduction, kernel};
-use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Storage, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
@@ -135,7 +135,7 @@ impl Eager {
         dtype: Option<DType>,
     ) -> Tensor {
         let is_sum = function == Reduction::Sum;
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let kept = kept_shape(&x.shape, dims);
         let dtype = dtype.unwrap_or(match self.autocast {
             Some(_) if is_sum && x.dtype.is_half() => DType::Float32,

@@ -2,15 +2,15 @@
 
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
-use super::{Over, kernel};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use super::{ReduceDims, kernel};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::program::{Binary, Kernel};
 use crate::shape::{DType, Extent};
 
 impl Eager {
     /// `count_nonzero`: a sum of `self != 0`.
-    pub(super) fn count_nonzero(&mut self, x: &Tensor, over: Over<'_>) -> Tensor {
+    pub(super) fn count_nonzero(&mut self, x: &Tensor, over: ReduceDims<'_>) -> Tensor {
         let mask = Tensor::new(self.empty_like(x, DType::Bool));
         self.launch(kernel::nonzero(), &[x], &[&mask]);
         let by = (kernel::count(over.dims), Kind::Sum);
@@ -22,10 +22,10 @@ impl Eager {
     pub(super) fn nansum(
         &mut self,
         x: &Tensor,
-        over: Over<'_>,
+        over: ReduceDims<'_>,
         dtype: Option<DType>,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(if x.dtype.is_float() {
             x.dtype
@@ -54,10 +54,10 @@ impl Eager {
     pub(super) fn prod(
         &mut self,
         x: &Tensor,
-        over: Over<'_>,
+        over: ReduceDims<'_>,
         dtype: Option<DType>,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(match self.autocast {
             Some(_) if x.dtype.is_half() => DType::Float32,
@@ -104,11 +104,11 @@ impl Eager {
     pub(super) fn spread(
         &mut self,
         x: &Tensor,
-        over: Over<'_>,
+        over: ReduceDims<'_>,
         (root, with_mean): (bool, bool),
         correction: f64,
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let kept = kept_shape(&x.shape, over.dims);
         let whole = self.empty(&kept, x.dtype);
@@ -190,13 +190,13 @@ impl Eager {
     }
 
     /// `logsumexp`, which autocast makes in float32 of a copy (`logsumexp_out_impl` in `ReduceOps.cpp`).
-    pub(super) fn logsumexp(&mut self, x: &Tensor, over: Over<'_>) -> Result<Tensor, Stop> {
+    pub(super) fn logsumexp(&mut self, x: &Tensor, over: ReduceDims<'_>) -> Result<Tensor, Stop> {
         let x = if x.dtype.is_float() {
             self.high(x)
         } else {
             self.cast(x, DType::Float32)
         };
-        let mut draft = Draft::new(self, &[Some(&x)]);
+        let mut draft = OpRecord::new(self, &[Some(&x)]);
         draft.save(self, "self", &x)?;
         let by = (kernel::extreme(over.dims, true), Kind::Extreme);
         let largest = self.reduced_by(&x, over.dims, x.dtype, by);

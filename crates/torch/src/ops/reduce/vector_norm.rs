@@ -1,8 +1,8 @@
 //! Norms of vectors, of any order.
 
 use super::run::{Kind, squeezed};
-use super::{Over, kernel};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use super::{ReduceDims, kernel};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::shape::{DType, Extent};
 
 impl Eager {
@@ -10,11 +10,11 @@ impl Eager {
     pub(super) fn vector_norm(
         &mut self,
         x: &Tensor,
-        over: Over<'_>,
+        over: ReduceDims<'_>,
         (order, is_older): (f64, bool),
         dtype: Option<DType>,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(match self.autocast {
             Some(_) if x.dtype.is_half() => DType::Float32,
@@ -65,7 +65,7 @@ impl Eager {
         order: f64,
     ) -> Result<Tensor, Stop> {
         let named = true;
-        self.vector_norm(x, Over { dims, keep, named }, (order, true), None)
+        self.vector_norm(x, ReduceDims { dims, keep, named }, (order, true), None)
     }
 
     /// `linalg_vector_norm` along some dimensions.
@@ -77,7 +77,7 @@ impl Eager {
         order: f64,
     ) -> Result<Tensor, Stop> {
         let named = true;
-        self.vector_norm(x, Over { dims, keep, named }, (order, false), None)
+        self.vector_norm(x, ReduceDims { dims, keep, named }, (order, false), None)
     }
 
     /// `linalg_vector_norm_backward` in `FunctionsManual.cpp`.

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::{Interpolation, kernel};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel, strides_like};
@@ -102,7 +102,7 @@ impl Eager {
             Resample::Interpolate(_) => self.high(x),
             _ => Tensor::clone(x),
         };
-        let mut draft = Draft::new(self, &[Some(&x)]);
+        let mut draft = OpRecord::new(self, &[Some(&x)]);
         if rule.saves_operand {
             draft.save(self, "self", &x)?;
         }
@@ -178,7 +178,7 @@ impl Eager {
     /// `im2col` or `col2im`. Both make their result as large as their operand and resize it, which takes
     /// new memory only to grow; so does the other one in the backward pass.
     fn columns(&mut self, resample: &Resample, x: &Tensor, shape: &[Extent]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let [forward, backward] = kernels(resample, x.shape.len());
         let y = self.resized(forward, x, shape);
         let whole = x.shape.clone();

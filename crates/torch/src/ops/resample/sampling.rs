@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::grid::{self, Lookup};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
@@ -139,7 +139,7 @@ impl Eager {
             }
             Some(_) | None => (Tensor::clone(x), Tensor::clone(grid)),
         };
-        let mut draft = Draft::new(self, &[Some(&x), Some(&grid)]);
+        let mut draft = OpRecord::new(self, &[Some(&x), Some(&grid)]);
         draft.save(self, "grid", &grid)?;
         draft.save(self, "input", &x)?;
         let y = self.empty(shape, x.dtype);
@@ -171,7 +171,7 @@ impl Eager {
         shape: &[Extent],
     ) -> Tensor {
         let sides = size.len() - 2;
-        let draft = Draft::new(self, &[Some(theta)]);
+        let draft = OpRecord::new(self, &[Some(theta)]);
         let size = size.to_vec();
         let base = self.base_grid(&size, align_corners, theta.dtype);
         let y = self.empty(shape, theta.dtype);

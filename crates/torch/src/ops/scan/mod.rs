@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::placing::Combine;
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
@@ -101,7 +101,7 @@ impl Eager {
             _ if x.dtype.is_float() => x.dtype,
             _ => DType::Int64,
         };
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(&x.shape, dtype.unwrap_or(own));
         let converted = (x.dtype != y.dtype).then(|| self.empty_like(x, y.dtype));
@@ -138,7 +138,7 @@ impl Eager {
     /// `cummax` or `cummin`: the gradient is added up at the positions.
     fn running_extreme(&mut self, x: &Tensor, scan: Scan) -> Result<Vec<Tensor>, Stop> {
         let dim = scan.dim;
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(&x.shape, x.dtype);
         let positions = Tensor::new(self.empty(&x.shape, DType::Int64));

@@ -1,7 +1,7 @@
 //! `scatter_reduce`: what its result and `scatter_reduce_backward` (`FunctionsManual.cpp`) take.
 
 use super::{Combination, TRUTH, kernel};
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::placing::{self, Combine};
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Extent, strides_like};
@@ -37,7 +37,7 @@ impl Eager {
         (dim, reduce, include_self): (usize, Combination, bool),
         in_place: bool,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), Some(source)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         // The derivative reads what the tensor was, of which an operation in place leaves nothing.
         let before = (in_place && draft.is_recorded()).then(|| self.unnamed_like(x));

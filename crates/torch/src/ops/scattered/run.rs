@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::placing::Combine;
@@ -46,7 +46,7 @@ impl Eager {
         in_place: bool,
     ) -> Result<Tensor, Stop> {
         let wants = [x.requires_grad(), source.requires_grad()];
-        let mut draft = Draft::new(self, &[Some(x), Some(source)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         if wants[1] {
             draft.save(self, "source", source)?;
@@ -94,7 +94,7 @@ impl Eager {
         (dim, value): (usize, f64),
         in_place: bool,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         let y = self.target(x, in_place);
         self.write_along(&y, dim, index, (Combine::Replace, Err(value)));
@@ -117,7 +117,7 @@ impl Eager {
 
     /// `take`.
     pub(super) fn take(&mut self, x: &Tensor, index: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+        let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         draft.save(self, "self", x)?;
         let y = self.empty(&index.shape, x.dtype);
@@ -141,7 +141,7 @@ impl Eager {
         in_place: bool,
     ) -> Result<Tensor, Stop> {
         let wants = [x.requires_grad(), source.requires_grad()];
-        let mut draft = Draft::new(self, &[Some(x), Some(source)]);
+        let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         draft.save(self, "source", source)?;
         let y = self.target(x, in_place);
@@ -195,7 +195,7 @@ impl Eager {
         } else {
             self.expand_to(x, &shape)
         };
-        let mut draft = Draft::new(self, &[Some(&seen), Some(source)]);
+        let mut draft = OpRecord::new(self, &[Some(&seen), Some(source)]);
         draft.save(self, "mask", mask)?;
         let y = if in_place {
             self.target(x, true)
@@ -246,7 +246,7 @@ impl Eager {
         context: &Context<'_>,
     ) -> Tensor {
         let wants = [x.requires_grad(), source.requires_grad()];
-        let draft = Draft::new(self, &[Some(x), Some(source)]);
+        let draft = OpRecord::new(self, &[Some(x), Some(source)]);
         let y = self.clone_with_strides(x);
         let results = context.results.to_vec();
         let context = (context.inference, context.parameters);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::text::{Condition, Lengths, Line, Size, Source, Word, strides};
 use super::{Casts, Scripted};
-use crate::eager::{Draft, Eager, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, numel};
 
@@ -50,7 +50,7 @@ impl Eager {
             };
         }
         let inputs: Vec<Option<&Tensor>> = operands.iter().map(Some).collect();
-        let mut draft = Draft::new(self, if row.backward.is_some() { &inputs } else { &[] });
+        let mut draft = OpRecord::new(self, if row.backward.is_some() { &inputs } else { &[] });
         let wanted: Vec<bool> = operands
             .iter()
             .map(|operand| operand.requires_grad())
@@ -106,7 +106,7 @@ impl Eager {
     fn with_history(
         &mut self,
         op: &Scripted,
-        draft: Draft,
+        draft: OpRecord,
         results: Vec<(usize, TensorBody, bool)>,
         (wanted, lengths): (Vec<bool>, Lengths),
     ) -> Vec<Tensor> {

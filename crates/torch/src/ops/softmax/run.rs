@@ -1,6 +1,6 @@
 //! `softmax` and `log_softmax`.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, strides_like};
 
@@ -23,7 +23,7 @@ impl Eager {
             self.cast(x, wanted)
         };
         let own = x.dtype;
-        let mut draft = Draft::new(self, &[Some(&x)]);
+        let mut draft = OpRecord::new(self, &[Some(&x)]);
         let y = self.empty(&x.shape, wanted);
         let dense = self.dense_copy(&x);
         self.launch(Kernel::Softmax { dim, log }, &[&dense], &[&y]);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::{diagonal, kernel, sliced};
-use crate::eager::{Draft, Eager, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::ops::placing::Combine;
@@ -23,7 +23,7 @@ impl Eager {
             let copy = self.copy_contiguous(x);
             return self.reshape(&copy, shape);
         };
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = x.alias(shape.to_vec(), strides);
         let from = x.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
@@ -45,7 +45,7 @@ impl Eager {
 
     /// `permute(order)`.
     pub fn permute(&mut self, x: &Tensor, order: &[usize]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = permuted(x, order);
         let mut back = vec![0; order.len()];
         for (to, from) in order.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Eager {
 
     /// `unsqueeze(dim)`.
     pub fn unsqueeze(&mut self, x: &Tensor, dim: usize) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
         let stride = shape
             .get(dim)
@@ -85,7 +85,7 @@ impl Eager {
 
     /// `expand(shape)`: the engine sums the gradient back to the input's shape.
     pub fn expand(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = expanded(x, shape);
         let [y] = draft.finish(self, [y], |_, gradients, _| vec![gradients[0].clone()]);
         y
@@ -98,7 +98,7 @@ impl Eager {
         dim: usize,
         (start, end, step): (Extent, Extent, u64),
     ) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let length = sliced(start, end, step).expect("checked when the graph was built");
         let taken = move |tensor: &TensorBody| {
             let mut view = part(tensor, dim, start, length);
@@ -119,7 +119,7 @@ impl Eager {
 
     /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
     pub fn windows(&mut self, x: &Tensor, dim: usize, [size, step]: [u64; 2]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
         let room = shape[dim].checked_sub(Extent::fixed(size));
         let last = room.and_then(|room| room.floor_div(step));
@@ -148,7 +148,7 @@ impl Eager {
         shape: &[Extent],
         (strides, offset): (&[Extent], Extent),
     ) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let mut y = x.alias(shape.to_vec(), strides.to_vec());
         y.offset = offset;
         let (whole, count) = (x.shape.clone(), y.numel());
@@ -178,7 +178,7 @@ impl Eager {
 
     /// `diagonal`: the gradient is full size, zero outside of it.
     pub fn diagonal(&mut self, x: &Tensor, offset: i64, dims: [usize; 2]) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = on_diagonal(x, offset, dims);
         draft.finish_one(self, y, move |eager, gradient, _| {
@@ -198,7 +198,7 @@ impl Eager {
         shape: &[Extent],
         (offset, dims): (i64, [usize; 2]),
     ) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(shape, x.dtype);
         self.launch(Kernel::Fill(0.0), &[], &[&y]);
         let inside = on_diagonal(&y, offset, dims);
@@ -216,7 +216,7 @@ impl Eager {
 
     /// `select(dim, index)`: the gradient is full size, zero outside the slice.
     pub fn select(&mut self, x: &Tensor, dim: usize, index: Extent) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = element(x, dim, index);
         draft.finish_one(self, y, move |eager, gradient, _| {

@@ -4,7 +4,7 @@
 
 use crate::units::Bytes;
 
-use super::{Card, Chip, Sheet, Workspaces, capability, ceilings};
+use super::{Card, CardSpec, Chip, Workspaces, capability, ceilings};
 
 /// The card that was measured, then newest first; of cards that differ in how they are mounted, the usual one (SXM) first.
 pub(super) const CARDS: &[Card] = &[
@@ -16,7 +16,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Recorded,
         ceilings: ceilings(4800.0, 67.0, 494.7, 989.4, 989.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1980,
             bus: 6144,
@@ -35,7 +35,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((10, 3), 148),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(8000.0, 75.0, 1125.0, 2250.0, 2250.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb100,
             boost_mhz: 2032,
             bus: 8192,
@@ -53,7 +53,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((10, 0), 148),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(8000.0, 75.0, 1125.0, 2250.0, 2250.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb100,
             boost_mhz: 1965,
             bus: 8192,
@@ -73,7 +73,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((10, 0), 152),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(8000.0, 80.0, 1250.0, 2500.0, 2500.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb100,
             boost_mhz: 2060,
             bus: 8192,
@@ -93,7 +93,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(4900.0, 67.0, 494.7, 989.4, 989.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1980,
             bus: 6144,
@@ -113,7 +113,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(4000.0, 67.0, 494.7, 989.4, 989.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1980,
             bus: 6144,
@@ -133,7 +133,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(3350.0, 67.0, 494.7, 989.4, 989.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1980,
             bus: 5120,
@@ -152,7 +152,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 114),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(2000.0, 51.2, 378.0, 756.0, 756.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1755,
             bus: 5120,
@@ -170,7 +170,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 132),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(3900.0, 60.0, 417.5, 835.0, 835.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1785,
             bus: 6016,
@@ -188,7 +188,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((9, 0), 78),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(4000.0, 39.5, 74.0, 148.0, 148.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gh100,
             boost_mhz: 1980,
             bus: 6144,
@@ -208,7 +208,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 0), 108),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(2039.0, 19.5, 156.0, 312.0, 312.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga100,
             boost_mhz: 1410,
             bus: 5120,
@@ -226,7 +226,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 0), 108),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1555.0, 19.5, 156.0, 312.0, 312.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga100,
             boost_mhz: 1410,
             bus: 5120,
@@ -244,7 +244,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 0), 108),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1935.0, 19.5, 156.0, 312.0, 312.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga100,
             boost_mhz: 1410,
             bus: 5120,
@@ -262,7 +262,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 0), 108),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1555.0, 19.5, 156.0, 312.0, 312.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga100,
             boost_mhz: 1410,
             bus: 5120,
@@ -280,7 +280,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 0), 56),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(933.0, 10.3, 82.0, 165.0, 165.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga100,
             boost_mhz: 1440,
             bus: 3072,
@@ -298,7 +298,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 142),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(864.0, 91.6, 183.0, 362.0, 362.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad102,
             boost_mhz: 2520,
             bus: 384,
@@ -316,7 +316,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 142),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(864.0, 90.5, 90.5, 181.0, 181.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad102,
             boost_mhz: 2490,
             bus: 384,
@@ -334,7 +334,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 58),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(300.0, 30.3, 60.5, 121.0, 121.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad104,
             boost_mhz: 2040,
             bus: 192,
@@ -352,7 +352,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 84),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(696.0, 37.4, 74.8, 149.7, 149.7),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1740,
             bus: 384,
@@ -370,7 +370,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 72),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(600.0, 31.2, 62.5, 125.0, 125.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1695,
             bus: 384,
@@ -388,7 +388,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 80),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(600.0, 35.0, 35.0, 70.0, 70.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1710,
             bus: 384,
@@ -406,7 +406,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 5), 40),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(320.0, 8.1, 8.1, 65.0, 8.1),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Tu104,
             boost_mhz: 1590,
             bus: 256,
@@ -424,7 +424,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 0), 80),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(900.0, 15.7, 15.7, 125.0, 15.7),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gv100,
             boost_mhz: 1530,
             bus: 4096,
@@ -442,7 +442,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 0), 80),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(900.0, 15.7, 15.7, 125.0, 15.7),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gv100,
             boost_mhz: 1530,
             bus: 4096,

@@ -5,7 +5,7 @@
 
 use crate::units::Bytes;
 
-use super::{Card, Chip, Sheet, Workspaces, capability, ceilings};
+use super::{Card, CardSpec, Chip, Workspaces, capability, ceilings};
 
 /// Newest first.
 pub(super) const CARDS: &[Card] = &[
@@ -17,7 +17,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 170),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1792.0, 104.8, 104.8, 209.5, 209.5),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb202,
             boost_mhz: 2407,
             bus: 512,
@@ -35,7 +35,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 84),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(960.0, 56.3, 56.3, 112.6, 112.6),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb203,
             boost_mhz: 2617,
             bus: 256,
@@ -53,7 +53,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 70),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(896.0, 43.9, 43.9, 87.9, 87.9),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb203,
             boost_mhz: 2452,
             bus: 256,
@@ -71,7 +71,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 48),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(672.0, 30.9, 30.9, 61.7, 61.7),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb205,
             boost_mhz: 2512,
             bus: 192,
@@ -89,7 +89,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 36),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(448.0, 23.7, 23.7, 47.4, 47.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb206,
             boost_mhz: 2572,
             bus: 128,
@@ -107,7 +107,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 128),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1008.0, 82.6, 82.6, 165.2, 165.2),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad102,
             boost_mhz: 2520,
             bus: 384,
@@ -125,7 +125,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 80),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(736.0, 52.2, 52.2, 104.4, 104.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad103,
             boost_mhz: 2550,
             bus: 256,
@@ -143,7 +143,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 76),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(717.0, 48.7, 48.7, 97.5, 97.5),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad103,
             boost_mhz: 2505,
             bus: 256,
@@ -161,7 +161,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 66),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(672.0, 44.1, 44.1, 88.2, 88.2),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad103,
             boost_mhz: 2610,
             bus: 256,
@@ -179,7 +179,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 46),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(504.0, 29.1, 29.1, 58.3, 58.3),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad104,
             boost_mhz: 2475,
             bus: 192,
@@ -197,7 +197,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 34),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(288.0, 22.1, 22.1, 44.1, 44.1),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad106,
             boost_mhz: 2535,
             bus: 128,
@@ -215,7 +215,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 34),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(288.0, 22.1, 22.1, 44.1, 44.1),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad106,
             boost_mhz: 2535,
             bus: 128,
@@ -233,7 +233,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 24),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(272.0, 15.1, 15.1, 30.2, 30.2),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad107,
             boost_mhz: 2460,
             bus: 128,
@@ -251,7 +251,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 84),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1008.0, 40.0, 40.0, 80.0, 80.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1860,
             bus: 384,
@@ -269,7 +269,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 82),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(936.0, 35.6, 35.6, 71.0, 71.0),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1695,
             bus: 384,
@@ -287,7 +287,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 80),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(912.0, 34.1, 34.1, 68.2, 68.2),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1665,
             bus: 384,
@@ -305,7 +305,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 70),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(912.0, 30.6, 30.6, 61.3, 61.3),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1710,
             bus: 384,
@@ -323,7 +323,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 68),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(760.0, 29.8, 29.8, 59.5, 59.5),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1710,
             bus: 320,
@@ -341,7 +341,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 48),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(608.0, 21.7, 21.7, 43.5, 43.5),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga104,
             boost_mhz: 1770,
             bus: 256,
@@ -359,7 +359,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 46),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(448.0, 20.3, 20.3, 40.6, 40.6),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga104,
             boost_mhz: 1725,
             bus: 256,
@@ -377,7 +377,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 38),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(448.0, 16.2, 16.2, 32.4, 32.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga104,
             boost_mhz: 1665,
             bus: 256,
@@ -395,7 +395,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 28),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(360.0, 12.7, 12.7, 25.5, 25.5),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga106,
             boost_mhz: 1777,
             bus: 192,
@@ -413,7 +413,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 5), 68),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(616.0, 13.4, 13.4, 53.8, 13.4),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Tu102,
             boost_mhz: 1545,
             bus: 352,

@@ -5,12 +5,12 @@
 //! several figures are in circulation, the smaller one is here, because a batch that is a little too
 //! small still trains.
 
+mod card_spec;
 mod datacenter;
 mod geforce;
-mod sheet;
 mod workstation;
 
-pub use sheet::{Chip, Sheet};
+pub use card_spec::{CardSpec, Chip};
 
 use crate::device::Capability;
 use crate::program::Architecture;
@@ -65,10 +65,10 @@ pub struct Card {
     /// How fast it is by its data sheet.
     pub ceilings: Ceilings,
     /// What it is made of, and where that and how fast it is are known from.
-    pub sheet: Sheet,
+    pub sheet: CardSpec,
 }
 
-/// The most that a card does in a second: without sparsity, and with sums in float32. Where each figure is from, [`Sheet`] says.
+/// The most that a card does in a second: without sparsity, and with sums in float32. Where each figure is from, [`CardSpec`] says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
     /// Bytes read from memory or written to it.
@@ -161,7 +161,7 @@ impl Card {
 
 /// All cards: those of servers first, and of those the one that was measured.
 ///
-/// Multiprocessors are those of the page that [`Sheet`] names, or what PyTorch reports where that differs; threads of one are those of the
+/// Multiprocessors are those of the page that [`CardSpec`] names, or what PyTorch reports where that differs; threads of one are those of the
 /// [`Architecture`].
 pub const CARDS: &[Card] = &ALL;
 

@@ -4,7 +4,7 @@
 
 use crate::units::Bytes;
 
-use super::{Card, Chip, Sheet, Workspaces, capability, ceilings};
+use super::{Card, CardSpec, Chip, Workspaces, capability, ceilings};
 
 /// Newest first.
 pub(super) const CARDS: &[Card] = &[
@@ -16,7 +16,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((12, 0), 188),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(1792.0, 125.0, 251.9, 503.8, 503.8),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Gb202,
             boost_mhz: 2617,
             bus: 512,
@@ -34,7 +34,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 9), 142),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(960.0, 91.1, 182.1, 364.2, 364.2),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ad102,
             boost_mhz: 2505,
             bus: 384,
@@ -52,7 +52,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 84),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(768.0, 38.7, 77.4, 154.8, 154.8),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1800,
             bus: 384,
@@ -70,7 +70,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 64),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(768.0, 27.8, 55.6, 111.1, 111.1),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga102,
             boost_mhz: 1695,
             bus: 384,
@@ -88,7 +88,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((8, 6), 48),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(448.0, 19.2, 38.3, 76.7, 76.7),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Ga104,
             boost_mhz: 1560,
             bus: 256,
@@ -106,7 +106,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 5), 72),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(672.0, 16.3, 16.3, 130.5, 16.3),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Tu102,
             boost_mhz: 1770,
             bus: 384,
@@ -124,7 +124,7 @@ pub(super) const CARDS: &[Card] = &[
         capability: capability((7, 5), 72),
         workspaces: Workspaces::Transferred,
         ceilings: ceilings(672.0, 16.3, 16.3, 130.5, 16.3),
-        sheet: Sheet {
+        sheet: CardSpec {
             chip: Chip::Tu102,
             boost_mhz: 1770,
             bus: 384,

@@ -143,13 +143,13 @@ pub enum CondenseError {
 
 /// Plans in a row of which none needs less than the first.
 #[derive(Debug, Clone, Copy)]
-struct Low {
+struct PlanRun {
     workspace: i64,
     count: usize,
 }
 
 /// One pass of one layer: its plans' record lows at every batch.
-type Job = BTreeMap<u64, Vec<Low>>;
+type Job = BTreeMap<u64, Vec<PlanRun>>;
 
 /// `base + slope * batch`.
 type Line = (i64, i64);
@@ -240,8 +240,8 @@ fn read_plans<'a>(
     batch: u64,
     words: impl Iterator<Item = &'a str>,
     seen: &mut HashMap<u32, [(u64, i64); 2]>,
-) -> Option<Vec<Low>> {
-    let mut lows: Vec<Low> = Vec::new();
+) -> Option<Vec<PlanRun>> {
+    let mut lows: Vec<PlanRun> = Vec::new();
     for word in words {
         let (tag, given) = match word.split_once(':') {
             Some((tag, size)) => (tag.parse().ok()?, Some(size.parse::<i64>().ok()?)),
@@ -259,7 +259,7 @@ fn read_plans<'a>(
         }
         match lows.last_mut() {
             Some(low) if low.workspace <= workspace => low.count += 1,
-            _ => lows.push(Low {
+            _ => lows.push(PlanRun {
                 workspace,
                 count: 1,
             }),
@@ -279,8 +279,8 @@ fn foretold(first: (u64, i64), last: (u64, i64), batch: u64) -> Option<i64> {
 /// The workspaces, the lists and the runs of one job.
 fn job_text(job: &Job) -> String {
     let mut fitted = Fitted::of(job);
-    let mut lines = Numbered::default();
-    let mut lists = Numbered::default();
+    let mut lines = StringTable::default();
+    let mut lists = StringTable::default();
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (position, lows) in job.values().enumerate() {
         let steps: Vec<String> = lows
@@ -385,9 +385,9 @@ impl Fitted {
 
 /// Texts by order of first appearance.
 #[derive(Default)]
-struct Numbered(Vec<String>);
+struct StringTable(Vec<String>);
 
-impl Numbered {
+impl StringTable {
     fn number(&mut self, text: String) -> usize {
         self.0
             .iter()

@@ -18,7 +18,7 @@ const MOST_REQUESTS: usize = 64;
 /// Requests of queued fits, so that a graph that was read to be checked is not read again to be answered. Those that
 /// have to wait long are dropped: the database has them too.
 #[derive(Debug, Default)]
-pub(super) struct Handover {
+pub(super) struct SpecCache {
     waiting: Mutex<VecDeque<Waiting>>,
     /// How many fits that were taken up wait for the permit.
     wanted: AtomicUsize,
@@ -41,7 +41,7 @@ struct Waiting {
 
 /// A fit that was taken up waits for the permit.
 #[derive(Debug)]
-pub(super) struct Wanted<'a>(&'a Handover);
+pub(super) struct Wanted<'a>(&'a SpecCache);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
@@ -52,11 +52,11 @@ impl Drop for Wanted<'_> {
 /// A request that was left and is taken back when this is dropped, unless it is to stay.
 #[derive(Debug)]
 pub(super) struct Left<'a> {
-    handover: &'a Handover,
+    handover: &'a SpecCache,
     id: Option<String>,
 }
 
-impl Handover {
+impl SpecCache {
     /// Leaves a request for whoever takes up the fit.
     pub(super) fn leave(
         &self,
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_request_is_taken_once() {
-        let handover = Handover::default();
+        let handover = SpecCache::default();
         handover.leave("1", request(1), None).stay();
 
         assert!(handover.take("2").is_none());
@@ -186,7 +186,7 @@ mod tests {
     fn a_request_that_was_never_queued_leaves_its_permit() {
         let one = Arc::new(Semaphore::new(1));
         let permit = || Arc::clone(&one).try_acquire_owned().ok();
-        let handover = Handover::default();
+        let handover = SpecCache::default();
 
         let left = handover.leave("1", request(1), permit());
         assert!(permit().is_none());
@@ -215,7 +215,7 @@ mod tests {
     fn a_fit_that_was_taken_up_waits_for_none_that_is_left_later() {
         let large = Arc::new(Semaphore::new(1));
         let permit = || Arc::clone(&large).try_acquire_owned().ok();
-        let handover = Handover::default();
+        let handover = SpecCache::default();
 
         let read_meanwhile = permit();
         let wanted = handover.want_permit();
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room() {
-        let handover = Handover::default();
+        let handover = SpecCache::default();
         for id in ["1", "2", "3"] {
             handover.leave(id, request(LARGEST / 8), None).stay();
         }

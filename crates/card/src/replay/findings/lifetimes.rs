@@ -11,7 +11,7 @@ const LINES: usize = 12;
 
 /// A block from its allocation to its free.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Life {
+pub(super) struct Lifetime {
     /// The entry that allocated it; nothing for what was there before.
     pub(super) born: Option<usize>,
     /// The entry that freed it; nothing where none did.
@@ -20,7 +20,7 @@ pub(super) struct Life {
     pub(super) frame: Option<u32>,
 }
 
-impl Life {
+impl Lifetime {
     /// Whether it is in use right after an entry.
     pub(super) fn is_alive_after(&self, entry: usize) -> bool {
         self.born.is_none_or(|born| born <= entry) && self.died.is_none_or(|died| died > entry)
@@ -29,17 +29,17 @@ impl Life {
 
 /// All blocks of a recording.
 #[derive(Debug)]
-pub(in crate::replay) struct Lives<'r> {
+pub(in crate::replay) struct Lifetimes<'r> {
     pub(super) recording: &'r Recording,
     /// In the order of their births.
-    pub(super) all: Vec<Life>,
+    pub(super) all: Vec<Lifetime>,
     /// The entry after which most is in use.
     peak: usize,
 }
 
-impl<'r> Lives<'r> {
+impl<'r> Lifetimes<'r> {
     /// Follows a recording, which was checked.
-    pub(in crate::replay) fn of(recording: &'r Recording) -> Lives<'r> {
+    pub(in crate::replay) fn of(recording: &'r Recording) -> Lifetimes<'r> {
         let mut all = Vec::new();
         let mut at: HashMap<Address, usize> = HashMap::new();
         let mut used = 0_u64;
@@ -49,7 +49,7 @@ impl<'r> Lives<'r> {
             }
             at.insert(block.address, all.len());
             used = used.saturating_add(block.size.0);
-            all.push(Life {
+            all.push(Lifetime {
                 born: None,
                 died: None,
                 bytes: block.size.0,
@@ -64,7 +64,7 @@ impl<'r> Lives<'r> {
                 } => {
                     let bytes = recording.settings.round_size(requested).0;
                     at.insert(address, all.len());
-                    all.push(Life {
+                    all.push(Lifetime {
                         born: Some(index),
                         died: None,
                         bytes,
@@ -89,7 +89,7 @@ impl<'r> Lives<'r> {
                 | Event::OutOfMemory { .. } => {}
             }
         }
-        Lives {
+        Lifetimes {
             recording,
             all,
             peak,
@@ -122,7 +122,7 @@ impl<'r> Lives<'r> {
     /// Blocks by the line that asked for them.
     pub(super) fn by_line<'l>(
         &self,
-        chosen: impl Iterator<Item = &'l Life>,
+        chosen: impl Iterator<Item = &'l Lifetime>,
     ) -> (Vec<LineBytes>, LineBytes) {
         let mut by_frame: HashMap<Option<u32>, (u64, u64)> = HashMap::new();
         for life in chosen {

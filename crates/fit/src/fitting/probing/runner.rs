@@ -10,12 +10,12 @@ use crate::search::Goal;
 use crate::units::Bytes;
 
 use super::observer::Observer;
-use crate::fitting::kept::Kept;
+use crate::fitting::headroom_policy::Kept;
 use crate::fitting::uncertainty::Uncertainty;
 
 /// A finished probe.
 #[derive(Debug, Clone)]
-pub(in crate::fitting) struct Probed {
+pub(in crate::fitting) struct ProbeOutcome {
     /// What it found.
     pub(in crate::fitting) report: ProbeReport,
     /// How long it took, loading included.
@@ -26,7 +26,7 @@ pub(in crate::fitting) struct Probed {
     pub(in crate::fitting) kept: Kept,
 }
 
-impl Probed {
+impl ProbeOutcome {
     /// What is to be left free of `limit`.
     pub(in crate::fitting) fn headroom(&self, limit: Bytes) -> Bytes {
         self.kept.bytes(&self.uncertainties, limit)
@@ -40,16 +40,17 @@ impl Probed {
     }
 }
 
-impl Probed {
+impl ProbeOutcome {
     /// Whether it runs steadily, and would where `headroom` less than `limit` can be had, which `within` says where the peak does
     /// not. See Note [Steady batches] in `search`.
     pub(in crate::fitting) fn is_safe(
         &self,
         headroom: Bytes,
         limit: Bytes,
-        within: impl FnOnce(Bytes) -> Result<Probed, EngineError>,
+        within: impl FnOnce(Bytes) -> Result<ProbeOutcome, EngineError>,
     ) -> Result<bool, EngineError> {
-        let is_steady = |probed: &Probed| Goal::FinishSteadily.is_met_by(probed.report.course());
+        let is_steady =
+            |probed: &ProbeOutcome| Goal::FinishSteadily.is_met_by(probed.report.course());
         if self.leaves(headroom, limit) || !is_steady(self) || headroom >= limit {
             return Ok(self.leaves(headroom, limit));
         }
@@ -109,7 +110,7 @@ impl StepTime {
 }
 
 /// Runs probes of the model of one request on one device.
-pub(in crate::fitting) trait Prober {
+pub(in crate::fitting) trait Runner {
     /// Runs three steps of `batch`, with `limit` for the allocator.
     fn probe(
         &mut self,
@@ -117,7 +118,7 @@ pub(in crate::fitting) trait Prober {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<Probed, EngineError>;
+    ) -> Result<ProbeOutcome, EngineError>;
 
     /// What a probe of `batch` needs at least; `None` where only the probe can tell.
     fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
@@ -163,21 +164,21 @@ pub(in crate::fitting) trait Prober {
 
 /// A prober that remembers the probes of one variant, and tells a observer of each new one.
 pub(in crate::fitting) struct ProbeCache<'a> {
-    prober: &'a mut dyn Prober,
+    prober: &'a mut dyn Runner,
     observer: &'a Observer<'a>,
     variant: Variant,
     limit: Bytes,
     ceiling: u64,
     kept: Kept,
     /// By accumulation and batch.
-    seen: BTreeMap<(u32, u64), Probed>,
+    seen: BTreeMap<(u32, u64), ProbeOutcome>,
     /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
     outlined: BTreeMap<u32, (u64, u64)>,
 }
 
 impl<'a> ProbeCache<'a> {
     pub(in crate::fitting) fn new(
-        prober: &'a mut dyn Prober,
+        prober: &'a mut dyn Runner,
         observer: &'a Observer<'a>,
         variant: Variant,
         limit: Bytes,
@@ -285,22 +286,25 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// The probe of `batch`, run now unless it was run before.
-    pub(in crate::fitting) fn probe(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+    pub(in crate::fitting) fn probe(&mut self, batch: u64) -> Result<&ProbeOutcome, EngineError> {
         self.run(batch, Detail::Verdict)
     }
 
     /// The same with what the peak was made of.
-    pub(in crate::fitting) fn probe_in_full(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+    pub(in crate::fitting) fn probe_in_full(
+        &mut self,
+        batch: u64,
+    ) -> Result<&ProbeOutcome, EngineError> {
         let key = (self.accumulation(), batch);
         // A real probe is always written down in full, because it takes seconds anyway.
-        let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
+        let is_brief = |probed: &ProbeOutcome| probed.report.at_peak.is_empty();
         if !self.evidence().is_real() && self.seen.get(&key).is_some_and(is_brief) {
             self.seen.remove(&key);
         }
         self.run(batch, Detail::Full)
     }
 
-    fn run(&mut self, batch: u64, detail: Detail) -> Result<&Probed, EngineError> {
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome, EngineError> {
         let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
             let note = if self.prober.evidence().is_real() {
@@ -323,7 +327,7 @@ impl<'a> ProbeCache<'a> {
         Ok(&self.seen[&key])
     }
 
-    /// See [`Probed::is_safe`].
+    /// See [`ProbeOutcome::is_safe`].
     pub(in crate::fitting) fn is_safe(
         &mut self,
         headroom: Bytes,
@@ -343,7 +347,7 @@ impl<'a> ProbeCache<'a> {
         &mut self,
         limit: Bytes,
         batch: u64,
-    ) -> Result<Probed, EngineError> {
+    ) -> Result<ProbeOutcome, EngineError> {
         self.observer.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
@@ -366,12 +370,12 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// The probe that was run with this many micro-steps.
-    pub(in crate::fitting) fn seen(&self, accumulation: u32, batch: u64) -> Option<&Probed> {
+    pub(in crate::fitting) fn seen(&self, accumulation: u32, batch: u64) -> Option<&ProbeOutcome> {
         self.seen.get(&(accumulation, batch))
     }
 
     /// All probes run, in the order of their batches.
-    pub(in crate::fitting) fn probes(&self) -> impl Iterator<Item = (u32, &Probed)> {
+    pub(in crate::fitting) fn probes(&self) -> impl Iterator<Item = (u32, &ProbeOutcome)> {
         self.seen
             .iter()
             .map(|((accumulation, _), probed)| (*accumulation, probed))

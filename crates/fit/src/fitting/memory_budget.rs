@@ -6,7 +6,7 @@ use crate::units::Bytes;
 
 /// What is on a card for PyTorch's allocator, and how much of it was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     /// The limit that the request names, if it does.
     pub(super) asked: Option<Bytes>,
     /// What a process has that trains alone; of ranks that were measured, what each has.
@@ -31,7 +31,7 @@ pub(super) fn for_others(parallel: &Parallel) -> Bytes {
     outside(parallel).saturating_sub(PROCESS_OVERHEAD)
 }
 
-impl Room {
+impl MemoryBudget {
     /// What each of several processes that train so has.
     pub(super) fn available(&self, parallel: &Parallel) -> Bytes {
         if self.is_of_rank {
@@ -69,8 +69,8 @@ mod tests {
 
     const AVAILABLE: Bytes = Bytes::gib(15);
 
-    fn room(asked: Option<Bytes>) -> Room {
-        Room {
+    fn room(asked: Option<Bytes>) -> MemoryBudget {
+        MemoryBudget {
             asked,
             available: AVAILABLE,
             is_of_rank: false,
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(left(&Parallel::None), Bytes::ZERO);
         assert_eq!(left(&ddp), Bytes::mib(1613 - 780));
         assert_eq!(left(&sharded), Bytes::mib(1609 - 780));
-        let measured = Room {
+        let measured = MemoryBudget {
             is_of_rank: true,
             ..room(None)
         };

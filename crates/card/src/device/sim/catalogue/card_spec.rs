@@ -5,7 +5,7 @@
 /// Chip, clock, bus and data rate were held on 2026-11-23 against `TechPowerUp`'s database of GPUs, as a public copy has it
 /// (`data/nvidia/all.json` of github.com/reox007/RightNow-GPU-Database), or against the page that is named where that has no entry.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sheet {
+pub struct CardSpec {
     /// What it is cut from.
     pub chip: Chip,
     /// The boost clock in MHz.

@@ -15,7 +15,7 @@ const READER_GONE: u8 = 141;
 
 /// Why a command has no answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum CliError {
     /// A file cannot be read.
     Unreadable {
         /// Which file.
@@ -67,10 +67,10 @@ pub(super) enum Trouble {
     Broken(anyhow::Error),
 }
 
-impl Trouble {
+impl CliError {
     /// What is wrong with a flag or a file, as a whole.
-    pub(super) fn named(name: &dyn ToString, invalid: Invalid) -> Trouble {
-        Trouble::Named {
+    pub(super) fn named(name: &dyn ToString, invalid: Invalid) -> CliError {
+        CliError::Named {
             name: name.to_string(),
             at: String::new(),
             invalid,
@@ -78,56 +78,56 @@ impl Trouble {
     }
 
     /// What is wrong with a flag.
-    pub(super) fn flag(flag: &str, problem: impl Into<String>) -> Trouble {
-        Trouble::named(&flag, Invalid::at("", problem))
+    pub(super) fn flag(flag: &str, problem: impl Into<String>) -> CliError {
+        CliError::named(&flag, Invalid::at("", problem))
     }
 
     /// The trouble of a failed write to stdout.
-    pub(super) fn writing(error: io::Error) -> Trouble {
+    pub(super) fn writing(error: io::Error) -> CliError {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Trouble::ReaderGone,
-            _ => Trouble::Unwritten(error),
+            io::ErrorKind::BrokenPipe => CliError::ReaderGone,
+            _ => CliError::Unwritten(error),
         }
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
-            Trouble::Unreadable { .. }
-            | Trouble::Unwritable { .. }
-            | Trouble::Invalid(_)
-            | Trouble::Named { .. }
-            | Trouble::Recording { .. }
-            | Trouble::Allocator(_)
-            | Trouble::Fraction(_)
-            | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
-            Trouble::NoCard { .. }
-            | Trouble::Engine(
+            CliError::Unreadable { .. }
+            | CliError::Unwritable { .. }
+            | CliError::Invalid(_)
+            | CliError::Named { .. }
+            | CliError::Recording { .. }
+            | CliError::Allocator(_)
+            | CliError::Fraction(_)
+            | CliError::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
+            CliError::NoCard { .. }
+            | CliError::Engine(
                 EngineError::DeviceUnavailable { .. }
                 | EngineError::DeviceBusy { .. }
                 | EngineError::DeviceFailed { .. },
             ) => ExitCode::from(4),
-            Trouble::ReaderGone => ExitCode::from(READER_GONE),
-            Trouble::Engine(
+            CliError::ReaderGone => ExitCode::from(READER_GONE),
+            CliError::Engine(
                 EngineError::Cancelled | EngineError::Died { .. } | EngineError::TimedOut { .. },
             )
-            | Trouble::Unwritten(_)
-            | Trouble::Broken(_) => ExitCode::FAILURE,
+            | CliError::Unwritten(_)
+            | CliError::Broken(_) => ExitCode::FAILURE,
         }
     }
 
     /// The same problem that the service would answer with.
     pub(super) fn into_problem(self) -> Problem {
         match self {
-            Trouble::Unreadable { path, source } => Problem::new(
+            CliError::Unreadable { path, source } => Problem::new(
                 Code::RequestInvalid,
                 format!("could not read {}: {source}", path.display()),
             ),
-            Trouble::Unwritable { path, source } => Problem::new(
+            CliError::Unwritable { path, source } => Problem::new(
                 Code::RequestInvalid,
                 format!("could not write {}: {source}", path.display()),
             ),
-            Trouble::Invalid(invalid) => Problem::from(invalid),
-            Trouble::Named { name, at, invalid } => {
+            CliError::Invalid(invalid) => Problem::from(invalid),
+            CliError::Named { name, at, invalid } => {
                 let pointer = invalid.pointer.clone();
                 let clause = Invalid {
                     pointer: at,
@@ -139,30 +139,30 @@ impl Trouble {
                     ..Problem::from(invalid)
                 }
             }
-            Trouble::Recording { path, source } => Problem::new(
+            CliError::Recording { path, source } => Problem::new(
                 Code::RecordingInvalid,
                 format!("{}: {source}", path.display()),
             ),
-            Trouble::Allocator(error) => {
+            CliError::Allocator(error) => {
                 Problem::new(Code::RequestInvalid, format!("--allocator: {error}"))
             }
-            Trouble::Fraction(error) => {
+            CliError::Fraction(error) => {
                 Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
             }
-            Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
-            Trouble::NoCard { missing } => Problem::new(
+            CliError::Engine(error) => Problem::from(JobError::Engine(error)),
+            CliError::NoCard { missing } => Problem::new(
                 Code::DeviceUnavailable,
                 format!(
                     "no GPU can be offered: {missing}; `--simulate h100` offers a simulated card, to try agents without a GPU"
                 ),
             ),
-            Trouble::Unwritten(error) => Problem::new(
+            CliError::Unwritten(error) => Problem::new(
                 Code::Internal,
                 format!("the answer could not be written to stdout: {error}"),
             ),
-            Trouble::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
+            CliError::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
             // Who runs the command reads the log of the service: stderr.
-            Trouble::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),
+            CliError::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::EngineError;
 use crate::probe::{Course, Evidence};
 use crate::search::{Above, Agreement, Bisections, Goal, MAX_BATCH, Prediction, Search, edge};
 
-use super::probing::prober::ProbeCache;
+use super::probing::runner::ProbeCache;
 
 /// Most real probes of a fit that a simulation has prepared. Two confirm it; the rest are for a
 /// simulation that was wrong by more than a few samples.
@@ -21,7 +21,7 @@ const LONG_PROGRAM: usize = 500_000;
 
 /// All maxima, and what they rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Maxima {
+pub(super) struct MaxBatches {
     pub(super) prediction: Prediction,
     /// Of the steady maximum.
     pub(super) evidence: Evidence,
@@ -32,7 +32,7 @@ pub(super) struct Maxima {
 }
 
 /// Finds the maxima by simulation alone.
-pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
+pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
     let is_met = |goal: Goal| {
         move |cache: &mut ProbeCache<'_>, batch| {
             Ok(goal.is_met_by(cache.probe(batch)?.report.course()))
@@ -46,7 +46,7 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
     } else {
         without_retries
     };
-    Ok(Maxima {
+    Ok(MaxBatches {
         prediction: Prediction {
             max_batch,
             max_batch_steady: steady,
@@ -93,14 +93,17 @@ pub(super) fn largest<'a>(
 }
 
 /// Has real probes confirm what was simulated, or find out what is true instead.
-pub(super) fn confirm(simulated: Maxima, real: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
+pub(super) fn confirm(
+    simulated: MaxBatches,
+    real: &mut ProbeCache<'_>,
+) -> Result<MaxBatches, EngineError> {
     let prediction = simulated.prediction;
     let ceiling = real.ceiling();
     let mut steady =
         Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishSteadily);
     drive(&mut steady, real)?;
     if steady.agreement(Goal::FinishSteadily) == Agreement::Agrees {
-        return Ok(Maxima {
+        return Ok(MaxBatches {
             evidence: Evidence::Probed,
             ..simulated
         });
@@ -119,7 +122,7 @@ pub(super) fn confirm(simulated: Maxima, real: &mut ProbeCache<'_>) -> Result<Ma
 }
 
 /// Finds the maxima by real probes alone, from a guess.
-pub(super) fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<Maxima, EngineError> {
+pub(super) fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<MaxBatches, EngineError> {
     let mut search = Search::probing(guess, real.ceiling(), REAL_PROBES);
     drive(&mut search, real)?;
     Ok(maxima(&search, real.evidence()))
@@ -133,10 +136,10 @@ fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<(), EngineEr
     Ok(())
 }
 
-fn maxima(search: &Search, evidence: Evidence) -> Maxima {
+fn maxima(search: &Search, evidence: Evidence) -> MaxBatches {
     let without_retries = search.largest(Goal::FinishWithoutRetries).batch;
     let steady = search.largest(Goal::FinishSteadily);
-    Maxima {
+    MaxBatches {
         prediction: Prediction {
             max_batch: search.largest(Goal::Finish).batch.max(steady.batch),
             max_batch_steady: steady.batch,

@@ -78,26 +78,26 @@ fn run(server: &str, statement: String) {
 }
 
 /// An open database with its place.
-pub(crate) struct Trial {
+pub(crate) struct TestDatabase {
     db: Db,
     _place: Option<Place>,
 }
 
-impl Trial {
+impl TestDatabase {
     /// A fresh one.
-    pub(crate) async fn new() -> Trial {
+    pub(crate) async fn new() -> TestDatabase {
         let place = Place::on_server();
         let database = place
             .as_ref()
             .map_or("sqlite::memory:", |place| &place.database);
-        Trial {
+        TestDatabase {
             db: Db::open(database).await.unwrap(),
             _place: place,
         }
     }
 }
 
-impl Deref for Trial {
+impl Deref for TestDatabase {
     type Target = Db;
 
     fn deref(&self) -> &Db {

@@ -7,9 +7,9 @@ use crate::probe::{Course, Verdict};
 use crate::search::{Goal, Look};
 use crate::units::Bytes;
 
-use super::answer::Method;
-use super::maxima::{self, Maxima};
-use super::probing::prober::{ProbeCache, Probed, StepTime};
+use super::answer::SearchStrategy;
+use super::max_batches::{self, MaxBatches};
+use super::probing::runner::{ProbeCache, ProbeOutcome, StepTime};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net
@@ -28,24 +28,24 @@ pub(super) fn micro_steps(steps: u64) -> u32 {
 /// Everything depends on the number of micro-steps (gradients live through the later forwards), so everything
 /// is kept by it. The simulation proposes; what a real device was asked, it decides. See Note [Leaving headroom] in
 /// `uncertainties`.
-pub(super) struct Inquiry<'a, 'b> {
+pub(super) struct VariantSearch<'a, 'b> {
     simulated: &'a mut ProbeCache<'b>,
     real: Option<&'a mut ProbeCache<'b>>,
-    method: Method,
-    simulated_maxima: BTreeMap<u32, Maxima>,
+    method: SearchStrategy,
+    simulated_maxima: BTreeMap<u32, MaxBatches>,
     /// What real probes confirmed or corrected.
-    real_maxima: BTreeMap<u32, Maxima>,
+    real_maxima: BTreeMap<u32, MaxBatches>,
     /// The largest batches that leave headroom.
     safe: BTreeMap<u32, u64>,
 }
 
-impl<'a, 'b> Inquiry<'a, 'b> {
+impl<'a, 'b> VariantSearch<'a, 'b> {
     pub(super) fn new(
         simulated: &'a mut ProbeCache<'b>,
         real: Option<&'a mut ProbeCache<'b>>,
-        method: Method,
-    ) -> Inquiry<'a, 'b> {
-        Inquiry {
+        method: SearchStrategy,
+    ) -> VariantSearch<'a, 'b> {
+        VariantSearch {
             simulated,
             real,
             method,
@@ -94,17 +94,17 @@ impl<'a, 'b> Inquiry<'a, 'b> {
     }
 
     /// The maxima as far as they are known: confirmed, or else simulated.
-    pub(super) fn maxima(&mut self, micro_steps: u32) -> Result<Maxima, EngineError> {
+    pub(super) fn maxima(&mut self, micro_steps: u32) -> Result<MaxBatches, EngineError> {
         if let Some(confirmed) = self.real_maxima.get(&micro_steps) {
             return Ok(*confirmed);
         }
-        if self.real.is_some() && self.method == Method::ProbesAlone {
+        if self.real.is_some() && self.method == SearchStrategy::ProbesAlone {
             return self.settle(micro_steps);
         }
         if let Some(known) = self.simulated_maxima.get(&micro_steps) {
             return Ok(*known);
         }
-        let found = maxima::simulate(self.simulation(micro_steps))?;
+        let found = max_batches::simulate(self.simulation(micro_steps))?;
         self.simulated_maxima.insert(micro_steps, found);
         Ok(found)
     }
@@ -119,25 +119,25 @@ impl<'a, 'b> Inquiry<'a, 'b> {
     }
 
     /// Asks the device that decides about the maxima.
-    pub(super) fn settle(&mut self, micro_steps: u32) -> Result<Maxima, EngineError> {
+    pub(super) fn settle(&mut self, micro_steps: u32) -> Result<MaxBatches, EngineError> {
         let guess = self
             .real_maxima
             .values()
             .next()
-            .map_or(maxima::FIRST_GUESS, |known| {
+            .map_or(max_batches::FIRST_GUESS, |known| {
                 known.prediction.max_batch_steady
             });
         let simulated = match self.method {
-            Method::SimulateFirst => Some(self.maxima(micro_steps)?),
-            Method::ProbesAlone => None,
+            SearchStrategy::SimulateFirst => Some(self.maxima(micro_steps)?),
+            SearchStrategy::ProbesAlone => None,
         };
         let Some(real) = &mut self.real else {
             return self.maxima(micro_steps);
         };
         real.accumulate(micro_steps);
         let found = match simulated {
-            Some(simulated) => maxima::confirm(simulated, real)?,
-            None => maxima::probe(real, guess)?,
+            Some(simulated) => max_batches::confirm(simulated, real)?,
+            None => max_batches::probe(real, guess)?,
         };
         self.real_maxima.insert(micro_steps, found);
         self.safe.remove(&micro_steps);
@@ -203,18 +203,18 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         let cache = self.simulation(micro_steps);
         let retries = cache.probe(highest)?.report.course() == Course::Steady;
         let from = if retries { highest } else { 0 };
-        maxima::largest(cache, from, |cache, batch| {
+        max_batches::largest(cache, from, |cache, batch| {
             Ok(batch <= highest && leaves_headroom(cache, of_real, limit, batch)?)
         })
     }
 
     /// Whether the simulation is worth asking: not where real probes have found it wrong.
     fn simulation_counts(&self, micro_steps: u32) -> bool {
-        let steady = |maxima: &Maxima| maxima.prediction.max_batch_steady;
+        let steady = |maxima: &MaxBatches| maxima.prediction.max_batch_steady;
         match (&self.real, self.method) {
             (None, _) => true,
-            (Some(_), Method::ProbesAlone) => false,
-            (Some(_), Method::SimulateFirst) => {
+            (Some(_), SearchStrategy::ProbesAlone) => false,
+            (Some(_), SearchStrategy::SimulateFirst) => {
                 let real = self.real_maxima.get(&micro_steps);
                 let simulated = self.simulated_maxima.get(&micro_steps);
                 real.is_none_or(|real| simulated.map(steady) == Some(steady(real)))
@@ -307,7 +307,7 @@ fn slope(batch: u64, cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
 }
 
 /// What a sample takes, if the model takes nothing but its parameters.
-fn of_one_sample(probed: &Probed) -> Bytes {
+fn of_one_sample(probed: &ProbeOutcome) -> Bytes {
     let report = &probed.report;
     let grown = report
         .peak_allocated_bytes

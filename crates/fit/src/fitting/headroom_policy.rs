@@ -9,7 +9,7 @@ use super::uncertainty::{self, Uncertainty};
 
 /// What a request and earlier outcomes say about headroom, for all variants.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sayings {
+pub(super) struct HeadroomPolicy {
     asked: Option<Share>,
     taught: Vec<Taught>,
 }
@@ -31,9 +31,9 @@ pub(super) enum Kept {
     Asked(Share),
 }
 
-impl Sayings {
-    pub(super) fn of(request: &Request) -> Sayings {
-        Sayings {
+impl HeadroomPolicy {
+    pub(super) fn of(request: &Request) -> HeadroomPolicy {
+        HeadroomPolicy {
             asked: request.headroom,
             taught: request.taught().to_vec(),
         }

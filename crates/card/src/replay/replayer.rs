@@ -21,15 +21,15 @@ pub(super) enum Answer {
 
 /// An allocator, and where the blocks of the recording are in it.
 #[derive(Debug, Clone)]
-pub(super) struct Player<S, O> {
+pub(super) struct Replayer<S, O> {
     pub(super) allocator: CachingAllocator<S, O>,
     /// By slot. A block that was freed leaves its id behind, which is never used again.
     blocks: Vec<BlockId>,
 }
 
-impl<S: SegmentSource, O: Observer> Player<S, O> {
+impl<S: SegmentSource, O: Observer> Replayer<S, O> {
     pub(super) fn new(allocator: CachingAllocator<S, O>) -> Self {
-        Player {
+        Replayer {
             allocator,
             blocks: Vec::new(),
         }
