@@ -128,7 +128,7 @@ def wan():
     return _wan(torch.float32, True)
 
 
-@model("diffusers-wan-bf16-lora-checkpointed", DIFFUSERS, "x=bf16[B,16,4,16,16]", "t=i64[B]", "text=bf16[B,64,256]", "y=f32[B,16,4,16,16]", loss=flow, batches=(2, 8), on_gpu=True)
+@model("diffusers-wan-bf16-lora-checkpointed", DIFFUSERS, "x=bf16[B,16,4,16,16]", "t=i64[B]", "text=bf16[B,64,256]", "y=f32[B,16,4,16,16]", loss=flow, batches=(2, 8), on_gpu=True, precisions=HALF)
 def wan_lora():
     import peft
 
