@@ -9,6 +9,8 @@ use super::scripted::{Gate, Scripted};
 use super::{RESNET, RESNET_8};
 use crate::wait;
 
+const PROBE: &str = r#"{"model": {"preset": "alexnet"}, "device": "sim:h200", "batch": 8}"#;
+
 fn id(body: &str) -> String {
     let document: Value = serde_json::from_str(body).unwrap();
     document["id"].as_str().unwrap().to_owned()
@@ -144,6 +146,29 @@ async fn a_key_that_fills_all_lanes_leaves_another_one() {
     let fit = format!("GET /v1/fits/{}", id(&said.body));
     let seen = service.with(&modest, &fit, "").await;
     assert!(seen.body.contains(r#""state":"running""#), "{seen:?}");
+    gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_of_a_key_are_in_the_way_of_its_own_alone() {
+    let gate = Gate::closed();
+    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let greedy = service.key("greedy", Scope::Fit).await;
+    let modest = service.key("modest", Scope::Fit).await;
+    let lanes = std::thread::available_parallelism().unwrap().get();
+    let mut waiting = Vec::new();
+    for key in std::iter::repeat_n(&greedy, 3 * lanes + 8) {
+        let bearer = format!("authorization: Bearer {key}\r\n");
+        waiting.push(service.open("POST /v1/probes", &bearer, PROBE).await);
+    }
+    for _ in 0..lanes {
+        gate.arrival().await;
+    }
+
+    let bearer = format!("authorization: Bearer {modest}\r\n");
+    let _own = service.open("POST /v1/probes", &bearer, PROBE).await;
+
+    gate.arrival().await;
     gate.open();
 }
 

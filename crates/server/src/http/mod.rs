@@ -134,7 +134,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         ))
         .layer(around)
         .with_state(App {
-            uploads: Uploads::new(jobs.large_models()),
+            uploads: Uploads::new(jobs.large_models(), jobs.turns_to_read()),
             jobs,
             waiters: Places::new(waiters),
             followers: Places::new(waiters),

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::problem::{Code, Problem};
 use super::unpack::{Unpacked, is_packed, unpack};
 use crate::bounded::{CancelOnDrop, is_cancelled, unless};
-use crate::jobs::{Permit, yield_to_others};
+use crate::jobs::{Permit, Turns, yield_to_others};
 use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
@@ -50,6 +50,7 @@ const STACK: usize = 8 << 20;
 pub(super) struct Uploads {
     arriving: [Arc<Semaphore>; 2],
     reading: [Arc<Semaphore>; SIZES.len()],
+    turns: Turns,
 }
 
 /// A body that has arrived.
@@ -75,12 +76,13 @@ impl Arrived {
 
 impl Uploads {
     /// No uploads yet; `large` is the permit for what may be a large model.
-    pub(super) fn new(large: Arc<Semaphore>) -> Uploads {
+    pub(super) fn new(large: Arc<Semaphore>, turns: Turns) -> Uploads {
         let mut reading = SIZES.map(|(_, at_a_time)| Arc::new(Semaphore::new(at_a_time)));
         reading[SIZES.len() - 1] = large;
         Uploads {
             arriving: ARRIVING_KIB.map(|kib| Arc::new(Semaphore::new(kib))),
             reading,
+            turns,
         }
     }
 
@@ -210,10 +212,15 @@ impl Uploads {
     }
 
     async fn permit_of(&self, index: usize) -> Result<Permit, Problem> {
-        let waiting = Arc::clone(&self.reading[index]).acquire_owned();
-        let permit = tokio::time::timeout(PATIENCE, waiting).await;
+        let waiting = async {
+            let turn = self.turns.take().await;
+            (turn, Arc::clone(&self.reading[index]).acquire_owned().await)
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        let (turn, permit) = waited.map_err(|_| busy())?;
         Ok(Permit {
-            permit: permit.map_err(|_| busy())?.expect("it is never closed"),
+            turn,
+            permit: permit.expect("it is never closed"),
             is_large: index == SIZES.len() - 1,
         })
     }

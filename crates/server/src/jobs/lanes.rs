@@ -52,9 +52,64 @@ const MOST_WAITING: usize = 8;
 /// How long a request waits to be read as a large one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+tokio::task_local! {
+    /// The key that a request is asked under.
+    static KEY: String;
+}
+
+/// Has what a request does count as its key's.
+pub fn under_key<F: Future>(key: String, request: F) -> impl Future<Output = F::Output> {
+    KEY.scope(key, request)
+}
+
+/// How much a key does at a time: as much as there are lanes. What it asks beyond that waits here, where it is in nobody else's way. Cloning
+/// them shares them.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    each: usize,
+    of_keys: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+}
+
+/// A turn, until this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    _place: OwnedSemaphorePermit,
+    /// Whether its key had no other one.
+    is_alone: bool,
+}
+
+impl Turns {
+    fn new(each: usize) -> Turns {
+        Turns {
+            each,
+            of_keys: Arc::default(),
+        }
+    }
+
+    /// Waits for a turn of the key that asks; none is needed where there is no key.
+    pub async fn take(&self) -> Option<Turn> {
+        let key = KEY.try_with(String::clone).ok()?;
+        let places = {
+            let mut known = self
+                .of_keys
+                .lock()
+                .expect("nothing panics while it is held");
+            let places = known.entry(key);
+            Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+        };
+        let taken = Arc::clone(&places).acquire_owned().await;
+        Some(Turn {
+            _place: taken.expect("it is never closed"),
+            is_alone: places.available_permits() + 1 == self.each,
+        })
+    }
+}
+
 /// Under which a body was read, and under which what it asks is read.
 #[derive(Debug)]
 pub struct Permit {
+    /// That of its key, where one is needed.
+    pub turn: Option<Turn>,
     /// The next one of its size is read once this is dropped.
     pub permit: OwnedSemaphorePermit,
     /// Whether it is that of [`Jobs::large_models`], which work on a large model keeps.
@@ -67,6 +122,9 @@ pub struct Permit {
 pub(super) struct Lanes {
     simulated_in_parallel: usize,
     known: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// For what keys have read, and for what they have probed and predicted.
+    reading: Turns,
+    working: Turns,
     /// A permit for each MiB of [`MEMORY_MIB`].
     memory: Arc<Semaphore>,
     waiting: Semaphore,
@@ -77,6 +135,8 @@ impl Lanes {
         Lanes {
             simulated_in_parallel,
             known: Mutex::default(),
+            reading: Turns::new(simulated_in_parallel),
+            working: Turns::new(simulated_in_parallel),
             memory: Arc::new(Semaphore::new(MEMORY_MIB)),
             waiting: Semaphore::new(MOST_WAITING),
         }
@@ -105,6 +165,11 @@ impl Lanes {
         }
     }
 
+    /// The turns of keys to have bodies read.
+    pub(super) fn reading(&self) -> Turns {
+        self.reading.clone()
+    }
+
     /// The one place for work about a large model.
     pub(super) fn large(&self) -> Arc<Semaphore> {
         self.places(LARGE_LANE)
@@ -130,6 +195,18 @@ impl Lanes {
 }
 
 impl Shared {
+    /// Waits for a turn of the key that asks and for a place in `lane`. A key without another turn may have a spare one, as its fits.
+    pub(super) async fn enter_in_turn(&self, lane: &str) -> (Option<Turn>, OwnedSemaphorePermit) {
+        let turn = self.lanes.working.take().await;
+        let place = match &turn {
+            Some(turn) if turn.is_alone && lane == SIMULATED_LANE => {
+                self.lanes.enter_claimed(lane).await
+            }
+            _ => self.enter(lane).await,
+        };
+        (turn, place)
+    }
+
     /// Waits for the memory that work in this lane takes, where others work beside it. `known` is its request, where that was read.
     pub(super) async fn memory(
         &self,
@@ -185,11 +262,12 @@ impl Jobs {
     ) -> Result<(T, Option<OwnedSemaphorePermit>), JobError> {
         let lanes = &self.shared.lanes;
         let late = |_| JobError::TooLarge;
+        // The turn ends when it is read.
+        let (permit, _turn) = permit
+            .map(|permit| ((permit.permit, permit.is_large), permit.turn))
+            .unzip();
         let large = match permit {
-            Some(Permit {
-                permit,
-                is_large: true,
-            }) => permit,
+            Some((permit, true)) => permit,
             small => {
                 let reserved = tokio::time::timeout(PATIENCE, lanes.reserve(LARGE));
                 let memory = reserved.await.map_err(late)?;

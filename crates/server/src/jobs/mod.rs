@@ -33,8 +33,8 @@ pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use events::{Event, FitNews, Follower, News, StateNews};
-pub use lanes::Permit;
 pub(crate) use lanes::yield_to_others;
+pub use lanes::{Permit, Turns, under_key};
 pub use leases::LEASE;
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,

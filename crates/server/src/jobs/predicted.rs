@@ -51,7 +51,7 @@ impl Jobs {
         }
         let is_large = found.bytes() > LARGE_BYTES;
         let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
-        let _place = self.shared.enter(lane).await;
+        let _place = self.shared.enter_in_turn(lane).await;
         let packed = self.load_uploads(found).await?;
         let runs = Runs {
             ceiling: terms.ceiling(),

@@ -71,8 +71,8 @@ impl Jobs {
         }
         let entering = async {
             match large.filter(|_| lane == LARGE_LANE) {
-                Some(permit) => permit,
-                None => shared.enter(&lane).await,
+                Some(permit) => (None, permit),
+                None => shared.enter_in_turn(&lane).await,
             }
         };
         let place = tokio::time::timeout(PROBE_PATIENCE, entering);

@@ -17,6 +17,7 @@ use super::hosts::Hosts;
 use super::keys::{Keys, revoked};
 use super::transfer::Arrival;
 use crate::http::problem::{Code, Problem};
+use crate::jobs::under_key;
 
 /// Whom the service answers, and until when.
 #[derive(Debug, Clone)]
@@ -83,9 +84,10 @@ pub(in crate::http) async fn pass(
     let caller = pass.caller.clone();
     request.extensions_mut().insert(caller.clone());
     let gone = || Arc::clone(keys).gone(caller.clone());
+    let answered = under_key(caller.id.clone(), answer(&gate, request, next));
     tokio::select! {
         biased;
-        answer = answer(&gate, request, next) => pass.until_sent(answer, gone()),
+        answer = answered => pass.until_sent(answer, gone()),
         () = gone() => revoked(),
     }
 }

@@ -175,6 +175,7 @@ impl Jobs {
             let acquired = self.large_models().acquire_owned();
             let permit = tokio::time::timeout_at(deadline, acquired).await;
             Some(Permit {
+                turn: None,
                 permit: permit.map_err(late)?.expect("it is never closed"),
                 is_large: true,
             })

@@ -20,7 +20,7 @@ pub(in crate::jobs) use shared::{Running, Shared};
 use super::clock::{Clock, milliseconds};
 use super::events::{Events, FitNews, Follower, Log};
 use super::handover::Handover;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Turns};
 use super::leases::{self, Beats, LEASE};
 use super::news::{self, Elsewhere};
 use super::readiness::{Readiness, Unready};
@@ -205,6 +205,11 @@ impl Jobs {
     /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
     pub fn large_models(&self) -> Arc<Semaphore> {
         self.shared.lanes.large()
+    }
+
+    /// The turns of keys to have bodies read.
+    pub fn turns_to_read(&self) -> Turns {
+        self.shared.lanes.reading()
     }
 
     /// Reads a request that names no uploads.
