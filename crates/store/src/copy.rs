@@ -401,10 +401,10 @@ mod tests {
         }
         let run = first.virtual_run("run1").await.unwrap();
         assert!(run.is_some());
-        let step = first.step_of_virtual_run("run1").await.unwrap();
+        let step = first.part_of_step("run1", 0, 99).await.unwrap();
         for db in [&second, &third] {
             assert_eq!(db.virtual_run("run1").await.unwrap(), run);
-            assert_eq!(db.step_of_virtual_run("run1").await.unwrap(), step);
+            assert_eq!(db.part_of_step("run1", 0, 99).await.unwrap(), step);
         }
         let outcomes = first.outcomes("answer1", None, 9).await.unwrap();
         assert_eq!(outcomes.len(), 1);

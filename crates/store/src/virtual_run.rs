@@ -131,10 +131,20 @@ impl Db {
         Ok(run.zip(answer))
     }
 
-    /// The allocations and frees of a run, as compressed JSON.
-    pub async fn step_of_virtual_run(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let found: Option<Option<Vec<u8>>> = ask!(fetch_optional scalar, self.pool.on(), "SELECT step FROM virtual_run WHERE id = $1", id)
-            .map_err(asking("read the step of a run"))?;
+    /// Of the allocations and frees of a run, as compressed JSON, so many bytes from there on: none behind the end. `None` where nothing is kept.
+    pub async fn part_of_step(
+        &self,
+        id: &str,
+        from: usize,
+        bytes: usize,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let first = i64::try_from(from).unwrap_or(i64::MAX).saturating_add(1);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let found: Option<Option<Vec<u8>>> = ask!(fetch_optional scalar, self.pool.on(), "SELECT substr(step, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) FROM virtual_run WHERE id = $1",
+            id,
+            first,
+            bytes,)
+        .map_err(asking("read the step of a run"))?;
         Ok(found.flatten())
     }
 }
@@ -197,8 +207,11 @@ mod tests {
         assert_eq!(before.len(), 49);
         let found = db.virtual_run("60").await.unwrap();
         assert_eq!(found, Some((run("60", 60), answer)));
-        assert_eq!(db.step_of_virtual_run("11").await.unwrap().unwrap(), b"gz");
-        assert_eq!(db.step_of_virtual_run("10").await.unwrap(), None);
+        let part = async |id: &str, from| db.part_of_step(id, from, 1).await.unwrap();
+        assert_eq!(part("11", 0).await.unwrap(), b"g");
+        assert_eq!(part("11", 1).await.unwrap(), b"z");
+        assert_eq!(part("11", 2).await.unwrap(), b"");
+        assert_eq!(part("10", 0).await, None);
         assert_eq!(db.virtual_run("9").await.unwrap(), None);
     }
 
@@ -212,7 +225,7 @@ mod tests {
                 .await
                 .unwrap()
         );
-        assert_eq!(db.step_of_virtual_run("a").await.unwrap(), None);
+        assert_eq!(db.part_of_step("a", 0, 1).await.unwrap(), None);
 
         let answer = JsonText::from(format!("\"{}\"", " ".repeat(MOST_ANSWER)).as_str());
         assert!(

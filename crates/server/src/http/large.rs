@@ -2,25 +2,28 @@
 //!
 //! The layer that compresses other answers does so on the threads that serve connections, a piece at a time.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::mem;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::write::{GzDecoder, GzEncoder};
+use futures_util::stream;
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
-use super::uploads::decompress;
 use crate::bounded::is_cancelled;
+use crate::store::{Db, StoreError};
 
 /// What is compressed before the next look at whether somebody still waits, in bytes: some 10 ms of work.
 const PART: usize = 1 << 20;
 
-/// The most that is decompressed of what is stored, in bytes.
-const MOST_STORED: usize = 128 << 20;
+/// How much of a stored step is read at a time, and how much of that is sent at a time, in bytes.
+const STORED_PART: usize = 256 << 10;
+const PACKED_AT_ONCE: usize = 16 << 10;
 
 /// Whether whoever asked reads gzip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,35 +60,91 @@ pub(super) fn written(
         )
     };
     let plain = serde_json::to_vec(document).map_err(|error| failed(&error))?;
-    let body = if reads_gzip {
-        compressed(&plain).map_err(|error| failed(&error))?
-    } else {
-        plain
-    };
-    Ok(answer(status, body, reads_gzip))
+    if !reads_gzip && plain.len() <= PART {
+        return Ok(answer(status, plain, false));
+    }
+    // A reader that takes its time has the service hold a tenth of it.
+    let packed = compressed(&plain).map_err(|error| failed(&error))?;
+    Ok(as_taken(status, packed, None, reads_gzip))
 }
 
-/// Gives JSON that is stored compressed, as whoever asked reads it. Not on the threads that serve connections.
-pub(super) fn stored(
-    packed: Vec<u8>,
+/// The step of a run, as whoever asked reads it; `None` where nothing is kept of it. It is read and unpacked as it is taken, so that many readers,
+/// or slow ones, take no more memory than a part each.
+pub(super) async fn step_of_run(
+    db: Db,
+    id: String,
     ReadsGzip(reads_gzip): ReadsGzip,
-) -> Result<Response, Problem> {
-    if reads_gzip {
-        return Ok(answer(StatusCode::OK, packed, true));
-    }
-    match decompress(&packed, MOST_STORED)? {
-        Some(plain) => Ok(answer(StatusCode::OK, plain, false)),
-        None => Err(Problem::new(
-            Code::Internal,
-            format!(
-                "it is longer than {MOST_STORED} bytes, decompressed; ask with `Accept-Encoding: gzip`"
-            ),
-        )),
+) -> Result<Option<Response>, StoreError> {
+    let Some(packed) = db.part_of_step(&id, 0, STORED_PART).await? else {
+        return Ok(None);
+    };
+    let rest = Some((db, id, packed.len()));
+    Ok(Some(as_taken(StatusCode::OK, packed, rest, reads_gzip)))
+}
+
+/// Sends compressed JSON a part at a time, unpacked for whoever does not read gzip; `rest` is where what follows `packed` is read.
+fn as_taken(
+    status: StatusCode,
+    packed: Vec<u8>,
+    rest: Option<(Db, String, usize)>,
+    reads_gzip: bool,
+) -> Response {
+    let packed = Packed {
+        packed: Bytes::from(packed),
+        rest,
+        decoder: (!reads_gzip).then(|| GzDecoder::new(Vec::new())),
+    };
+    let parts = stream::try_unfold(packed, |mut packed| async move {
+        let part = packed.next().await?;
+        Ok::<_, io::Error>((!part.is_empty()).then_some((part, packed)))
+    });
+    answer(status, Body::from_stream(parts), reads_gzip)
+}
+
+/// Compressed JSON on its way.
+struct Packed {
+    /// What is at hand of it and was not yet sent.
+    packed: Bytes,
+    /// The step of this run that it is, and how much was read of it.
+    rest: Option<(Db, String, usize)>,
+    /// Where it is sent unpacked, until its end.
+    decoder: Option<GzDecoder<Vec<u8>>>,
+}
+
+impl Packed {
+    /// What is sent next; nothing at the end. An error ends the connection, so that no reader takes a part for the whole.
+    async fn next(&mut self) -> io::Result<Bytes> {
+        loop {
+            if let (true, Some((db, id, from))) = (self.packed.is_empty(), &mut self.rest) {
+                let part = db.part_of_step(id, *from, STORED_PART).await;
+                // Without one it was dropped meanwhile.
+                let part = part
+                    .map_err(io::Error::other)?
+                    .ok_or(io::ErrorKind::NotFound)?;
+                *from += part.len();
+                self.packed = Bytes::from(part);
+            }
+            let part = self.packed.split_to(self.packed.len().min(PACKED_AT_ONCE));
+            let Some(mut decoder) = self.decoder.take() else {
+                return Ok(part);
+            };
+            let unpacked = if part.is_empty() {
+                decoder.finish()?
+            } else {
+                decoder.write_all(&part)?;
+                let unpacked = mem::take(decoder.get_mut());
+                self.decoder = Some(decoder);
+                unpacked
+            };
+            if part.is_empty() || !unpacked.is_empty() {
+                return Ok(Bytes::from(unpacked));
+            }
+        }
     }
 }
 
-fn answer(status: StatusCode, body: Vec<u8>, is_gzip: bool) -> Response {
-    let mut response = Response::new(Body::from(body));
+fn answer(status: StatusCode, body: impl Into<Body>, is_gzip: bool) -> Response {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -97,7 +156,7 @@ fn answer(status: StatusCode, body: Vec<u8>, is_gzip: bool) -> Response {
 }
 
 /// As much of it as somebody waits for.
-fn compressed(plain: &[u8]) -> std::io::Result<Vec<u8>> {
+fn compressed(plain: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::default());
     for part in plain.chunks(PART) {
         if is_cancelled() {
@@ -110,7 +169,22 @@ fn compressed(plain: &[u8]) -> std::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_long_answer_is_unpacked_as_it_is_taken() {
+        let document: Vec<u32> = (0..500_000).collect();
+        let answer = written(StatusCode::OK, &document, ReadsGzip(false)).unwrap();
+        let (mut body, mut taken) = (answer.into_body(), Vec::new());
+        while let Some(part) = body.frame().await {
+            let part = part.unwrap().into_data().unwrap();
+            assert!(part.len() < PART, "{}", part.len());
+            taken.extend_from_slice(&part);
+        }
+        assert_eq!(taken, serde_json::to_vec(&document).unwrap());
+    }
 
     #[test]
     fn gzip_is_read_by_those_who_name_it_and_do_not_refuse_it() {

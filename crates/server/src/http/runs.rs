@@ -13,7 +13,6 @@ use super::App;
 use super::large::{self, ReadsGzip};
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
-use super::uploads::on_thread;
 use crate::jobs::JobError;
 use crate::replay::ReplayReport;
 use crate::store::{JsonText, VirtualRun};
@@ -97,10 +96,8 @@ pub(super) async fn get_run_step(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let found = app.jobs.db().step_of_virtual_run(&id).await;
-    let step = found
-        .map_err(JobError::from)?
-        .ok_or_else(|| Problem::no_such("step of a run", &id))?;
-    let reads_gzip = ReadsGzip::of(&headers);
-    on_thread(move || large::stored(step, reads_gzip)).await
+    let db = app.jobs.db().clone();
+    let step = large::step_of_run(db, id.clone(), ReadsGzip::of(&headers)).await;
+    step.map_err(JobError::from)?
+        .ok_or_else(|| Problem::no_such("step of a run", &id))
 }

@@ -331,7 +331,7 @@ impl Drop for Place {
 }
 
 /// What one connection is doing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::http) struct Connection {
     /// `None` while a request is worked on.
     waits: Mutex<Option<Wait>>,

@@ -245,9 +245,11 @@ impl Drop for Upload {
     }
 }
 
-/// An answer, with a clock that runs while the client does not take it.
+/// An answer, with a clock that runs while the client does not take it, anew for each part of [`PROGRESS`] bytes.
 pub(in crate::http) struct Download {
     body: Body,
+    /// What is not sent yet of what the body gave.
+    rest: Bytes,
     connection: Arc<Connection>,
     limits: ConnectionLimits,
 }
@@ -261,6 +263,7 @@ impl Download {
         connection.wait_for_reading(limits.transfer);
         Download {
             body,
+            rest: Bytes::new(),
             connection,
             limits,
         }
@@ -275,27 +278,62 @@ impl hyper::body::Body for Download {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        // It asks for the next part when there is room: the client has taken what came before.
-        if frame.is_ready() {
-            self.connection.wait_for_reading(self.limits.transfer);
-        } else {
-            self.connection.wait_for_news();
+        if self.rest.is_empty() {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+                self.connection.wait_for_news();
+                return Poll::Pending;
+            };
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
         }
-        frame
+        // It asks for the next part when there is room: the client has taken what came before.
+        self.connection.wait_for_reading(self.limits.transfer);
+        let part = self.rest.len().min(PROGRESS);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let left = self.body.size_hint().exact();
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        left.map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + rest))
     }
 }
 
 impl Drop for Download {
     fn drop(&mut self) {
         self.connection.wait_for_request(self.limits.idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use hyper::body::Body as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_answer_has_its_clock_set_anew_for_each_part() {
+        let long = vec![7; 5 * PROGRESS + 1];
+        let limits = ConnectionLimits::default();
+        let mut answer = Download::new(Body::from(long.clone()), Arc::default(), limits);
+        let mut taken = Vec::new();
+        while !answer.is_end_stream() {
+            let left = u64::try_from(long.len() - taken.len()).unwrap();
+            assert_eq!(answer.size_hint().exact(), Some(left));
+            let part = answer.frame().await.unwrap().unwrap();
+            let part = part.into_data().unwrap();
+            assert!((1..=PROGRESS).contains(&part.len()));
+            taken.extend_from_slice(&part);
+        }
+        assert_eq!(taken, long);
     }
 }
