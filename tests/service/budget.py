@@ -3,11 +3,12 @@
 
 Requests are made from the description of the API and changed where they cost much. What the description leaves open (models, sizes) has words
 here. Needs PyYAML. Prints the table of docs/operate/operations.md; the status is 1 where the service takes more memory than it may, answers /healthz too
-late or ends.
+late or ends, or where a key that asks much makes others wait more than twice as long.
 """
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import time
 
 import yaml
 
-from served import Server
+from served import Server, until
 
 LONGEST, AT_A_TIME = 600, 64
 SMALL = (1, 2, 3, 7, 8, 64, 512, 1024)
@@ -249,6 +250,54 @@ def together(server, maker, worst, seconds):
     return statuses, sorted(times)
 
 
+def key_of(server, batchfit, name):
+    command = [batchfit, "keys", "create", "--name", name, "--scope", "fit", "--database", str(server.database)]
+    return {"Authorization": f"Bearer {subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]}"}
+
+
+def shares(server, batchfit, seconds):
+    """What nine keys wait that ask small things by turns, without and beside a tenth one that asks large ones, 60 at a time. Each p95 in seconds."""
+    keys = [key_of(server, batchfit, f"key{number}") for number in range(10)]
+    numbers = itertools.count(1)
+    small = {"model": {"preset": "resnet18"}, "device": "sim:t4"}
+    large = {"model": {"hf": {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 100, "hidden_size": 16, "num_attention_heads": 2,
+                              "num_key_value_heads": 2, "intermediate_size": 16, "vocab_size": 64}, "seq_len": 8}, "device": "sim:h200"}
+    until(lambda: server.call("/v1/fits", headers=keys[9])[0] == 200, "the keys are known")
+
+    def asked(like, door, key, wait):
+        own = {"batch": next(numbers) % 200 + 1} if door == "/v1/probes" else {"target_batch": 64 + 3 * next(numbers)}
+        return server.call(door, {**like, **own}, headers={**key, "Prefer": f"wait={wait}"}, timeout=120)[0]
+
+    def waited(door, greedy):
+        times, end, over = [], time.monotonic() + seconds, threading.Event()
+
+        def modest(key):
+            while time.monotonic() < end:
+                begun = time.monotonic()
+                status = asked(small, door, key, 60)
+                times.append(time.monotonic() - begun if status in (200, 201) else 120.0)
+                time.sleep(0.3)
+
+        def greed():
+            while not over.is_set():
+                with contextlib.suppress(OSError):
+                    asked(large, greedy, keys[9], 10)
+
+        for _ in range(60 if greedy else 0):
+            threading.Thread(target=greed, daemon=True).start()
+        threads = [threading.Thread(target=modest, args=(key,)) for key in keys[:9]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        return sorted(times)[int(len(times) * 0.95)]
+
+    doors = ("/v1/fits", "/v1/probes")
+    alone = {door: waited(door, None) for door in doors}
+    return [(door, greedy, alone[door], waited(door, greedy)) for door in doors for greedy in doors]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("batchfit")
@@ -277,12 +326,17 @@ def main():
         statuses, times = together(server, maker, sorted(seen, key=lambda row: -row["mib"])[:12] + sorted(seen, key=lambda row: -row["seconds"])[:12], seconds)
         survived &= server.process.poll() is None
         peak, panics = server.rss_mib(), server.panics()
+    with tempfile.TemporaryDirectory() as folder, Server(given.batchfit, f"{folder}/shares.db", "--require-keys") as server:
+        held = shares(server, given.batchfit, min(seconds / 10, 20))
     p99 = times[int(len(times) * 0.99)] * 1000 if times else 0.0
     answers = ", ".join(f"{count} of {status}" for status, count in sorted(statuses.items()))
     print(f"\n{AT_A_TIME} at a time, {seconds:.0f} s: {sum(statuses.values())} answers ({answers}), {peak} MiB at most, /healthz p99 {p99:.0f} ms, worst {times[-1] * 1000 if times else 0:.0f} ms")
+    for door, greedy, before, beside in held:
+        print(f"nine keys ask {door}: p95 {before * 1000:.0f} ms; {beside * 1000:.0f} ms beside a tenth that asks {greedy}, 60 at a time")
     for row in worst[:3]:
         print("  ", row["door"], json.dumps(row["request"]))
     holds = survived and not panics and peak <= given.most_mib and p99 <= given.healthz_ms and 0 not in statuses
+    holds &= all(beside <= 2 * before for _, _, before, beside in held)
     print("the budget holds" if holds else f"the budget does not hold: {given.most_mib} MiB and {given.healthz_ms} ms ({panics[:1]})")
     raise SystemExit(0 if holds else 1)
 
