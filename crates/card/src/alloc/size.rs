@@ -20,7 +20,7 @@ pub(super) const ABSURD: Bytes = Bytes(1 << 60);
 
 /// The size of the block that a request needs with default settings; at most 512 more than `requested`.
 ///
-/// `requested` must be below 2^60: [`super::CachingAllocator::malloc`] refuses more.
+/// [`super::CachingAllocator::malloc`] refuses 2^60 and more.
 #[must_use]
 pub const fn round_size(requested: Bytes) -> Bytes {
     if requested.0 < MIN_BLOCK.0 {
@@ -62,9 +62,12 @@ pub fn limit_of_fraction(fraction: f64, total: Bytes) -> Option<Bytes> {
     (fraction < 1.0).then_some(Bytes((fraction * total.0 as f64) as u64))
 }
 
+/// Sizes beyond all memory are as good as the largest number.
 pub(super) const fn round_up(size: Bytes, step: Bytes) -> Bytes {
-    size.round_up(step)
-        .expect("sizes up to 2^60 do not overflow")
+    match size.round_up(step) {
+        Some(rounded) => rounded,
+        None => Bytes(u64::MAX),
+    }
 }
 
 #[cfg(test)]
