@@ -151,9 +151,9 @@ pub enum EngineError {
         /// What happened where.
         cause: String,
     },
-    /// It was not done within the time that its request gives it.
+    /// It was not done within the time that its request and the service give it.
     #[error(
-        "it took longer than its `timeout_seconds`, {seconds} s, and was stopped; ask again with a larger one, or without"
+        "it took longer than the {seconds} s that it had, and was stopped; ask for less, with a larger `timeout_seconds`, or of a service with a larger --fit-deadline"
     )]
     TimedOut {
         /// The time.

@@ -75,6 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sizes_beyond_all_memory_are_rounded_to_the_largest_number() {
+        assert_eq!(round_size(Bytes(u64::MAX - 100)), Bytes(u64::MAX));
+        assert_eq!(round_size(Bytes(1 << 62)), Bytes(1 << 62));
+    }
+
+    #[test]
     fn requests_round_to_512_and_never_to_nothing() {
         let rounded = [1, 511, 512, 513, 1_048_577].map(|n| round_size(Bytes(n)).0);
 

@@ -90,7 +90,7 @@ fn as_taken(
     reads_gzip: bool,
 ) -> Response {
     let packed = Packed {
-        packed: Bytes::from(packed),
+        at_hand: Bytes::from(packed),
         rest,
         decoder: (!reads_gzip).then(|| GzDecoder::new(Vec::new())),
     };
@@ -104,7 +104,7 @@ fn as_taken(
 /// Compressed JSON on its way.
 struct Packed {
     /// What is at hand of it and was not yet sent.
-    packed: Bytes,
+    at_hand: Bytes,
     /// The step of this run that it is, and how much was read of it.
     rest: Option<(Db, String, usize)>,
     /// Where it is sent unpacked, until its end.
@@ -115,16 +115,18 @@ impl Packed {
     /// What is sent next; nothing at the end. An error ends the connection, so that no reader takes a part for the whole.
     async fn next(&mut self) -> io::Result<Bytes> {
         loop {
-            if let (true, Some((db, id, from))) = (self.packed.is_empty(), &mut self.rest) {
+            if let (true, Some((db, id, from))) = (self.at_hand.is_empty(), &mut self.rest) {
                 let part = db.part_of_step(id, *from, STORED_PART).await;
                 // Without one it was dropped meanwhile.
                 let part = part
                     .map_err(io::Error::other)?
                     .ok_or(io::ErrorKind::NotFound)?;
                 *from += part.len();
-                self.packed = Bytes::from(part);
+                self.at_hand = Bytes::from(part);
             }
-            let part = self.packed.split_to(self.packed.len().min(PACKED_AT_ONCE));
+            let part = self
+                .at_hand
+                .split_to(self.at_hand.len().min(PACKED_AT_ONCE));
             let Some(mut decoder) = self.decoder.take() else {
                 return Ok(part);
             };

@@ -82,7 +82,7 @@ mod tests {
         let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
         let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
         for (dtype, row_major) in [(DType::BFloat16, true), (DType::Float32, false)] {
-            let x = eager.empty_strided(&sizes([2, 4, 256, 32]), sizes([32768, 32, 128, 1]), dtype);
+            let x = eager.empty_strided(sizes([2, 4, 256, 32]), sizes([32768, 32, 128, 1]), dtype);
             let y = eager.cast_row_major(&Tensor::new(x), DType::Float32);
             assert_eq!(y.is_contiguous(), row_major, "{dtype}");
         }

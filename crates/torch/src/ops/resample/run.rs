@@ -245,7 +245,7 @@ mod tests {
         let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
         let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
         let x = eager.empty_strided(
-            &sizes([2, 4, 256, 32]),
+            sizes([2, 4, 256, 32]),
             sizes([32768, 32, 128, 1]),
             DType::Float32,
         );
