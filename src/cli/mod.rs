@@ -170,7 +170,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Openapi => (false, openapi()),
         Command::Operators => (false, operators()),
         Command::Completions(arguments) => (false, shell::completions(&arguments)),
-        Command::ManPages(arguments) => (false, shell::man(&arguments)),
+        Command::Man(arguments) => (false, shell::man(&arguments)),
         Command::Calibrate(arguments) => (false, recordings::calibrate::run(&arguments)),
         Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),

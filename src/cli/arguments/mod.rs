@@ -260,7 +260,7 @@ pub(in crate::cli) enum Command {
     /// Print what makes a shell complete these commands and flags.
     Completions(Completions),
     /// Print the manual page, or write one for each command into a folder.
-    ManPages(ManPages),
+    Man(ManPages),
     /// Record what cuDNN takes on a GPU, or would on another card, for simulations of it.
     Calibrate(Box<Calibrate>),
     /// Record what scratch memory a GPU's convolution library wants for a model's layers.

@@ -195,6 +195,45 @@ fn anchors(page: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
+/// The paths that `a/{b,c}.rs` stands for.
+fn expanded(path: &str) -> Vec<String> {
+    match path
+        .split_once('{')
+        .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    {
+        None => vec![path.to_owned()],
+        Some((before, (names, after))) => names
+            .split(',')
+            .map(|name| format!("{before}{name}{after}"))
+            .collect(),
+    }
+}
+
+#[test]
+fn files_that_the_map_and_the_recipes_name_are_there() {
+    let mut missing = Vec::new();
+    let mut looked_at = 0;
+    for page in ["docs/ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(Path::new(ROOT).join(page)).unwrap();
+        let quoted = prose(&text).flat_map(|line| line.split('`').skip(1).step_by(2));
+        let words = quoted.flat_map(str::split_whitespace);
+        for path in words.flat_map(expanded) {
+            let is_path = ["crates/", "src/", "tests/", "docs/"]
+                .iter()
+                .any(|folder| path.starts_with(folder));
+            if is_path && !path.contains("NAME") {
+                looked_at += 1;
+                if !Path::new(ROOT).join(&path).exists() {
+                    missing.push(format!("{page}: {path}"));
+                }
+            }
+        }
+    }
+
+    assert!(looked_at > 50, "{looked_at} paths were found");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
 #[test]
 fn links_lead_to_files_and_headings_and_the_index_has_every_page() {
     const INDEX: &str = "docs/README.md";
