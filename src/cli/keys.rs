@@ -46,7 +46,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
             }
             if let Err(unseen) = output::text(&format!("{text}\n")) {
                 // Nobody has it, so that nobody misses it.
-                db.revoke_key(&key.id, now).await.map_err(broken)?;
+                db.forget_key(&key.id).await.map_err(broken)?;
                 return Err(unseen);
             }
             output::warning("this is shown once and stored nowhere: keep it as you keep passwords");

@@ -180,6 +180,18 @@ impl Db {
         .map(|revoked| revoked > 0)
         .map_err(asking("revoke a key"))
     }
+
+    /// Drops a key that nobody was shown.
+    pub async fn forget_key(&self, id: &str) -> Result<(), StoreError> {
+        ask!(
+            execute,
+            self.pool.on(),
+            "DELETE FROM api_key WHERE id = $1",
+            id,
+        )
+        .map(|_| ())
+        .map_err(asking("drop a key"))
+    }
 }
 
 #[cfg(test)]

@@ -111,6 +111,9 @@ fn a_key_that_nobody_saw_is_none() {
         let unseen = command(&place, &create).stdout(stdout).output().unwrap();
         assert_ne!(unseen.status.code(), Some(0), "{}", stderr(&unseen));
     }
+    let listed = command(&place, &["keys", "list", "--json", "--database", "a.db"]).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert!(listed.contains(r#""items": []"#), "{listed}");
     // Its name is free.
     let seen = command(&place, &create).output().unwrap();
     assert_eq!(seen.status.code(), Some(0), "{}", stderr(&seen));
