@@ -439,6 +439,17 @@ class PlanTest(unittest.TestCase):
         with self.assertRaises(AttributeError):
             plan.micro_batch = 9
 
+    def test_an_answer_that_is_no_plan_is_an_error_of_the_search(self):
+        said = {"micro_batch": 8, "accumulation_steps": 4, "global_batch": 32, "max_batch": 9, "max_batch_without_retries": 8}
+        lies = [None, [], "x", {}, *({**said, name: lie} for name in (*said, "limit_bytes", "shortfall") for lie in (-1, "8", True, 1.5, [], 10**40))]
+        lies += [{**said, "micro_batch": None}, {**said, "notes": 5}, {**said, "notes": [{}]}, {**said, "evidence": 1}]
+        for lie in lies:
+            with self.subTest(lie=lie), self.assertRaises(SearchError):
+                Plan.of({"recommendation": lie}, world_size=1, seconds=1, warm_up_seconds=1, runs=())
+        told = {**said, "evidence": "\x1b]0;owned\x07trained"}
+        plan = Plan.of({"recommendation": told, "answered_by": "\x1b[2J"}, world_size=1, seconds=1, warm_up_seconds=1, runs=())
+        self.assertTrue(str(plan).isprintable() and plan.evidence.isprintable() and plan.answered_by.isprintable())
+
 
 class SamplesTest(unittest.TestCase):
     def test_batches_of_any_size_with_the_largest_samples_first(self):

@@ -6,7 +6,28 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from ._http import plain
+from .conversation import SearchError
+
 _GIB = 1 << 30
+
+
+_NUMBERS = ("micro_batch", "accumulation_steps", "global_batch", "max_batch", "max_batch_without_retries")
+_MORE = ("shortfall", "peak_reserved_bytes", "peak_allocated_bytes", "limit_bytes", "headroom_bytes")
+
+
+def _is_plan(said: Mapping[str, Any]) -> bool:
+    def counts(value: object) -> bool:
+        return type(value) is int and 0 <= value < 1 << 64
+
+    more = (said.get(name) for name in _MORE)
+    notes = said.get("notes", [])
+    texts = [said.get("limited_by", ""), said.get("evidence", ""), *(notes if isinstance(notes, list) else [None])]
+    return (
+        all(counts(said.get(name)) for name in _NUMBERS)
+        and all(value is None or counts(value) for value in more)
+        and all(isinstance(text, str) for text in texts)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +86,10 @@ class Plan:
         accumulation: Optional[int] = None,
     ) -> Plan:
         """The plan that a search's document has; `accumulation` is how many steps there are in any case."""
-        said = dict(document["recommendation"])
+        found = document.get("recommendation")
+        if not isinstance(found, dict) or not _is_plan(found):
+            raise SearchError("whoever leads the search answers with what is no plan")
+        said = dict(found)
         if accumulation is not None:
             said["accumulation_steps"] = accumulation
             said["global_batch"] = said["micro_batch"] * accumulation * world_size
@@ -82,11 +106,11 @@ class Plan:
             peak_allocated_bytes=said.get("peak_allocated_bytes"),
             limit_bytes=said.get("limit_bytes"),
             headroom_bytes=said.get("headroom_bytes"),
-            limited_by=said.get("limited_by", ""),
-            evidence=said.get("evidence", ""),
-            notes=tuple(said.get("notes", ())),
+            limited_by=plain(said.get("limited_by", "")),
+            evidence=plain(said.get("evidence", "")),
+            notes=tuple(map(plain, said.get("notes", ()))),
             world_size=world_size,
-            answered_by=None if answered is None else str(answered),
+            answered_by=None if answered is None else plain(str(answered)),
             seconds=seconds,
             warm_up_seconds=warm_up_seconds,
             runs=runs,

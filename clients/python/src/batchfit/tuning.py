@@ -184,7 +184,7 @@ class Tuning:
                 batch = document.get("next_batch")
                 if batch is None:
                     return document
-                if not isinstance(batch, int) or not 1 <= batch <= _LARGEST_BATCH:
+                if type(batch) is not int or not 1 <= batch <= _LARGEST_BATCH:
                     raise SearchError("whoever leads the search asks for a batch that is none")
                 recording = folder / f"{number}.gz"
                 observation = self._observe(batch, recording)
