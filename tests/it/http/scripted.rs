@@ -1,7 +1,7 @@
 //! An engine that does what the test says.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
 
 use batchfit::jobs::{
     DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Progress,
@@ -36,6 +36,8 @@ pub(super) struct Scripted {
     pub(super) gate: Option<Arc<Gate>>,
     /// How many probes more it tells of, once it is let through.
     pub(super) probes: u32,
+    /// How often recordings were asked what they predict.
+    pub(super) foreseen: Arc<AtomicU32>,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
     /// How many of them in a process of their own, so to say.
@@ -115,6 +117,7 @@ impl Engine for Scripted {
         _runs: &Runs,
         _cancel: &Arc<AtomicBool>,
     ) -> Result<Foreseen, EngineError> {
+        self.foreseen.fetch_add(1, Ordering::Relaxed);
         Ok(Foreseen::Alone(Alone::default()))
     }
 

@@ -1,6 +1,7 @@
 //! Searches whose batches somebody else runs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use batchfit::http::router;
 use batchfit::jobs::Limits;
@@ -431,10 +432,8 @@ async fn the_largest_numbers_are_answered_at_once() {
     }
 }
 
-#[tokio::test]
-async fn a_recording_that_a_search_was_told_stays_as_long_as_it_is_needed() {
-    let service = Service::start(Scripted::default()).await;
-    let search = service.search(&json!({})).await;
+/// The digest of a recording of batch 512 that the service has.
+async fn kept_recording(service: &Service) -> Value {
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/golden/traces/trace-cifarnet-fp32-sgd-b512.txt.gz"
@@ -443,7 +442,35 @@ async fn a_recording_that_a_search_was_told_stays_as_long_as_it_is_needed() {
         .post("/v1/graphs", std::fs::read(file).unwrap())
         .await;
     assert_eq!(kept.status, 201, "{}", kept.text);
-    let digest = kept.json()["digest"].clone();
+    kept.json()["digest"].clone()
+}
+
+#[tokio::test]
+async fn recordings_are_asked_once_what_they_predict_however_often_a_search_is_read() {
+    let engine = Scripted::default();
+    let foreseen = Arc::clone(&engine.foreseen);
+    let service = Service::start(engine).await;
+    let search = service.search(&json!({})).await;
+    let digest = kept_recording(&service).await;
+    let observation = json!({"batch": 512, "outcome": "fits", "recorded": digest});
+    service.tell(&search, &observation).await;
+
+    let (first, second) = (service.get(&search).await, service.get(&search).await);
+
+    assert_eq!((first.status, second.text), (200, first.text));
+    assert_eq!(foreseen.load(Ordering::Relaxed), 1);
+    // Something else is predicted from more.
+    let more =
+        json!({"batch": 512, "outcome": "fits", "peak_reserved_bytes": 1, "recorded": digest});
+    service.tell(&search, &more).await;
+    assert_eq!(foreseen.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_recording_that_a_search_was_told_stays_as_long_as_it_is_needed() {
+    let service = Service::start(Scripted::default()).await;
+    let search = service.search(&json!({})).await;
+    let digest = kept_recording(&service).await;
     let path = format!("/v1/graphs/{}", digest.as_str().unwrap());
 
     let observation = json!({"batch": 512, "outcome": "fits", "recorded": digest});

@@ -1,17 +1,18 @@
 //! What a search's recordings predict.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use super::lanes::{LARGE_LANE, yield_to_others};
 use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
-use crate::model::{Invalid, Packed, Request, RequestDocument, Uploads};
+use crate::model::{Digest, Invalid, Packed, Request, RequestDocument, Uploads};
 use crate::store::{SIMULATED_LANE, Time};
 use batchfit_fit::Runs;
 use batchfit_fit::search::conversation::{Foreseen, Observation, Outcome, Terms};
@@ -21,8 +22,14 @@ use batchfit_fit::search::conversation::{Foreseen, Observation, Outcome, Terms};
 const MOST_BYTES: u64 = 64 << 20;
 const LARGE_BYTES: u64 = 8 << 20;
 
+/// How many predictions are kept at most.
+const MOST_KNOWN: usize = 64;
+
 /// The recordings of a search: of each batch the latest.
 type Recorded = BTreeMap<u64, String>;
+
+/// What was foreseen, by how it was asked: a search is read more often than it is told something.
+pub(super) type Known = Mutex<HashMap<Digest, Arc<OnceCell<Foreseen>>>>;
 
 impl Jobs {
     /// What the recordings of these runs say; nothing while there are none.
@@ -49,14 +56,35 @@ impl Jobs {
             );
             return Err(EngineError::Invalid(Invalid::at("/recorded", problem)).into());
         }
-        let is_large = found.bytes() > LARGE_BYTES;
-        let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
-        let _place = self.shared.enter_in_turn(lane).await;
-        let packed = self.load_uploads(found).await?;
         let runs = Runs {
             ceiling: terms.ceiling(),
             largest: largest(told, &recorded),
         };
+        let asked = format!("{} {runs:?} {}", asked(terms, &recorded), self.turns());
+        let known = {
+            let known = self.shared.foreseen.lock();
+            let mut known = known.expect("nothing panics while it is held");
+            if known.len() >= MOST_KNOWN {
+                known.clear();
+            }
+            Arc::clone(known.entry(Digest::of(asked.as_bytes())).or_default())
+        };
+        let foreseen = known.get_or_try_init(|| self.foresee(terms, recorded, runs, found));
+        foreseen.await.cloned().map(Some)
+    }
+
+    /// The same where nobody asked it before.
+    async fn foresee(
+        &self,
+        terms: &Terms,
+        recorded: Recorded,
+        runs: Runs,
+        found: Found,
+    ) -> Result<Foreseen, JobError> {
+        let is_large = found.bytes() > LARGE_BYTES;
+        let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
+        let _place = self.shared.enter_in_turn(lane).await;
+        let packed = self.load_uploads(found).await?;
         let terms = terms.clone();
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
@@ -66,7 +94,7 @@ impl Jobs {
             let request = read(&terms, &recorded, packed)?;
             engine.foresee(&request, &runs, &cancel).map_err(told_of)
         };
-        Ok(Some(self.on_thread("predict", foresee).await??))
+        Ok(self.on_thread("predict", foresee).await??)
     }
 
     async fn find_recordings(&self, terms: &Terms, recorded: &Recorded) -> Result<Found, JobError> {
@@ -106,8 +134,8 @@ fn largest(told: &[Observation], recorded: &Recorded) -> Option<(u64, u64)> {
         .max()
 }
 
-/// The request that a search comes to.
-fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
+/// The request that a search comes to, as text.
+fn asked(terms: &Terms, recorded: &Recorded) -> String {
     let batches: Vec<u64> = recorded.keys().copied().collect();
     let digests: Vec<&String> = recorded.values().collect();
     let mut question = json!({
@@ -122,7 +150,11 @@ fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, Engin
     if let Some(target) = terms.target_batch {
         question["target_batch"] = json!(target);
     }
-    let text = question.to_string();
+    question.to_string()
+}
+
+fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
+    let text = asked(terms, recorded);
     RequestDocument::from_json(text.as_bytes()).map_err(EngineError::Invalid)
 }
 

@@ -22,6 +22,7 @@ use super::events::{Events, FitNews, Follower, Log};
 use super::lanes::{Lanes, Turns};
 use super::leases::{self, Heartbeats, LEASE};
 use super::news::{self, Elsewhere};
+use super::predicted::Known;
 use super::readiness::{NotReadyReason, Readiness};
 use super::spec_cache::SpecCache;
 use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
@@ -163,6 +164,7 @@ impl Jobs {
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: SpecCache::default(),
+                foreseen: Known::default(),
                 events: Events::new(is_shared),
                 elsewhere: Elsewhere::default(),
                 running: Mutex::default(),

@@ -14,6 +14,7 @@ use crate::jobs::events::Events;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
 use crate::jobs::leases::Heartbeats;
 use crate::jobs::news::Elsewhere;
+use crate::jobs::predicted::Known;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::spec_cache::SpecCache;
 use crate::jobs::{Engine, Progress};
@@ -34,6 +35,8 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) clock: Clock,
     pub(in crate::jobs) lanes: Lanes,
     pub(in crate::jobs) handover: SpecCache,
+    /// What recordings of searches predict.
+    pub(in crate::jobs) foreseen: Known,
     /// What is told of fits.
     pub(in crate::jobs) events: Events,
     /// What other servers tell.
