@@ -19,7 +19,7 @@ use crate::bounded::is_cancelled;
 use crate::store::{Db, StoreError};
 
 /// What is compressed before the next look at whether somebody still waits, in bytes: some 10 ms of work.
-const PART: usize = 1 << 20;
+pub(super) const PART: usize = 1 << 20;
 
 /// How much of a stored step is read at a time, and how much of that is sent at a time, in bytes.
 const STORED_PART: usize = 256 << 10;
@@ -159,7 +159,7 @@ fn answer(status: StatusCode, body: impl Into<Body>, is_gzip: bool) -> Response 
 
 /// As much of it as somebody waits for.
 fn compressed(plain: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::default());
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
     for part in plain.chunks(PART) {
         if is_cancelled() {
             break;

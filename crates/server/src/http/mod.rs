@@ -70,6 +70,9 @@ pub use server::hosts::{HostName, Hosts, NotAHostName};
 pub use server::keys::KeyLimits;
 pub use server::serve::{ListenConfig, ServeError, serve};
 
+/// Answers of up to megabytes that are written at a time.
+const LONG_ANSWERS: usize = 4;
+
 /// What every handler may use.
 #[derive(Clone)]
 pub struct App {
@@ -80,6 +83,8 @@ pub struct App {
     followers: Places,
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
+    /// One permit for each answer of up to megabytes that is written.
+    long_answers: Arc<Semaphore>,
     uploads: Uploads,
     answers: Answers,
     metrics: Metrics,
@@ -139,6 +144,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             waiters: Places::new(waiters),
             followers: Places::new(waiters),
             looks: Arc::new(Semaphore::new(1)),
+            long_answers: Arc::new(Semaphore::new(LONG_ANSWERS)),
             answers: Answers::default(),
             metrics,
         })

@@ -4,8 +4,8 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,6 +13,7 @@ use super::App;
 use super::large::{self, ReadsGzip};
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
+use super::uploads::on_thread;
 use crate::jobs::JobError;
 use crate::replay::ReplayReport;
 use crate::store::{JsonText, VirtualRun};
@@ -73,12 +74,21 @@ pub(super) async fn list_runs(
 pub(super) async fn get_run(
     State(app): State<App>,
     Path(id): Path<String>,
-) -> Result<Json<RunDocument>, Problem> {
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    // Until it is written: it may be megabytes.
+    let _permit = app.long_answers.acquire().await;
     let found = app.jobs.db().virtual_run(&id).await;
     let (run, answer) = found
         .map_err(JobError::from)?
         .ok_or_else(|| Problem::no_such("run", &id))?;
-    Ok(Json(RunDocument { run, answer }))
+    let is_long = answer.as_str().len() > large::PART;
+    let document = RunDocument { run, answer };
+    if !is_long {
+        return Ok(Json(document).into_response());
+    }
+    let reads_gzip = ReadsGzip::of(&headers);
+    on_thread(move || large::written(StatusCode::OK, &document, reads_gzip)).await
 }
 
 /// Get the step of a run.
