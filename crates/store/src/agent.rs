@@ -263,7 +263,7 @@ impl Db {
             self.pool.on(),
             "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
                 WHERE id = $1 AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request",
             id,
             now,
@@ -282,7 +282,7 @@ impl Db {
         let claimed = ask!(
             fetch_optional Claimed,
             self.pool.on(),
-            "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+            "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
                       text AS request
                  FROM fit JOIN request ON digest = request_digest WHERE id = $1 AND attempts = $2 AND holder = $3",
             attempt.id,

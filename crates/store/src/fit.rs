@@ -178,9 +178,13 @@ pub struct Claimed {
     pub taught: JsonText,
     /// The model itself: the beginning of a digest.
     pub model_digest: String,
+    /// How many fits of its key, this one included, wait or run; 0 where there is no key.
+    pub of_key: i64,
+    /// Whether no other fit of its key runs.
+    pub is_alone: bool,
 }
 
-by_name!(Claimed: id, fingerprint, lane, attempts, holder, apart, timeout_seconds, request, taught, model_digest);
+by_name!(Claimed: id, fingerprint, lane, attempts, holder, apart, timeout_seconds, request, taught, model_digest, of_key, is_alone);
 
 impl Claimed {
     /// The attempt that began with this.
@@ -303,6 +307,8 @@ impl Db {
                              ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
+                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
@@ -321,6 +327,8 @@ impl Db {
                                FOR UPDATE OF waiting SKIP LOCKED)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
+                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request"],
             now,
             parallel.0,

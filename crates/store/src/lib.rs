@@ -30,6 +30,8 @@ mod upkeep;
 mod upload;
 mod virtual_run;
 
+use std::env;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -155,6 +157,13 @@ impl Db {
             });
         }
         Db::open_with(database, 1).await
+    }
+
+    /// Where files are put that nobody needs for long: beside the database, which has a disk of its own, or where it has none, where the
+    /// system has them.
+    pub fn folder(&self) -> PathBuf {
+        let place = self.place.as_ref().and_then(|place| place.path().parent());
+        place.map_or_else(env::temp_dir, Path::to_owned)
     }
 
     /// Fails where the file is not there any more: what is written to it then is lost.

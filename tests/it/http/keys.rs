@@ -95,8 +95,18 @@ impl Guarded {
     }
 
     pub(super) async fn open(&self, request: &str, headers: &str, body: &str) -> TcpStream {
+        self.begin(request, headers, body.len(), body).await
+    }
+
+    /// Sends the beginning of a body.
+    pub(super) async fn begin(
+        &self,
+        request: &str,
+        headers: &str,
+        length: usize,
+        body: &str,
+    ) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let length = body.len();
         let head = format!(
             "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         );

@@ -1,7 +1,7 @@
 //! An engine that does what the test says.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use batchfit::jobs::{
     DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Progress,
@@ -40,6 +40,8 @@ pub(super) struct Scripted {
     pub(super) foreseen: Arc<AtomicU32>,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
+    /// The probes that arrived: the batch of each, and how much it yields to other threads.
+    pub(super) probed: Arc<Mutex<Vec<(u64, i32)>>>,
     /// How many of them in a process of their own, so to say.
     pub(super) apart: Arc<AtomicU32>,
 }
@@ -171,6 +173,8 @@ impl Engine for Scripted {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
+        let niceness = rustix::process::getpriority_process(None).unwrap();
+        self.probed.lock().unwrap().push((batch, niceness));
         if let Some(gate) = &self.gate
             && !gate.pass(cancel)
         {

@@ -1,8 +1,12 @@
 //! What one key does changes nothing of another's.
 
+use std::sync::Arc;
+
 use batchfit::store::{Scope, Time};
 use serde_json::Value;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::keys::{Guarded, NO_LIMITS};
 use super::scripted::{Gate, Scripted};
@@ -152,7 +156,9 @@ async fn a_key_that_fills_all_lanes_leaves_another_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_of_a_key_are_in_the_way_of_its_own_alone() {
     let gate = Gate::closed();
-    let service = Guarded::start(Scripted::behind(&gate), NO_LIMITS).await;
+    let engine = Scripted::behind(&gate);
+    let probed = Arc::clone(&engine.probed);
+    let service = Guarded::start(engine, NO_LIMITS).await;
     let greedy = service.key("greedy", Scope::Fit).await;
     let modest = service.key("modest", Scope::Fit).await;
     let lanes = std::thread::available_parallelism().unwrap().get();
@@ -166,10 +172,54 @@ async fn probes_of_a_key_are_in_the_way_of_its_own_alone() {
     }
 
     let bearer = format!("authorization: Bearer {modest}\r\n");
-    let _own = service.open("POST /v1/probes", &bearer, PROBE).await;
+    let own = PROBE.replace('8', "9");
+    let _own = service.open("POST /v1/probes", &bearer, &own).await;
 
     gate.arrival().await;
+    let last = probed.lock().unwrap().last().map(|(batch, _)| *batch);
+    assert_eq!(last, Some(9), "another one of the greedy key");
     gate.open();
+    for connection in &mut waiting {
+        let _ = connection.read_u8().await;
+    }
+    // Nor do they get as much of the processors.
+    let probed = probed.lock().unwrap();
+    let niceness = |of: u64| probed.iter().filter(move |(batch, _)| *batch == of);
+    let most = |of| niceness(of).map(|(_, niceness)| *niceness).max();
+    assert!(most(8) > most(9), "{probed:?}");
+}
+
+/// Sends so many MiB of a body of 64, and then nothing.
+async fn slow_body(service: &Guarded, key: &str, mib: usize) -> TcpStream {
+    let bearer = format!("authorization: Bearer {key}\r\n");
+    let mut stream = service
+        .begin("POST /v1/graphs", &bearer, 64 << 20, "")
+        .await;
+    for _ in 0..mib {
+        // It may be refused.
+        let _ = stream.write_all(&[b' '; 1 << 20]).await;
+    }
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_bodies_of_a_key_are_in_the_way_of_its_own_alone() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let greedy = service.key("greedy", Scope::Fit).await;
+    let modest = service.key("modest", Scope::Fit).await;
+    let _largest = slow_body(&service, &greedy, 63).await;
+    let mut refused = JoinSet::new();
+    for _ in 0..8 {
+        let mut slow = slow_body(&service, &greedy, 1).await;
+        refused.spawn(async move { slow.read_u8().await });
+    }
+
+    let answer = wait::for_future("an answer before the end of a body", refused.join_next()).await;
+    let body = " ".repeat(20 << 20);
+    let said = service.with(&modest, "POST /v1/graphs", &body).await;
+
+    assert_eq!(said.status, 422, "{said:?}");
+    assert!(answer.is_some());
 }
 
 #[tokio::test]

@@ -139,7 +139,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         ))
         .layer(around)
         .with_state(App {
-            uploads: Uploads::new(jobs.large_models(), jobs.turns_to_read()),
+            uploads: Uploads::new(jobs.large_models(), jobs.db().folder()),
             jobs,
             waiters: Places::new(waiters),
             followers: Places::new(waiters),

@@ -1,9 +1,14 @@
 //! Bodies: how they arrive and are decompressed, and what all of them together may take.
 //!
-//! While a body arrives, it is held as it was sent, so that a slow client pays for what it makes the service hold.
+//! While a body arrives, it is held as it was sent: its first MiB in memory, the rest in a file without a name, so that a slow client holds no
+//! memory that others need.
 //! Decompressed and read it is on a thread of its own, under a permit of its size: see [`SIZES`].
 
-use std::io::Read as _;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::mem;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::problem::{Code, Problem};
 use super::unpack::{Unpacked, is_packed, unpack};
 use crate::bounded::{CancelOnDrop, is_cancelled, unless};
-use crate::jobs::{Permit, Turns, yield_to_others};
+use crate::jobs::{Permit, a_turn_to_read, niceness, room_of_key, yield_to_others};
 use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
@@ -30,11 +35,11 @@ const ARRIVAL: Duration = Duration::from_mins(1);
 /// How long a body waits for others to be read before it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What all bodies that are arriving may take, in KiB: the first MiB of each, so of thousands of ordinary ones; and what
-/// is beyond it, one of the largest. Large ones that arrive slowly do not keep small ones out.
-const ARRIVING_KIB: [usize; 2] = [32 << 10, LIMIT_MIB << 10];
+/// What all bodies that are arriving may take, in KiB: in memory the first MiB of each, so of thousands of ordinary ones; and on disk what
+/// is beyond it, eight of the largest. A key may take a quarter, so that those of others do not wait for its slow ones.
+const ARRIVING_KIB: [usize; 2] = [32 << 10, 8 * LIMIT_MIB << 10];
 
-/// How much of a body counts among the small ones, in KiB.
+/// How much of a body is in memory, in KiB.
 const SMALL_KIB: usize = 1 << 10;
 
 /// Bodies by their size in MiB, decompressed, and how many of each are read at a time. Reading one takes its size
@@ -49,17 +54,24 @@ const STACK: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Uploads {
     arriving: [Arc<Semaphore>; 2],
+    /// Where the rest of large bodies is until they are read.
+    folder: PathBuf,
     reading: [Arc<Semaphore>; SIZES.len()],
-    turns: Turns,
 }
 
 /// A body that has arrived.
 pub(super) struct ReceivedBody {
+    /// Its beginning, and what follows that where it is a large one.
     bytes: Vec<u8>,
+    rest: Option<File>,
+    length: usize,
     is_gzip: bool,
-    /// End when the bytes do.
-    room: [OwnedSemaphorePermit; 2],
+    /// Ends when the bytes do.
+    _room: Room,
 }
+
+/// What a body takes of all room and of its key's, of either kind.
+type Room = [OwnedSemaphorePermit; 4];
 
 /// What was read of a body, for as long as it is being worked on.
 pub(super) struct Held<T> {
@@ -70,19 +82,31 @@ pub(super) struct Held<T> {
 impl ReceivedBody {
     /// The body as it was meant, where that is how it was sent.
     pub(super) fn plain(&self) -> Option<&[u8]> {
-        (!self.is_gzip).then_some(self.bytes.as_slice())
+        (!self.is_gzip && self.rest.is_none()).then_some(self.bytes.as_slice())
+    }
+
+    /// All of it, under the permit of its size. Where it waits for another permit, it is on disk still.
+    fn whole(&mut self) -> Result<Cow<'_, [u8]>, Problem> {
+        let Some(rest) = &mut self.rest else {
+            return Ok(Cow::Borrowed(&self.bytes));
+        };
+        let mut whole = Vec::with_capacity(self.length);
+        whole.extend_from_slice(&self.bytes);
+        let read = rest.rewind().and_then(|()| rest.read_to_end(&mut whole));
+        read.map_err(|error| no_disk(&error))?;
+        Ok(Cow::Owned(whole))
     }
 }
 
 impl Uploads {
     /// No uploads yet; `large` is the permit for what may be a large model.
-    pub(super) fn new(large: Arc<Semaphore>, turns: Turns) -> Uploads {
+    pub(super) fn new(large: Arc<Semaphore>, folder: PathBuf) -> Uploads {
         let mut reading = SIZES.map(|(_, at_a_time)| Arc::new(Semaphore::new(at_a_time)));
         reading[SIZES.len() - 1] = large;
         Uploads {
             arriving: ARRIVING_KIB.map(|kib| Arc::new(Semaphore::new(kib))),
+            folder,
             reading,
-            turns,
         }
     }
 
@@ -90,28 +114,29 @@ impl Uploads {
     pub(super) async fn arrive(&self, request: Request) -> Result<ReceivedBody, Problem> {
         let is_gzip = is_gzip(request.headers())?;
         let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
-        let (bytes, room) = arriving.await.map_err(|_| {
+        let arrived = arriving.await.map_err(|_| {
             Problem::new(
                 Code::BodyTimeout,
                 format!("the body took longer than {} s", ARRIVAL.as_secs()),
             )
         })??;
-        Ok(ReceivedBody {
-            bytes,
-            is_gzip,
-            room,
-        })
+        Ok(ReceivedBody { is_gzip, ..arrived })
     }
 
-    async fn collect(
-        &self,
-        mut body: Body,
-    ) -> Result<(Vec<u8>, [OwnedSemaphorePermit; 2]), Problem> {
-        // Pages that are never written to take no memory; growing would copy tens of megabytes.
+    async fn collect(&self, mut body: Body) -> Result<ReceivedBody, Problem> {
         let announced = body.size_hint().exact().unwrap_or(0);
         let announced = usize::try_from(announced).unwrap_or(usize::MAX);
-        let mut bytes = Vec::with_capacity(announced.min(LIMIT_MIB << 20));
-        let mut room = [self.room(0, 0)?, self.room(1, 0)?];
+        let mut bytes = Vec::with_capacity(announced.min(SMALL_KIB << 10));
+        let (mut length, mut later, mut rest) = (0, Vec::new(), None);
+        let [small, large] = &self.arriving;
+        let [small_of_key, large_of_key] = room_of_key(ARRIVING_KIB.map(|kib| kib / 4));
+        let places = [small, &small_of_key, large, &large_of_key];
+        let mut room = [
+            take(small, 0)?,
+            take(&small_of_key, 0)?,
+            take(large, 0)?,
+            take(&large_of_key, 0)?,
+        ];
         while let Some(frame) = body.frame().await {
             // A body that ends early.
             let frame = frame.map_err(|error| {
@@ -119,42 +144,65 @@ impl Uploads {
                 Problem::new(Code::BodyMalformed, detail)
             })?;
             let data: Bytes = frame.into_data().unwrap_or_default();
-            if bytes.len() + data.len() > LIMIT_MIB << 20 {
+            if length + data.len() > LIMIT_MIB << 20 {
                 return Err(too_large());
             }
             let kib = |bytes: usize| {
                 let all = bytes.div_ceil(1 << 10);
-                [all.min(SMALL_KIB), all.saturating_sub(SMALL_KIB)]
+                let (small, large) = (all.min(SMALL_KIB), all.saturating_sub(SMALL_KIB));
+                [small, small, large, large]
             };
-            let before = kib(bytes.len());
-            let after = kib(bytes.len() + data.len());
+            let (before, after) = (kib(length), kib(length + data.len()));
             for (part, room) in room.iter_mut().enumerate() {
-                room.merge(self.room(part, after[part] - before[part])?);
+                room.merge(take(places[part], after[part] - before[part])?);
             }
-            bytes.extend_from_slice(&data);
+            length += data.len();
+            let in_memory = data.len().min((SMALL_KIB << 10) - bytes.len());
+            bytes.extend_from_slice(&data[..in_memory]);
+            later.extend_from_slice(&data[in_memory..]);
+            if later.len() >= PART {
+                rest = Some(self.put_aside(rest, mem::take(&mut later)).await?);
+            }
         }
-        Ok((bytes, room))
+        if !later.is_empty() {
+            rest = Some(self.put_aside(rest, later).await?);
+        }
+        Ok(ReceivedBody {
+            bytes,
+            rest,
+            length,
+            is_gzip: false,
+            _room: room,
+        })
     }
 
-    fn room(&self, part: usize, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.arriving[part]).try_acquire_many_owned(kib);
-        permit.map_err(|_| busy())
+    /// Adds to the file without a name, or to a new one. Not on the threads that serve connections: a disk may be slow.
+    async fn put_aside(&self, rest: Option<File>, bytes: Vec<u8>) -> Result<File, Problem> {
+        let folder = self.folder.clone();
+        let writing = move || {
+            let mut file = rest.map_or_else(|| tempfile::tempfile_in(folder), Ok)?;
+            file.write_all(&bytes).map(|()| file)
+        };
+        let written = tokio::task::spawn_blocking(writing).await;
+        let written = written.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        written.map_err(|error| no_disk(&error))
     }
 
     /// Decompresses a body and has it read, both away from the threads that serve connections.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        arrived: ReceivedBody,
+        mut arrived: ReceivedBody,
         read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
         if arrived.is_gzip {
             return self.expand(arrived, decompress, read).await;
         }
-        let ReceivedBody { bytes, room, .. } = arrived;
-        let permit = self.permit(bytes.len()).await?;
-        let read = on_thread(move || read(bytes)).await?;
-        drop(room);
+        let permit = self.permit(arrived.length).await?;
+        let read = on_thread(move || {
+            let whole = arrived.whole()?.into_owned();
+            read(whole)
+        });
+        let read = read.await?;
         Ok(Held { read, permit })
     }
 
@@ -183,22 +231,27 @@ impl Uploads {
     /// Has a body expanded to as many bytes as one size after the other allows, and what it then is read.
     async fn expand<P: Send + 'static, T: Send + 'static>(
         &self,
-        arrived: ReceivedBody,
+        mut arrived: ReceivedBody,
         expand: impl Fn(&[u8], usize) -> Result<Option<P>, Problem> + Clone + Send + 'static,
         read: impl FnOnce(P) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
-        let ReceivedBody { bytes, room, .. } = arrived;
-        let bytes = Arc::new(bytes);
+        let length = arrived.length;
         for (index, (mib, _)) in SIZES.into_iter().enumerate() {
-            if bytes.len() > mib << 20 {
+            if length > mib << 20 {
                 continue;
             }
             let permit = self.permit_of(index).await?;
-            let (packed, expand) = (Arc::clone(&bytes), expand.clone());
-            let Some(plain) = on_thread(move || expand(&packed, mib << 20)).await? else {
+            let expand = expand.clone();
+            let expanded = on_thread(move || {
+                let plain = expand(&arrived.whole()?, mib << 20)?;
+                Ok((plain, arrived))
+            });
+            let plain;
+            (plain, arrived) = expanded.await?;
+            let Some(plain) = plain else {
                 continue;
             };
-            drop((bytes, room));
+            drop(arrived);
             let read = on_thread(move || read(plain)).await?;
             return Ok(Held { read, permit });
         }
@@ -213,7 +266,7 @@ impl Uploads {
 
     async fn permit_of(&self, index: usize) -> Result<Permit, Problem> {
         let waiting = async {
-            let turn = self.turns.take().await;
+            let turn = a_turn_to_read().await;
             (turn, Arc::clone(&self.reading[index]).acquire_owned().await)
         };
         let waited = tokio::time::timeout(PATIENCE, waiting).await;
@@ -224,6 +277,12 @@ impl Uploads {
             is_large: index == SIZES.len() - 1,
         })
     }
+}
+
+fn take(places: &Arc<Semaphore>, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
+    let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+    let permit = Arc::clone(places).try_acquire_many_owned(kib);
+    permit.map_err(|_| busy())
 }
 
 /// Whether a body is compressed with gzip, the one way that is understood.
@@ -282,6 +341,12 @@ fn busy() -> Problem {
     )
 }
 
+fn no_disk(error: &io::Error) -> Problem {
+    tracing::error!("a large body could not be kept on disk: {error}");
+    let detail = "the service could not keep a large body on its disk; its log says why";
+    Problem::new(Code::UploadsBusy, detail)
+}
+
 /// How much is decompressed before the next look at whether somebody still waits, in bytes: about 2 ms of work.
 const PART: usize = 1 << 20;
 
@@ -292,11 +357,12 @@ pub(super) async fn on_thread<T: Send + 'static>(
     let (done, receiver) = oneshot::channel();
     let abandoned = CancelOnDrop::default();
     let cancel = Arc::clone(&abandoned.0);
+    let niceness = niceness();
     let thread = std::thread::Builder::new()
         .name("upload".to_owned())
         .stack_size(STACK)
         .spawn(move || {
-            yield_to_others();
+            yield_to_others(niceness);
             // Nobody listens when the client is gone.
             let _ = unless(&cancel, work).map(|outcome| done.send(outcome));
         });

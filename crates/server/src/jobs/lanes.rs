@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::queue::Shared;
+use super::shares::{Turn, a_turn_to_work, is_alone, niceness, niceness_of, yield_to_others};
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
@@ -33,77 +34,23 @@ const LARGEST: usize = MOST_NODES + MOST_NAMES;
 /// Work from which on it is large, in operations to simulate: see [`work`](batchfit_fit::work). Some ten seconds.
 const LARGE_WORK: usize = 100_000;
 
+/// Work of an ordinary request, in the same.
+const SMALL_WORK: usize = 1_000;
+
 /// What all work on models that are not large may take at a time, in MiB: with one large model, the service itself and what waits for a turn,
-/// less than 512.
-const MEMORY_MIB: usize = 128;
+/// less than 512. The second part is for keys that do nothing else at the time, so that those who ask much never take all.
+const MEMORY_MIB: [usize; 2] = [80, 48];
 
 /// What any work takes, in MiB, and how much of a model takes one more. Measured: a graph takes 0.3 to 0.7 KiB for each node, operand, result
 /// and parameter, and its largest variant as much again.
 const LEAST_MIB: usize = 4;
 const SIZE_OF_MIB: usize = 1_000;
 
-/// What work yields to threads that serve others: it gets a tenth of what they get where both want all of a processor
-/// (`sched_prio_to_weight` in Linux).
-const NICE: i32 = 10;
-
 /// Most requests that wait to be read as large ones; what they hold meanwhile is not counted.
 const MOST_WAITING: usize = 8;
 
 /// How long a request waits to be read as a large one.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-tokio::task_local! {
-    /// The key that a request is asked under.
-    static KEY: String;
-}
-
-/// Has what a request does count as its key's.
-pub fn under_key<F: Future>(key: String, request: F) -> impl Future<Output = F::Output> {
-    KEY.scope(key, request)
-}
-
-/// How much a key does at a time: as much as there are lanes. What it asks beyond that waits here, where it is in nobody else's way. Cloning
-/// them shares them.
-#[derive(Debug, Clone)]
-pub struct Turns {
-    each: usize,
-    of_keys: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
-}
-
-/// A turn, until this is dropped.
-#[derive(Debug)]
-pub struct Turn {
-    _place: OwnedSemaphorePermit,
-    /// Whether its key had no other one.
-    is_alone: bool,
-}
-
-impl Turns {
-    fn new(each: usize) -> Turns {
-        Turns {
-            each,
-            of_keys: Arc::default(),
-        }
-    }
-
-    /// Waits for a turn of the key that asks; none is needed where there is no key.
-    pub async fn take(&self) -> Option<Turn> {
-        let key = KEY.try_with(String::clone).ok()?;
-        let places = {
-            let mut known = self
-                .of_keys
-                .lock()
-                .expect("nothing panics while it is held");
-            let places = known.entry(key);
-            Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
-        };
-        let taken = Arc::clone(&places).acquire_owned().await;
-        Some(Turn {
-            _place: taken.expect("it is never closed"),
-            is_alone: places.available_permits() + 1 == self.each,
-        })
-    }
-}
 
 /// Under which a body was read, and under which what it asks is read.
 #[derive(Debug)]
@@ -122,11 +69,8 @@ pub struct Permit {
 pub(super) struct Lanes {
     simulated_in_parallel: usize,
     known: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// For what keys have read, and for what they have probed and predicted.
-    reading: Turns,
-    working: Turns,
     /// A permit for each MiB of [`MEMORY_MIB`].
-    memory: Arc<Semaphore>,
+    memory: [Arc<Semaphore>; 2],
     waiting: Semaphore,
 }
 
@@ -135,9 +79,7 @@ impl Lanes {
         Lanes {
             simulated_in_parallel,
             known: Mutex::default(),
-            reading: Turns::new(simulated_in_parallel),
-            working: Turns::new(simulated_in_parallel),
-            memory: Arc::new(Semaphore::new(MEMORY_MIB)),
+            memory: MEMORY_MIB.map(|mib| Arc::new(Semaphore::new(mib))),
             waiting: Semaphore::new(MOST_WAITING),
         }
     }
@@ -150,24 +92,13 @@ impl Lanes {
             .expect("lanes are never closed")
     }
 
-    /// The same for a fit; a simulated one was claimed because there is a place in one of two.
-    pub(super) async fn enter_claimed(&self, lane: &str) -> OwnedSemaphorePermit {
-        let spare = async {
-            match lane {
-                SIMULATED_LANE => self.enter(SPARE_LANE).await,
-                _no_other => std::future::pending().await,
-            }
-        };
+    /// The same, or a spare one where the lane is that of simulations and their key runs nothing else.
+    pub(super) async fn enter_alone(&self, lane: &str, is_alone: bool) -> OwnedSemaphorePermit {
         tokio::select! {
             biased;
             place = self.enter(lane) => place,
-            place = spare => place,
+            place = self.enter(SPARE_LANE), if is_alone && lane == SIMULATED_LANE => place,
         }
-    }
-
-    /// The turns of keys to have bodies read.
-    pub(super) fn reading(&self) -> Turns {
-        self.reading.clone()
     }
 
     /// The one place for work about a large model.
@@ -175,12 +106,21 @@ impl Lanes {
         self.places(LARGE_LANE)
     }
 
-    /// Waits for what work on a model of this size takes, which is not large. Whoever has it waits for nothing else.
-    async fn reserve(&self, size: usize) -> OwnedSemaphorePermit {
+    /// Waits for what work on a model of this size takes, which is not large; `is_alone` where its key does nothing else. Whoever has it waits
+    /// for nothing else.
+    async fn reserve(&self, size: usize, is_alone: bool) -> OwnedSemaphorePermit {
         let mib = LEAST_MIB + size.min(LARGE) / SIZE_OF_MIB;
         let mib = u32::try_from(mib).unwrap_or(u32::MAX);
-        let memory = Arc::clone(&self.memory).acquire_many_owned(mib);
-        memory.await.expect("it is never closed")
+        let [common, spare] = self
+            .memory
+            .each_ref()
+            .map(|part| Arc::clone(part).acquire_many_owned(mib));
+        let memory = tokio::select! {
+            biased;
+            memory = common => memory,
+            memory = spare, if is_alone => memory,
+        };
+        memory.expect("it is never closed")
     }
 
     fn places(&self, lane: &str) -> Arc<Semaphore> {
@@ -195,29 +135,30 @@ impl Lanes {
 }
 
 impl Shared {
-    /// Waits for a turn of the key that asks and for a place in `lane`. A key without another turn may have a spare one, as its fits.
+    /// Waits for a turn of the key that asks and for a place in `lane`. A key that does nothing else may have a spare one, as its fits.
     pub(super) async fn enter_in_turn(&self, lane: &str) -> (Option<Turn>, OwnedSemaphorePermit) {
-        let turn = self.lanes.working.take().await;
-        let place = match &turn {
-            Some(turn) if turn.is_alone && lane == SIMULATED_LANE => {
-                self.lanes.enter_claimed(lane).await
-            }
-            _ => self.enter(lane).await,
+        let turn = a_turn_to_work().await;
+        let is_alone = turn.is_some() && is_alone();
+        let place = if is_alone && lane == SIMULATED_LANE {
+            self.lanes.enter_alone(lane, is_alone).await
+        } else {
+            self.enter(lane).await
         };
         (turn, place)
     }
 
-    /// Waits for the memory that work in this lane takes, where others work beside it. `known` is its request, where that was read.
+    /// Waits for the memory that work in this lane takes, where others work beside it.
     pub(super) async fn memory(
         &self,
         lane: &str,
-        known: Option<&Request>,
+        request: &Request,
+        is_alone: bool,
     ) -> Option<OwnedSemaphorePermit> {
         if lane != SIMULATED_LANE {
             return None;
         }
-        let size = known.and_then(Request::size).unwrap_or(LARGE);
-        Some(self.lanes.reserve(size).await)
+        let size = request.size().unwrap_or(LARGE);
+        Some(self.lanes.reserve(size, is_alone).await)
     }
 
     /// The same for a fit. One that is worked on in another process takes none of this one's.
@@ -229,20 +170,16 @@ impl Shared {
         if claimed.apart {
             return None;
         }
-        self.memory(&claimed.lane, Some(request)).await
+        self.memory(&claimed.lane, request, claimed.is_alone).await
     }
 }
 
-/// Has this thread give way to others where processors are short: a service answers at once, however much it simulates.
-pub(crate) fn yield_to_others() {
-    // Where it is refused, work is as important as before.
-    let _ = rustix::process::setpriority_process(None, NICE);
-}
-
-/// The same where work in this lane asks no real card.
-pub(super) fn yield_in(lane: &str) {
+/// Has this thread give way to others where work in this lane asks no real card.
+/// It does so the more, the more work the request is, of so many that its key asks.
+pub(super) fn yield_in(lane: &str, request: &Request, asked: usize) {
     if matches!(lane, SIMULATED_LANE | LARGE_LANE) {
-        yield_to_others();
+        let size = work(request) / SMALL_WORK;
+        yield_to_others(niceness_of(asked.max(1).saturating_mul(size + 1)));
     }
 }
 
@@ -262,6 +199,7 @@ impl Jobs {
     ) -> Result<(T, Option<OwnedSemaphorePermit>), JobError> {
         let lanes = &self.shared.lanes;
         let late = |_| JobError::TooLarge;
+        let niceness = niceness();
         // The turn ends when it is read.
         let (permit, _turn) = permit
             .map(|permit| ((permit.permit, permit.is_large), permit.turn))
@@ -269,11 +207,11 @@ impl Jobs {
         let large = match permit {
             Some((permit, true)) => permit,
             small => {
-                let reserved = tokio::time::timeout(PATIENCE, lanes.reserve(LARGE));
+                let reserved = tokio::time::timeout(PATIENCE, lanes.reserve(LARGE, is_alone()));
                 let memory = reserved.await.map_err(late)?;
                 let first = work.clone();
                 let reading = move |engine: &dyn Engine| {
-                    yield_to_others();
+                    yield_to_others(niceness);
                     graphs_within(LARGE, || first(engine))
                 };
                 let (read, is_larger) = self.on_thread(name, reading).await?;
@@ -291,7 +229,7 @@ impl Jobs {
             }
         };
         let reading = move |engine: &dyn Engine| {
-            yield_to_others();
+            yield_to_others(niceness);
             of_any_size(|| work(engine))
         };
         Ok((self.on_thread(name, reading).await??, Some(large)))
@@ -324,5 +262,29 @@ pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
             | DeviceChoice::Host(..),
             _,
         ) => lane_of(&device).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn keys_that_ask_much_leave_memory_to_one_that_asks_little() {
+        let lanes = Lanes::new(1);
+        let mut held = Vec::new();
+        let full = async {
+            loop {
+                held.push(lanes.reserve(LARGE, false).await);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = full => {}
+            () = std::future::ready(()) => {}
+        }
+        assert!(!held.is_empty());
+
+        lanes.reserve(LARGE, true).await;
     }
 }

@@ -22,6 +22,7 @@ mod readiness;
 mod runner;
 mod runs;
 mod searches;
+mod shares;
 mod spec_cache;
 mod uploads;
 
@@ -33,8 +34,7 @@ pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use events::{Event, FitNews, Follower, News, StateNews};
-pub(crate) use lanes::yield_to_others;
-pub use lanes::{Permit, Turns, under_key};
+pub use lanes::Permit;
 pub use leases::LEASE;
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
@@ -46,6 +46,8 @@ pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
 pub use readiness::NotReadyReason;
 pub use runs::record_run;
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
+pub use shares::{Share, a_turn_to_read, room_of_key, under_key};
+pub(crate) use shares::{niceness, yield_to_others};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 
 pub use batchfit_fit::{

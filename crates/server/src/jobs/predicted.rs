@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::lanes::{LARGE_LANE, yield_to_others};
+use super::lanes::LARGE_LANE;
+use super::shares::{niceness, yield_to_others};
 use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::CancelOnDrop;
@@ -89,8 +90,9 @@ impl Jobs {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
+        let niceness = niceness();
         let foresee = move |engine: &dyn Engine| {
-            yield_to_others();
+            yield_to_others(niceness);
             let request = read(&terms, &recorded, packed)?;
             engine.foresee(&request, &runs, &cancel).map_err(told_of)
         };

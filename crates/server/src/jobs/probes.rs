@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::document::{chance, json, model_name};
 use super::lanes::{LARGE_LANE, Permit, lane_of, of_any_size, yield_in};
 use super::queue::Checked;
+use super::shares::{asked, is_alone};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
@@ -80,13 +81,14 @@ impl Jobs {
             place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
         };
-        let memory = shared.memory(&lane, Some(&request)).await;
+        let memory = shared.memory(&lane, &request, is_alone()).await;
         let patience = request.timeout_seconds.map(Duration::from_secs);
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
+        let asked = asked();
         let working = self.on_thread("probe", move |engine| {
-            yield_in(&lane);
+            yield_in(&lane, &request, asked);
             let report = of_any_size(|| {
                 if events {
                     engine.probe_events(&request, batch, &cancel)

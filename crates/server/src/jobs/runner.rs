@@ -215,7 +215,10 @@ async fn answer(
     let entering = async {
         match permit.flatten() {
             Some(permit) => permit,
-            None => shared.lanes.enter_claimed(&claimed.lane).await,
+            None => {
+                let lanes = &shared.lanes;
+                lanes.enter_alone(&claimed.lane, claimed.is_alone).await
+            }
         }
     };
     let place = tokio::select! {
@@ -251,8 +254,9 @@ async fn answer(
         let apart = claimed.apart;
         let log = shared.events.find(id);
         let lane = claimed.lane.clone();
+        let asked = usize::try_from(claimed.of_key).unwrap_or(0);
         move |engine: &dyn Engine| {
-            yield_in(&lane);
+            yield_in(&lane, &request, asked);
             let progress = |step: Progress| {
                 if let Some(log) = &log {
                     log.push(News::Probe(step.clone()));

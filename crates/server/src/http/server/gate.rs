@@ -84,7 +84,7 @@ pub(in crate::http) async fn pass(
     let caller = pass.caller.clone();
     request.extensions_mut().insert(caller.clone());
     let gone = || Arc::clone(keys).gone(caller.clone());
-    let answered = under_key(caller.id.clone(), answer(&gate, request, next));
+    let answered = under_key(Arc::clone(&pass.share), answer(&gate, request, next));
     tokio::select! {
         biased;
         answer = answered => pass.until_sent(answer, gone()),

@@ -23,7 +23,7 @@ use tracing::Span;
 
 use crate::http::problem::{Code, Problem};
 use crate::http::{App, page};
-use crate::jobs::JobError;
+use crate::jobs::{JobError, Share};
 use crate::store::{ApiKey, Db, Scope};
 
 /// How long the keys that were read are taken for those that there are.
@@ -106,6 +106,7 @@ impl Asker {
 pub(in crate::http) struct Keys {
     db: Db,
     limits: KeyLimits,
+    lanes: u32,
     known: Mutex<Option<(Instant, Known)>>,
     /// Held by whoever reads the keys.
     reading: tokio::sync::Mutex<()>,
@@ -119,6 +120,7 @@ struct KnownKey {
     key: ApiKey,
     rate: Mutex<Bucket>,
     places: Option<Arc<Semaphore>>,
+    share: Arc<Share>,
 }
 
 /// Requests that may come at once; they come back over time, by a clock that nobody sets.
@@ -146,6 +148,7 @@ impl Bucket {
 /// Lets one request of a key in; its place is free again when this is dropped.
 pub(in crate::http) struct Pass {
     pub(in crate::http) caller: Caller,
+    pub(in crate::http) share: Arc<Share>,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -198,10 +201,12 @@ impl HttpBody for Held {
 }
 
 impl Keys {
-    pub(in crate::http) fn new(db: Db, limits: KeyLimits) -> Keys {
+    /// The keys of a service that simulates on so many lanes.
+    pub(in crate::http) fn new(db: Db, limits: KeyLimits, lanes: u32) -> Keys {
         Keys {
             db,
             limits,
+            lanes,
             known: Mutex::default(),
             reading: tokio::sync::Mutex::default(),
         }
@@ -240,6 +245,7 @@ impl Keys {
                 id: key.key.id.clone(),
                 scope: key.key.scope,
             },
+            share: Arc::clone(&key.share),
             place,
         }))
     }
@@ -322,6 +328,7 @@ impl Keys {
                 at: now,
             }),
             places: places.map(|places| Arc::new(Semaphore::new(places.max(1) as usize))),
+            share: Arc::new(Share::new(self.lanes as usize)),
         }
     }
 
@@ -421,7 +428,7 @@ mod tests {
             per_second,
             at_a_time: None,
         };
-        (Keys::new(db, limits), issued.map(|(_, text)| text))
+        (Keys::new(db, limits, 1), issued.map(|(_, text)| text))
     }
 
     /// What is answered to this key at a moment: 200 where it is let in, and how long it is to wait.

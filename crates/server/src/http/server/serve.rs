@@ -80,7 +80,9 @@ pub async fn serve(
     if let Err(error) = db.read_recommendations().await {
         tracing::error!(error = &error as &dyn std::error::Error, "{error}");
     }
-    let keys = entrance.keys.map(|limits| Keys::new(db.clone(), limits));
+    let lanes = limits.simulated_in_parallel;
+    let keys = entrance.keys;
+    let keys = keys.map(|limits| Keys::new(db.clone(), limits, lanes));
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
     let gate = Gate::new(hosts, keys, shutdown.clone(), entrance.limits);

@@ -19,7 +19,7 @@ pub(in crate::jobs) use shared::{Running, Shared};
 
 use super::clock::{Clock, milliseconds};
 use super::events::{Events, FitNews, Follower, Log};
-use super::lanes::{Lanes, Turns};
+use super::lanes::Lanes;
 use super::leases::{self, Heartbeats, LEASE};
 use super::news::{self, Elsewhere};
 use super::predicted::Known;
@@ -207,11 +207,6 @@ impl Jobs {
     /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
     pub fn large_models(&self) -> Arc<Semaphore> {
         self.shared.lanes.large()
-    }
-
-    /// The turns of keys to have bodies read.
-    pub fn turns_to_read(&self) -> Turns {
-        self.shared.lanes.reading()
     }
 
     /// Reads a request that names no uploads.

@@ -1,0 +1,132 @@
+//! What a key gets beside others. What it asks beyond its turns waits where it is in nobody else's way, and what runs for a key that asks much
+//! gets less of a processor than what runs for one that asks little.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What work yields to threads that serve others: it gets a tenth of what they get where both want all of a processor
+/// (`sched_prio_to_weight` in Linux).
+const NICE: i32 = 10;
+
+/// How much more a key yields with each doubling of what it asks at a time: half of a processor goes to it then. 19 is the most in Linux.
+const NICER: i32 = 3;
+const NICEST: i32 = 19;
+
+/// Bodies of a key that are read at a time: half of what are read at all.
+const READ: usize = 2;
+
+tokio::task_local! {
+    /// The share of the key that a request is asked under.
+    static SHARE: Arc<Share>;
+}
+
+/// What a key does at a time.
+#[derive(Debug)]
+pub struct Share {
+    /// For what it has read, and for what it has probed and predicted.
+    reading: Arc<Semaphore>,
+    working: Arc<Semaphore>,
+    /// What its bodies that arrive may take, of either kind.
+    arriving: OnceLock<[Arc<Semaphore>; 2]>,
+    /// Turns that it has and that it waits for.
+    asked: AtomicUsize,
+}
+
+/// A turn, until this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    share: Arc<Share>,
+    /// None while it is waited for.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.share.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Share {
+    /// That of a key that asks nothing; `lanes` is how many simulations run at a time.
+    pub fn new(lanes: usize) -> Share {
+        Share {
+            reading: Arc::new(Semaphore::new(lanes.clamp(1, READ))),
+            working: Arc::new(Semaphore::new(lanes.max(1))),
+            arriving: OnceLock::new(),
+            asked: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Has what a request does count as its key's.
+pub fn under_key<F: Future>(share: Arc<Share>, request: F) -> impl Future<Output = F::Output> {
+    SHARE.scope(share, request)
+}
+
+async fn a_turn(of: impl Fn(&Share) -> &Arc<Semaphore>) -> Option<Turn> {
+    let share = SHARE.try_with(Arc::clone).ok()?;
+    let places = Arc::clone(of(&share));
+    share.asked.fetch_add(1, Ordering::Relaxed);
+    let mut turn = Turn { share, place: None };
+    turn.place = Some(places.acquire_owned().await.expect("it is never closed"));
+    Some(turn)
+}
+
+/// Waits for a turn of the key that asks to have a body read; none is needed where there is no key.
+pub async fn a_turn_to_read() -> Option<Turn> {
+    a_turn(|share| &share.reading).await
+}
+
+/// The same for what it asks then.
+pub(super) async fn a_turn_to_work() -> Option<Turn> {
+    a_turn(|share| &share.working).await
+}
+
+/// Where bodies of the key that asks arrive, which has so much of either kind; there is more than enough where there is no key.
+pub fn room_of_key(most: [usize; 2]) -> [Arc<Semaphore>; 2] {
+    let of = |most: [usize; 2]| most.map(|most| Arc::new(Semaphore::new(most)));
+    let of_key = SHARE.try_with(|share| share.arriving.get_or_init(|| of(most)).clone());
+    of_key.unwrap_or_else(|_| of([Semaphore::MAX_PERMITS; 2]))
+}
+
+/// Turns that the key that asks has and waits for.
+pub(super) fn asked() -> usize {
+    let asked = SHARE.try_with(|share| share.asked.load(Ordering::Relaxed));
+    asked.unwrap_or(0)
+}
+
+/// Whether the key that asks, asks nothing else at the time.
+pub(super) fn is_alone() -> bool {
+    asked() <= 1
+}
+
+/// How much what the key that asks has done yields to others.
+pub(crate) fn niceness() -> i32 {
+    niceness_of(asked())
+}
+
+/// The same of a key that asks so much at a time.
+pub(super) fn niceness_of(asked: usize) -> i32 {
+    let doublings = asked.checked_ilog2().unwrap_or(0);
+    let more = NICER.saturating_mul(i32::try_from(doublings).unwrap_or(NICEST));
+    NICEST.min(NICE.saturating_add(more))
+}
+
+/// Has this thread give way to others where processors are short: a service answers at once, however much it simulates.
+pub(crate) fn yield_to_others(niceness: i32) {
+    // Where it is refused, work is as important as before.
+    let _ = rustix::process::setpriority_process(None, niceness);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_asks_twice_as_much_yields_more_until_nothing_is_left_to_yield() {
+        let asked = [0, 1, 2, 3, 4, 8, usize::MAX];
+        assert_eq!(asked.map(niceness_of), [10, 10, 13, 13, 16, 19, 19]);
+    }
+}
