@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What all bodies that are arriving may take, in KiB: in memory the first MiB of each, so of thousands of ordinary ones; and on disk what
 /// is beyond it, eight of the largest. A key may take a quarter, so that those of others do not wait for its slow ones.
-const ARRIVING_KIB: [usize; 2] = [32 << 10, 8 * LIMIT_MIB << 10];
+const ARRIVING_KIB: [usize; 2] = [32 << 10, (8 * LIMIT_MIB) << 10];
 
 /// How much of a body is in memory, in KiB.
 const SMALL_KIB: usize = 1 << 10;

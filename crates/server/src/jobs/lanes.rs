@@ -19,7 +19,7 @@ use batchfit_fit::work;
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
-/// A lane as wide as that of simulated devices, for fits of keys that have none at work while others fill that one: see
+/// A lane as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
 /// [`Db::claim_for`](crate::store::Db::claim_for).
 const SPARE_LANE: &str = "simulated, spare";
 
@@ -138,13 +138,18 @@ impl Shared {
     /// Waits for a turn of the key that asks and for a place in `lane`. A key that does nothing else may have a spare one, as its fits.
     pub(super) async fn enter_in_turn(&self, lane: &str) -> (Option<Turn>, OwnedSemaphorePermit) {
         let turn = a_turn_to_work().await;
-        let is_alone = turn.is_some() && is_alone();
-        let place = if is_alone && lane == SIMULATED_LANE {
-            self.lanes.enter_alone(lane, is_alone).await
+        let place = if turn.is_some() && is_alone() && lane == SIMULATED_LANE {
+            self.lanes.enter_alone(lane, true).await
         } else {
             self.enter(lane).await
         };
         (turn, place)
+    }
+
+    /// Waits for a place for a fit.
+    pub(super) async fn enter_claimed(&self, claimed: &Claimed) -> OwnedSemaphorePermit {
+        let lanes = &self.lanes;
+        lanes.enter_alone(&claimed.lane, claimed.is_alone).await
     }
 
     /// Waits for the memory that work in this lane takes, where others work beside it.

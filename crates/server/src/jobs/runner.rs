@@ -215,10 +215,7 @@ async fn answer(
     let entering = async {
         match permit.flatten() {
             Some(permit) => permit,
-            None => {
-                let lanes = &shared.lanes;
-                lanes.enter_alone(&claimed.lane, claimed.is_alone).await
-            }
+            None => shared.enter_claimed(claimed).await,
         }
     };
     let place = tokio::select! {
