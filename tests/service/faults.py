@@ -93,8 +93,9 @@ def ask(server, numbers, **headers):
 
 
 def all_done(server, ids):
-    left = {id: server.call(f"/v1/fits/{id}")[1].get("state", "gone") for id in ids.values()}
-    check("failed" not in left.values() and "gone" not in left.values(), f"fits are {left}")
+    fits = {id: server.call(f"/v1/fits/{id}")[1] for id in ids.values()}
+    left = {id: fit.get("state", "gone") for id, fit in fits.items()}
+    check("failed" not in left.values() and "gone" not in left.values(), f"fits are {left}: {[fit.get('error') for fit in fits.values()]}")
     return set(left.values()) == {"done"}
 
 
