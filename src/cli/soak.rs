@@ -1,10 +1,9 @@
 //! `batchfit soak`.
 
-use std::sync::Arc;
-
 use super::arguments::Soak;
 use super::error::CliError;
 use super::{Outcome, output, question, style};
+use crate::bounded::Cancel;
 use crate::jobs::soak;
 use crate::probe::Verdict;
 use crate::report;
@@ -16,7 +15,7 @@ pub(super) fn run(arguments: &Soak) -> Result<Outcome, CliError> {
     }
     let course = question::course(&arguments.course);
     let (request, origin) = question::read_and(&arguments.question, course)?.only();
-    let soaked = soak(&request, arguments.batch.batch, &Arc::default())
+    let soaked = soak(&request, arguments.batch.batch, &Cancel::NEVER)
         .map_err(|error| origin.blame(CliError::Engine(error)))?;
     if arguments.json {
         output::json(&soaked)?;

@@ -1,7 +1,6 @@
 //! The loop over a program's instructions.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::events::EventLog;
 use super::peak::{Phase, Shortage};
@@ -11,6 +10,7 @@ use super::repeat::Repeats;
 use super::report::{Evidence, FIRST_STEPS, ProbeReport, StepMemory, Verdict};
 use super::timeline::{MemoryOverTime, Written};
 use crate::alloc::{BlockId, CachingAllocator, Observer, SegmentSource, Stream};
+use crate::bounded::Cancel;
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
@@ -87,15 +87,15 @@ impl Probe<'_> {
         &self,
         resources: &mut Resources<'_, S, O>,
     ) -> ProbeReport {
-        let report = self.run_unless(&AtomicBool::new(false), resources);
-        report.expect("nobody else has the flag")
+        let report = self.run_cancellable(resources, &Cancel::NEVER);
+        report.expect("nothing else can cancel it")
     }
 
-    /// The same, unless `cancel` becomes true meanwhile. Memory is given back then too.
-    pub fn run_unless<S: SegmentSource, O: Observer>(
+    /// The same, but ends soon after `cancel`, and gives the memory back then too.
+    pub fn run_cancellable<S: SegmentSource, O: Observer>(
         &self,
-        cancel: &AtomicBool,
         resources: &mut Resources<'_, S, O>,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, Cancelled> {
         let limit = resources.allocator.limit().unwrap_or(Bytes(u64::MAX));
         let mut run = Run {
@@ -273,7 +273,7 @@ impl Held {
 /// A probe under way.
 pub(super) struct Run<'a, 'r, S: SegmentSource, O: Observer> {
     pub(super) probe: &'a Probe<'a>,
-    pub(super) cancel: &'a AtomicBool,
+    pub(super) cancel: &'a Cancel,
     pub(super) resources: &'a mut Resources<'r, S, O>,
     pub(super) held: Held,
     pub(super) recording: Option<MemoryOverTime>,
@@ -418,7 +418,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
 
     pub(super) fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
         for (index, instruction) in instructions.iter().enumerate() {
-            if index % CANCEL_CHECK_EVERY == 0 && self.cancel.load(Ordering::Relaxed) {
+            if index % CANCEL_CHECK_EVERY == 0 && self.cancel.is_cancelled() {
                 return Err(Stopped::Cancelled);
             }
             match instruction {

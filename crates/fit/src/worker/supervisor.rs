@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 
+use crate::bounded::Cancel;
 use crate::probe::{ProbeReport, Verdict};
 
 use super::process::{Activity, Launch, Loss, Patience, Running, WorkerError};
@@ -101,7 +101,7 @@ impl Default for Deadlines {
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     /// Becomes true when nobody wants the answer any more.
-    pub cancel: &'a AtomicBool,
+    pub cancel: &'a Cancel,
     /// Is told what takes long and what went wrong, for a person to read.
     pub notice: &'a dyn Fn(&str),
 }
@@ -219,7 +219,7 @@ impl Supervisor {
     pub fn list(
         launch: &WorkerCommand,
         deadlines: Deadlines,
-        cancel: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<(Vec<Gpu>, Option<String>), WorkerError> {
         let list = || {
             let mut running = Running::start(&launch.launch(None, deadlines))?;
@@ -365,7 +365,7 @@ fn take_turn(
 }
 
 /// Waits for the `hello` of a worker that speaks our version.
-fn greet(running: &mut Running, within: Duration, cancel: &AtomicBool) -> Result<(), WorkerError> {
+fn greet(running: &mut Running, within: Duration, cancel: &Cancel) -> Result<(), WorkerError> {
     let activity = Activity::Starting;
     match running.wait(activity, within, cancel)? {
         Answer::Hello { version: VERSION } => Ok(()),
@@ -378,7 +378,7 @@ fn greet(running: &mut Running, within: Duration, cancel: &AtomicBool) -> Result
 struct RankGroup<'a> {
     running: &'a mut [Running],
     within: Duration,
-    cancel: &'a AtomicBool,
+    cancel: &'a Cancel,
 }
 
 impl RankGroup<'_> {
@@ -445,7 +445,7 @@ fn await_all(
     running: &mut [Running],
     activity: Activity,
     within: Duration,
-    cancel: &AtomicBool,
+    cancel: &Cancel,
     left: impl Fn(&Answer) -> Option<Duration>,
 ) -> Result<Vec<Option<Answer>>, WorkerError> {
     if let [only] = running {
@@ -456,7 +456,7 @@ fn await_all(
     let mut patience = Patience::of(within);
     let mut is_stopped = false;
     while answers.iter().any(Option::is_none) {
-        if cancel.load(Ordering::Relaxed) {
+        if cancel.is_cancelled() {
             return Err(WorkerError::Cancelled);
         }
         let is_late = patience.is_over();
@@ -490,7 +490,7 @@ fn ask(
     order: &Order,
     activity: Activity,
     within: Duration,
-    cancel: &AtomicBool,
+    cancel: &Cancel,
 ) -> Result<Answer, WorkerError> {
     let answer = running.ask(order, activity, within, cancel)?;
     taken(running, answer, activity)

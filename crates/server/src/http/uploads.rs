@@ -291,7 +291,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let (done, receiver) = oneshot::channel();
     let abandoned = CancelOnDrop::default();
-    let cancel = Arc::clone(&abandoned.0);
+    let cancel = abandoned.0.clone();
     let thread = std::thread::Builder::new()
         .name("upload".to_owned())
         .stack_size(STACK)

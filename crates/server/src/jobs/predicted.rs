@@ -1,7 +1,6 @@
 //! What a search's recordings predict.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -60,7 +59,7 @@ impl Jobs {
         let terms = terms.clone();
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
+        let cancel = abandoned.0.clone();
         let foresee = move |engine: &dyn Engine| {
             yield_to_others();
             let request = read(&terms, &recorded, packed)?;
