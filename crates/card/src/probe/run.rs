@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::events::EventLog;
+use super::held::Held;
 use super::peak::{Phase, Shortage};
 use super::plans::PlanCache;
 use super::proof;
@@ -215,58 +216,6 @@ fn most_micro_steps(evidence: Evidence) -> u32 {
         MICRO_STEPS_ON_A_GPU
     } else {
         u32::MAX
-    }
-}
-
-/// What launches on a GPU look up by [`TensorId`]; empty where nothing is launched.
-#[derive(Debug, Default)]
-struct Tables {
-    addresses: Vec<u64>,
-    sizes: Vec<Bytes>,
-}
-
-impl Tables {
-    fn of(probe: &Probe<'_>) -> Tables {
-        Tables {
-            addresses: vec![0; probe.program.tensors.len()],
-            sizes: probe.program.bytes_at(probe.batch),
-        }
-    }
-
-    /// Notes where a tensor lies; nowhere once it was freed.
-    fn place(&mut self, id: TensorId, address: u64) {
-        if let Some(place) = self.addresses.get_mut(id.0 as usize) {
-            *place = address;
-        }
-    }
-}
-
-/// What a program holds while it runs at one batch.
-#[derive(Debug)]
-pub(super) struct Held {
-    /// By [`SizeId`](crate::program::SizeId).
-    sizes: Vec<Bytes>,
-    blocks: Vec<Option<BlockId>>,
-    /// For each convolution workspace, the plan it was granted to.
-    plans: HashMap<TensorId, usize>,
-    tables: Tables,
-    cache: PlanCache,
-}
-
-impl Held {
-    /// Nothing yet.
-    pub(super) fn by(probe: &Probe<'_>, evidence: Evidence) -> Held {
-        Held {
-            sizes: probe.program.sizes_at(probe.batch),
-            blocks: vec![None; probe.program.tensors.len()],
-            plans: HashMap::new(),
-            tables: if evidence.is_real() {
-                Tables::of(probe)
-            } else {
-                Tables::default()
-            },
-            cache: PlanCache::of(probe.program),
-        }
     }
 }
 

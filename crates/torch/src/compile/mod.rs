@@ -14,6 +14,7 @@ mod lifetimes;
 mod noise;
 mod optimizer;
 mod parallel;
+mod scopes;
 mod step;
 mod unseen;
 
