@@ -1,16 +1,13 @@
 //! The loop over a program's instructions.
 
-use std::collections::HashMap;
-
 use super::events::EventLog;
 use super::held::Held;
 use super::peak::{Phase, Shortage};
-use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, FIRST_STEPS, ProbeReport, StepMemory, Verdict};
 use super::timeline::{MemoryOverTime, Written};
-use crate::alloc::{BlockId, CachingAllocator, Observer, SegmentSource, Stream};
+use crate::alloc::{CachingAllocator, Observer, SegmentSource, Stream};
 use crate::bounded::Cancel;
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};

@@ -7,8 +7,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::held::Held;
 use super::report::{Evidence, FIRST_STEPS, Verdict};
-use super::run::{Cancelled, Detail, Held, Probe, Resources, Run, Stopped};
+use super::run::{Cancelled, Detail, Probe, Resources, Run, Stopped};
 use crate::alloc::{Observer, SegmentSource, Stats};
 use crate::bounded::Cancel;
 use crate::program::Program;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use crate::bounded::Cancel;
-use crate::probe::{ProbeReport, Verdict};
+use crate::probe::ProbeReport;
 
-use super::process::{Activity, Launch, Loss, Patience, Running, WorkerError};
-use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
+use super::process::{Activity, Launch, Loss, Running, WorkerError};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal};
 use super::rank_group::{RankGroup, ask, await_all, greet, stops_others, take_turn};
 
 /// What a job's probes have in common.

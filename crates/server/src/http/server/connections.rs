@@ -205,10 +205,9 @@ async fn converse(stream: TcpStream, router: Router, place: Place, ending: Cance
             )
         }
     });
-    let conversation = http1::Builder::new().max_buf_size(BUFFER).serve_connection(
-        TokioIo::new(stream),
-        service,
-    );
+    let conversation = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
     let mut conversation = pin!(conversation);
     let mut closed = pin!(connection.close.cancelled());
     let mut asked_to_end = pin!(ending.cancelled());

@@ -1,8 +1,7 @@
 //! `DistributedDataParallel`: buckets of gradients, and messages to the other ranks. See Note [DDP].
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
