@@ -327,15 +327,13 @@ mod tests {
         }
 
         /// Cancelled at the first step that it tells of.
-        fn fit(&self, cancel: &Cancel) -> Result<Result<FitResult, EngineError>, NotStarted> {
-            let progress = |_: Progress| cancel.cancel();
-            Apart::new(&self.program, deadlines()).fit(
-                &request(),
-                &Work {
-                    cancel,
-                    progress: &progress,
-                },
-            )
+        fn fit(&self) -> Result<Result<FitResult, EngineError>, NotStarted> {
+            let cancel = Cancel::default();
+            let work = Work {
+                cancel: &cancel,
+                progress: &|_| cancel.cancel(),
+            };
+            Apart::new(&self.program, deadlines()).fit(&request(), &work)
         }
     }
 
@@ -367,7 +365,7 @@ mod tests {
     fn a_fit_that_kills_two_processes_is_given_up() {
         let script = Script::new(&format!("{}\nread request\nkill -SEGV $$", hello()));
 
-        let outcome = script.fit(&Cancel::NEVER).unwrap();
+        let outcome = script.fit().unwrap();
 
         assert_eq!(script.starts(), 2);
         let Err(EngineError::Died { cause }) = outcome else {
@@ -384,11 +382,10 @@ mod tests {
             program: PathBuf::from("/nowhere/batchfit"),
             ..Script::new("")
         };
-        let never = Cancel::default();
 
-        assert!(matches!(no_such_command.fit(&never), Err(NotStarted::Mute)));
-        assert!(matches!(other.fit(&never), Err(NotStarted::OtherRules)));
-        assert!(matches!(missing.fit(&never), Err(NotStarted::Spawn(_))));
+        assert!(matches!(no_such_command.fit(), Err(NotStarted::Mute)));
+        assert!(matches!(other.fit(), Err(NotStarted::OtherRules)));
+        assert!(matches!(missing.fit(), Err(NotStarted::Spawn(_))));
     }
 
     #[test]
@@ -402,7 +399,7 @@ mod tests {
         });
         let script = Script::new(&format!("{}\n{step}\nexec sleep 1000", hello()));
 
-        let outcome = script.fit(&Cancel::NEVER).unwrap();
+        let outcome = script.fit().unwrap();
 
         assert_eq!(outcome.unwrap_err(), EngineError::Cancelled);
     }
@@ -411,8 +408,7 @@ mod tests {
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
         let apart = Apart::new(&script.program, deadlines());
-        let never = Cancel::default();
-        let process = Process::start(&apart, b"{}\n", &never).unwrap();
+        let process = Process::start(&apart, b"{}\n", &Cancel::NEVER).unwrap();
 
         let outcome = process.outcome(3 * POLL_INTERVAL, &Work::UNWATCHED);
 

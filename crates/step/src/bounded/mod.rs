@@ -130,6 +130,7 @@ impl Cancel {
 
     /// Asks for the work to stop.
     pub fn cancel(&self) {
+        debug_assert!(self.0.is_some(), "what nobody stops was stopped");
         if let Some(flag) = &self.0 {
             flag.store(true, Ordering::Relaxed);
         }
