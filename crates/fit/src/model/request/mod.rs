@@ -41,53 +41,16 @@ use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;
 use crate::units::{Bytes, Share};
 use batchfit_models::exported::UnknownOps;
-use batchfit_models::{Fields, Generation, Invalid, Lengths, REQUEST_FIELDS as FIELDS, wrong};
+use batchfit_models::members::REQUEST;
+pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
+use batchfit_models::{Fields, Generation, Invalid, Lengths, wrong};
 use batchfit_step::{Compare, Objective, Variant};
 use lowered::Once;
 use recordings::Recordings;
 use source::ModelSource;
 
-/// Largest batch read.
-pub const LARGEST_TARGET: u64 = 1 << 40;
-/// Most ranks read.
-pub const MOST_RANKS: u64 = 1 << 20;
-
-/// Longest time that a fit may be worked on where its request says how long: a day.
-const LONGEST_TIMEOUT_S: u64 = 86_400;
-
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
-
-/// How the largest batch is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-pub enum SearchMode {
-    /// Simulation brackets the answer, real probes confirm it.
-    #[default]
-    Auto,
-    /// Binary search over real probes alone.
-    Probes,
-    /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
-    Recorded,
-}
-
-/// Who is served first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Priority {
-    /// Somebody waits for the answer.
-    Interactive,
-    /// Nobody does.
-    Batch,
-}
-
-impl Priority {
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Priority::Interactive => "interactive",
-            Priority::Batch => "batch",
-        }
-    }
-}
 
 /// Which changes of a request are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -98,12 +61,14 @@ pub enum Suggest {
     MicroBatch(u64),
 }
 
-/// A valid request.
-#[derive(Debug, Clone, PartialEq)]
+/// A valid request. What is serialized is its part of the fingerprint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Request {
-    /// Where the graph comes from.
+    /// Where the graph comes from, whose digest counts.
+    #[serde(skip)]
     model: ModelSource,
     /// The lengths that samples have, where the request names several; the model is then that of the longest.
+    #[serde(skip)]
     pub lengths: Option<Arc<Lengths>>,
     /// Every combination of precision, optimizer and checkpointing asked for; at least one.
     pub variants: Vec<Variant>,
@@ -112,6 +77,7 @@ pub struct Request {
     /// The simulated cards of a job whose ranks have different ones; empty where they are alike.
     pub cards: Vec<String>,
     /// The machines of clouds that the request names, whose cards those are.
+    #[serde(skip)]
     pub machines: Vec<&'static Instance>,
     /// How much memory the allocator may reserve; `None` for what is free on the device.
     pub memory_limit: Option<MemoryLimit>,
@@ -120,12 +86,14 @@ pub struct Request {
     /// What the host has for what is offloaded, by all processes together; `None` for enough.
     pub host_memory: Option<Bytes>,
     /// What outcomes of earlier answers teach about it; nothing where the request says it.
+    #[serde(skip)]
     taught: Vec<Taught>,
     /// Samples for each optimizer step over all ranks.
     pub target_batch: Option<u64>,
     /// Ranks that train together.
     pub world_size: u64,
     /// Whether the request says how they train together.
+    #[serde(skip)]
     pub names_strategy: bool,
     /// Whether DDP is as transformers' Trainer makes it, since the model is of that library and the request does not say.
     pub trainer_wraps: bool,
@@ -143,20 +111,27 @@ pub struct Request {
     pub chosen_percent: Option<u64>,
     /// What is run with the batch that is found, to see whether it lasts.
     pub soak: Option<Course>,
-    /// Who is served first, where the request says it.
+    /// Who is served first, where the request says it: when there is an answer, not which.
+    #[serde(skip)]
     pub priority: Option<Priority>,
     /// For how many seconds it may be worked on.
+    #[serde(skip)]
     pub timeout_seconds: Option<u64>,
     /// Whether changes of it are answered too.
     pub suggest: Option<Suggest>,
     /// The request as it was written.
+    #[serde(skip)]
     pub document: RequestDocument,
     /// What a person would call the model.
+    #[serde(skip)]
     model_name: String,
     /// The uploads that the model names, by the digests of their contents.
+    #[serde(skip)]
     uploads: Vec<Digest>,
-    /// Whether there is a recorder, which runs graphs that are not understood.
+    /// Whether there is a recorder, which runs graphs that are not understood; all requests to one server have it, or none.
+    #[serde(skip)]
     has_recorder: bool,
+    #[serde(skip)]
     lowered: Once,
 }
 
@@ -179,7 +154,7 @@ impl Request {
         uploads: &Uploads,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let text = document.model().ok_or_else(|| fields.missing("model"))?;
         let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
         let name = match model.exported() {
@@ -209,7 +184,7 @@ impl Request {
         let (model, digest) = ModelSource::file(file, seq_len)?;
         let name = model.exported().map(exported_name).unwrap_or_default();
         document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
@@ -231,7 +206,7 @@ impl Request {
         let model = recordings.named().to_string();
         let name = model_name(&model);
         document.set_model(Arc::from(model));
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
         Ok(Request {
             document,
@@ -241,29 +216,13 @@ impl Request {
     }
 
     /// Everything but the model and the document.
-    #[expect(clippy::too_many_lines, reason = "a line for each member")]
     fn around(
         model: ModelSource,
         fields: &Fields<'_>,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let searches = [
-            ("auto", SearchMode::Auto),
-            ("probes", SearchMode::Probes),
-            ("recorded", SearchMode::Recorded),
-        ];
-        let compares = [
-            ("within_optimizer", Compare::WithinOptimizer),
-            ("across_optimizers", Compare::AcrossOptimizers),
-        ];
-        let objectives = Objective::ALL.map(|one| (one.name(), one));
-        let unknown = [
-            ("refuse", UnknownOps::Refuse),
-            ("assume_elementwise", UnknownOps::AssumeElementwise),
-        ];
-        let priorities = [Priority::Interactive, Priority::Batch].map(|one| (one.name(), one));
         let limit = fields.get("memory_limit");
-        let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
+        let target_batch = fields.read("target_batch")?;
         let lengths = Lengths::read(fields)?;
         let model = match &lengths {
             Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
@@ -328,23 +287,15 @@ impl Request {
             names_strategy: names_strategy(fields),
             trainer_wraps,
             allocator: allocator(fields)?,
-            search: fields
-                .choice("search", "search", &searches)?
-                .unwrap_or_default(),
-            compare: fields
-                .choice("compare", "comparison", &compares)?
-                .unwrap_or_default(),
-            objective: fields
-                .choice("objective", "objective", &objectives)?
-                .unwrap_or_default(),
-            chosen_percent: fields.whole("chosen_percent", 0, 100)?,
+            search: fields.read("search")?.unwrap_or_default(),
+            compare: fields.read("compare")?.unwrap_or_default(),
+            objective: fields.read("objective")?.unwrap_or_default(),
+            chosen_percent: fields.read("chosen_percent")?,
             soak: Course::read(fields)?,
-            priority: fields.choice("priority", "priority", &priorities)?,
-            timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
+            priority: fields.read("priority")?,
+            timeout_seconds: fields.read("timeout_seconds")?,
             suggest: suggest(fields)?,
-            unknown_ops: fields
-                .choice("unknown_ops", "answer to unknown operators", &unknown)?
-                .unwrap_or_default(),
+            unknown_ops: fields.read("unknown_ops")?.unwrap_or_default(),
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
             uploads: Vec::new(),
