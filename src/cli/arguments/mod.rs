@@ -32,7 +32,7 @@ pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Patience};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::RequestFlags;
+pub(in crate::cli) use question::{MemberFlag, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use serve::Serve;
