@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::lowered::Once;
-use super::source::ModelSource;
-use super::{DeviceChoice, Request, Workload, dtype};
+use super::source::{self, ModelSource, Once};
+use super::{DeviceChoice, Request, Workload};
 use crate::model::uploaded::Uploads;
 use batchfit_models::Fields;
 use batchfit_models::Invalid;
@@ -45,7 +44,7 @@ impl Request {
         });
         if let Some(known) = known {
             if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
-                dtype::compare(graph, &changed.variants)?;
+                source::compare(graph, &changed.variants)?;
             }
             drop(changed.lowered.0.set(known.clone()));
         }

@@ -12,8 +12,7 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::schema::ModelSchema;
-use super::source;
+use super::source::{self, ModelSchema};
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::Invalid;

@@ -1,34 +1,25 @@
 //! The request: one document for a fit over HTTP, on the command line, and in the database.
 
-mod cards;
 mod changed;
-mod device;
 mod document;
-mod dtype;
 mod fingerprint;
-mod headroom;
-mod lowered;
-mod memory_limit;
+mod hardware;
 mod parallel;
-mod recordings;
-mod schema;
 mod shown;
 mod soak;
 mod source;
 mod training;
 
-pub use cards::{absent, unknown as unknown_card};
-pub use device::unknown_machine;
-pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
-pub use headroom::{Taught, TaughtBy, strategy};
-pub use lowered::{Lowered, Workload};
-pub use memory_limit::{parse_memory_limit, parse_size};
+pub use hardware::{
+    DeviceChoice, Taught, TaughtBy, absent, is_host_name, parse_memory_limit, parse_size, strategy,
+    unknown_card, unknown_machine,
+};
 pub use parallel::DEEPSPEED;
-pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
 pub use soak::{Course, Validation};
+pub use source::{Lowered, RECORDING_BOUNDS, Workload};
 
 use std::sync::Arc;
 
@@ -45,9 +36,7 @@ use batchfit_models::members::REQUEST;
 pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
 use batchfit_models::{Fields, Generation, Invalid, Lengths, wrong};
 use batchfit_step::{Compare, Objective, Variant};
-use lowered::Once;
-use recordings::Recordings;
-use source::ModelSource;
+use source::{ModelSource, Once, Recordings};
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -228,17 +217,17 @@ impl Request {
             Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
             None => model,
         };
-        let machines = device::machines(fields);
-        let ranks = device::ranks(fields, &machines);
+        let machines = hardware::machines(fields);
+        let ranks = hardware::ranks(fields, &machines);
         let (mut variants, world_size) = training::variants(fields, ranks)?;
-        let (device, cards) = device::read(fields, world_size, known_sims)?;
+        let (device, cards) = hardware::read(fields, world_size, known_sims)?;
         let memory_limit = limit
             .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
             .transpose()?;
         if let DeviceChoice::Sim(name) = &device
             && let Some(card) = crate::device::sim::Card::find(name)
         {
-            memory_limit::of_card(memory_limit, card.total_memory)?;
+            hardware::of_card(memory_limit, card.total_memory)?;
         }
         let model = match Generation::of_request(fields)? {
             None => model,
@@ -277,9 +266,9 @@ impl Request {
             cards,
             machines,
             memory_limit,
-            headroom: headroom::asked(fields)?,
+            headroom: hardware::asked(fields)?,
             host_memory: (fields.get("host_memory"))
-                .map(|size| memory_limit::bytes(size, &fields.at("host_memory"), "host_memory"))
+                .map(|size| hardware::bytes(size, &fields.at("host_memory"), "host_memory"))
                 .transpose()?,
             taught: Vec::new(),
             target_batch,
@@ -333,7 +322,7 @@ impl Request {
 
     /// Refuses a limit above the memory of the card that its device turned out to be.
     pub fn fits_on(&self, total: Bytes) -> Result<(), Invalid> {
-        memory_limit::of_card(self.memory_limit, total)
+        hardware::of_card(self.memory_limit, total)
     }
 
     /// What outcomes of earlier answers teach.

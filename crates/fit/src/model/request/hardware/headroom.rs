@@ -43,7 +43,7 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
     clippy::cast_sign_loss,
     reason = "at most half a million"
 )]
-pub(super) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
+pub(in crate::model::request) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
     let fraction: Option<f64> = fields.read("headroom")?;
     Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }
