@@ -1,7 +1,5 @@
 //! The flags that make up a request.
 
-#![expect(clippy::doc_markdown, reason = "texts are what a terminal shows")]
-
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -96,13 +94,10 @@ impl Args for RequestFlags {
         let mut all = arguments(OF_QUESTIONS);
         all.extend(own.get_arguments().cloned());
         all.sort_by_key(|one| {
-            let is_above = |heading: &&str| one.get_help_heading() == Some(heading);
+            let is_above = |heading: &&str| one.get_help_heading() == Some(*heading);
             let is_it = |name: &&str| one.get_long() == Some(name);
             let first = FIRST.iter().position(is_it).unwrap_or(FIRST.len());
-            (
-                HEADINGS.iter().position(|heading| is_above(&heading)),
-                first,
-            )
+            (HEADINGS.iter().position(is_above), first)
         });
         command.args(all)
     }
