@@ -16,15 +16,10 @@ use utoipa::ToSchema;
 use crate::bounded::shorten;
 use crate::fields::{Fields, LARGEST, whole, wrong};
 use crate::invalid::Invalid;
-
-/// The fields of `lengths`.
-pub(crate) const FIELDS: &[&str] = &["seq_len", "image_size", "multiple_of", "buckets"];
+use crate::members::LENGTHS;
 
 /// Most lengths of a request. A compilation and a search each take some 20 ms for GPT-2, so these take ten seconds.
 const MOST_LENGTHS: usize = 512;
-
-/// Most buckets of a request.
-const MOST_BUCKETS: u64 = 64;
 
 /// Most lengths of a range, before they are rounded up.
 const LONGEST_RANGE: u64 = 1 << 16;
@@ -177,10 +172,9 @@ impl Lengths {
 
     /// Reads the field `lengths` of a request.
     pub fn read(request: &Fields<'_>) -> Result<Option<Lengths>, Invalid> {
-        let Some(value) = request.get("lengths") else {
+        let Some(fields) = request.object("lengths")? else {
             return Ok(None);
         };
-        let fields = Fields::of(value, &request.at("lengths"), "lengths", FIELDS)?;
         let ways = [LengthOf::SeqLen, LengthOf::ImageSize];
         let mut given = ways
             .into_iter()
@@ -188,7 +182,7 @@ impl Lengths {
         let (of, value) = match (given.next(), given.next()) {
             (Some(one), None) => one,
             (None, _) => {
-                let beside = FIELDS.iter().find(|name| fields.get(name).is_some());
+                let beside = LENGTHS.names().find(|name| fields.get(name).is_some());
                 return Err(Invalid::at(
                     beside.map_or_else(|| request.at("lengths"), |name| fields.at(name)),
                     "lengths needs one of seq_len and image_size, as in {\"seq_len\": \"128,256,512\"}",
@@ -204,7 +198,7 @@ impl Lengths {
         let mut reader = Reader {
             of,
             at: fields.at(of.name()),
-            multiple: fields.whole("multiple_of", 1, LARGEST)?.unwrap_or(1),
+            multiple: fields.read("multiple_of")?.unwrap_or(1),
             found: BTreeMap::new(),
         };
         reader.value(value)?;
@@ -212,7 +206,7 @@ impl Lengths {
         Ok(Some(Lengths {
             of,
             each,
-            buckets: fields.whole("buckets", 1, MOST_BUCKETS)?,
+            buckets: fields.read("buckets")?,
         }))
     }
 }

@@ -1,10 +1,11 @@
 use serde_json::json;
 
 use super::*;
+use crate::members::REQUEST;
 
 fn read(lengths: &Value) -> Result<Lengths, Invalid> {
     let request = json!({ "lengths": lengths });
-    let fields = Fields::any(&request, "", "the request").unwrap();
+    let fields = Fields::of_object(&request, "", &REQUEST).unwrap();
     Lengths::read(&fields).map(Option::unwrap)
 }
 
