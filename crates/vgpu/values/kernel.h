@@ -170,7 +170,7 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor to = to_, from = from_;
     const bool is_same = to.layout() == c10::kStrided && from.layout() == c10::kStrided && are_same(to, from);
     if (to.is_cuda() && from.is_cuda()) {
-      if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > CARRIED || !is_known(from)) return false;
+      if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > (is_integral(from) ? SMALL_INTEGERS : CARRIED) || !is_known(from)) return false;
       run_real(op, keys, stack);
       mark_known(to, false);
       if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
