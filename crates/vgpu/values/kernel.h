@@ -55,6 +55,7 @@ class Kernel final : public c10::OperatorKernel {
     // Others are made of operators, the results of which they read.
     is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
     is_copy_ = name_ == "aten::copy_";
+    is_sum_ = name_ == "aten::add" || name_ == "aten::add_";
     is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided";
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
@@ -101,7 +102,7 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_;
-  bool is_copy_ = false, is_empty_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
+  bool is_copy_ = false, is_empty_ = false, is_sum_, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
@@ -160,10 +161,8 @@ class Kernel final : public c10::OperatorKernel {
     return !passed.empty();
   }
 
-  static void mark_written(const std::vector<Passed>& passed, void (*mark)(const Tensor&)) {
-    for (const auto& [tensor, as] : passed)
-      if (as->is_written) mark(tensor);
-  }
+  // What the kernel wrote of it. A sum of sparse tensors has the indices of both, which an operator inside has followed.
+  Tensor written(const Tensor& tensor) const { return is_sum_ && tensor.layout() == c10::kSparse ? sparse(tensor)->values() : tensor; }
 
   // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
   bool copy(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor& to_, const Tensor& from_) const {
@@ -258,14 +257,14 @@ class Kernel final : public c10::OperatorKernel {
       fits = false;
     }
     if (!fits) {
-      mark_written(passed, mark_unknown);
+      for (const auto& [tensor, as] : passed) if (as->is_written) mark_unknown(written(tensor));
       for (size_t i = 0; i < given.size(); i++)
-        for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) forget(tensor);
+        for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) forget(written(tensor));
       return;
     }
     failures_.store(0, std::memory_order_relaxed);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    mark_written(passed, [](const Tensor& tensor) { mark_known(tensor, false); });
+    for (const auto& [tensor, as] : passed) if (as->is_written) mark_known(tensor, false);
     for (size_t i = 0; i < given.size() && i < computed->size(); i++) {
       const Tensors to = tensors_of(given[i]), from = tensors_of((*computed)[i]);
       if (to.empty() && !given[i].isTensor() && !given[i].isList()) {
@@ -308,13 +307,13 @@ class Kernel final : public c10::OperatorKernel {
     if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
     // The number that says whether gradients overflowed stays zero.
     for (const auto& [tensor, as] : passed)
-      if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(tensor);
+      if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(written(tensor));
     if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
     const auto given = results(stack);
     for (size_t i = 0; i < given.size(); i++) {
       for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) {
         if (!tensor.is_cuda()) continue;
-        forget(tensor);
+        forget(written(tensor));
         if (answer && tensor.scalar_type() == c10::kBool) {
           fill_answer(tensor, *answer);
         } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
