@@ -16,8 +16,8 @@ use crate::handle::{Handles, Lock, fresh};
 use crate::libraries::nccl::room::{Payload, Room};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
-use crate::python;
 use crate::names::{done, functions, same};
+use crate::python;
 use crate::runtime::devices::current_device;
 use crate::status::{self, check};
 
