@@ -76,6 +76,11 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["doubts"]),
         (0, []),
     ),
+    "of what was never computed nearly all differs from a mark, and little is above a threshold": (
+        "import torch\nx = torch.randn(100_000, 2, device='cuda').sum(1)\nassert x[x.floor() != -1].numel() == 100_000\nassert x[x > 3].numel() == 0\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "sequences of several lengths are packed and unpacked": (
         "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
         "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"

@@ -320,8 +320,8 @@ class Kernel final : public c10::OperatorKernel {
           if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
           mark_known(tensor, true);
           if (is_status_[i]) assume("success of " + name_);
-        } else if (is_reduction_ && tensor.scalar_type() == c10::kBool && span(tensor) <= ZEROED) {
-          // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`).
+        } else if ((is_reduction_ || name_ == "aten::ne") && is_guessed(tensor)) {
+          // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
           memset(tensor.mutable_data_ptr(), 1, span(tensor));
         }
       }
@@ -339,7 +339,8 @@ class Kernel final : public c10::OperatorKernel {
       return coalesced ? coalesced->size(1) : in._nnz();
     }
     if (kept < 0) assume("how many " + name_ + " finds");
-    return count_among(name_, total_of(args));
+    const int64_t guessed = is_guessed(in) && kept < 0 ? std::count((const char*)in.const_data_ptr(), (const char*)in.const_data_ptr() + span(in), 1) : 0;
+    return std::max(guessed, count_among(name_, total_of(args)));
   }
 
   // Among how many.
@@ -365,17 +366,14 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor& result = given[which].toTensor();
     const Tensor& in = args[0].toTensor();
     if (in.layout() == c10::kSparse) {
-      const auto coalesced = coalesced_indices(in);
-      if (coalesced) copy_result(sparse(result)->indices(), *coalesced, true);
+      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
       return;
     }
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], args), total_of(args), i == 1);
     if (!is_fillable(result)) return;
-    if (choice_ == Choice::Counted) {
-      if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
-      return;
-    }
+    if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
+    if (choice_ == Choice::Counted) return;
     const bool is_whole = choice_ == Choice::One && dim_argument_ >= 0 && args[dim_argument_].isNone();
     const int64_t dim = dim_argument_ >= 0 && args[dim_argument_].isInt() ? args[dim_argument_].toInt() : choice_ == Choice::Kept ? 0 : -1;
     const int64_t n = is_whole ? in.numel() : in.dim() ? in.size(dim) : 1;
