@@ -471,9 +471,9 @@ sys.modules[__name__] = module
 torch.cuda._queued_calls.append((initialised, traceback.format_stack()))
 
 
-if multiprocessing.parent_process() is not None:
+if multiprocessing.parent_process():
     os.environ["BATCHFIT_VGPU_ALONE"] = "0"  # a script that starts its ranks itself has them all
-if os.environ.get("BATCHFIT_VGPU_ALONE") == "1" and torch.distributed.is_available():
+if os.environ.get("BATCHFIT_VGPU_ALONE") == "1":
     load("alone")
 highest = modules.Highest()
 # What computes small tensors; without it a script may take other turns than on a card.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel;
 use crate::handle::{Handles, Lock, fresh};
-use crate::libraries::nccl::room::{Payload, Room};
+use crate::libraries::nccl::room::{MEAN, MOST, Payload, Room, SUM, combine};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
@@ -232,54 +232,6 @@ unsafe fn store(to: u64, payload: Option<&[u8]>, bytes: usize) -> Result<(), Sta
     Ok(())
 }
 
-/// `ncclSum`, `ncclProd`, `ncclMax`, `ncclMin`, `ncclAvg`.
-const SUM: c_int = 0;
-const PRODUCT: c_int = 1;
-const MOST: c_int = 2;
-const LEAST: c_int = 3;
-const MEAN: c_int = 4;
-
-/// What a reduction makes of the numbers of all ranks, where all are known. Half precision is not summed to decide anything.
-fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int, operation: c_int) -> Payload {
-    macro_rules! fold {
-        ($kind:ty, $add:path, $times:path) => {{
-            let read = |bytes: &[u8]| -> Vec<$kind> {
-                let numbers = bytes.as_chunks().0.iter();
-                numbers.map(|one| <$kind>::from_le_bytes(*one)).collect()
-            };
-            let (mut total, mut ranks) = (read(all.next()??), 1);
-            for other in all {
-                ranks += 1;
-                for (one, other) in total.iter_mut().zip(read(other?)) {
-                    *one = match operation {
-                        SUM | MEAN => $add(*one, other),
-                        PRODUCT => $times(*one, other),
-                        MOST => (*one).max(other),
-                        LEAST => (*one).min(other),
-                        _ => return None,
-                    };
-                }
-            }
-            if operation == MEAN {
-                total.iter_mut().for_each(|one| *one = (*one as f64 / f64::from(ranks)) as $kind);
-            }
-            Some(total.into_iter().flat_map(<$kind>::to_le_bytes).collect())
-        }};
-    }
-    use std::ops::{Add, Mul};
-    match kind {
-        0 => fold!(i8, i8::wrapping_add, i8::wrapping_mul),
-        1 => fold!(u8, u8::wrapping_add, u8::wrapping_mul),
-        2 => fold!(i32, i32::wrapping_add, i32::wrapping_mul),
-        3 => fold!(u32, u32::wrapping_add, u32::wrapping_mul),
-        4 => fold!(i64, i64::wrapping_add, i64::wrapping_mul),
-        5 => fold!(u64, u64::wrapping_add, u64::wrapping_mul),
-        7 => fold!(f32, f32::add, f32::mul),
-        8 => fold!(f64, f64::add, f64::mul),
-        _ => None,
-    }
-}
-
 /// What a reduction leaves: the same for the least, the greatest and the mean of equals; for a sum, as often as there are ranks.
 unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int, one: Communicator) -> Result<(), Status> {
     if let Some(room) = one.room(bytes, kind) {
@@ -376,13 +328,7 @@ functions! {
     }
     ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        let is_root = one.rank as c_int == root;
-        if let Some(room) = one.room(bytes.saturating_mul(one.size), kind) {
-            let all = room.exchange(if is_root { payload(from, bytes * one.size, kind)? } else { None });
-            let of_root = usize::try_from(root).ok().and_then(|root| all.get(root));
-            return store(to, of_root.and_then(|all| part(all, one, bytes)), bytes);
-        }
-        if is_root { move_bytes(to, own_part(from, one, bytes)?, bytes) } else { forget(to, bytes) }
+        if one.rank as c_int == root { move_bytes(to, own_part(from, one, bytes)?, bytes) } else { forget(to, bytes) }
     }
 }
 

@@ -4,6 +4,7 @@
 //! others in each call that exchanges anything; the bytes are small, and a rank that ended is not waited for.
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -148,5 +149,53 @@ impl Room {
         if !self.is_broken.swap(true, Ordering::Relaxed) {
             channel::say(&format!("problem\ta collective between ranks was not completed: {why}"));
         }
+    }
+}
+
+/// `ncclSum`, `ncclProd`, `ncclMax`, `ncclMin`, `ncclAvg`.
+pub const SUM: c_int = 0;
+const PRODUCT: c_int = 1;
+pub const MOST: c_int = 2;
+const LEAST: c_int = 3;
+pub const MEAN: c_int = 4;
+
+/// What a reduction makes of the numbers of all ranks, where all are known. Half precision is not summed to decide anything.
+pub fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int, operation: c_int) -> Payload {
+    macro_rules! fold {
+        ($kind:ty, $add:path, $times:path) => {{
+            let read = |bytes: &[u8]| -> Vec<$kind> {
+                let numbers = bytes.as_chunks().0.iter();
+                numbers.map(|one| <$kind>::from_le_bytes(*one)).collect()
+            };
+            let (mut total, mut ranks) = (read(all.next()??), 1);
+            for other in all {
+                ranks += 1;
+                for (one, other) in total.iter_mut().zip(read(other?)) {
+                    *one = match operation {
+                        SUM | MEAN => $add(*one, other),
+                        PRODUCT => $times(*one, other),
+                        MOST => (*one).max(other),
+                        LEAST => (*one).min(other),
+                        _ => return None,
+                    };
+                }
+            }
+            if operation == MEAN {
+                total.iter_mut().for_each(|one| *one = (*one as f64 / f64::from(ranks)) as $kind);
+            }
+            Some(total.into_iter().flat_map(<$kind>::to_le_bytes).collect())
+        }};
+    }
+    use std::ops::{Add, Mul};
+    match kind {
+        0 => fold!(i8, i8::wrapping_add, i8::wrapping_mul),
+        1 => fold!(u8, u8::wrapping_add, u8::wrapping_mul),
+        2 => fold!(i32, i32::wrapping_add, i32::wrapping_mul),
+        3 => fold!(u32, u32::wrapping_add, u32::wrapping_mul),
+        4 => fold!(i64, i64::wrapping_add, i64::wrapping_mul),
+        5 => fold!(u64, u64::wrapping_add, u64::wrapping_mul),
+        7 => fold!(f32, f32::add, f32::mul),
+        8 => fold!(f64, f64::add, f64::mul),
+        _ => None,
     }
 }
