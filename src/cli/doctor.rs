@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::arguments::Doctor;
 use super::error::CliError;
 use super::{Outcome, database, output};
+use crate::bounded::Cancel;
 use crate::device::cuda::plan::{self, Target};
 use crate::device::cuda::{self, Library};
 use crate::device::sim::Card;
@@ -186,7 +187,9 @@ fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
     let mut programs = Programs::new(graph, card.capability);
     let mut gaps = Vec::new();
     for variant in &request.variants {
-        let program = programs.of(variant).map_err(|error| error.to_string())?;
+        let program = programs
+            .of(variant, &Cancel::NEVER)
+            .map_err(|error| error.to_string())?;
         let found = plan::survey(program, 2, Target::of(&card.capability));
         gaps.extend(
             found

@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::question::files::read_bytes;
 use super::{Outcome, output, question};
 use crate::alloc::Event;
+use crate::bounded::Cancel;
 use crate::device::sim::Card;
 use crate::jobs::{invalid_variant, validate_batch};
 use crate::model::{DeviceChoice, Invalid, Request, Workload};
@@ -50,7 +51,7 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, CliError> {
         }
     };
     let program = programs
-        .of(variant)
+        .of(variant, &Cancel::NEVER)
         .map_err(|error| CliError::Invalid(invalid_variant(&error)))?;
     let text = match &arguments.compare {
         None if arguments.times => {

@@ -1,22 +1,21 @@
 //! `batchfit soak`.
 
-use std::sync::Arc;
-
 use super::arguments::Soak;
 use super::error::CliError;
 use super::{Outcome, output, question, style};
+use crate::bounded::Cancel;
 use crate::jobs::soak;
 use crate::probe::Verdict;
 use crate::report;
 
 pub(super) fn run(arguments: &Soak) -> Result<Outcome, CliError> {
-    if arguments.question.memory.target.is_some() {
+    if arguments.question.gives("target_batch") {
         let problem = "a soak is of one batch, which --batch says; `batchfit fit --target N --soak` finds the batch that lasts and its steps";
         return Err(CliError::flag("--target", problem));
     }
-    let course = question::course(&arguments.course);
+    let course = question::course(&arguments.course)?;
     let (request, origin) = question::read_and(&arguments.question, course)?.only();
-    let soaked = soak(&request, arguments.batch.batch, &Arc::default())
+    let soaked = soak(&request, arguments.batch.batch, &Cancel::NEVER)
         .map_err(|error| origin.blame(CliError::Engine(error)))?;
     if arguments.json {
         output::json(&soaked)?;

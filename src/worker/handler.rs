@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, SegmentSource, Settings};
+use crate::bounded::Cancel;
 use crate::device::cuda::plan::Target;
 use crate::device::cuda::{self, Facts, Library};
 use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
@@ -270,7 +271,7 @@ impl Handler for GpuHandler {
         };
         let program = work
             .programs
-            .of(&order.variant)
+            .of(&order.variant, &Cancel::NEVER)
             .map_err(|error| (Refusal::Invalid, error.to_string()))?;
         let task = Task {
             program,
@@ -299,7 +300,7 @@ fn expect_no_gaps(
     variant: &Variant,
     capability: Capability,
 ) -> Result<(), Refused> {
-    let program = programs.of(variant);
+    let program = programs.of(variant, &Cancel::NEVER);
     let program = program.map_err(|error| (Refusal::Invalid, error.to_string()))?;
     let gaps = cuda::plan::survey(program, BATCH_OF_A_PLAN, Target::of(&capability)).gaps;
     if gaps.is_empty() {

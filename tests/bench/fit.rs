@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batchfit::alloc::{CachingAllocator, Settings, SimulatedMemory};
+use batchfit::bounded::Cancel;
 use batchfit::device::sim::{Card, SimulatedLauncher};
-use batchfit::jobs::{Engine, FitEngine};
+use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
 use batchfit::model::{Request, RequestDocument, Workload};
 use batchfit::probe::{Detail, Evidence, Probe, Resources, STEPS};
 use batchfit::worker::Programs;
@@ -72,13 +73,18 @@ fn steps(criterion: &mut Criterion) {
     criterion.bench_function("llama1b: compile", |bencher| {
         bencher.iter_batched(
             || Programs::new(graph.clone(), capability),
-            |mut programs| programs.of(&request.variants[0]).map(|_| ()).unwrap(),
+            |mut programs| {
+                programs
+                    .of(&request.variants[0], &Cancel::NEVER)
+                    .map(|_| ())
+                    .unwrap();
+            },
             criterion::BatchSize::LargeInput,
         );
     });
 
     let mut programs = Programs::new(graph, capability);
-    let program = programs.of(&request.variants[0]).unwrap();
+    let program = programs.of(&request.variants[0], &Cancel::NEVER).unwrap();
     let mut group = criterion.benchmark_group("llama1b: simulate");
     for steps in [1, STEPS] {
         group.bench_function(format!("{steps} steps"), |bencher| {
@@ -126,7 +132,11 @@ fn fits(criterion: &mut Criterion) {
         ),
     ] {
         group.bench_function(name, |bencher| {
-            bencher.iter(|| engine.fit(&request, &|_| {}, &Arc::default()).unwrap());
+            bencher.iter(|| {
+                engine
+                    .fit(&request, Isolation::Shared, &Work::UNWATCHED)
+                    .unwrap()
+            });
         });
     }
     group.finish();

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use batchfit::alloc::{CachingAllocator, Settings};
-use batchfit::compile::compile_rank_unless;
+use batchfit::bounded::Cancel;
+use batchfit::compile::{Launches, Process, compile_process};
 use batchfit::device::cuda::{
     Communicator, CudaLauncher, CudaMemory, Gpu, Gradients, Invitation, LauncherOptions, Script,
     Tf32, read_tensors, write_tensors,
@@ -86,8 +86,19 @@ fn one_of_several() {
     let graph = request.graph().unwrap();
     let capability = gpu.facts().capability;
     let variant = &request.variants[0];
-    let program =
-        compile_rank_unless(&Arc::default(), &graph, variant, capability, rank.into()).unwrap();
+    let process = Process {
+        rank: rank.into(),
+        ..Process::default()
+    };
+    let cancel = Cancel::default();
+    let program = compile_process(
+        &graph,
+        variant,
+        (capability, process),
+        Launches::Kept,
+        &cancel,
+    )
+    .unwrap();
     if let Some(feed) = setting("FEED") {
         launcher.follow(Script {
             feed: read_tensors(&fs::read(feed).unwrap()).unwrap(),

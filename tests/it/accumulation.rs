@@ -1,13 +1,11 @@
 //! Many micro-steps in a step: what is counted instead of run is what would have run, and anything is left at once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use batchfit::alloc::{CachingAllocator, SimulatedMemory};
+use batchfit::bounded::Cancel;
 use batchfit::compile::compile;
 use batchfit::device::sim::{self, SimulatedLauncher};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
-use batchfit::jobs::{Engine as _, EngineError, FitEngine};
+use batchfit::jobs::{Engine as _, EngineError, FitEngine, Isolation, Work};
 use batchfit::model::{Optimizer, Precision, Request, RequestDocument, Variant};
 use batchfit::probe::{
     Cancelled, Detail, Evidence, MICRO_STEPS_ON_A_GPU, Probe, ProbeReport, Resources, STEPS,
@@ -25,11 +23,11 @@ struct Counting {
     inner: SimulatedLauncher,
     launches: u64,
     cancel_after: Option<u64>,
-    cancel: AtomicBool,
+    cancel: Cancel,
 }
 
 /// The same flag for a probe and its launcher.
-struct Shared<'a>(&'a AtomicBool, &'a mut Counting);
+struct Shared<'a>(&'a Cancel, &'a mut Counting);
 
 impl Launcher for Shared<'_> {
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
@@ -43,7 +41,7 @@ impl Launcher for Shared<'_> {
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         self.1.launches += 1;
         if self.1.cancel_after == Some(self.1.launches) {
-            self.0.store(true, Ordering::Relaxed);
+            self.0.cancel();
         }
         self.1.inner.launch(launch)
     }
@@ -84,14 +82,12 @@ fn run_in(
         detail,
     };
     let cancel = std::mem::take(&mut counting.cancel);
-    let report = probe.run_unless(
-        &cancel,
-        &mut Resources {
-            allocator: &mut allocator,
-            launcher: &mut Shared(&cancel, counting),
-            evidence,
-        },
-    );
+    let mut resources = Resources {
+        allocator: &mut allocator,
+        launcher: &mut Shared(&cancel, counting),
+        evidence,
+    };
+    let report = probe.run_cancellable(&mut resources, &cancel);
     assert_eq!(allocator.stats().reserved(), Bytes::ZERO);
     report
 }
@@ -281,7 +277,7 @@ fn resnet152() -> Value {
 fn resnet152_with_65536_micro_steps_is_answered() {
     let engine = FitEngine::new("unused".into());
 
-    let fit = engine.fit(&request(resnet152()), &|_| {}, &Arc::default());
+    let fit = engine.fit(&request(resnet152()), Isolation::Shared, &Work::UNWATCHED);
 
     let found = fit.unwrap().recommendation;
     assert_eq!(found.accumulation_steps, 65_536);
@@ -291,11 +287,12 @@ fn resnet152_with_65536_micro_steps_is_answered() {
 #[test]
 fn cancelled_fits_and_probes_end() {
     let engine = FitEngine::new("unused".into());
-    let cancelled = Arc::new(AtomicBool::new(true));
+    let cancelled = Cancel::default();
+    cancelled.cancel();
     let request = request(resnet152());
 
-    let probe = engine.probe(&request, 1, &cancelled);
-    let fit = engine.fit(&request, &|_| {}, &cancelled);
+    let probe = engine.probe(&request, 1, Detail::Full, &cancelled);
+    let fit = engine.fit(&request, Isolation::Shared, &Work::quiet(&cancelled));
 
     assert_eq!(probe.unwrap_err(), EngineError::Cancelled);
     assert_eq!(fit.unwrap_err(), EngineError::Cancelled);

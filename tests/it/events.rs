@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine};
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{
-    MOST_EVENTS, MemoryEvents, Phase, ProbeReport, SegmentAction, SegmentColumns, Verdict,
+    Detail, MOST_EVENTS, MemoryEvents, Phase, ProbeReport, SegmentAction, SegmentColumns, Verdict,
 };
 use batchfit::program::Category;
 use batchfit::replay::{AddressSource, Asked, SegmentReport};
@@ -177,7 +177,7 @@ fn probe(document: &Value, batch: u64) -> ProbeReport {
     let request = Request::parse(document, &sim::names()).unwrap();
     let engine = FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
     engine
-        .probe_events(&request, batch, &Arc::default())
+        .probe(&request, batch, Detail::Events, &Cancel::NEVER)
         .unwrap()
 }
 

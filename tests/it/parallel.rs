@@ -1,10 +1,11 @@
 //! Steps on two simulated H200s beside what PyTorch did on real ones.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use batchfit::jobs::{Engine, FitEngine};
+use batchfit::bounded::Cancel;
+use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
 use batchfit::model::{Request, RequestDocument};
+use batchfit::probe::Detail;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -115,7 +116,7 @@ fn ranks_allocate_what_pytorch_does() {
         let request = request(&case, None);
         for peaks in &case.peaks {
             let report = engine()
-                .probe(&request, peaks.batch, &Arc::default())
+                .probe(&request, peaks.batch, Detail::Full, &Cancel::NEVER)
                 .unwrap();
             for rank in &peaks.ranks {
                 for (index, theirs) in rank.step_peak_allocated.iter().enumerate() {
@@ -151,7 +152,9 @@ fn largest_batches_of_ranks_are_those_of_pytorch() {
     for (name, case) in cases() {
         for largest in &case.max_batch {
             let request = request(&case, Some(largest.limit_gib));
-            let result = engine().fit(&request, &|_| {}, &Arc::default()).unwrap();
+            let result = engine()
+                .fit(&request, Isolation::Shared, &Work::UNWATCHED)
+                .unwrap();
             let ours = result.recommendation;
             assert_eq!(ours.max_batch, largest.hard, "{name}");
             let off = ours.max_batch_without_retries.abs_diff(largest.no_retry);

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, FitEngine, Recommendation};
+use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::{Course, ProbeReport};
+use batchfit::probe::{Course, Detail, ProbeReport};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -49,12 +49,12 @@ impl Row {
 
     fn probe(&self) -> ProbeReport {
         engine()
-            .probe(&self.request(), self.batch, &Arc::default())
+            .probe(&self.request(), self.batch, Detail::Full, &Cancel::NEVER)
             .unwrap()
     }
 
     fn fit(&self) -> Recommendation {
-        let answered = engine().fit(&self.request(), &|_| {}, &Arc::default());
+        let answered = engine().fit(&self.request(), Isolation::Shared, &Work::UNWATCHED);
         answered.unwrap().recommendation
     }
 }
@@ -153,7 +153,7 @@ fn a_larger_limit_never_lowers_the_largest_batch_without_retries() {
                 });
                 let request =
                     Request::parse(RequestDocument::from(request), &sim::names()).unwrap();
-                let answered = engine().fit(&request, &|_| {}, &Arc::default());
+                let answered = engine().fit(&request, Isolation::Shared, &Work::UNWATCHED);
                 answered.unwrap().recommendation.max_batch_without_retries
             })
             .collect();

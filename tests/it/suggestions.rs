@@ -1,11 +1,13 @@
 //! Changes of a request that are suggested, and fits of the changed requests.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult, Suggestion, SuggestionKind};
+use batchfit::jobs::{
+    Engine as _, EngineError, FitEngine, FitResult, Isolation, Progress, Suggestion,
+    SuggestionKind, Work,
+};
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 
@@ -18,7 +20,7 @@ fn engine() -> FitEngine {
 fn fit(request: &Value) -> Result<FitResult, EngineError> {
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();
-    engine().fit(&request, &|_| {}, &Arc::default())
+    engine().fit(&request, Isolation::Shared, &Work::UNWATCHED)
 }
 
 /// Applies a JSON merge patch (RFC 7396).
@@ -305,17 +307,20 @@ fn somebody_who_goes_away_ends_the_suggestions() {
     let request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();
-    let cancel = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancel);
+    let cancel = Cancel::default();
+    let progress = |progress: Progress| {
+        if progress.note.starts_with("answering with") {
+            cancel.cancel();
+        }
+    };
 
     let ended = engine().fit(
         &request,
-        &move |progress| {
-            if progress.note.starts_with("answering with") {
-                flag.store(true, Ordering::Relaxed);
-            }
+        Isolation::Shared,
+        &Work {
+            cancel: &cancel,
+            progress: &progress,
         },
-        &cancel,
     );
 
     assert!(matches!(ended, Err(EngineError::Cancelled)), "{ended:?}");

@@ -1,10 +1,11 @@
 //! Answers on the simulated H200 beside what PyTorch did on a real one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use batchfit::jobs::{Engine, FitEngine};
+use batchfit::bounded::Cancel;
+use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
 use batchfit::model::{Request, RequestDocument};
+use batchfit::probe::Detail;
 use serde::Deserialize;
 
 /// How exactly PyTorch's largest batches were bisected.
@@ -90,7 +91,9 @@ fn check_cells(family: &str) {
     let mut wrong = Vec::new();
     for cell in cells {
         let request = request(&cell.case, Some(format!("{}GiB", cell.limit_gib)));
-        let result = engine().fit(&request, &|_| {}, &Arc::default()).unwrap();
+        let result = engine()
+            .fit(&request, Isolation::Shared, &Work::UNWATCHED)
+            .unwrap();
         let best = result.recommendation;
         println!(
             "{} at {} GiB: {} recommended, {} without retries (PyTorch {}), {} at all (PyTorch {})",
@@ -157,7 +160,12 @@ fn peaks_are_those_of_pytorch() {
     let mut wrong = Vec::new();
     for peak in truth().peaks {
         let report = engine()
-            .probe(&request(&peak.case, None), peak.batch, &Arc::default())
+            .probe(
+                &request(&peak.case, None),
+                peak.batch,
+                Detail::Full,
+                &Cancel::NEVER,
+            )
             .unwrap();
 
         let allocated = error(report.peak_allocated_bytes, peak.peak_allocated_bytes);

@@ -1,12 +1,12 @@
 //! What a peak is made of, when it is, and which limit binds.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, FitEngine, FitResult, LimitKind};
+use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, LimitKind, Work};
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::{Phase, ProbeReport};
+use batchfit::probe::{Detail, Phase, ProbeReport};
 use serde_json::{Value, json};
 
 fn request(document: &Value) -> Request {
@@ -20,12 +20,16 @@ fn engine() -> FitEngine {
 
 fn probe(document: &Value, batch: u64) -> ProbeReport {
     let request = request(document);
-    engine().probe(&request, batch, &Arc::default()).unwrap()
+    engine()
+        .probe(&request, batch, Detail::Full, &Cancel::NEVER)
+        .unwrap()
 }
 
 fn fit(document: &Value) -> FitResult {
     let request = request(document);
-    engine().fit(&request, &|_| {}, &Arc::default()).unwrap()
+    engine()
+        .fit(&request, Isolation::Shared, &Work::UNWATCHED)
+        .unwrap()
 }
 
 fn preset(name: &str, training: &Value) -> Value {

@@ -251,6 +251,7 @@ def main():
     os.chdir(folder.name)               # graphs are printed to files of any name
     Path("session.txt").write_text(SESSION)
     os.environ["BATCHFIT_VGPU"] = f"{folder.name}/session.txt"
+    os.environ.setdefault("BATCHFIT_VGPU_ALONE", "1")  # no other ranks come, which a collective would wait for
     text = expanded()
     crashes, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:

@@ -70,6 +70,17 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["doubts"]),
         (0, []),
     ),
+    "sparse gradients of an embedding that is used twice are coalesced": (
+        "import torch\ntable = torch.nn.Embedding(1000, 64, sparse=True).cuda()\nused = [torch.randint(0, 1000, (900,), device='cuda') for _ in range(2)]\n"
+        "sum(torch.randn(900, 64, device='cuda').mul(table(ids)).sum() for ids in used).backward()\nassert table.weight.grad.coalesce()._nnz() == torch.cat(used).unique().numel()\n",
+        lambda answer: (answer["exit_code"], answer["doubts"]),
+        (0, []),
+    ),
+    "of what was never computed nearly all differs from a mark, and little is above a threshold": (
+        "import torch\nx = torch.randn(100_000, 2, device='cuda').sum(1)\nassert x[x.floor() != -1].numel() == 100_000\nassert x[x > 3].numel() == 0\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "sequences of several lengths are packed and unpacked": (
         "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
         "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"

@@ -1,19 +1,62 @@
 //! The seam to whatever answers requests: the search over devices, or a script in a test.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::FitResult;
+use crate::bounded::Cancel;
 use crate::model::{DeviceChoice, Invalid, Request};
-use crate::probe::ProbeReport;
+use crate::probe::{Detail, ProbeReport};
 use crate::search::conversation::Foreseen;
 
 /// What is said where steps are to be recorded and there is nobody who could.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
      interpreter that has PyTorch and batchfit's package, on a machine with a GPU";
+
+/// What goes along with work that may take long.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// Looked at often: the work ends soon after.
+    pub cancel: &'a Cancel,
+    /// Called as the work goes on.
+    pub progress: &'a dyn Fn(Progress),
+}
+
+impl Work<'_> {
+    /// Nobody stops it, and nobody looks on.
+    pub const UNWATCHED: Work<'static> = Work {
+        cancel: &Cancel::NEVER,
+        progress: &|_| {},
+    };
+
+    /// Nobody looks on.
+    pub fn quiet(cancel: &Cancel) -> Work<'_> {
+        Work {
+            cancel,
+            ..Work::UNWATCHED
+        }
+    }
+}
+
+/// Where a fit runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// In this process.
+    Shared,
+    /// In a process of its own, for a fit that may have ended a server: whatever it does to its process, this one goes on.
+    OwnProcess,
+}
+
+impl Isolation {
+    /// In a process of its own where that `is_suspect`.
+    pub fn of(is_suspect: bool) -> Isolation {
+        if is_suspect {
+            Isolation::OwnProcess
+        } else {
+            Isolation::Shared
+        }
+    }
+}
 
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {
@@ -44,48 +87,29 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
-    /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after
-    /// `cancel` becomes true.
+    /// Finds the largest batch. Returns `Cancelled` soon after the work is cancelled, and `Died` where a process of its own ended more than once.
     fn fit(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
+        isolation: Isolation,
+        work: &Work<'_>,
     ) -> Result<FitResult, EngineError>;
 
-    /// The same in a process of its own, for a fit that may have ended a server: whatever it does to its
-    /// process, this one goes on. `Died` when it does so again.
-    fn fit_apart(
-        &self,
-        request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError>;
-
-    /// Runs one batch, and returns `Cancelled` soon after `cancel` becomes true.
+    /// Runs one batch; `Detail::Events` has each allocation and free in the report's `events`, where the engine knows them.
     fn probe(
         &self,
         request: &Request,
         batch: u64,
-        cancel: &Arc<AtomicBool>,
+        detail: Detail,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError>;
-
-    /// The same with each allocation and free in the report's `events`, where the engine knows them.
-    fn probe_events(
-        &self,
-        request: &Request,
-        batch: u64,
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<ProbeReport, EngineError> {
-        self.probe(request, batch, cancel)
-    }
 
     /// Says what recordings predict for a search; `request` names them, and what is looked for.
     fn foresee(
         &self,
         request: &Request,
         runs: &Runs,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<Foreseen, EngineError>;
 
     /// The simulated cards, and the real GPUs found, or what is missing to find any.

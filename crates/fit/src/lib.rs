@@ -23,8 +23,8 @@ pub mod virtual_gpu;
 pub mod worker;
 
 pub use engine::{
-    DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, card_name, check_device,
-    named_card,
+    DeviceKind, DeviceSummary, Engine, EngineError, Isolation, Progress, Runs, Work, card_name,
+    check_device, named_card,
 };
 pub use fitting::{
     FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::invalid::Invalid;
+use super::members::{Choice, Kind, Member, Object};
 use super::words;
 use crate::bounded::shorten;
 
@@ -21,9 +22,43 @@ const MOST_NAMED: usize = 8;
 pub struct Fields<'a> {
     pointer: String,
     map: &'a Map<String, Value>,
+    /// Their rows, where the object has some.
+    members: &'static [Member],
 }
 
 impl<'a> Fields<'a> {
+    /// The object at `pointer` of which there are rows.
+    pub fn of_object(
+        value: &'a Value,
+        pointer: &str,
+        object: &'static Object,
+    ) -> Result<Fields<'a>, Invalid> {
+        let known: Vec<&str> = object.names().collect();
+        let members = object.members;
+        let fields = Fields::of(value, pointer, object.what, &known)?;
+        Ok(Fields { members, ..fields })
+    }
+
+    /// A member that is an object of which there are rows.
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, Invalid> {
+        let (value, Kind::Object(object)) = (self.get(name), self.row(name).kind) else {
+            return Ok(None);
+        };
+        value
+            .map(|value| Fields::of_object(value, &self.at(name), object))
+            .transpose()
+    }
+
+    /// A member, as its row says.
+    pub fn read<T: Readable<'a>>(&self, name: &str) -> Result<Option<T>, Invalid> {
+        T::read(self, self.row(name))
+    }
+
+    fn row(&self, name: &str) -> &'static Member {
+        let row = self.members.iter().find(|member| member.name == name);
+        row.expect("what is read has a row")
+    }
+
     /// The object at `pointer`; `what` names it in problems, such as "the request".
     pub fn of(
         value: &'a Value,
@@ -53,6 +88,7 @@ impl<'a> Fields<'a> {
             Value::Object(map) => Ok(Fields {
                 pointer: pointer.to_owned(),
                 map,
+                members: &[],
             }),
             Value::String(name) if pointer == "/model" => {
                 let example = format!(
@@ -149,6 +185,22 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A number above 0.
+    fn positive(&self, field: &str) -> Result<Option<f64>, Invalid> {
+        let is_positive = |number: &f64| number.is_finite() && *number > 0.0;
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        match value.as_f64().filter(is_positive) {
+            Some(number) => Ok(Some(number)),
+            None => Err(wrong(
+                &self.at(field),
+                value,
+                &format!("{field} must be a number above 0, such as 1.0"),
+            )),
+        }
+    }
+
     /// A whole number within bounds.
     pub fn whole(&self, field: &str, least: u64, most: u64) -> Result<Option<u64>, Invalid> {
         let value = self.get(field);
@@ -239,6 +291,51 @@ impl<'a> Fields<'a> {
         value
             .map(|value| choice(value, &self.at(field), what, known))
             .transpose()
+    }
+}
+
+/// What a member can be read as.
+pub trait Readable<'a>: Sized {
+    /// Reads it as its row says.
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<Self>, Invalid>;
+}
+
+impl<'a> Readable<'a> for u64 {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<u64>, Invalid> {
+        match row.kind {
+            Kind::Whole(least, most) => fields.whole(row.name, least, most),
+            kind => unreachable!("{} is {kind:?}", row.name),
+        }
+    }
+}
+
+impl<'a> Readable<'a> for f64 {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<f64>, Invalid> {
+        match row.kind {
+            Kind::Number(least, most) => fields.number(row.name, least, most),
+            _ => fields.positive(row.name),
+        }
+    }
+}
+
+impl<'a> Readable<'a> for bool {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<bool>, Invalid> {
+        fields.flag(row.name)
+    }
+}
+
+impl<'a> Readable<'a> for &'a str {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<&'a str>, Invalid> {
+        fields.text(row.name)
+    }
+}
+
+impl<'a, T: Choice> Readable<'a> for T {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<T>, Invalid> {
+        match row.kind {
+            Kind::Word(what, _) => fields.choice(row.name, what, &T::words()),
+            kind => unreachable!("{} is {kind:?}", row.name),
+        }
     }
 }
 

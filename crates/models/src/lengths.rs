@@ -3,6 +3,9 @@
 //! A list, ranges, or a histogram; each as text or as JSON. What a graph is made for is one of them; a request with several is a
 //! request for each, see [`Request::at`](super::Request::at).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,15 +16,10 @@ use utoipa::ToSchema;
 use crate::bounded::shorten;
 use crate::fields::{Fields, LARGEST, whole, wrong};
 use crate::invalid::Invalid;
-
-/// The fields of `lengths`.
-pub(crate) const FIELDS: &[&str] = &["seq_len", "image_size", "multiple_of", "buckets"];
+use crate::members::LENGTHS;
 
 /// Most lengths of a request. A compilation and a search each take some 20 ms for GPT-2, so these take ten seconds.
 const MOST_LENGTHS: usize = 512;
-
-/// Most buckets of a request.
-const MOST_BUCKETS: u64 = 64;
 
 /// Most lengths of a range, before they are rounded up.
 const LONGEST_RANGE: u64 = 1 << 16;
@@ -174,10 +172,9 @@ impl Lengths {
 
     /// Reads the field `lengths` of a request.
     pub fn read(request: &Fields<'_>) -> Result<Option<Lengths>, Invalid> {
-        let Some(value) = request.get("lengths") else {
+        let Some(fields) = request.object("lengths")? else {
             return Ok(None);
         };
-        let fields = Fields::of(value, &request.at("lengths"), "lengths", FIELDS)?;
         let ways = [LengthOf::SeqLen, LengthOf::ImageSize];
         let mut given = ways
             .into_iter()
@@ -185,7 +182,7 @@ impl Lengths {
         let (of, value) = match (given.next(), given.next()) {
             (Some(one), None) => one,
             (None, _) => {
-                let beside = FIELDS.iter().find(|name| fields.get(name).is_some());
+                let beside = LENGTHS.names().find(|name| fields.get(name).is_some());
                 return Err(Invalid::at(
                     beside.map_or_else(|| request.at("lengths"), |name| fields.at(name)),
                     "lengths needs one of seq_len and image_size, as in {\"seq_len\": \"128,256,512\"}",
@@ -201,7 +198,7 @@ impl Lengths {
         let mut reader = Reader {
             of,
             at: fields.at(of.name()),
-            multiple: fields.whole("multiple_of", 1, LARGEST)?.unwrap_or(1),
+            multiple: fields.read("multiple_of")?.unwrap_or(1),
             found: BTreeMap::new(),
         };
         reader.value(value)?;
@@ -209,7 +206,7 @@ impl Lengths {
         Ok(Some(Lengths {
             of,
             each,
-            buckets: fields.whole("buckets", 1, MOST_BUCKETS)?,
+            buckets: fields.read("buckets")?,
         }))
     }
 }
@@ -379,127 +376,4 @@ fn range(text: &str) -> Option<(Option<(u64, u64)>, usize)> {
         Some((ends, step)) => (Some(ends), step),
         None => (None, 1),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn read(lengths: &Value) -> Result<Lengths, Invalid> {
-        let request = json!({ "lengths": lengths });
-        let fields = Fields::any(&request, "", "the request").unwrap();
-        Lengths::read(&fields).map(Option::unwrap)
-    }
-
-    fn seq_len(lengths: &Value) -> Vec<(u64, u64)> {
-        let read = read(&json!({ "seq_len": lengths })).unwrap();
-        let pair = |one: &Counted| (one.length.sides()[0], one.count);
-        read.each.iter().map(pair).collect()
-    }
-
-    #[test]
-    fn a_list_a_range_and_a_histogram_are_read_as_text_and_as_json() {
-        let three = vec![(64, 100), (128, 50), (512, 3)];
-
-        assert_eq!(seq_len(&json!("64:100,128:50,512:3")), three);
-        assert_eq!(seq_len(&json!({"512": 3, "64": 100, "128": 50})), three);
-        assert_eq!(seq_len(&json!([512, 64])), [(64, 1), (512, 1)]);
-        assert_eq!(
-            seq_len(&json!("16-32:8, 100")),
-            [(16, 1), (24, 1), (32, 1), (100, 1)]
-        );
-        assert_eq!(seq_len(&json!("7-9")), [(7, 1), (8, 1), (9, 1)]);
-        assert_eq!(seq_len(&json!(64)), [(64, 1)]);
-    }
-
-    #[test]
-    fn a_length_that_is_named_twice_counts_twice() {
-        assert_eq!(seq_len(&json!([64, 128, 64])), [(64, 2), (128, 1)]);
-        assert_eq!(seq_len(&json!("64:5,64")), [(64, 6)]);
-    }
-
-    #[test]
-    fn lengths_are_rounded_up_to_a_multiple() {
-        let read = read(&json!({"seq_len": "1-20", "multiple_of": 8})).unwrap();
-
-        let counted = read.each.iter().map(|one| (one.length, one.count));
-        assert_eq!(
-            counted.collect::<Vec<_>>(),
-            [
-                (Length::One(8), 8),
-                (Length::One(16), 8),
-                (Length::One(24), 4)
-            ]
-        );
-    }
-
-    #[test]
-    fn images_have_two_sides() {
-        let read = read(&json!({"image_size": ["224x320", 224, [320, 224], [160, 160]]})).unwrap();
-
-        let lengths: Vec<String> = read.each.iter().map(|one| one.length.to_string()).collect();
-        assert_eq!(lengths, ["160", "224", "224x320", "320x224"]);
-        assert_eq!(read.longest().units(read.of), 320 * 224);
-    }
-
-    #[test]
-    fn what_is_no_length_is_told_with_what_would_be_right() {
-        for (lengths, pointer, expected) in [
-            (json!({}), "/lengths", "one of seq_len and image_size"),
-            (
-                json!({"seq_len": "8", "image_size": "8"}),
-                "/lengths",
-                "not of both",
-            ),
-            (json!({"seq_len": []}), "/lengths/seq_len", "no length"),
-            (json!({"seq_len": true}), "/lengths/seq_len", "32-512:8"),
-            (json!({"seq_len": "64-32"}), "/lengths/seq_len", "32-512:8"),
-            (json!({"seq_len": "0"}), "/lengths/seq_len", "32-512:8"),
-            (json!({"seq_len": "8:0"}), "/lengths/seq_len", "100 samples"),
-            (
-                json!({"seq_len": "8,,9"}),
-                "/lengths/seq_len",
-                "empty place",
-            ),
-            (
-                json!({"seq_len": "8x9"}),
-                "/lengths/seq_len",
-                "is no length",
-            ),
-            (
-                json!({"seq_len": "1-100000"}),
-                "/lengths/seq_len",
-                "more than the 512",
-            ),
-            (
-                json!({"seq_len": {"8": -1}}),
-                "/lengths/seq_len/8",
-                "whole number",
-            ),
-            (
-                json!({"seq_len": [[8, 8]]}),
-                "/lengths/seq_len",
-                "whole number",
-            ),
-            (
-                json!({"image_size": "8x"}),
-                "/lengths/image_size",
-                "224x320",
-            ),
-            (
-                json!({"seq_len": "8", "buckets": 0}),
-                "/lengths/buckets",
-                "whole number",
-            ),
-        ] {
-            let refused = read(&lengths).unwrap_err();
-            assert_eq!(refused.pointer, pointer, "{lengths}");
-            assert!(
-                refused.to_string().contains(expected),
-                "{lengths}: {refused}"
-            );
-        }
-    }
 }

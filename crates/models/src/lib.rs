@@ -9,6 +9,7 @@
 //! | [`layers`] | a list of layers |
 //! | `nn`, `tracing` | the modules and the tracer that presets, configs and layers are built with |
 //! | `generation`, `lengths` | what is asked of a model's inputs |
+//! | [`members`] | what a request may say: a row for each member |
 //! | `fields`, `invalid`, `words` | reading fields, saying what is wrong with them, and what others call them |
 
 pub mod exported;
@@ -18,6 +19,7 @@ pub mod huggingface;
 mod invalid;
 pub mod layers;
 mod lengths;
+pub mod members;
 mod nn;
 pub mod presets;
 mod tracing;
@@ -26,11 +28,10 @@ mod words;
 /// The PyTorch whose behaviour is predicted.
 pub const PYTORCH: &str = "2.11";
 
-pub use fields::{Fields, LARGEST, choice, whole, wrong};
+pub use fields::{Fields, LARGEST, Readable, choice, whole, wrong};
 pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
 pub use invalid::{Invalid, nearest};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
-pub use words::{REQUEST_FIELDS, TRAINING_FIELDS};
 
 use batchfit_step::{Globs, bounded, program, shape};
 use batchfit_torch::{aten, compile, graph, ops};

@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import functools
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -470,6 +471,10 @@ sys.modules[__name__] = module
 torch.cuda._queued_calls.append((initialised, traceback.format_stack()))
 
 
+if multiprocessing.parent_process():
+    os.environ["BATCHFIT_VGPU_ALONE"] = "0"  # a script that starts its ranks itself has them all
+if os.environ.get("BATCHFIT_VGPU_ALONE") == "1":
+    load("alone")
 highest = modules.Highest()
 # What computes small tensors; without it a script may take other turns than on a card.
 values = load("values").library

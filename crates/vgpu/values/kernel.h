@@ -55,6 +55,7 @@ class Kernel final : public c10::OperatorKernel {
     // Others are made of operators, the results of which they read.
     is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
     is_copy_ = name_ == "aten::copy_";
+    is_sum_ = name_ == "aten::add" || name_ == "aten::add_";
     is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided";
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
@@ -101,7 +102,7 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_;
-  bool is_copy_ = false, is_empty_ = false, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
+  bool is_copy_ = false, is_empty_ = false, is_sum_, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
@@ -160,17 +161,15 @@ class Kernel final : public c10::OperatorKernel {
     return !passed.empty();
   }
 
-  static void mark_written(const std::vector<Passed>& passed, void (*mark)(const Tensor&)) {
-    for (const auto& [tensor, as] : passed)
-      if (as->is_written) mark(tensor);
-  }
+  // What the kernel wrote of it. A sum of sparse tensors has the indices of both, which an operator inside has followed.
+  Tensor written(const Tensor& tensor) const { return is_sum_ && tensor.layout() == c10::kSparse ? sparse(tensor)->values() : tensor; }
 
   // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
   bool copy(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor& to_, const Tensor& from_) const {
     const Tensor to = to_, from = from_;
     const bool is_same = to.layout() == c10::kStrided && from.layout() == c10::kStrided && are_same(to, from);
     if (to.is_cuda() && from.is_cuda()) {
-      if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > CARRIED || !is_known(from)) return false;
+      if (!is_same || !is_plain(to) || !is_plain(from) || from.nbytes() > (is_integral(from) ? SMALL_INTEGERS : CARRIED) || !is_known(from)) return false;
       run_real(op, keys, stack);
       mark_known(to, false);
       if (to.numel() && memcmp(to.const_data_ptr(), from.const_data_ptr(), to.nbytes())) memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
@@ -258,14 +257,14 @@ class Kernel final : public c10::OperatorKernel {
       fits = false;
     }
     if (!fits) {
-      mark_written(passed, mark_unknown);
+      for (const auto& [tensor, as] : passed) if (as->is_written) mark_unknown(written(tensor));
       for (size_t i = 0; i < given.size(); i++)
-        for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) forget(tensor);
+        for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) forget(written(tensor));
       return;
     }
     failures_.store(0, std::memory_order_relaxed);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    mark_written(passed, [](const Tensor& tensor) { mark_known(tensor, false); });
+    for (const auto& [tensor, as] : passed) if (as->is_written) mark_known(tensor, false);
     for (size_t i = 0; i < given.size() && i < computed->size(); i++) {
       const Tensors to = tensors_of(given[i]), from = tensors_of((*computed)[i]);
       if (to.empty() && !given[i].isTensor() && !given[i].isList()) {
@@ -308,21 +307,21 @@ class Kernel final : public c10::OperatorKernel {
     if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
     // The number that says whether gradients overflowed stays zero.
     for (const auto& [tensor, as] : passed)
-      if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(tensor);
+      if (choice_ != Choice::Overflow || tensor.numel() != 1) mark_unknown(written(tensor));
     if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
     const auto given = results(stack);
     for (size_t i = 0; i < given.size(); i++) {
       for (const Tensor& tensor : is_alias_[i] ? Tensors() : tensors_of(given[i])) {
         if (!tensor.is_cuda()) continue;
-        forget(tensor);
+        forget(written(tensor));
         if (answer && tensor.scalar_type() == c10::kBool) {
           fill_answer(tensor, *answer);
         } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
           if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
           mark_known(tensor, true);
           if (is_status_[i]) assume("success of " + name_);
-        } else if (is_reduction_ && tensor.scalar_type() == c10::kBool && span(tensor) <= ZEROED) {
-          // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`).
+        } else if ((is_reduction_ || name_ == "aten::ne") && is_guessed(tensor)) {
+          // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
           memset(tensor.mutable_data_ptr(), 1, span(tensor));
         }
       }
@@ -340,7 +339,8 @@ class Kernel final : public c10::OperatorKernel {
       return coalesced ? coalesced->size(1) : in._nnz();
     }
     if (kept < 0) assume("how many " + name_ + " finds");
-    return count_among(name_, total_of(args));
+    const int64_t guessed = is_guessed(in) && kept < 0 ? std::count((const char*)in.const_data_ptr(), (const char*)in.const_data_ptr() + span(in), 1) : 0;
+    return std::max(guessed, count_among(name_, total_of(args)));
   }
 
   // Among how many.
@@ -366,17 +366,14 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor& result = given[which].toTensor();
     const Tensor& in = args[0].toTensor();
     if (in.layout() == c10::kSparse) {
-      const auto coalesced = coalesced_indices(in);
-      if (coalesced) copy_result(sparse(result)->indices(), *coalesced, true);
+      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
       return;
     }
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], args), total_of(args), i == 1);
     if (!is_fillable(result)) return;
-    if (choice_ == Choice::Counted) {
-      if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
-      return;
-    }
+    if (name_ == "aten::nonzero") fill_positions(result, in.sizes());
+    if (choice_ == Choice::Counted) return;
     const bool is_whole = choice_ == Choice::One && dim_argument_ >= 0 && args[dim_argument_].isNone();
     const int64_t dim = dim_argument_ >= 0 && args[dim_argument_].isInt() ? args[dim_argument_].toInt() : choice_ == Choice::Kept ? 0 : -1;
     const int64_t n = is_whole ? in.numel() : in.dim() ? in.size(dim) : 1;

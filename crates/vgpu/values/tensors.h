@@ -89,8 +89,7 @@ inline bool is_small(const Tensor& tensor, size_t most_integers) {
 }
 
 inline bool is_known(const Tensor& tensor) {
-  for (const Tensor& part : parts(tensor))
-    if (const size_t bytes = span(part); bytes && !batchfit_vgpu_is_known(address(part), bytes)) return false;
+  for (const Tensor& part : parts(tensor)) if (const size_t bytes = span(part); bytes && !batchfit_vgpu_is_known(address(part), bytes)) return false;
   return true;
 }
 
@@ -117,6 +116,9 @@ inline void mark_unknown(const Tensor& tensor) {
     if (const size_t bytes = is_plain(part) ? span(part) : 0) batchfit_vgpu_mark(address(part), bytes, 0);
 }
 
+// Booleans of which a guess lies there where they are not known.
+inline bool is_guessed(const Tensor& tensor) { return tensor.scalar_type() == c10::kBool && is_plain(tensor) && span(tensor) <= CARRIED && batchfit_vgpu_is_device(address(tensor)); }
+
 // A fresh result that nobody knows reads as zero instead of what its memory held before.
 inline void forget(const Tensor& tensor) {
   for (const Tensor& part : parts(tensor)) {
@@ -124,7 +126,7 @@ inline void forget(const Tensor& tensor) {
     if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) continue;
     mark_unknown(part);
     const size_t bytes = span(part);
-    if (bytes && bytes <= ZEROED && batchfit_vgpu_is_device(address(part))) memset(part.mutable_data_ptr(), 0, bytes);
+    if (bytes && (bytes <= ZEROED || is_guessed(part)) && batchfit_vgpu_is_device(address(part))) memset(part.mutable_data_ptr(), 0, bytes);
   }
 }
 

@@ -1,6 +1,5 @@
 //! Flags and environment variables, all in one place.
 
-mod agents;
 mod answers;
 mod calibrate;
 mod fit;
@@ -11,7 +10,6 @@ mod internal;
 mod question;
 mod recorder;
 mod search;
-mod serve;
 mod service;
 mod soak;
 mod virtual_gpu;
@@ -26,18 +24,16 @@ use clap_complete::Shell;
 
 use super::config;
 use crate::probe::LARGEST_BATCH;
-pub(in crate::cli) use agents::{Agent, Agents, AgentsCommand, ServerFlags};
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Patience};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::RequestFlags;
+pub(in crate::cli) use question::{MemberFlag, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
-pub(in crate::cli) use serve::Serve;
 pub(in crate::cli) use service::{
-    Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
+    Agent, Agents, AgentsCommand, Database, DatabaseCommand, Keys, KeysCommand, Serve, ServerFlags,
 };
 pub(in crate::cli) use soak::{Course, Soak};
 pub(in crate::cli) use virtual_gpu::Run;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::search::seconds;
-use super::serve::bytes;
+use super::service::bytes;
 use super::{AskCudnn, DatabaseFlags, help};
 use crate::virtual_gpu::MOST_GPUS;
 

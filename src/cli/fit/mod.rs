@@ -4,8 +4,6 @@ mod cards;
 mod progress;
 mod stored;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -19,7 +17,10 @@ use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, Asked, One};
 use super::{Outcome, output, recorder, style};
-use crate::jobs::{self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Progress};
+use crate::bounded::Cancel;
+use crate::jobs::{
+    self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,
+};
 use crate::report::{self, Answer, Form, Style};
 use crate::store::Time;
 use progress::Shown;
@@ -111,13 +112,13 @@ struct Timer {
 }
 
 impl Timer {
-    fn start(seconds: u64, cancel: &Arc<AtomicBool>) -> Timer {
+    fn start(seconds: u64, cancel: &Cancel) -> Timer {
         let (stopped_by, stopped) = channel::<()>();
-        let cancel = Arc::clone(cancel);
+        let cancel = cancel.clone();
         thread::spawn(move || {
             if stopped.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout)
             {
-                cancel.store(true, Ordering::Relaxed);
+                cancel.cancel();
             }
         });
         Timer {
@@ -145,17 +146,21 @@ fn answer_all(
             });
         };
         let started_at = Time::from(Timestamp::now());
-        let cancel = Arc::default();
+        let cancel = Cancel::default();
         let seconds = one.request.timeout_seconds;
         let timer = seconds.map(|seconds| Timer::start(seconds, &cancel));
+        let work = Work {
+            cancel: &cancel,
+            progress: &show,
+        };
         let result = if is_module {
-            let found = engine.fit_recorded(&one.request, &show, &cancel);
+            let found = engine.fit_recorded(&one.request, &work);
             found.map(|found| {
                 one.request = found.request;
                 found.result
             })
         } else {
-            engine.fit(&one.request, &show, &cancel)
+            engine.fit(&one.request, Isolation::Shared, &work)
         };
         drop(timer);
         let result = result.map_err(|error| match (error, seconds) {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::bounded::Cancel;
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::device::Capability;
@@ -42,7 +43,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
         variants: Vec::new(),
     };
     for variant in &request.variants {
-        let program = programs.of(variant);
+        let program = programs.of(variant, &Cancel::NEVER);
         let program = program.map_err(|error| {
             CliError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
         })?;

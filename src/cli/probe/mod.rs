@@ -3,14 +3,14 @@
 mod explain;
 
 use std::fs;
-use std::sync::Arc;
 
 use super::arguments::Probe;
 use super::devices::engine;
 use super::error::CliError;
 use super::{Outcome, output, question, recorder, style};
+use crate::bounded::Cancel;
 use crate::jobs::{self, Engine as _};
-use crate::probe::Verdict;
+use crate::probe::{Detail, Verdict};
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
@@ -22,11 +22,11 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
         return explain::run(&request, batch, json).map_err(|trouble| origin.blame(trouble));
     }
     let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
-    let cancel = Arc::default();
-    let report = match arguments.output.events {
-        None => engine.probe(&request, batch, &cancel),
-        Some(_) => engine.probe_events(&request, batch, &cancel),
+    let detail = match arguments.output.events {
+        None => Detail::Full,
+        Some(_) => Detail::Events,
     };
+    let report = engine.probe(&request, batch, detail, &Cancel::NEVER);
     let mut report = report.map_err(|error| origin.blame(CliError::Engine(error)))?;
     if let (Some(path), Some(events)) = (&arguments.output.events, report.events.take()) {
         output::json_file(path, &events)?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
+use super::flags::WAYS;
 use crate::bounded::Text;
+use crate::model::members::REQUEST;
 use crate::model::{Invalid, RequestDocument, exported, of_another_library};
 use crate::recorded;
 
@@ -32,33 +34,6 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 
 /// Members that tell an exported graph.
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
-
-/// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 23] = [
-    "model",
-    "training",
-    "device",
-    "memory_limit",
-    "headroom",
-    "host_memory",
-    "target_batch",
-    "world_size",
-    "allocator",
-    "search",
-    "unknown_ops",
-    "compare",
-    "objective",
-    "chosen_percent",
-    "suggest",
-    "lengths",
-    "soak",
-    "generation",
-    "preset",
-    "layers",
-    "exported",
-    "hf",
-    "recorded",
-];
 
 /// Most members of an object that are looked at: configs have a hundred.
 const MOST_MEMBERS: usize = 1000;
@@ -90,17 +65,19 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
     if has(&OF_GRAPHS) {
         return Ok(Contents::Graph(bytes));
     }
-    if has(&OF_CONFIGS) && !has(&OF_REQUESTS[..1]) {
+    if has(&OF_CONFIGS) && !has(&["model"]) {
         let text = String::from_utf8_lossy(text).into_owned();
         return Ok(Contents::Config(Arc::from(text)));
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
-    if let Some(problem) = of_another_library(is_member).filter(|_| !has(&OF_REQUESTS[..1])) {
+    if let Some(problem) = of_another_library(is_member).filter(|_| !has(&["model"])) {
         return Err(Invalid::at("", problem));
     }
+    // People write those of the model at the top of a request.
+    let known = || REQUEST.names().chain(WAYS);
     let alike = |member: &String| {
-        let nearest = Invalid::unknown("", "member", member, OF_REQUESTS);
-        OF_REQUESTS.contains(&&**member) || nearest.nearest.is_some()
+        let nearest = Invalid::unknown("", "member", member, known());
+        known().any(|name| name == member) || nearest.nearest.is_some()
     };
     if members.is_empty() || members.iter().any(alike) {
         return RequestDocument::from_bytes(bytes).map(Contents::Request);

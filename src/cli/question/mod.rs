@@ -223,12 +223,7 @@ fn read_with(
         ));
         given.push(assumed);
     }
-    let graph = question
-        .model
-        .model
-        .as_deref()
-        .map(what::graph)
-        .transpose()?;
+    let graph = question.own.model.as_deref().map(what::graph).transpose()?;
     let recordings = recordings(question)?;
     let files = match &graph {
         Some(graph) => Some(Files::Graph(graph)),
@@ -239,14 +234,14 @@ fn read_with(
         given,
         file,
         recorded: question
-            .model
+            .own
             .recorded
             .iter()
             .map(|path| path.display().to_string())
             .collect(),
         is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
     };
-    let request = one((&source, files), &question.model.batches, &origin)?;
+    let request = one((&source, files), &question.own.batches, &origin)?;
     Ok(Asked {
         questions: vec![One { request }],
         origin,
@@ -260,7 +255,7 @@ fn again(
 ) -> Result<Source, CliError> {
     let names_files = document.model_aside().is_some()
         || !document.references().map_err(CliError::Invalid)?.is_empty();
-    if names_files && question.model.model.is_none() && question.model.recorded.is_empty() {
+    if names_files && question.own.model.is_none() && question.own.recorded.is_empty() {
         let problem = "the model of this answer is in a file, which is not kept with it; give that again, by --model or \
                        --recorded, or ask as before";
         return Err(CliError::flag("--again", problem));
@@ -272,13 +267,13 @@ fn again(
 fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>), CliError> {
     let nothing = || RequestDocument::from(Value::Object(Map::new()));
     let by_flag = ["--model", "--recorded"];
-    let model = question.model.model.as_deref();
-    let recorded = question.model.recorded.first().map(PathBuf::as_path);
+    let model = question.own.model.as_deref();
+    let recorded = question.own.recorded.first().map(PathBuf::as_path);
     let (flag, model) = match (model, recorded) {
         (None, Some(first)) => (by_flag[1], Some(first)),
         (model, _) => (by_flag[0], model),
     };
-    let Some(what) = question.what.as_deref() else {
+    let Some(what) = question.own.what.as_deref() else {
         let source = Source::Contents(Contents::Request(nothing()));
         return Ok((source, Some(flag.to_owned())));
     };
@@ -305,7 +300,7 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
 
 /// The contents of the files of `--recorded`.
 fn recordings(question: &arguments::RequestFlags) -> Result<Vec<Vec<u8>>, CliError> {
-    let (paths, batches) = (&question.model.recorded, &question.model.batches);
+    let (paths, batches) = (&question.own.recorded, &question.own.batches);
     if !batches.is_empty() && batches.len() != paths.len() {
         let problem = format!(
             "{} batches for {} recordings; give one for each, in the order of the files",

@@ -72,11 +72,6 @@ pub(super) fn checkpointing(text: &str) -> Value {
     }
 }
 
-/// A whole number; what is none stays text, and is refused where requests are read.
-pub(super) fn number(text: Option<&str>) -> Option<Value> {
-    text.map(whole)
-}
-
 /// With `8k` written out, which is 8,192 tokens.
 pub(super) fn thousands(text: &str) -> String {
     let separators = |of: char| ",-: ".contains(of);
@@ -91,6 +86,7 @@ pub(super) fn thousands(text: &str) -> String {
         .collect()
 }
 
+/// A whole number; what is none stays text, and is refused where requests are read.
 pub(super) fn whole(text: &str) -> Value {
     match text.trim().parse::<u64>() {
         Ok(number) => Value::from(number),

@@ -47,10 +47,8 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, CliError> {
     check(arguments)?;
     let mut first = BTreeSet::new();
     if let Some(what) = &arguments.what {
-        let asked = RequestFlags {
-            what: Some(what.clone()),
-            ..RequestFlags::default()
-        };
+        let mut asked = RequestFlags::default();
+        asked.own.what = Some(what.clone());
         let (request, _) = question::read(&asked)?.of_one_length()?;
         first.extend(convolutions(&request).map_err(CliError::Broken)?.0);
     }

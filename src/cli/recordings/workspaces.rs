@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
+use crate::bounded::Cancel;
 use crate::cli::arguments::RecordWorkspaces;
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, question};
@@ -166,7 +167,7 @@ pub(super) fn convolutions(
     let mut programs = Programs::new(request.graph()?, CARDS[0].capability);
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
-        for shape in &programs.of(variant)?.convolutions {
+        for shape in &programs.of(variant, &Cancel::NEVER)?.convolutions {
             layers.insert(shape.at(1).layer());
             if !dtypes.contains(&shape.dtype) {
                 dtypes.push(shape.dtype);

@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::bounded::Cancel;
+
 /// Becomes true when somebody wants this process to end. From now on that is all that comes of it, so whoever asks for it
 /// has to look.
-pub(in crate::cli) fn watch() -> io::Result<Arc<AtomicBool>> {
+pub(in crate::cli) fn watch() -> io::Result<Cancel> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate, mut hangup) = {
         let _inside = runtime.enter();
@@ -26,8 +26,8 @@ pub(in crate::cli) fn watch() -> io::Result<Arc<AtomicBool>> {
             hangup,
         )
     };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
+    let interrupted = Cancel::default();
+    let flag = interrupted.clone();
     thread::spawn(move || {
         runtime.block_on(async {
             let hung_up = async {
@@ -42,7 +42,7 @@ pub(in crate::cli) fn watch() -> io::Result<Arc<AtomicBool>> {
                 _ = hung_up => {}
             }
         });
-        flag.store(true, Ordering::Relaxed);
+        flag.cancel();
     });
     Ok(interrupted)
 }

@@ -10,7 +10,6 @@ pub(super) mod run;
 mod stored;
 pub(super) mod verdict;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use jiff::Timestamp;
@@ -20,6 +19,7 @@ use super::arguments::{Search, SearchFormat};
 use super::error::CliError;
 use super::question::size;
 use super::{Outcome, output, style};
+use crate::bounded::Cancel;
 use crate::jobs::SearchDocument;
 use crate::model::Invalid;
 use crate::report;
@@ -81,14 +81,14 @@ fn lead(
     template: &Template,
     rules: &Rules,
     arguments: &Search,
-    interrupted: &AtomicBool,
+    interrupted: &Cancel,
 ) -> Result<Said, CliError> {
     loop {
         let said = conversation.says(None);
         let Some(batch) = said.next_batch else {
             return Ok(said);
         };
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted.is_cancelled() {
             return Ok(said);
         }
         let number = conversation.told().len() + 1;

@@ -5,7 +5,6 @@ use std::fmt;
 use std::io::{self, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::heard::{Heard, Lines};
 use super::verdict::Rules;
 use super::wrong;
+use crate::bounded::Cancel;
 use crate::cli::error::CliError;
 use crate::cli::output;
 use crate::worker::{Patience, reap, supervised};
@@ -81,7 +81,7 @@ pub(in crate::cli) fn run(
     mut command: Command,
     rules: &Rules,
     quiet: bool,
-    interrupted: &AtomicBool,
+    interrupted: &Cancel,
 ) -> Result<Ran, CliError> {
     let mut child = command
         // A process group in the background may not read from a terminal.
@@ -131,7 +131,7 @@ pub(in crate::cli) fn run(
 }
 
 /// Waits until the run ends by itself, or says why it shall.
-fn wait(pid: Pid, patience: Option<Duration>, interrupted: &AtomicBool) -> Option<End> {
+fn wait(pid: Pid, patience: Option<Duration>, interrupted: &Cancel) -> Option<End> {
     let began = Instant::now();
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     loop {
@@ -139,7 +139,7 @@ fn wait(pid: Pid, patience: Option<Duration>, interrupted: &AtomicBool) -> Optio
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
             Ok(Some(_)) | Err(_) => return None,
         }
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted.is_cancelled() {
             return Some(End::Interrupted);
         }
         if patience.is_some_and(|patience| began.elapsed() >= patience) {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use batchfit::compile::{compile, compile_rank_unless};
+use batchfit::bounded::Cancel;
+use batchfit::compile::{Launches, Process, compile, compile_process};
 use batchfit::device::cuda::plan::{Target, survey};
 use batchfit::graph::{Graph, ParameterKind};
 use batchfit::model::{Parallel, Variant, exported};
@@ -100,8 +101,21 @@ fn each_rank_updates_its_part_and_sends_it_to_all_others() {
         .collect();
     assert!(sharded.len() >= 4, "{}", sharded.len());
     for (name, graph, variant) in sharded {
-        let of_rank =
-            |rank| compile_rank_unless(&Arc::default(), &graph, &variant, H200, rank).unwrap();
+        let graph = Arc::new(graph);
+        let of_rank = |rank| {
+            let process = Process {
+                rank,
+                ..Process::default()
+            };
+            compile_process(
+                &graph,
+                &variant,
+                (H200, process),
+                Launches::Kept,
+                &Cancel::NEVER,
+            )
+            .unwrap()
+        };
         let programs = [of_rank(0), of_rank(1)];
         let changes = |program: &Program| -> Vec<String> {
             let is_update = |call: &&&Call| {

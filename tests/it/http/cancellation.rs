@@ -1,10 +1,9 @@
 //! A cancelled fit ends, whatever it is doing. `tests/attack/cancel.py` says how soon.
 
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use batchfit::jobs::{Engine as _, EngineError, FitEngine, Progress};
+use batchfit::bounded::Cancel;
+use batchfit::jobs::{Engine as _, EngineError, FitEngine, Isolation, Progress, Work};
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 
@@ -38,14 +37,23 @@ fn a_cancelled_fit_takes_no_further_step() {
     ] {
         let request = question(&model, checkpointing);
         for steps in [1, 2, 8] {
-            let cancel = Arc::new(AtomicBool::new(false));
+            let cancel = Cancel::default();
             let told = Cell::new(0);
             let progress = |_: Progress| {
                 told.set(told.get() + 1);
-                cancel.store(told.get() == steps, Ordering::Relaxed);
+                if told.get() == steps {
+                    cancel.cancel();
+                }
             };
 
-            let ended = engine.fit(&request, &progress, &cancel);
+            let ended = engine.fit(
+                &request,
+                Isolation::Shared,
+                &Work {
+                    cancel: &cancel,
+                    progress: &progress,
+                },
+            );
 
             assert_eq!(ended, Err(EngineError::Cancelled), "{model}");
             assert_eq!(told.get(), steps, "{model}");

@@ -333,37 +333,37 @@ async fn a_body_under_way_is_answered_when_the_service_ends() {
     assert!(answer.contains("/problems/not-ready"), "{answer}");
 }
 
-/// What never reaches the router.
+/// The first three never reach the router: they have a status and no document.
 #[tokio::test]
-async fn what_is_no_request_is_answered_in_the_language_of_the_service() {
+async fn what_is_not_http_gets_a_status_and_a_wrong_request_a_problem() {
     let served = Served::start(Scripted::default(), PATIENT).await;
     let many = "x: 1\r\n".repeat(200);
     for (sent, status, code) in [
-        ("no request at all\r\n\r\n".to_owned(), 400, "bad-request"),
+        ("no request at all\r\n\r\n".to_owned(), 400, None),
         (
             "GET /healthz HTTP/1.1\r\nhost: local\x01host\r\n\r\n".to_owned(),
             400,
-            "bad-request",
-        ),
-        (
-            "GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n".to_owned(),
-            400,
-            "header-invalid",
+            None,
         ),
         (
             format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
             431,
-            "headers-too-large",
+            None,
+        ),
+        (
+            "GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n".to_owned(),
+            400,
+            Some("header-invalid"),
         ),
         (
             "GET /v1/fits/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".to_owned(),
             400,
-            "bad-request",
+            Some("bad-request"),
         ),
         (
             "PATCH /v1/fits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".to_owned(),
             405,
-            "method-not-allowed",
+            Some("method-not-allowed"),
         ),
     ] {
         let answer = read(served.send(&sent).await).await;
@@ -374,6 +374,10 @@ async fn what_is_no_request_is_answered_in_the_language_of_the_service() {
             head.starts_with(&format!("HTTP/1.1 {status} ")),
             "{begin}: {answer}"
         );
+        let Some(code) = code else {
+            assert_eq!(body, "", "{begin}");
+            continue;
+        };
         assert!(
             head.contains("content-type: application/problem+json"),
             "{begin}: {answer}"

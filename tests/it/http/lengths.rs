@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use batchfit::jobs::{Engine, EngineError, FitEngine, Limits, Progress};
+use batchfit::bounded::Cancel;
+use batchfit::jobs::{Engine, EngineError, FitEngine, Isolation, Limits, Progress, Work};
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -134,14 +134,21 @@ fn a_cancelled_fit_ends_between_lengths_and_within_a_soak() {
     let request = Request::parse(document, &["h200"]).unwrap();
 
     for moment in ["2 of 3, seq_len 100", "soaking batch"] {
-        let cancel = Arc::new(AtomicBool::new(false));
+        let cancel = Cancel::default();
         let stop = |progress: Progress| {
             if progress.note.contains(moment) {
-                cancel.store(true, Ordering::Relaxed);
+                cancel.cancel();
             }
         };
 
-        let ended = engine.fit(&request, &stop, &cancel);
+        let ended = engine.fit(
+            &request,
+            Isolation::Shared,
+            &Work {
+                cancel: &cancel,
+                progress: &stop,
+            },
+        );
 
         assert_eq!(ended, Err(EngineError::Cancelled), "{moment}");
     }

@@ -69,6 +69,20 @@ async fn files_are_sent_as_they_are_with_their_kind() {
 }
 
 #[tokio::test]
+async fn the_form_offers_the_words_of_the_rows() {
+    let service = Service::start(Scripted::default()).await;
+
+    let words = service.get("/page/words.js").await;
+
+    let kind = "text/javascript; charset=utf-8";
+    assert_eq!((words.status, words.header("content-type")), (200, kind));
+    let optimizers = batchfit::model::Optimizer::ALL.map(batchfit::model::Optimizer::name);
+    let expected =
+        format!(", optimizer = {optimizers:?}, checkpointing = [\"none\", \"per_block\"];");
+    assert!(words.text.contains(&expected), "{}", words.text);
+}
+
+#[tokio::test]
 async fn files_are_compressed_for_those_who_understand_it() {
     let service = Service::start(Scripted::default()).await;
     let request = Request::get("/page/app.js").header("accept-encoding", "br, gzip;q=0.8");

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use batchfit::bounded::Cancel;
 use batchfit::jobs::{
-    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Progress,
-    Recommendation, Runs, VariantResult,
+    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Isolation,
+    Progress, Recommendation, Runs, VariantResult, Work,
 };
 use batchfit::model::{Request, Variant};
-use batchfit::probe::{Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
+use batchfit::probe::{Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::conversation::{Alone, Foreseen};
 use batchfit::units::Share;
 use tokio::sync::Semaphore;
@@ -82,11 +83,11 @@ impl Gate {
     }
 
     /// False when the fit was cancelled first.
-    fn pass(&self, cancel: &AtomicBool) -> bool {
+    fn pass(&self, cancel: &Cancel) -> bool {
         self.arrived.add_permits(1);
         // An engine polls for cancellation; so does this one.
         wait::until("a gate to open, or a cancellation", || {
-            self.open.load(Ordering::Relaxed) || cancel.load(Ordering::Relaxed)
+            self.open.load(Ordering::Relaxed) || cancel.is_cancelled()
         });
         let is_open = self.open.load(Ordering::Relaxed);
         if !is_open {
@@ -117,7 +118,7 @@ impl Engine for Scripted {
         &self,
         _request: &Request,
         _runs: &Runs,
-        _cancel: &Arc<AtomicBool>,
+        _cancel: &Cancel,
     ) -> Result<Foreseen, EngineError> {
         self.foreseen.fetch_add(1, Ordering::Relaxed);
         Ok(Foreseen::Alone(Alone::default()))
@@ -126,22 +127,25 @@ impl Engine for Scripted {
     fn fit(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
+        isolation: Isolation,
+        work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
+        if isolation == Isolation::OwnProcess {
+            self.apart.fetch_add(1, Ordering::Relaxed);
+        }
         self.fits.fetch_add(1, Ordering::Relaxed);
-        progress(Progress {
+        (work.progress)(Progress {
             probes_done: 1,
             batch: 64,
             note: "simulating".to_owned(),
         });
         if let Some(gate) = &self.gate
-            && !gate.pass(cancel)
+            && !gate.pass(work.cancel)
         {
             return Err(EngineError::Cancelled);
         }
         for probe in 0..self.probes {
-            progress(Progress {
+            (work.progress)(Progress {
                 probes_done: 2 + probe,
                 batch: 64,
                 note: "simulating".to_owned(),
@@ -157,21 +161,12 @@ impl Engine for Scripted {
         }
     }
 
-    fn fit_apart(
-        &self,
-        request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError> {
-        self.apart.fetch_add(1, Ordering::Relaxed);
-        self.fit(request, progress, cancel)
-    }
-
     fn probe(
         &self,
         _: &Request,
         batch: u64,
-        cancel: &Arc<AtomicBool>,
+        _: Detail,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
         let niceness = rustix::process::getpriority_process(None).unwrap();
         self.probed.lock().unwrap().push((batch, niceness));

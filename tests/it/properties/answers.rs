@@ -1,12 +1,12 @@
 //! What is recommended runs as recommended, and nothing that would do is missed: whole fits, checked by probes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, FitEngine, Recommendation};
+use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::{Course, ProbeReport, Verdict};
+use batchfit::probe::{Course, Detail, ProbeReport, Verdict};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -63,7 +63,7 @@ impl Case {
 
     fn fit(&self, limit: u64, target: Option<u64>) -> Recommendation {
         let request = self.parse(limit, &json!({}), target);
-        let answered = engine().fit(&request, &|_| {}, &Arc::default());
+        let answered = engine().fit(&request, Isolation::Shared, &Work::UNWATCHED);
         answered.unwrap().recommendation
     }
 
@@ -74,7 +74,12 @@ impl Case {
             steps => json!({ "accumulation": steps.min(MOST_MICRO_STEPS) }),
         };
         engine()
-            .probe(&self.parse(limit, &training, None), batch, &Arc::default())
+            .probe(
+                &self.parse(limit, &training, None),
+                batch,
+                Detail::Full,
+                &Cancel::NEVER,
+            )
             .unwrap()
     }
 }
@@ -262,7 +267,7 @@ fn the_maxima_of_a_fit_that_accumulates_are_those_of_its_probes() {
     let verdict = |batch| {
         let request = case.parse(limit, &json!({}), None);
         engine()
-            .probe(&request, batch, &Arc::default())
+            .probe(&request, batch, Detail::Full, &Cancel::NEVER)
             .unwrap()
             .verdict
     };

@@ -1,8 +1,7 @@
 //! Soaks count steps that can do nothing new; they say what carrying them out says.
 
-use std::sync::atomic::AtomicBool;
-
 use batchfit::alloc::Settings;
+use batchfit::bounded::Cancel;
 use batchfit::device::sim::{Card, SimulatedLauncher};
 use batchfit::model::{Mode, Variant};
 use batchfit::probe::{Evidence, Resources, Shape, Soak, SoakReport};
@@ -46,8 +45,7 @@ fn soaked(
         launcher: &mut launcher,
         evidence: Evidence::Simulated,
     };
-    soak.run_unless(&AtomicBool::new(false), &mut resources)
-        .unwrap()
+    soak.run(&mut resources, &Cancel::NEVER).unwrap()
 }
 
 /// Batches in an order that looks random, each as often as others, of training and of validation.

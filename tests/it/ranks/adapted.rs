@@ -1,9 +1,8 @@
 //! Adapted and wrapped models on several GPUs: the names of their modules, what adapters may need, and recorded trainings.
 
-use std::sync::Arc;
-
+use batchfit::bounded::Cancel;
 use batchfit::jobs::{Engine as _, validate};
-use batchfit::probe::ProbeReport;
+use batchfit::probe::{Detail, ProbeReport};
 use serde_json::{Value, json};
 
 use super::{engine, fit, request};
@@ -28,7 +27,9 @@ fn asked(model: &Value, training: &Value) -> Value {
 
 fn probed(document: Value, batch: u64) -> ProbeReport {
     let request = request(document);
-    engine().probe(&request, batch, &Arc::default()).unwrap()
+    engine()
+        .probe(&request, batch, Detail::Full, &Cancel::NEVER)
+        .unwrap()
 }
 
 fn peak(model: &Value, parallel: &Value, batch: u64) -> u64 {

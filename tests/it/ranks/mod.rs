@@ -3,12 +3,12 @@
 mod adapted;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, FitEngine, FitResult, validate};
+use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, Work, validate};
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::ProbeReport;
+use batchfit::probe::{Detail, ProbeReport};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -47,12 +47,16 @@ fn engine() -> FitEngine {
 
 fn fit(document: Value) -> FitResult {
     let request = request(document);
-    engine().fit(&request, &|_| {}, &Arc::default()).unwrap()
+    engine()
+        .fit(&request, Isolation::Shared, &Work::UNWATCHED)
+        .unwrap()
 }
 
 fn probe(parallel: &Value, batch: u64) -> ProbeReport {
     let request = request(asked(parallel, None));
-    engine().probe(&request, batch, &Arc::default()).unwrap()
+    engine()
+        .probe(&request, batch, Detail::Full, &Cancel::NEVER)
+        .unwrap()
 }
 
 #[test]
@@ -60,7 +64,9 @@ fn a_million_ranks_cost_hardly_more_work_than_a_few_thousand() {
     let probed = |ranks: u64| {
         let parallel = json!({ "strategy": "ddp", "world_size": ranks });
         let request = request(asked(&parallel, None));
-        let report = engine().probe_events(&request, 1, &Arc::default()).unwrap();
+        let report = engine()
+            .probe(&request, 1, Detail::Events, &Cancel::NEVER)
+            .unwrap();
         let told = report.events.unwrap();
         let events = u64::from(told.events) + told.omitted;
         (report.peak_reserved_bytes, events)

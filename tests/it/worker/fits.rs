@@ -1,10 +1,9 @@
 //! Whole fits whose GPU is a fake one.
 
 use std::os::unix::fs::symlink;
-use std::sync::Arc;
 
 use batchfit::device::sim;
-use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult};
+use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult, Isolation, Work};
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::Evidence;
 use batchfit::worker::CROWDED;
@@ -35,7 +34,7 @@ fn fit_with(misbehaviour: &str, members: &str) -> Result<FitResult, EngineError>
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();
     let engine = FitEngine::new(program).with_deadlines(DEADLINES);
-    engine.fit(&request, &|_| {}, &Arc::default())
+    engine.fit(&request, Isolation::Shared, &Work::UNWATCHED)
 }
 
 #[test]

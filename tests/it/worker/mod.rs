@@ -6,10 +6,10 @@ mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use batchfit::bounded::Cancel;
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
@@ -50,11 +50,9 @@ fn after_a_hang<T>(attempt: impl Fn(Deadlines) -> Result<T, WorkerError>) -> T {
     }
 }
 
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 /// Somebody who waits for every answer and listens to nothing.
 const CALLER: Caller<'static> = Caller {
-    cancel: &NEVER,
+    cancel: &Cancel::NEVER,
     notice: &|_| {},
 };
 
@@ -245,7 +243,7 @@ fn a_program_that_is_not_there_is_named() {
 
 #[test]
 fn a_cancelled_probe_ends_though_its_worker_hangs() {
-    let cancel = AtomicBool::new(false);
+    let cancel = Cancel::default();
     let (mut supervisor, _) = open(launch(&["hang"])).unwrap();
 
     let ended = thread::scope(|scope| {
@@ -254,7 +252,7 @@ fn a_cancelled_probe_ends_though_its_worker_hangs() {
             let cancel = &cancel;
             supervisor.probe(&order(8), Caller { cancel, notice })
         });
-        cancel.store(true, Ordering::Relaxed);
+        cancel.cancel();
         probe.join().unwrap()
     });
 
@@ -299,7 +297,7 @@ fn a_request_that_is_wrong_is_refused_by_the_worker() {
 
 #[test]
 fn gpus_are_listed_by_a_worker_of_their_own() {
-    let listed = Supervisor::list(&launch(&["none"]), DEADLINES, &NEVER);
+    let listed = Supervisor::list(&launch(&["none"]), DEADLINES, &Cancel::NEVER);
 
     let (gpus, missing) = listed.unwrap();
     assert_eq!((gpus.len(), missing), (1, None));
@@ -312,12 +310,12 @@ fn gpus_are_listed_by_another_worker_where_the_first_is_lost() {
         let once = directory.path().join("misbehaved");
         let first = launch(&[answers, "--once", once.to_str().unwrap()]);
 
-        let listed = Supervisor::list(&first, DEADLINES, &NEVER);
+        let listed = Supervisor::list(&first, DEADLINES, &Cancel::NEVER);
 
         assert_eq!(listed.unwrap().0.len(), 1, "{answers}");
         assert!(once.exists(), "{answers}");
     }
-    let lost = Supervisor::list(&launch(&["exit-after=1"]), DEADLINES, &NEVER).unwrap_err();
+    let lost = Supervisor::list(&launch(&["exit-after=1"]), DEADLINES, &Cancel::NEVER).unwrap_err();
     assert!(lost.to_string().contains("(exit status: 9)"), "{lost}");
 }
 
@@ -403,10 +401,10 @@ fn a_turn_that_never_comes_is_given_up() {
 fn waiting_for_a_turn_can_be_cancelled() {
     let directory = tempfile::tempdir().unwrap();
     let _theirs = somebody_elses_turn(directory.path());
-    let cancel = AtomicBool::new(false);
+    let cancel = Cancel::default();
     let caller = Caller {
         cancel: &cancel,
-        notice: &|_| cancel.store(true, Ordering::Relaxed),
+        notice: &|_| cancel.cancel(),
     };
 
     let ended = Supervisor::open(in_turn(directory.path()), opening(), DEADLINES, caller);

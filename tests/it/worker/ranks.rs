@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use batchfit::bounded::Cancel;
 
 const RANKS: usize = 3;
 
@@ -126,7 +127,8 @@ fn a_cancelled_probe_ends_all_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().to_str().unwrap();
     let (mut supervisor, _) = together(&["hang", "--locks", mark]).unwrap();
-    let cancel = AtomicBool::new(true);
+    let cancel = Cancel::default();
+    cancel.cancel();
     let caller = Caller {
         cancel: &cancel,
         ..CALLER

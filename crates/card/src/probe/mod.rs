@@ -4,6 +4,7 @@
 //! verdict, never an error.
 
 mod events;
+mod held;
 mod outline;
 mod peak;
 mod plans;

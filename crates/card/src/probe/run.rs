@@ -1,16 +1,14 @@
 //! The loop over a program's instructions.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::events::EventLog;
+use super::held::Held;
 use super::peak::{Phase, Shortage};
-use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, FIRST_STEPS, ProbeReport, StepMemory, Verdict};
 use super::timeline::{MemoryOverTime, Written};
-use crate::alloc::{BlockId, CachingAllocator, Observer, SegmentSource, Stream};
+use crate::alloc::{CachingAllocator, Observer, SegmentSource, Stream};
+use crate::bounded::Cancel;
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
@@ -87,15 +85,15 @@ impl Probe<'_> {
         &self,
         resources: &mut Resources<'_, S, O>,
     ) -> ProbeReport {
-        let report = self.run_unless(&AtomicBool::new(false), resources);
-        report.expect("nobody else has the flag")
+        let report = self.run_cancellable(resources, &Cancel::NEVER);
+        report.expect("nothing else can cancel it")
     }
 
-    /// The same, unless `cancel` becomes true meanwhile. Memory is given back then too.
-    pub fn run_unless<S: SegmentSource, O: Observer>(
+    /// The same, but ends soon after `cancel`, and gives the memory back then too.
+    pub fn run_cancellable<S: SegmentSource, O: Observer>(
         &self,
-        cancel: &AtomicBool,
         resources: &mut Resources<'_, S, O>,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, Cancelled> {
         let limit = resources.allocator.limit().unwrap_or(Bytes(u64::MAX));
         let mut run = Run {
@@ -218,62 +216,10 @@ fn most_micro_steps(evidence: Evidence) -> u32 {
     }
 }
 
-/// What launches on a GPU look up by [`TensorId`]; empty where nothing is launched.
-#[derive(Debug, Default)]
-struct Tables {
-    addresses: Vec<u64>,
-    sizes: Vec<Bytes>,
-}
-
-impl Tables {
-    fn of(probe: &Probe<'_>) -> Tables {
-        Tables {
-            addresses: vec![0; probe.program.tensors.len()],
-            sizes: probe.program.bytes_at(probe.batch),
-        }
-    }
-
-    /// Notes where a tensor lies; nowhere once it was freed.
-    fn place(&mut self, id: TensorId, address: u64) {
-        if let Some(place) = self.addresses.get_mut(id.0 as usize) {
-            *place = address;
-        }
-    }
-}
-
-/// What a program holds while it runs at one batch.
-#[derive(Debug)]
-pub(super) struct Held {
-    /// By [`SizeId`](crate::program::SizeId).
-    sizes: Vec<Bytes>,
-    blocks: Vec<Option<BlockId>>,
-    /// For each convolution workspace, the plan it was granted to.
-    plans: HashMap<TensorId, usize>,
-    tables: Tables,
-    cache: PlanCache,
-}
-
-impl Held {
-    /// Nothing yet.
-    pub(super) fn by(probe: &Probe<'_>, evidence: Evidence) -> Held {
-        Held {
-            sizes: probe.program.sizes_at(probe.batch),
-            blocks: vec![None; probe.program.tensors.len()],
-            plans: HashMap::new(),
-            tables: if evidence.is_real() {
-                Tables::of(probe)
-            } else {
-                Tables::default()
-            },
-            cache: PlanCache::of(probe.program),
-        }
-    }
-}
-
 /// A probe under way.
 pub(super) struct Run<'a, 'r, S: SegmentSource, O: Observer> {
     pub(super) probe: &'a Probe<'a>,
-    pub(super) cancel: &'a AtomicBool,
+    pub(super) cancel: &'a Cancel,
     pub(super) resources: &'a mut Resources<'r, S, O>,
     pub(super) held: Held,
     pub(super) recording: Option<MemoryOverTime>,
@@ -418,7 +364,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
 
     pub(super) fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
         for (index, instruction) in instructions.iter().enumerate() {
-            if index % CANCEL_CHECK_EVERY == 0 && self.cancel.load(Ordering::Relaxed) {
+            if index % CANCEL_CHECK_EVERY == 0 && self.cancel.is_cancelled() {
                 return Err(Stopped::Cancelled);
             }
             match instruction {

@@ -4,14 +4,14 @@
 //! shorter, an epoch ends with a short batch, and then another loop validates. Every shape asks for blocks of other sizes,
 //! cached blocks are split for them, and what is reserved grows for as long as new shapes meet.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::held::Held;
 use super::report::{Evidence, FIRST_STEPS, Verdict};
-use super::run::{Cancelled, Detail, Held, Probe, Resources, Run, Stopped};
+use super::run::{Cancelled, Detail, Probe, Resources, Run, Stopped};
 use crate::alloc::{Observer, SegmentSource, Stats};
+use crate::bounded::Cancel;
 use crate::program::Program;
 
 /// Most points at which growth is told.
@@ -76,11 +76,11 @@ pub struct SoakReport {
 }
 
 impl Soak<'_> {
-    /// Runs the steps in simulated memory, unless `cancel` becomes true meanwhile.
-    pub fn run_unless<S: SegmentSource, O: Observer>(
+    /// Runs the steps in simulated memory, and ends soon after `cancel`.
+    pub fn run<S: SegmentSource, O: Observer>(
         &self,
-        cancel: &AtomicBool,
         resources: &mut Resources<'_, S, O>,
+        cancel: &Cancel,
     ) -> Result<SoakReport, Cancelled> {
         let mut report = SoakReport {
             verdict: Verdict::Fits,
@@ -96,7 +96,7 @@ impl Soak<'_> {
         let mut held: Vec<Option<Held>> = self.shapes.iter().map(|_| None).collect();
         let mut settled = vec![None; self.shapes.len()];
         for (number, place) in (1..).zip(self.steps) {
-            if cancel.load(Ordering::Relaxed) {
+            if cancel.is_cancelled() {
                 resources.allocator.reset();
                 return Err(Cancelled);
             }

@@ -9,8 +9,6 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
 };
@@ -20,10 +18,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use crate::bounded::Cancel;
 use crate::device::sim;
 use crate::model::{RULES, Request, RequestDocument, Taught};
 use crate::worker::{Deadlines, Patience, reap};
-use crate::{Engine, EngineError, FitResult, Progress};
+use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 /// How many processes a fit may take with it: what kills two will kill a third.
 const PROCESSES: u32 = 2;
@@ -94,14 +93,13 @@ impl<'a> Apart<'a> {
     pub(super) fn fit(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &AtomicBool,
+        work: &Work<'_>,
     ) -> Result<Result<FitResult, EngineError>, NotStarted> {
         let question = question(request)?;
         let mut last = String::new();
         for _ in 0..PROCESSES {
             let silence = SILENCE + self.deadlines.turn + 2 * self.deadlines.probe;
-            match Process::start(self, &question, cancel)?.outcome(silence, progress, cancel) {
+            match Process::start(self, &question, work.cancel)?.outcome(silence, work) {
                 Ok(outcome) => return Ok(outcome),
                 Err(Died(cause)) => {
                     warn!("a process that worked on one fit alone {cause}");
@@ -130,7 +128,7 @@ fn ask_cudnn() -> Option<OsString> {
 
 impl Process {
     /// Starts a child that follows our rules.
-    fn start(apart: &Apart<'_>, question: &[u8], cancel: &AtomicBool) -> Result<Self, NotStarted> {
+    fn start(apart: &Apart<'_>, question: &[u8], cancel: &Cancel) -> Result<Self, NotStarted> {
         let Deadlines {
             start,
             open,
@@ -164,7 +162,7 @@ impl Process {
             Some(Message::Hello { rules }) if rules == RULES => {}
             Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
             // Whoever cancelled does not care; the loop for the outcome says so.
-            None if cancel.load(Ordering::Relaxed) => return Ok(process),
+            None if cancel.is_cancelled() => return Ok(process),
             Some(_) | None => return Err(NotStarted::Mute),
         }
         // Fails when the child is gone, which is noticed at its stdout.
@@ -176,15 +174,14 @@ impl Process {
     fn outcome(
         mut self,
         silence: Duration,
-        progress: &dyn Fn(Progress),
-        cancel: &AtomicBool,
+        work: &Work<'_>,
     ) -> Result<Result<FitResult, EngineError>, Died> {
         loop {
-            match self.next(silence, cancel) {
-                Some(Message::Progress { progress: step }) => progress(step),
+            match self.next(silence, work.cancel) {
+                Some(Message::Progress { progress: step }) => (work.progress)(step),
                 Some(Message::Answered { result }) => return Ok(Ok(*result)),
                 Some(Message::Failed { error }) => return Ok(Err(error)),
-                None if cancel.load(Ordering::Relaxed) => {
+                None if work.cancel.is_cancelled() => {
                     return Ok(Err(EngineError::Cancelled));
                 }
                 Some(Message::Hello { .. }) | None => return Err(Died(self.cause())),
@@ -193,9 +190,9 @@ impl Process {
     }
 
     /// What the child says next. `None` when it says no more, takes too long or nobody wants to hear it.
-    fn next(&mut self, within: Duration, cancel: &AtomicBool) -> Option<Message> {
+    fn next(&mut self, within: Duration, cancel: &Cancel) -> Option<Message> {
         let mut waited = Duration::ZERO;
-        while waited < within && !cancel.load(Ordering::Relaxed) {
+        while waited < within && !cancel.is_cancelled() {
             match self.messages.recv_timeout(POLL_INTERVAL) {
                 Ok(message) => return Some(message),
                 Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
@@ -283,7 +280,11 @@ pub fn answer_apart(
                 let _ = say(&Message::Progress { progress });
             };
             let request = request.with_taught(taught);
-            engine.fit(&request, &progress, &Arc::default())
+            let work = Work {
+                progress: &progress,
+                ..Work::UNWATCHED
+            };
+            engine.fit(&request, Isolation::Shared, &work)
         });
     say(&match outcome {
         Ok(result) => Message::Answered {
@@ -326,9 +327,13 @@ mod tests {
         }
 
         /// Cancelled at the first step that it tells of.
-        fn fit(&self, cancel: &AtomicBool) -> Result<Result<FitResult, EngineError>, NotStarted> {
-            let progress = |_: Progress| cancel.store(true, Ordering::Relaxed);
-            Apart::new(&self.program, deadlines()).fit(&request(), &progress, cancel)
+        fn fit(&self) -> Result<Result<FitResult, EngineError>, NotStarted> {
+            let cancel = Cancel::default();
+            let work = Work {
+                cancel: &cancel,
+                progress: &|_| cancel.cancel(),
+            };
+            Apart::new(&self.program, deadlines()).fit(&request(), &work)
         }
     }
 
@@ -360,7 +365,7 @@ mod tests {
     fn a_fit_that_kills_two_processes_is_given_up() {
         let script = Script::new(&format!("{}\nread request\nkill -SEGV $$", hello()));
 
-        let outcome = script.fit(&AtomicBool::new(false)).unwrap();
+        let outcome = script.fit().unwrap();
 
         assert_eq!(script.starts(), 2);
         let Err(EngineError::Died { cause }) = outcome else {
@@ -377,11 +382,10 @@ mod tests {
             program: PathBuf::from("/nowhere/batchfit"),
             ..Script::new("")
         };
-        let never = AtomicBool::new(false);
 
-        assert!(matches!(no_such_command.fit(&never), Err(NotStarted::Mute)));
-        assert!(matches!(other.fit(&never), Err(NotStarted::OtherRules)));
-        assert!(matches!(missing.fit(&never), Err(NotStarted::Spawn(_))));
+        assert!(matches!(no_such_command.fit(), Err(NotStarted::Mute)));
+        assert!(matches!(other.fit(), Err(NotStarted::OtherRules)));
+        assert!(matches!(missing.fit(), Err(NotStarted::Spawn(_))));
     }
 
     #[test]
@@ -395,7 +399,7 @@ mod tests {
         });
         let script = Script::new(&format!("{}\n{step}\nexec sleep 1000", hello()));
 
-        let outcome = script.fit(&AtomicBool::new(false)).unwrap();
+        let outcome = script.fit().unwrap();
 
         assert_eq!(outcome.unwrap_err(), EngineError::Cancelled);
     }
@@ -404,10 +408,9 @@ mod tests {
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
         let apart = Apart::new(&script.program, deadlines());
-        let never = AtomicBool::new(false);
-        let process = Process::start(&apart, b"{}\n", &never).unwrap();
+        let process = Process::start(&apart, b"{}\n", &Cancel::NEVER).unwrap();
 
-        let outcome = process.outcome(3 * POLL_INTERVAL, &|_| {}, &never);
+        let outcome = process.outcome(3 * POLL_INTERVAL, &Work::UNWATCHED);
 
         assert!(matches!(outcome, Err(Died(cause)) if cause == "stopped to answer"));
     }
@@ -429,7 +432,7 @@ mod tests {
         let Some(Message::Answered { result }) = messages.last() else {
             panic!("{:?}", messages.last())
         };
-        let alone = engine.fit(&request(), &|_| {}, &Arc::default());
+        let alone = engine.fit(&request(), Isolation::Shared, &Work::UNWATCHED);
         // All but the times that probes took.
         let alone = alone.unwrap();
         assert_eq!(result.variants, alone.variants);

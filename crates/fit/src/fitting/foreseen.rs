@@ -1,9 +1,8 @@
 //! What recordings predict for a search whose batches somebody else runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory};
 use crate::model::{Invalid, Objective, Request, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
@@ -12,7 +11,7 @@ use crate::search::conversation::{Alone, Foreseen, Peaks, Predicted};
 use crate::search::{MAX_BATCH, Prediction};
 use crate::units::Bytes;
 use crate::validate::settings_in_force;
-use crate::{EngineError, Progress, Runs};
+use crate::{EngineError, Runs, Work};
 
 use super::advice::next_to_record;
 use super::answer::SearchStrategy;
@@ -38,7 +37,7 @@ const NO_HOLE: u64 = 50;
 pub(super) fn foresee(
     request: &Request,
     runs: &Runs,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<Foreseen, EngineError> {
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
@@ -77,7 +76,7 @@ pub(super) fn foresee(
     if let Some((batch, reserved)) = runs.largest {
         simulator.ran(&variant, (batch, Bytes(reserved)), limit)?;
     }
-    let observer = Observer::new(&|_: Progress| {}, cancel);
+    let observer = Observer::new(&Work::quiet(cancel));
     let mut predicted = predicted(request, steps, runs, (simulator, variant, limit), &observer)?;
     predicted
         .notes

@@ -1,34 +1,30 @@
 //! Fits that are made of several: one for each length, and a soak of what they recommend.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use super::engine::FitEngine;
 use super::{lengths, soak};
 use crate::bounded::unless;
 use crate::model::Request;
-use crate::{Engine as _, EngineError, FitResult, Progress, validate};
+use crate::{Engine as _, EngineError, FitResult, Isolation, Work, validate};
 
 impl FitEngine {
     /// Answers a request with several lengths, or with a soak.
     pub(super) fn fit_in_parts(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
+        work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
-        unless(cancel, || validate(request))
+        unless(work.cancel, || validate(request))
             .ok_or(EngineError::Cancelled)?
             .map_err(EngineError::Invalid)?;
         let (mut result, each) = match &request.lengths {
             Some(lengths) => {
-                let (result, each) = lengths::fit_each(self, request, lengths, progress, cancel)?;
+                let (result, each) = lengths::fit_each(self, request, lengths, work)?;
                 (result, Some(each))
             }
-            None => (self.fit(&request.alone(), progress, cancel)?, None),
+            None => (self.fit(&request.alone(), Isolation::Shared, work)?, None),
         };
         if let Some(course) = &request.soak {
-            soak::last(request, course, &mut result, progress, cancel)?;
+            soak::last(request, course, &mut result, work)?;
         }
         // Another variant may be the best of what lasts.
         let best = result.variants.first().map(|first| &first.training);

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
 use crate::alloc::{MemoryLimit, limit_of_fraction};
+use crate::bounded::Cancel;
 use crate::device::sim;
 use crate::engine::NO_RECORDER;
 use crate::model::{
@@ -22,7 +21,7 @@ use crate::worker::{
     BatchOutcome, Hold, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
     Supervisor, WorkerCommand, WorkerError,
 };
-use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress};
+use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Isolation, Progress, Work};
 
 use super::advice::TARGET_DECIDES;
 use super::devices::{Resolved, resolve};
@@ -74,10 +73,9 @@ impl FitEngine {
     pub fn fit_recorded(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
+        work: &Work<'_>,
     ) -> Result<FromRecordings, EngineError> {
-        let observer = Observer::new(progress, cancel);
+        let observer = Observer::new(work);
         let mut session = Session::open(self, request, &observer)?;
         let asked = session.variant()?.accumulation;
         let mut accumulation = asked.min(MICRO_STEPS);
@@ -105,10 +103,14 @@ impl FitEngine {
         request: &Request,
         batch: u64,
         detail: Detail,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
         let progress = |progress: Progress| tracing::debug!("{}", progress.note);
-        let observer = Observer::new(&progress, cancel);
+        let work = Work {
+            cancel,
+            progress: &progress,
+        };
+        let observer = Observer::new(&work);
         let mut session = Session::open(self, request, &observer)?;
         let accumulation = session.variant()?.accumulation.min(MICRO_STEPS);
         let mut files = BTreeMap::new();
@@ -201,8 +203,8 @@ impl<'a> Session<'a> {
         self.record_first(accumulation, &mut files)?;
         loop {
             let request = self.about(&files)?;
-            let quiet = |_: Progress| {};
-            let mut result = self.engine.fit(&request, &quiet, self.observer.cancel())?;
+            let work = Work::quiet(self.observer.cancel());
+            let mut result = self.engine.fit(&request, Isolation::Shared, &work)?;
             let next = result.recommendation.next_batch;
             let next =
                 next.filter(|next| *next <= self.ready.most_batch && !files.contains_key(next));

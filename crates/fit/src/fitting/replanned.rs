@@ -1,12 +1,10 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use super::advice::across_ranks;
 use super::engine::{simulated_probe, simulated_step_time};
 use super::probing::runner::StepTime;
 use super::variant_search::{MOST_MICRO_STEPS, micro_steps};
+use crate::bounded::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;
@@ -24,7 +22,7 @@ pub(super) fn replanned(
     plan: &Plan,
     (question, training): Of<'_>,
     peaks: PeakMemory,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<(), EngineError> {
     best.micro_batch = plan.micro_batch;
     best.accumulation_steps = plan.accumulation_steps;
@@ -61,7 +59,7 @@ pub(super) fn lowered_to(
     plan: &Plan,
     (question, training): Of<'_>,
     because_of: String,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<(), EngineError> {
     let refused = best.micro_batch;
     let variant = with_steps(training, plan.accumulation_steps);

@@ -11,6 +11,7 @@ pub use batchfit_models::exported;
 pub use batchfit_models::huggingface::config_fields;
 pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
 pub use batchfit_models::huggingface::of_another_library;
+pub use batchfit_models::members;
 pub use batchfit_models::presets::is_of_transformers;
 pub use batchfit_models::presets::{Override, Preset, preset, presets};
 pub use batchfit_models::{

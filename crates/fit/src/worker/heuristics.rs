@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tracing::warn;
 
+use crate::bounded::Cancel;
 use crate::device::sim::{self, Card};
 use crate::program::Convolution;
 use crate::units::Bytes;
@@ -213,7 +214,7 @@ impl Heuristics {
             }
         };
         // An answer takes a millisecond: whoever cancels does so between two.
-        let never = AtomicBool::new(false);
+        let never = Cancel::default();
         running.ask(question, Activity::AskingCudnn, ANSWER, &never)
     }
 }
@@ -276,7 +277,7 @@ fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Hello), Wo
         longest_answer: LONGEST,
         ending: ENDING,
     })?;
-    let never = AtomicBool::new(false);
+    let never = Cancel::default();
     let hello = running.wait(Activity::Starting, START, &never)?;
     Ok((running, hello))
 }

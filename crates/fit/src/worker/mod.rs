@@ -9,6 +9,7 @@ pub mod heuristics;
 pub mod process;
 pub mod programs;
 pub mod protocol;
+mod rank_group;
 mod recorder;
 pub mod supervised;
 mod supervisor;

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use crate::compile::{CompileError, Process, compile_memory_of_unless, compile_rank_unless};
+use crate::bounded::Cancel;
+use crate::compile::{CompileError, Launches, Process, compile_process};
 use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::{Variant, Workload};
@@ -63,23 +63,14 @@ impl Programs {
     }
 
     /// The step program of a variant.
-    pub fn of(&mut self, variant: &Variant) -> Result<&Program, CompileError> {
-        self.of_unless(&Arc::default(), variant)
-    }
-
-    /// The same, unless `cancel` becomes true meanwhile.
-    pub fn of_unless(
-        &mut self,
-        cancel: &Arc<AtomicBool>,
-        variant: &Variant,
-    ) -> Result<&Program, CompileError> {
+    pub fn of(&mut self, variant: &Variant, cancel: &Cancel) -> Result<&Program, CompileError> {
         self.of_process(cancel, variant, Process::default())
     }
 
     /// The same of one of several processes that train together; of those that are simulated, any.
     pub fn of_process(
         &mut self,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
         variant: &Variant,
         process: Process,
     ) -> Result<&Program, CompileError> {
@@ -97,11 +88,14 @@ impl Programs {
                 .map(|(_, _, program)| program.tensors.len());
             self.make_room(largest.max().unwrap_or(0));
             let program = match &self.workload {
-                Workload::Graph(graph) if self.with_launches => {
-                    compile_rank_unless(cancel, graph, variant, self.capability, self.rank.into())?
-                }
                 Workload::Graph(graph) => {
-                    compile_memory_of_unless(cancel, graph, variant, self.capability, process)?
+                    let (process, launches) = if self.with_launches {
+                        let rank = self.rank.into();
+                        (Process { rank, ..process }, Launches::Kept)
+                    } else {
+                        (process, Launches::LeftOut)
+                    };
+                    compile_process(graph, variant, (self.capability, process), launches, cancel)?
                 }
                 Workload::Recorded(steps) => steps.accumulating(variant.accumulation),
             };

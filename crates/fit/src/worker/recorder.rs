@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use serde_json::Value;
 use super::process::{Activity, Launch, Loss, Running, WorkerError};
 use super::protocol::Refusal;
 use super::supervisor::{Caller, Deadlines};
+use crate::bounded::Cancel;
 
 /// Changes whenever a message does.
 const VERSION: u32 = 1;
@@ -200,7 +200,7 @@ impl Recorder {
         batch: u64,
         accumulation: u32,
         limit_bytes: Option<u64>,
-        cancel: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<RecordedBatch, WorkerError> {
         let order = Order::Record {
             batch,
@@ -218,7 +218,7 @@ impl Recorder {
         &mut self,
         order: &Order<'_>,
         activity: Activity,
-        cancel: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<Answer, WorkerError> {
         let within = match activity {
             Activity::Recording(_) => self.deadlines.probe,

@@ -199,11 +199,8 @@ fn syntax(error: &serde_json::Error) -> ExportedError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
-    use crate::bounded::unless;
+    use crate::bounded::{Cancel, unless};
 
     #[test]
     fn nothing_more_is_read_once_nobody_waits() {
@@ -212,7 +209,8 @@ mod tests {
         let graph = format!(
             r#"{{"graph_module": {{"graph": {{"inputs": [], "outputs": [], "nodes": [{nodes}]}}}}}}"#
         );
-        let cancel = Arc::new(AtomicBool::new(true));
+        let cancel = Cancel::default();
+        cancel.cancel();
         let mut read = None;
 
         let kept = unless(&cancel, || {
@@ -224,8 +222,7 @@ mod tests {
             matches!(read, Some(Err(ExportedError::Cancelled))),
             "{read:?}"
         );
-        cancel.store(false, Ordering::Relaxed);
-        let read = unless(&cancel, || {
+        let read = unless(&Cancel::NEVER, || {
             parse_text(graph.as_bytes(), Assumptions::default())
         });
         let read = read.expect("somebody waits");

@@ -7,6 +7,7 @@
 //! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
 //! models read like PyTorch's.
 
+mod activation;
 mod adapters;
 mod argument;
 pub(crate) mod functional;
@@ -18,9 +19,10 @@ mod reductions;
 mod tracer;
 mod views;
 
+pub(crate) use activation::Activation;
 pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
-pub(crate) use modules::{Activation, BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
+pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
 pub(crate) use operands::Tensors;
 pub(crate) use place::Place;
 pub(crate) use pointwise::{Pointwise, Scalar};

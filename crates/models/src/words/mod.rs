@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::invalid::{Invalid, MOST_LISTED, nearest};
 use crate::bounded::shorten;
 use names::{NAMES, Place, Synonym};
-pub use names::{REQUEST_FIELDS, TRAINING_FIELDS};
 pub(super) use values::Word;
 
 /// Longest value, in characters of JSON, that is repeated in an example.
@@ -67,17 +66,16 @@ pub(super) fn unknown_field(
         }
     };
     if here.is_some() {
+        if let Some((place, field)) = Place::of_synonym(&normal)
+            && (Some(place) != here || is_known(field))
+        {
+            if Some(place) == here && values::meant(field, value) == value.cloned() {
+                return did_you_mean(field);
+            }
+            return belongs(place, example(field, value));
+        }
         let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
         match meaning.map(|(_, meaning)| meaning) {
-            Some(Synonym::Field(place, field)) if Some(*place) == here => {
-                if is_known(field) && values::meant(field, value) == value.cloned() {
-                    return did_you_mean(field);
-                }
-                if is_known(field) {
-                    return belongs(*place, example(field, value));
-                }
-            }
-            Some(Synonym::Field(place, field)) => return belongs(*place, example(field, value)),
             Some(Synonym::Switch(place, on, off)) => {
                 let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
                 return belongs(*place, (if is_off { off } else { on }).to_string());
@@ -87,7 +85,7 @@ pub(super) fn unknown_field(
         }
         let elsewhere = Place::ALL.into_iter().filter(|place| Some(*place) != here);
         for place in elsewhere.clone() {
-            if let Some(field) = place.fields().find(|field| *field == normal) {
+            if let Some(field) = place.names().find(|field| *field == normal) {
                 return belongs(place, example(field, value));
             }
         }
@@ -97,7 +95,7 @@ pub(super) fn unknown_field(
         let alike =
             |field: &&'static str| strsim::normalized_damerau_levenshtein(&normal, field) >= ALIKE;
         for place in elsewhere {
-            if let Some(field) = place.fields().find(alike) {
+            if let Some(field) = place.names().find(alike) {
                 return belongs(place, example(field, value));
             }
         }

@@ -1,4 +1,6 @@
-//! Names of fields.
+//! Names of fields, beside those that are other words for one member: its row has them.
+
+use crate::members::{MODEL, Member, REQUEST, TRAINING};
 
 /// An object of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +25,27 @@ impl Place {
         }
     }
 
-    /// What may be in it; of a model, what makes sense in several ways of describing one.
-    pub(super) fn fields(self) -> impl Iterator<Item = &'static str> {
+    /// The rows of what may be in it.
+    pub(super) fn members(self) -> &'static [Member] {
         match self {
-            Top => REQUEST_FIELDS,
-            Training => TRAINING_FIELDS,
-            Model => MODEL_FIELDS,
+            Top => REQUEST.members,
+            Training => TRAINING.members,
+            Model => MODEL.members,
         }
-        .iter()
-        .copied()
+    }
+
+    /// The names of what may be in it.
+    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+        self.members().iter().map(|member| member.name)
+    }
+
+    /// The object and the member that others call so.
+    pub(super) fn of_synonym(word: &str) -> Option<(Place, &'static str)> {
+        Place::ALL.into_iter().find_map(|place| {
+            let calls_it_so = |member: &&Member| member.synonyms().any(|known| known == word);
+            let member = place.members().iter().find(calls_it_so)?;
+            Some((place, member.name))
+        })
     }
 
     /// Where a field belongs that was found elsewhere.
@@ -44,72 +58,16 @@ impl Place {
     }
 }
 
-/// The fields of a request.
-pub const REQUEST_FIELDS: &[&str] = &[
-    "model",
-    "lengths",
-    "training",
-    "device",
-    "memory_limit",
-    "headroom",
-    "host_memory",
-    "target_batch",
-    "world_size",
-    "allocator",
-    "search",
-    "compare",
-    "objective",
-    "unknown_ops",
-    "chosen_percent",
-    "generation",
-    "soak",
-    "priority",
-    "timeout_seconds",
-    "suggest",
-];
-
-/// The fields of `training`.
-pub const TRAINING_FIELDS: &[&str] = &[
-    "precision",
-    "optimizer",
-    "optimizer_impl",
-    "checkpointing",
-    "accumulation",
-    "mode",
-    "clip_grad_norm",
-    "parallel",
-];
-
-const MODEL_FIELDS: &[&str] = &[
-    "preset",
-    "layers",
-    "exported",
-    "hf",
-    "seq_len",
-    "target_len",
-    "loss_chunks",
-    "param_dtype",
-    "lora",
-    "frozen",
-    "image_size",
-    "padded",
-    "task",
-    "num_classes",
-    "in_channels",
-];
-
 /// What a word of somebody else says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synonym {
-    /// The same as this field.
-    Field(Place, &'static str),
     /// A switch: one field where it is on, another where it is off.
     Switch(Place, &'static str, &'static str),
     /// Nothing that a request says.
     Advice(&'static str),
 }
 
-use Synonym::{Advice, Field, Switch};
+use Synonym::{Advice, Switch};
 
 const MICRO_BATCH: Synonym = Advice(
     "batchfit finds the micro-batch; leave it out, and give the samples of an optimizer step as `target_batch`",
@@ -119,62 +77,6 @@ const NOT_YET: Synonym = Advice("batchfit does not simulate it");
 
 /// Every word once; in small letters, with underscores.
 pub(super) const NAMES: &[(&[&str], Synonym)] = &[
-    // Hugging Face's `gradient_checkpointing`, Lightning's strategies, JAX's remat.
-    (
-        &[
-            "gradient_checkpointing",
-            "activation_checkpointing",
-            "grad_checkpointing",
-            "use_checkpoint",
-            "checkpoint",
-            "checkpoints",
-            "remat",
-            "recompute",
-        ],
-        Field(Training, "checkpointing"),
-    ),
-    (
-        &[
-            "gradient_accumulation_steps",
-            "gradient_accumulation",
-            "accumulate_grad_batches",
-            "accumulation_steps",
-            "grad_accumulation",
-            "grad_accum",
-            "grad_accum_steps",
-        ],
-        Field(Training, "accumulation"),
-    ),
-    (
-        &["optim", "opt", "optimizer_name", "optimizer_type"],
-        Field(Training, "optimizer"),
-    ),
-    (
-        &[
-            "max_grad_norm",
-            "gradient_clip_val",
-            "gradient_clipping",
-            "clip_grad",
-            "clip_norm",
-            "grad_clip",
-        ],
-        Field(Training, "clip_grad_norm"),
-    ),
-    (
-        &[
-            "strategy",
-            "distributed",
-            "ddp",
-            "fsdp",
-            "deepspeed",
-            "zero_stage",
-        ],
-        Field(Training, "parallel"),
-    ),
-    (
-        &["mixed_precision", "dtype", "torch_dtype", "autocast_dtype"],
-        Field(Training, "precision"),
-    ),
     (
         &["amp", "autocast", "use_amp", "fp16", "half"],
         Switch(
@@ -221,20 +123,6 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
     ),
     (
         &[
-            "batch_size",
-            "batch",
-            "target",
-            "global_batch",
-            "global_batch_size",
-            "total_batch_size",
-            "effective_batch_size",
-            "target_batch_size",
-            "train_batch_size",
-        ],
-        Field(Top, "target_batch"),
-    ),
-    (
-        &[
             "per_device_train_batch_size",
             "per_device_batch_size",
             "per_gpu_batch_size",
@@ -245,94 +133,6 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
             "max_batch_size",
         ],
         MICRO_BATCH,
-    ),
-    (
-        &[
-            "gpu",
-            "card",
-            "gpu_name",
-            "gpu_type",
-            "device_name",
-            "accelerator",
-            "on",
-        ],
-        Field(Top, "device"),
-    ),
-    (
-        &[
-            "memory",
-            "mem",
-            "vram",
-            "gpu_memory",
-            "max_memory",
-            "memory_size",
-            "memory_fraction",
-            "per_process_memory_fraction",
-        ],
-        Field(Top, "memory_limit"),
-    ),
-    (
-        &[
-            "gpus",
-            "num_gpus",
-            "n_gpus",
-            "ngpus",
-            "num_devices",
-            "nproc_per_node",
-            "num_processes",
-            "ranks",
-        ],
-        Field(Top, "world_size"),
-    ),
-    (
-        &[
-            "pytorch_cuda_alloc_conf",
-            "pytorch_alloc_conf",
-            "alloc_conf",
-            "allocator_settings",
-        ],
-        Field(Top, "allocator"),
-    ),
-    (
-        &[
-            "name",
-            "model_name",
-            "arch",
-            "architecture",
-            "model_name_or_path",
-            "pretrained_model_name_or_path",
-        ],
-        Field(Model, "preset"),
-    ),
-    (&["config", "hf_config", "huggingface"], Field(Model, "hf")),
-    (
-        &["graph", "exported_program", "exported_graph"],
-        Field(Model, "exported"),
-    ),
-    (
-        &[
-            "seq_length",
-            "seqlen",
-            "sequence_length",
-            "max_length",
-            "max_seq_len",
-            "max_seq_length",
-            "context_length",
-            "block_size",
-        ],
-        Field(Model, "seq_len"),
-    ),
-    (
-        &["img_size", "input_size", "resolution", "crop_size"],
-        Field(Model, "image_size"),
-    ),
-    (
-        &["classes", "n_classes", "num_labels"],
-        Field(Model, "num_classes"),
-    ),
-    (
-        &["channels", "in_chans", "input_channels", "num_channels"],
-        Field(Model, "in_channels"),
     ),
     (
         &[

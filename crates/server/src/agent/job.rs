@@ -1,7 +1,6 @@
 //! One job: what is asked, the answer, and how it gets to the service.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
@@ -13,6 +12,7 @@ use super::alongside;
 use super::backoff::Backoff;
 use super::client::{AskError, Asking};
 use super::run::Shared;
+use crate::bounded::Cancel;
 use crate::jobs::{
     EngineError, FitError, JobDocument, JobNews, JobOutcome, LeaseDocument, Progress, answer_job,
 };
@@ -39,17 +39,17 @@ pub(super) async fn work(shared: &Arc<Shared>, job: JobDocument, device: DeviceC
     let fit = job.fit.clone();
     let path = format!("/v1/agents/{}/jobs/{}", shared.id(), job.attempt);
     tracing::info!(fit.id = %fit, "works on fit {fit} on {device}, attempt {}", job.attempt);
-    let cancel = Arc::new(AtomicBool::new(false));
+    let cancel = Cancel::default();
     let unwanted = CancellationToken::new();
     let (news, heard) = watch::channel(None);
     let (allow, allowed) = watch::channel(job.timeout_seconds);
     let keeper = {
         let (shared, path, fit) = (Arc::clone(shared), path.clone(), fit.clone());
-        let (cancel, unwanted) = (Arc::clone(&cancel), unwanted.clone());
+        let (cancel, unwanted) = (cancel.clone(), unwanted.clone());
         alongside(async move {
             let why = keep(&shared, &path, heard, allow).await;
             tracing::info!(fit.id = %fit, "nobody waits for the answer to fit {fit} from here any more: {why}");
-            cancel.store(true, Ordering::Relaxed);
+            cancel.cancel();
             unwanted.cancel();
         })
     };
@@ -69,7 +69,7 @@ async fn answered(
     path: &str,
     job: JobDocument,
     device: DeviceChoice,
-    cancel: Arc<AtomicBool>,
+    cancel: Cancel,
     (news, allowed): (
         watch::Sender<Option<Progress>>,
         watch::Receiver<Option<i64>>,
@@ -81,7 +81,7 @@ async fn answered(
         news.send_replace(Some(step));
     };
     let engine = Arc::clone(&shared.engine);
-    let answering = answer_job(engine, job, request, device, progress, Arc::clone(&cancel));
+    let answering = answer_job(engine, job, request, device, progress, cancel.clone());
     let answering = Box::pin(answering);
     tokio::pin!(answering);
     let (mut late, mut stopped) = (None, false);
@@ -90,11 +90,11 @@ async fn answered(
             outcome = &mut answering => break outcome,
             () = shared.signals.stop.cancelled(), if !stopped => {
                 stopped = true;
-                cancel.store(true, Ordering::Relaxed);
+                cancel.cancel();
             }
             seconds = overdue(begun, allowed.clone()), if late.is_none() => {
                 late = Some(seconds);
-                cancel.store(true, Ordering::Relaxed);
+                cancel.cancel();
             }
         }
     };
@@ -132,9 +132,9 @@ async fn overdue(begun: Instant, mut allowed: watch::Receiver<Option<i64>>) -> u
 }
 
 /// What is asked in a job.
-async fn request(shared: &Shared, path: &str, cancel: &AtomicBool) -> Option<Vec<u8>> {
+async fn request(shared: &Shared, path: &str, cancel: &Cancel) -> Option<Vec<u8>> {
     let mut backoff = Backoff::default();
-    while !cancel.load(Ordering::Relaxed) {
+    while !cancel.is_cancelled() {
         let asking = Asking {
             longest: LONGEST_REQUEST,
             ..Asking::get(format!("{path}/request"))

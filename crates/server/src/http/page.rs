@@ -1,6 +1,6 @@
 //! The page at `/`: a form and its answers in a browser, from the binary alone.
 //!
-//! The files are those below `crates/server/src/http/page`, as they are read and edited: ES modules, no build step. They are compressed
+//! The files are those below `crates/server/src/http/page`, as they are read and edited (ES modules, no build step), and `words.js`. They are compressed
 //! once, when the service starts. Whoever opens the page needs no key; what the page asks needs one, and docs/use/page.md says
 //! where it keeps it.
 
@@ -25,6 +25,7 @@ use super::App;
 use super::etag;
 use super::large::ReadsGzip;
 use super::problem::Problem;
+use batchfit_models::members::{Kind, TRAINING};
 
 /// `FILES`: each file's path below `crates/server/src/http/page`, and its contents. Written by `build.rs`.
 mod embedded {
@@ -51,9 +52,24 @@ struct File {
 static PACKED: LazyLock<HashMap<&'static str, File>> = LazyLock::new(|| {
     let files = embedded::FILES.iter();
     files
-        .map(|(path, bytes)| (*path, pack(path, bytes)))
+        .map(|(path, bytes)| (*path, pack(path, Bytes::from_static(bytes))))
+        .chain([(WORDS, pack(WORDS, words().into()))])
         .collect()
 });
+
+/// A module with the words of each member of `training` that takes several.
+const WORDS: &str = "words.js";
+
+fn words() -> String {
+    let words = TRAINING
+        .members
+        .iter()
+        .filter_map(|member| match member.kind {
+            Kind::Words(words) => Some(format!(" {} = {:?}", member.name, words())),
+            _ => None,
+        });
+    format!("export const{};\n", words.collect::<Vec<_>>().join(","))
+}
 
 /// Compresses the files, so that no request has to wait for it.
 pub(super) fn prepare() {
@@ -99,13 +115,13 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
     (always, kind, file.plain.clone()).into_response()
 }
 
-fn pack(path: &str, bytes: &'static [u8]) -> File {
+fn pack(path: &str, bytes: Bytes) -> File {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    let gzip = encoder.write_all(bytes).and_then(|()| encoder.finish());
-    let tag = HeaderValue::from_str(&etag::tag(bytes)).expect("digits are valid in headers");
+    let gzip = encoder.write_all(&bytes).and_then(|()| encoder.finish());
+    let tag = HeaderValue::from_str(&etag::tag(&bytes)).expect("digits are valid in headers");
     File {
         kind: kind(path),
-        plain: Bytes::from_static(bytes),
+        plain: bytes,
         gzip: Bytes::from(gzip.expect("memory takes everything")),
         tag,
     }

@@ -144,10 +144,6 @@ codes! {
     LeaseLost = "lease-lost", CONFLICT, "The lease has passed";
     /// A request that HTTP itself does not allow.
     BadRequest = "bad-request", BAD_REQUEST, "The request could not be understood";
-    /// The head of the request is too large.
-    HeadersTooLarge = "headers-too-large", REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too large";
-    /// The path of the request is too long.
-    PathTooLong = "path-too-long", URI_TOO_LONG, "The path is too long";
     /// A fault of ours.
     Internal = "internal", INTERNAL_SERVER_ERROR, "Something went wrong on our side";
 }

@@ -356,7 +356,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let (done, receiver) = oneshot::channel();
     let abandoned = CancelOnDrop::default();
-    let cancel = Arc::clone(&abandoned.0);
+    let cancel = abandoned.0.clone();
     let niceness = niceness();
     let thread = std::thread::Builder::new()
         .name("upload".to_owned())

@@ -3,7 +3,6 @@
 //! See [`crate::store::Lease`]. A server renews all of its leases with one statement.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -148,7 +147,7 @@ async fn give_up(shared: &Shared) -> Result<(), StoreError> {
         .collect();
     for id in at_work.iter().filter(|id| !mine.contains(id.as_str())) {
         if let Some(running) = shared.running(id) {
-            running.cancel.store(true, Ordering::Relaxed);
+            running.cancel.cancel();
         }
     }
     Ok(())

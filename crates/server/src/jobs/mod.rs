@@ -53,7 +53,7 @@ pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_uploa
 pub use batchfit_fit::{
     AcrossRanks, Bucket, DeviceKind, DeviceSummary, Engine, EngineError, Environment, Exactly,
     FailingStep, FitEngine, FitResult, FromRecordings, GpuRun, GpuWork, Headroom, HeadroomFrom,
-    LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress, Recommendation, Runs,
-    SafeBatch, Soaked, Suggestion, SuggestionKind, Turn, TurnKind, VariantResult, Why,
+    Isolation, LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress, Recommendation,
+    Runs, SafeBatch, Soaked, Suggestion, SuggestionKind, Turn, TurnKind, VariantResult, Why, Work,
     answer_apart, check_device, invalid_variant, soak, validate, validate_batch,
 };

@@ -4,7 +4,6 @@
 //! the table says what is true, so all of it is also found by looking, every few seconds and whenever news may have been lost.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -142,12 +141,12 @@ fn has_changed(shared: &Shared, id: &str, state: FitState, attempts: i64, is_min
             if let Some(running) = shared.running(id)
                 && !is_mine
             {
-                running.cancel.store(true, Ordering::Relaxed);
+                running.cancel.cancel();
             }
             if state == FitState::Cancelled
                 && let Some(running) = shared.running(id)
             {
-                running.cancel.store(true, Ordering::Relaxed);
+                running.cancel.cancel();
             }
             shared.ended.send_replace(());
             shared.wake.notify_one();

@@ -89,7 +89,7 @@ impl Jobs {
         let terms = terms.clone();
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
+        let cancel = abandoned.0.clone();
         let niceness = niceness();
         let foresee = move |engine: &dyn Engine| {
             yield_to_others(niceness);

@@ -1,6 +1,5 @@
 //! Single batches that are tried at once, while somebody waits.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +12,7 @@ use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
 use crate::model::Request;
-use crate::probe::Verdict;
+use crate::probe::{Detail, Verdict};
 use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
 use batchfit_fit::{validate_alone, validate_batch, validate_single};
 
@@ -85,17 +84,12 @@ impl Jobs {
         let patience = request.timeout_seconds.map(Duration::from_secs);
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
+        let cancel = abandoned.0.clone();
         let asked = asked();
         let working = self.on_thread("probe", move |engine| {
             yield_in(&lane, &request, asked);
-            let report = of_any_size(|| {
-                if events {
-                    engine.probe_events(&request, batch, &cancel)
-                } else {
-                    engine.probe(&request, batch, &cancel)
-                }
-            });
+            let detail = if events { Detail::Events } else { Detail::Full };
+            let report = of_any_size(|| engine.probe(&request, batch, detail, &cancel));
             drop((place, memory));
             (request, report)
         });

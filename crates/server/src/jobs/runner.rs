@@ -4,7 +4,7 @@ mod again;
 mod thread;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,7 +17,8 @@ use super::lanes::{of_any_size, yield_in};
 use super::queue::{Running, Shared};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
-use crate::bounded::unless;
+use crate::bounded::{Cancel, unless};
+use crate::jobs::{Isolation, Work};
 use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
@@ -260,11 +261,11 @@ async fn answer(
                 }
                 running.show(step);
             };
-            let outcome = if apart {
-                engine.fit_apart(&request, &progress, &running.cancel)
-            } else {
-                of_any_size(|| engine.fit(&request, &progress, &running.cancel))
+            let work = Work {
+                cancel: &running.cancel,
+                progress: &progress,
             };
+            let outcome = of_any_size(|| engine.fit(&request, Isolation::of(apart), &work));
             drop((place, memory));
             outcome
         }
@@ -274,14 +275,14 @@ async fn answer(
     let outcome = tokio::select! {
         outcome = &mut working => outcome,
         () = shared.shutdown.cancelled() => {
-            running.cancel.store(true, Ordering::Relaxed);
+            running.cancel.cancel();
             match tokio::time::timeout(GRACE, working).await {
                 Ok(outcome) => outcome,
                 Err(_) => Ok(Err(EngineError::Cancelled)),
             }
         }
         seconds = overdue(claimed.timeout_seconds, || shared.db.fit_timeout(id)) => {
-            running.cancel.store(true, Ordering::Relaxed);
+            running.cancel.cancel();
             // An answer that comes just now is one. One that never comes keeps its lane, as a driver does that hangs.
             match tokio::time::timeout(GRACE, working).await {
                 Ok(Ok(Ok(result))) => Ok(Ok(result)),
@@ -302,7 +303,7 @@ async fn answer(
             Ok(())
         }
         // Either the row is `cancelled` already, or the server ends and the next one takes it up.
-        Ok(Err(EngineError::Cancelled)) if running.cancel.load(Ordering::Relaxed) => {
+        Ok(Err(EngineError::Cancelled)) if running.cancel.is_cancelled() => {
             put_back().await.map(|_| ())
         }
         Ok(Err(error)) => fail(shared, claimed, FitError::from(error)).await,
@@ -337,7 +338,7 @@ where
 pub(super) async fn read(
     shared: &Arc<Shared>,
     (id, text): (&str, &JsonText),
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<Result<Request, FitError>, StoreError> {
     let text = text.clone().into_shared();
     let document = RequestDocument::read(Arc::clone(&text)).ok();
@@ -347,7 +348,7 @@ pub(super) async fn read(
     };
     let parse = {
         let shared = Arc::clone(shared);
-        let cancel = Arc::clone(cancel);
+        let cancel = cancel.clone();
         let read = move || {
             let document = RequestDocument::read(text)?;
             let document = match aside {

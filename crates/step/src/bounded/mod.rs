@@ -42,7 +42,7 @@ thread_local! {
     static GROWTH: Cell<Option<Growth>> = const { Cell::new(None) };
     static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
     /// Becomes true when nobody wants what this thread reads.
-    static CANCEL: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+    static CANCEL: RefCell<Option<Cancel>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -113,30 +113,56 @@ pub fn grow(size: usize) -> Result<(), String> {
 
 /// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
 /// ended it.
-pub fn unless<T>(cancel: &Arc<AtomicBool>, read: impl FnOnce() -> T) -> Option<T> {
-    let outer = CANCEL.replace(Some(Arc::clone(cancel)));
+pub fn unless<T>(cancel: &Cancel, read: impl FnOnce() -> T) -> Option<T> {
+    let outer = CANCEL.replace(Some(cancel.clone()));
     let read = read();
     CANCEL.replace(outer);
-    (!cancel.load(Ordering::Relaxed)).then_some(read)
+    (!cancel.is_cancelled()).then_some(read)
 }
 
-/// Asks whoever has the flag to stop, once nobody waits any more.
+/// Asks work to stop: every clone is the same request. What takes long looks at it often, and then ends with an error.
+#[derive(Debug, Clone)]
+pub struct Cancel(Option<Arc<AtomicBool>>);
+
+impl Cancel {
+    /// For work that nobody stops.
+    pub const NEVER: Cancel = Cancel(None);
+
+    /// Asks for the work to stop.
+    pub fn cancel(&self) {
+        debug_assert!(self.0.is_some(), "what nobody stops was stopped");
+        if let Some(flag) = &self.0 {
+            flag.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        let flag = self.0.as_ref();
+        flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+}
+
+impl Default for Cancel {
+    /// Nothing has asked yet.
+    fn default() -> Cancel {
+        Cancel(Some(Arc::default()))
+    }
+}
+
+/// Asks the work to stop when it is dropped: nobody waits for it any more.
 #[derive(Debug, Default)]
-pub struct CancelOnDrop(pub Arc<AtomicBool>);
+pub struct CancelOnDrop(pub Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.cancel();
     }
 }
 
 /// Whether nobody wants what this thread reads any more: see [`unless`].
 pub fn is_cancelled() -> bool {
-    CANCEL.with_borrow(|cancel| {
-        cancel
-            .as_ref()
-            .is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-    })
+    CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(Cancel::is_cancelled))
 }
 
 /// A word of a document, short enough to repeat in a message.

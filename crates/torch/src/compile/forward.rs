@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::casts::{is_without_autocast, returns};
-use super::checkpoint::{is_reentrant, regions};
 use super::functions::{Functions, PinnedValues};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::parallel::{Sharded, Wrapper};
+use super::scopes::{Around, Scope, checkpoints};
 use crate::eager::{Eager, Frame, Region, Stop, Tensor};
 use crate::graph::{Graph, ModuleId, Node, Parameter, ParameterKind, ValueId};
 use crate::ops::{Cast, Context, Op};
@@ -59,23 +59,6 @@ pub(super) struct Forward {
     types_read: RefCell<HashMap<ValueId, Option<DType>>>,
 }
 
-/// Nodes that something runs before and after.
-#[derive(Debug)]
-struct Scope {
-    end: usize,
-    around: Around,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Around {
-    /// `torch.utils.checkpoint`. Hugging Face's is outside of a module's hooks.
-    Checkpoint,
-    /// The same with `use_reentrant=True`.
-    Reentrant,
-    /// The hooks of a sharded unit.
-    Unit(usize),
-}
-
 /// How many modules are called on the way to each node from the one before.
 fn entered(graph: &Graph) -> Vec<u32> {
     let chain = |node: &Node| {
@@ -99,22 +82,6 @@ fn is_half(graph: &Graph) -> bool {
         .parameters
         .iter()
         .any(|parameter| dtype(parameter).is_half())
-}
-
-/// Checkpointed regions; the whole of a graph is none.
-fn checkpoints(graph: &Graph, variant: &Variant) -> BTreeMap<usize, Vec<Scope>> {
-    let all = 0..graph.nodes.len();
-    let regions = regions(graph, &variant.checkpointing).into_iter();
-    let scope = |region: Range<usize>| {
-        let around = if is_reentrant(graph, &region) {
-            Around::Reentrant
-        } else {
-            Around::Checkpoint
-        };
-        let end = region.end;
-        (region.start, vec![Scope { end, around }])
-    };
-    regions.filter(|region| *region != all).map(scope).collect()
 }
 
 /// The values whose types casts ask for.

@@ -14,13 +14,14 @@ mod lifetimes;
 mod noise;
 mod optimizer;
 mod parallel;
+mod scopes;
 mod step;
 mod unseen;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use crate::bounded::Cancel;
 use crate::eager::{Eager, Stop};
 use crate::graph::{Graph, Parameter, ParameterKind, ValueId};
 use batchfit_step::{Checkpointing, Globs, Mode, Parallel, Variant};
@@ -89,87 +90,40 @@ pub enum CompileError {
 #[doc(hidden)]
 pub use step::compile_unrolled;
 
-/// Compiles the step program of a graph under a variant, for a card.
+/// Compiles the step program of a graph under a variant, for a card: of the first rank, with its launches.
 pub fn compile(
     graph: &Graph,
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
-    compile_unless(&Arc::default(), graph, variant, capability)
-}
-
-/// The same, unless `cancel` becomes true meanwhile: that is noticed before the next operation.
-pub fn compile_unless(
-    cancel: &Arc<AtomicBool>,
-    graph: &Graph,
-    variant: &Variant,
-    capability: Capability,
-) -> Result<Program, CompileError> {
-    compile_rank_unless(cancel, graph, variant, capability, 0)
-}
-
-/// The same for another rank than the first, of those that a variant has train together. Ranks differ in which parts of the
-/// parameters and of the optimizer's state are theirs.
-pub fn compile_rank_unless(
-    cancel: &Arc<AtomicBool>,
-    graph: &Graph,
-    variant: &Variant,
-    capability: Capability,
-    rank: u64,
-) -> Result<Program, CompileError> {
-    check_checkpointing(graph, variant)?;
-    check_parallel(graph, variant)?;
     let graph = Arc::new(graph.clone());
-    let process = Process {
-        rank,
-        ..Process::default()
-    };
-    compile_with(
-        cancel,
-        graph,
+    let process = Process::default();
+    compile_process(
+        &graph,
         variant,
         (capability, process),
         Launches::Kept,
+        &Cancel::NEVER,
     )
-}
-
-/// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
-pub fn compile_memory_unless(
-    cancel: &Arc<AtomicBool>,
-    graph: &Arc<Graph>,
-    variant: &Variant,
-    capability: Capability,
-) -> Result<Program, CompileError> {
-    compile_memory_of_unless(cancel, graph, variant, capability, Process::default())
 }
 
 /// Which of the processes that train together a program is of, and how what depends on time goes there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Process {
-    /// Which, from 0.
+    /// Which, from 0. Ranks differ in which parts of the parameters and of the optimizer's state are theirs.
     pub rank: u64,
     /// Whether the memory of DDP's first buckets is free before others take their place, and not only with the first message of the
     /// backward pass after that. See Note [DDP].
     pub buckets_go_early: bool,
 }
 
-/// The same of another process than the first.
-pub fn compile_memory_of_unless(
-    cancel: &Arc<AtomicBool>,
-    graph: &Arc<Graph>,
-    variant: &Variant,
-    capability: Capability,
-    process: Process,
-) -> Result<Program, CompileError> {
-    check_checkpointing(graph, variant)?;
-    check_parallel(graph, variant)?;
-    compile_with(
-        cancel,
-        Arc::clone(graph),
-        variant,
-        (capability, process),
-        Launches::LeftOut,
-    )
+/// Whether a program says what its operations compute, or only what they allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launches {
+    /// For a GPU.
+    Kept,
+    /// For a simulation: launches are nine tenths of a program.
+    LeftOut,
 }
 
 /// What something that is `exported` in a graph is stored in. A graph in the type that `fully_shard` gathers parameters in says
@@ -186,27 +140,23 @@ fn stored(variant: &Variant, exported: DType) -> DType {
     }
 }
 
-/// Whether a program says what its operations compute, or only what they allocate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Launches {
-    Kept,
-    LeftOut,
-}
-
-fn compile_with(
-    cancel: &Arc<AtomicBool>,
-    graph: Arc<Graph>,
+/// Compiles the program of one process. Fails soon after `cancel`, before the next operation.
+pub fn compile_process(
+    graph: &Arc<Graph>,
     variant: &Variant,
     (capability, process): (Capability, Process),
     launches: Launches,
+    cancel: &Cancel,
 ) -> Result<Program, CompileError> {
+    check_checkpointing(graph, variant)?;
+    check_parallel(graph, variant)?;
     let mut eager = Eager::new(capability, cancel);
     eager.rank = process.rank;
     eager.buckets_go_early = process.buckets_go_early;
     if launches == Launches::LeftOut {
         eager.leave_out_launches();
     }
-    let training = step::Training::construct(eager, graph, variant);
+    let training = step::Training::construct(eager, Arc::clone(graph), variant);
     let program = training.and_then(step::Training::into_program);
     program.map_err(|stop| match stop {
         Stop::Cancelled => CompileError::Cancelled,

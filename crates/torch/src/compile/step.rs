@@ -10,6 +10,7 @@ use super::construction::construct;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
 use super::parallel::{Wrapper, send_from};
+use crate::bounded::Cancel;
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::program::{Capability, Category, Host, Kernel, Program, Section, Timeline};
@@ -406,7 +407,7 @@ impl Training {
 /// Where the graph does not compile.
 #[doc(hidden)]
 pub fn compile_unrolled(graph: &Graph, variant: &Variant, capability: Capability) -> Program {
-    let eager = Eager::new(capability, &Arc::default());
+    let eager = Eager::new(capability, &Cancel::NEVER);
     let mut training =
         Training::construct(eager, Arc::new(graph.clone()), variant).expect("the graph compiles");
     let recorder = training.eager.recorder().clone();

@@ -5,7 +5,6 @@ use std::fmt;
 use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::autocast::CastCache;
 use super::autograd::{Hook, OpRecord, Slot};
@@ -13,6 +12,7 @@ use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
+use crate::bounded::Cancel;
 use crate::program::{
     Architecture, Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
 };
@@ -70,7 +70,7 @@ pub struct Eager {
     pub watcher: Option<Rc<dyn Watcher>>,
     recorder: Recorder,
     /// Becomes true when nobody wants the program any more.
-    cancel: Arc<AtomicBool>,
+    cancel: Cancel,
     pub capability: Capability,
     /// Which of the processes that train together this is, from 0.
     pub rank: u64,
@@ -100,11 +100,11 @@ pub struct Eager {
 
 impl Eager {
     /// A fresh process on a card, which stops soon after `cancel` becomes true.
-    pub fn new(capability: Capability, cancel: &Arc<AtomicBool>) -> Eager {
+    pub fn new(capability: Capability, cancel: &Cancel) -> Eager {
         Eager {
             watcher: None,
             recorder: Recorder::default(),
-            cancel: Arc::clone(cancel),
+            cancel: cancel.clone(),
             capability,
             rank: 0,
             buckets_go_early: false,
@@ -141,7 +141,7 @@ impl Eager {
 
     /// Stops whoever asks, when nobody wants the program any more. Asked before every operation.
     pub fn go_on(&self) -> Result<(), Stop> {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.cancel.is_cancelled() {
             return Err(Stop::Cancelled);
         }
         Ok(())

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read as _;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use flate2::read::GzDecoder;
 
 use super::{Context, Op};
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope, ValueId};
-use crate::bounded::List;
+use crate::bounded::{Cancel, List};
 use crate::eager::{Eager, History, Leaf, Tensor, backward};
 use crate::ops;
 use crate::program::{Capability, Instruction, Kernel, Placement, Size};
@@ -102,7 +101,7 @@ impl Call {
         let operand_types: Vec<Type> = operands.iter().map(|id| types(*id)).collect();
         let inferred = ops::infer(&op, &operand_types).unwrap();
 
-        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let mut eager = Eager::new(H200, &Cancel::NEVER);
         let mut leaves = Vec::new();
         let mut given: Vec<Tensor> = Vec::new();
         for id in &operands {

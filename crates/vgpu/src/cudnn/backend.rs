@@ -46,12 +46,15 @@ pub(super) enum Kept {
     Heuristics(Option<Arc<Lock<Tried>>>),
     /// The graph, and the place in the list of heuristics.
     Configuration(Option<(Arc<Lock<Tried>>, usize)>),
-    /// The configuration, and what the plan takes.
+    /// The configuration, or [`OF_TEXT`], and what the plan takes.
     Plan(Option<usize>, u64),
     /// Of stand-ins: the place in the list.
     Engine(usize),
     Other,
 }
+
+/// Of a plan that was made of another's text.
+const OF_TEXT: usize = 0;
 
 #[derive(Debug, Clone)]
 struct Entry {
@@ -122,6 +125,10 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
             }
         }
         (Kept::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other),
+        (Kept::Plan(configuration, size), name::PLAN_TEXT) => {
+            let text = String::from_utf8_lossy(std::slice::from_raw_parts(values.cast(), count));
+            (*configuration, *size) = (Some(OF_TEXT), text.trim_end_matches('\0').parse().unwrap_or(0));
+        }
         _ => {}
     }
 }
@@ -256,7 +263,7 @@ functions! {
             check(count == 1, BAD_PARAM)?;
             return check_handle(values.cast::<u64>().read_unaligned());
         }
-        if is_real {
+        if is_real && attribute != name::PLAN_TEXT {
             engine::set(descriptor, attribute, kind, count, values)?;
         }
         note(descriptor as usize, attribute, kind, count as usize, values);
@@ -264,6 +271,9 @@ functions! {
     }
     cudnnBackendFinalize(descriptor: Opaque) {
         let entry = entry(descriptor)?;
+        if let Kept::Plan(Some(OF_TEXT), _) = entry.kept {
+            return Ok(());
+        }
         if let Kept::Plan(configuration, _) = entry.kept {
             let Some((configuration, Some(Kept::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
                 return Err(BAD_PARAM);
@@ -287,6 +297,11 @@ functions! {
         check(room >= 0, BAD_PARAM)?;
         if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
             give(&[*size as i64], room, count, to);
+            return Ok(());
+        }
+        // PyTorch 2.15 keeps the fastest plan as text, and makes one of it later: all that matters is what it takes.
+        if let (Kept::Plan(_, size), name::PLAN_TEXT) = (&entry.kept, attribute) {
+            give(size.to_string().as_bytes(), room, count, to);
             return Ok(());
         }
         // One that only asks how many there are waits for nothing; a stand-in has to know.

@@ -44,6 +44,7 @@ pub(super) mod name {
     pub const CONFIGURATION_WORKSPACE: i32 = 303;
     pub const PLAN_CONFIGURATION: i32 = 401;
     pub const PLAN_WORKSPACE: i32 = 402;
+    pub const PLAN_TEXT: i32 = 405;
     pub const KNOB_TYPE: i32 = 600;
     pub const KNOB_VALUE: i32 = 601;
     pub const GRAPH_OPERATIONS: i32 = 801;

@@ -9,6 +9,8 @@ use super::{discard, is_device, is_readable, known};
 
 /// Larger copies are not carried out: nothing would read them, and a model's weights stay out of the host's memory.
 pub const CARRIED: u64 = 1 << 20;
+/// The same of what is known on a device, integers and pickled objects for the most part.
+pub const CARRIED_WITHIN: u64 = 4 << 20;
 
 /// A read of at most so many bytes may decide what a script does next.
 const DECISION: u64 = 64;
@@ -41,7 +43,8 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Result<(), Status> {
     if to == from {
         return Ok(());
     }
-    if (is_to || is_from) && bytes > CARRIED {
+    let most = if is_to && is_from && known::is_known(from, bytes) { CARRIED_WITHIN } else { CARRIED };
+    if (is_to || is_from) && bytes > most {
         if is_to {
             known::mark(to, bytes, false);
         }

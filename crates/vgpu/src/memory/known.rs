@@ -117,9 +117,18 @@ pub fn is_known(address: u64, bytes: u64) -> bool {
     bits.is_some_and(|bits| grains.all(|grain| bits[(grain / 8) as usize].load(Ordering::Relaxed) >> (grain % 8) & 1 == 1))
 }
 
+/// How many bytes at its start are known.
+pub fn known_start(address: u64, bytes: u64) -> u64 {
+    if is_known(address, bytes) {
+        return bytes;
+    }
+    let ends = (address / GRAIN + 1..).map(|grain| grain * GRAIN - address);
+    ends.take_while(|&end| is_known(address + end - 1, 1)).last().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{BASE, GRAIN, SPAN, is_known, mark};
+    use super::{BASE, GRAIN, SPAN, is_known, known_start, mark};
     use crate::memory::MOST_DEVICES;
 
     #[test]
@@ -134,6 +143,8 @@ mod tests {
         mark(base + 5 * GRAIN, 20 * GRAIN, false);
         assert!(is_known(base + 3 * GRAIN, 2 * GRAIN));
         assert!(!is_known(base + 5 * GRAIN, 1));
+        assert_eq!(known_start(base + 3 * GRAIN + 7, 10 * GRAIN), 2 * GRAIN - 7);
+        assert_eq!(known_start(base + 5 * GRAIN, GRAIN), 0);
         assert!(is_known(base + 25 * GRAIN, 18 * GRAIN));
         // A long range, of which whole pages are forgotten at once.
         mark(base, SPAN / 1024, true);

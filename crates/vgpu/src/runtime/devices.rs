@@ -154,6 +154,7 @@ runtime! {
     cudaDeviceSynchronize() {
         capture::forbid()?;
         launch::flush();
+        super::streams::settle();
         pool::settle();
         Ok(())
     }

@@ -3,12 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
+use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::http::router;
 use batchfit::jobs::{
@@ -42,25 +42,17 @@ impl Engine for NoEngine {
         sim::names().into_iter().map(str::to_owned).collect()
     }
 
-    fn fit(
-        &self,
-        _: &Question,
-        _: &dyn Fn(Progress),
-        _: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError> {
+    fn fit(&self, _: &Question, _: Isolation, _: &Work<'_>) -> Result<FitResult, EngineError> {
         Err(failed())
     }
 
-    fn fit_apart(
+    fn probe(
         &self,
         _: &Question,
-        _: &dyn Fn(Progress),
-        _: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError> {
-        Err(failed())
-    }
-
-    fn probe(&self, _: &Question, _: u64, _: &Arc<AtomicBool>) -> Result<ProbeReport, EngineError> {
+        _: u64,
+        _: Detail,
+        _: &Cancel,
+    ) -> Result<ProbeReport, EngineError> {
         Err(failed())
     }
 
@@ -68,7 +60,7 @@ impl Engine for NoEngine {
         &self,
         request: &Question,
         runs: &Runs,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<Foreseen, EngineError> {
         self.0.foresee(request, runs, cancel)
     }

@@ -10,12 +10,11 @@ pub(super) use simulated::{
 };
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tracing::{debug, warn};
 
+use crate::bounded::Cancel;
 use crate::device::sim::{self, Card, CardMemory};
 use crate::engine::card_name;
 use crate::model::{Invalid, Request, SearchMode, Workload};
@@ -27,7 +26,9 @@ use crate::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::worker::{
     Deadlines, Gpu, Ready, RecorderCommand, Supervisor, WorkerCommand, WorkerError,
 };
-use crate::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
+use crate::{
+    DeviceSummary, Engine, EngineError, Environment, FitResult, Isolation, Progress, Runs, Work,
+};
 
 use super::answer::{Devices, FitSpec, SearchStrategy, answer};
 use super::apart::Apart;
@@ -125,7 +126,7 @@ impl FitEngine {
 
     pub(super) fn inventory(&self) -> Inventory {
         let launch = WorkerCommand::this_binary(self.program.clone());
-        let never = AtomicBool::new(false);
+        let never = Cancel::default();
         match Supervisor::list(&launch, self.deadlines, &never) {
             Ok((gpus, missing)) => Inventory {
                 gpus,
@@ -283,25 +284,20 @@ impl FitEngine {
     }
 
     /// The answer to a request, whatever changes of it are asked for.
-    fn answer(
-        &self,
-        request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError> {
+    fn answer(&self, request: &Request, work: &Work<'_>) -> Result<FitResult, EngineError> {
         if request.lengths.is_some() || request.soak.is_some() {
-            return self.fit_in_parts(request, progress, cancel);
+            return self.fit_in_parts(request, work);
         }
-        let observer = Observer::new(progress, cancel);
-        if is_to_be_recorded(request, cancel)? {
-            return Ok(self.fit_recorded(request, progress, cancel)?.result);
+        let observer = Observer::new(work);
+        if is_to_be_recorded(request, work.cancel)? {
+            return Ok(self.fit_recorded(request, work)?.result);
         }
         let fallback = match request.search {
             SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
-        let lowered = lowered(request, cancel)?;
+        let lowered = lowered(request, work.cancel)?;
         validate_fit(lowered).map_err(EngineError::Invalid)?;
         let mut variants = request.variants.clone();
         if let Workload::Recorded(steps) = &lowered.workload {
@@ -383,58 +379,35 @@ impl Engine for FitEngine {
     fn fit(
         &self,
         request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
+        isolation: Isolation,
+        work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
+        // What ends where steps are recorded is a recorder, and no process of ours.
+        let is_apart =
+            isolation == Isolation::OwnProcess && !is_to_be_recorded(request, work.cancel)?;
         let placed = placed(request, || self.inventory())?;
-        let mut result = self.answer(&placed.request, progress, cancel)?;
-        if request.suggest.is_some() {
-            let observer = Observer::new(progress, cancel);
-            suggest::add(self, &placed.request, &mut result, &observer)?;
-        }
-        Ok(placed.told(result))
-    }
-
-    fn fit_apart(
-        &self,
-        request: &Request,
-        progress: &dyn Fn(Progress),
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<FitResult, EngineError> {
-        if is_to_be_recorded(request, cancel)? {
-            // What ends there is a recorder, and no process of ours.
-            return self.fit(request, progress, cancel);
-        }
-        let placed = placed(request, || self.inventory())?;
-        let apart = Apart::new(&self.program, self.deadlines);
-        match apart.fit(&placed.request, progress, cancel) {
-            Ok(outcome) => outcome.map(|result| placed.told(result)),
-            Err(error) => {
-                warn!("{error}; the fit runs in this process");
-                self.fit(request, progress, cancel)
+        if is_apart {
+            match Apart::new(&self.program, self.deadlines).fit(&placed.request, work) {
+                Ok(outcome) => return outcome.map(|result| placed.told(result)),
+                Err(error) => warn!("{error}; the fit runs in this process"),
             }
         }
+        let mut result = self.answer(&placed.request, work)?;
+        if request.suggest.is_some() {
+            suggest::add(self, &placed.request, &mut result, &Observer::new(work))?;
+        }
+        Ok(placed.told(result))
     }
 
     fn probe(
         &self,
         request: &Request,
         batch: u64,
-        cancel: &Arc<AtomicBool>,
+        detail: Detail,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
         let placed = placed(request, || self.inventory())?;
-        let report = self.probe_in(&placed.request, batch, Detail::Full, cancel)?;
-        Ok(placed.told_of_probe(report))
-    }
-
-    fn probe_events(
-        &self,
-        request: &Request,
-        batch: u64,
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<ProbeReport, EngineError> {
-        let placed = placed(request, || self.inventory())?;
-        let report = self.probe_in(&placed.request, batch, Detail::Events, cancel)?;
+        let report = self.probe_in(&placed.request, batch, detail, cancel)?;
         Ok(placed.told_of_probe(report))
     }
 
@@ -442,7 +415,7 @@ impl Engine for FitEngine {
         &self,
         request: &Request,
         runs: &Runs,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<Foreseen, EngineError> {
         foreseen::foresee(request, runs, cancel)
     }
@@ -459,7 +432,7 @@ impl FitEngine {
         request: &Request,
         batch: u64,
         detail: Detail,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
         let [variant] = request.variants.as_slice() else {
             let problem = format!(
@@ -473,7 +446,11 @@ impl FitEngine {
         }
         validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
-        let observer = Observer::new(&progress, cancel);
+        let work = Work {
+            cancel,
+            progress: &progress,
+        };
+        let observer = Observer::new(&work);
         let deadlines = Deadlines {
             turn: self.deadlines.turn.min(PROBE_TURN),
             ..self.deadlines

@@ -1,9 +1,6 @@
 //! What is known before anything is probed: the graph, the card, the environment.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use crate::bounded::unless;
+use crate::bounded::{Cancel, unless};
 use crate::device::Capability;
 use crate::device::sim::{CARDS, PROCESS_OVERHEAD};
 use crate::fitting::probing::simulator::not_compiled;
@@ -16,11 +13,11 @@ use crate::{EngineError, Environment};
 pub(super) fn compile_all(
     request: &Request,
     workload: Workload,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<(), EngineError> {
     let mut programs = Programs::simulated(workload, CARDS[0].capability);
     for variant in &request.variants {
-        let compiled = programs.of_unless(cancel, variant);
+        let compiled = programs.of(variant, cancel);
         compiled.map_err(|error| not_compiled(&error))?;
     }
     Ok(())
@@ -41,7 +38,7 @@ pub(super) fn unopened(gpu: Gpu) -> Ready {
 /// The request's graph, unless `cancel` becomes true while it is read.
 pub(in crate::fitting) fn lowered<'a>(
     request: &'a Request,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<&'a Lowered, EngineError> {
     let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     read.map_err(EngineError::Invalid)
@@ -50,7 +47,7 @@ pub(in crate::fitting) fn lowered<'a>(
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
 pub(in crate::fitting) fn is_to_be_recorded(
     request: &Request,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<bool, EngineError> {
     if request.search == SearchMode::Recorded {
         return Ok(true);

@@ -1,9 +1,7 @@
 //! What a request about a simulated card is answered with, and what it leaves its allocator.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
+use crate::bounded::Cancel;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{Card, CardMemory, Workspaces};
 use crate::model::{DeviceChoice, Parallel, Precision, Request, SearchMode, Variant, Workload};
@@ -23,7 +21,7 @@ use crate::fitting::remarks::{machines, uneven};
 pub(in crate::fitting) fn simulation(
     request: &Request,
     card: &'static Card,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<(Simulator, MemoryBudget), EngineError> {
     let workload = &lowered(request, cancel)?.workload;
     let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
@@ -39,7 +37,7 @@ pub(super) fn simulated<'a>(
     card: &'static Card,
     settings: Settings,
     (mut notes, assumptions): (Vec<String>, Vec<String>),
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Setting<'a> {
     let device = format!("sim:{}", card.name);
     notes.extend(of_generation(card.capability.compute, request));
@@ -123,7 +121,7 @@ pub(in crate::fitting) fn simulated_probe(
     variant: &Variant,
     batch: u64,
     detail: Detail,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<Option<Simulated>, EngineError> {
     let Some(card) = card(request) else {
         return Ok(None);
@@ -144,7 +142,7 @@ pub(in crate::fitting) fn simulated_step_time(
     request: &Request,
     variant: &Variant,
     (batch, steps): (u64, u64),
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<StepTime, EngineError> {
     let Some(card) = card(request) else {
         return Ok(StepTime::Unknown("it did not run on the card"));

@@ -9,16 +9,16 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
 use super::replanned::{lowered_to, nothing_of};
+use crate::bounded::Cancel;
 use crate::model::{Invalid, Length, Lengths, Objective, Request, Variant};
 use crate::search::Plan;
 use crate::{
-    Engine as _, EngineError, FitResult, LengthTable, LimitKind, Progress, Recommendation,
+    Engine as _, EngineError, FitResult, Isolation, LengthTable, LimitKind, Progress,
+    Recommendation, Work,
 };
 use safety::{Outcome, Safety};
 
@@ -31,7 +31,7 @@ pub(super) struct EachLength<'a> {
     lengths: &'a Lengths,
     /// Of each length, without a target and an objective.
     fits: Vec<FitResult>,
-    cancel: &'a Arc<AtomicBool>,
+    cancel: &'a Cancel,
 }
 
 /// Answers for each length, and for all of them.
@@ -39,14 +39,12 @@ pub(super) fn fit_each<'a>(
     engine: &FitEngine,
     request: &'a Request,
     lengths: &'a Lengths,
-    progress: &dyn Fn(Progress),
-    cancel: &'a Arc<AtomicBool>,
+    work: &'a Work<'a>,
 ) -> Result<(FitResult, EachLength<'a>), EngineError> {
     let mut asking = Asking {
         engine,
         lengths,
-        progress,
-        cancel,
+        work,
         done: 0,
     };
     let mut fits = Vec::new();
@@ -60,11 +58,11 @@ pub(super) fn fit_each<'a>(
         request,
         lengths,
         fits,
-        cancel,
+        cancel: work.cancel,
     };
     let (decides, training, mut result) = each.deciding(&mut asking)?;
     first(&mut result, &training);
-    let mut safety = Safety::new(request, lengths, training.clone(), cancel);
+    let mut safety = Safety::new(request, lengths, training.clone(), work.cancel);
     let table = each.table(decides, &mut safety)?;
     each.settle(&table, &mut safety, &mut result.recommendation)?;
     if let Some(first) = result.variants.first_mut() {
@@ -78,8 +76,7 @@ pub(super) fn fit_each<'a>(
 struct Asking<'a> {
     engine: &'a FitEngine,
     lengths: &'a Lengths,
-    progress: &'a dyn Fn(Progress),
-    cancel: &'a Arc<AtomicBool>,
+    work: &'a Work<'a>,
     /// Probes that were run before.
     done: u32,
 }
@@ -91,7 +88,7 @@ impl Asking<'_> {
         let probes = std::cell::Cell::new(0);
         let told = |inner: Progress| {
             probes.set(inner.probes_done);
-            (self.progress)(Progress {
+            (self.work.progress)(Progress {
                 probes_done: self.done + inner.probes_done,
                 note: format!(
                     "{} of {}, {} {length}: {}",
@@ -103,7 +100,13 @@ impl Asking<'_> {
                 ..inner
             });
         };
-        let fit = self.engine.fit(question, &told, self.cancel);
+        let fit = {
+            let work = Work {
+                progress: &told,
+                ..*self.work
+            };
+            self.engine.fit(question, Isolation::Shared, &work)
+        };
         self.done += probes.get();
         fit.map_err(|error| about(error, self.lengths, length))
     }

@@ -2,11 +2,10 @@
 //! has to be asked about there. See Note [Holes] in `search`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::at;
 use crate::EngineError;
+use crate::bounded::Cancel;
 use crate::fitting::engine::simulated_probe;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::variant_search::micro_steps;
@@ -37,7 +36,7 @@ pub(super) struct Safety<'a> {
     request: &'a Request,
     lengths: &'a Lengths,
     training: Variant,
-    cancel: &'a Arc<AtomicBool>,
+    cancel: &'a Cancel,
     /// By length, micro-steps and batch.
     known: HashMap<(Length, u32, u64), bool>,
     /// The question about the length that was asked about last: its graph is not read again.
@@ -53,7 +52,7 @@ impl<'a> Safety<'a> {
         request: &'a Request,
         lengths: &'a Lengths,
         training: Variant,
-        cancel: &'a Arc<AtomicBool>,
+        cancel: &'a Cancel,
     ) -> Safety<'a> {
         Safety {
             request,
@@ -94,7 +93,7 @@ impl<'a> Safety<'a> {
         if let Some(known) = self.known.get(&(length, run, batch)) {
             return Ok(Some(*known));
         }
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
         let question = match self.last.take() {

@@ -1,28 +1,22 @@
 //! Who looks on while a fit runs.
 
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::bounded::Cancel;
 use crate::worker::Caller;
-use crate::{EngineError, Progress};
+use crate::{EngineError, Progress, Work};
 
 /// Tells progress, and notices when somebody asks to stop.
 pub(in crate::fitting) struct Observer<'a> {
-    progress: &'a dyn Fn(Progress),
-    cancel: &'a Arc<AtomicBool>,
+    work: Work<'a>,
     probes: Cell<u32>,
     batch: Cell<u64>,
 }
 
 impl<'a> Observer<'a> {
-    pub(in crate::fitting) fn new(
-        progress: &'a dyn Fn(Progress),
-        cancel: &'a Arc<AtomicBool>,
-    ) -> Observer<'a> {
+    pub(in crate::fitting) fn new(work: &Work<'a>) -> Observer<'a> {
         Observer {
-            progress,
-            cancel,
+            work: *work,
             probes: Cell::new(0),
             batch: Cell::new(0),
         }
@@ -30,7 +24,7 @@ impl<'a> Observer<'a> {
 
     /// Announces a probe of `batch`, unless there is nobody left to answer.
     pub(in crate::fitting) fn before(&self, batch: u64, note: &str) -> Result<(), EngineError> {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.work.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
         self.batch.set(batch);
@@ -40,7 +34,7 @@ impl<'a> Observer<'a> {
 
     /// Tells what goes on.
     pub(in crate::fitting) fn tell(&self, note: &str) {
-        (self.progress)(Progress {
+        (self.work.progress)(Progress {
             probes_done: self.probes.get(),
             batch: self.batch.get(),
             note: note.to_owned(),
@@ -48,8 +42,8 @@ impl<'a> Observer<'a> {
     }
 
     /// Becomes true when somebody asks to stop.
-    pub(in crate::fitting) fn cancel(&self) -> &'a Arc<AtomicBool> {
-        self.cancel
+    pub(in crate::fitting) fn cancel(&self) -> &'a Cancel {
+        self.work.cancel
     }
 
     /// Counts a finished probe.
@@ -60,7 +54,7 @@ impl<'a> Observer<'a> {
     /// Calls a worker on behalf of whoever looks on.
     pub(in crate::fitting) fn call<T>(&self, work: impl FnOnce(Caller<'_>) -> T) -> T {
         work(Caller {
-            cancel: self.cancel,
+            cancel: self.work.cancel,
             notice: &|note| self.tell(note),
         })
     }

@@ -1,12 +1,11 @@
 //! Simulated probes: the allocator on memory that is not there.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::EngineError;
 use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
+use crate::bounded::Cancel;
 use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
@@ -41,7 +40,7 @@ pub(in crate::fitting) struct Simulator {
     /// What is assumed of the model and the card.
     uncertainties: BTreeSet<Uncertainty>,
     /// Becomes true when nobody wants another probe.
-    cancel: Arc<AtomicBool>,
+    cancel: Cancel,
     assumed: Assumed,
     ceiling: u64,
     ran: Option<Ran>,
@@ -64,7 +63,7 @@ impl Simulator {
         capability: Capability,
         settings: Settings,
         memory: CardMemory,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Simulator {
         let (uncertainties, assumed, ceiling) = match &workload {
             Workload::Graph(graph) => (of_graph(graph), Assumed::of(graph), graph.max_batch),
@@ -80,7 +79,7 @@ impl Simulator {
             launcher: SimulatedLauncher::default(),
             memory,
             card: None,
-            cancel: Arc::clone(cancel),
+            cancel: cancel.clone(),
             ran: None,
             classes: None,
         }
@@ -237,14 +236,14 @@ fn ran<O: Observer>(
     probe: &Probe<'_>,
     allocator: &mut CachingAllocator<SimulatedMemory, O>,
     (launcher, evidence): (&mut SimulatedLauncher, Evidence),
-    cancel: &AtomicBool,
+    cancel: &Cancel,
 ) -> Result<ProbeReport, Cancelled> {
     let mut resources = Resources {
         allocator,
         launcher,
         evidence,
     };
-    probe.run_unless(cancel, &mut resources)
+    probe.run_cancellable(&mut resources, cancel)
 }
 
 impl Runner for Simulator {
@@ -309,7 +308,7 @@ impl Runner for Simulator {
         }
         let program = self
             .programs
-            .of_unless(&self.cancel, variant)
+            .of(variant, &self.cancel)
             .map_err(|error| not_compiled(&error))?;
         let ranks = variant.parallel.world_size();
         Ok(Some(program.communicated_bytes(ranks, batch)))
@@ -321,7 +320,7 @@ impl Runner for Simulator {
         batch: u64,
         steps: u64,
     ) -> Result<StepTime, EngineError> {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
         if matches!(self.programs.workload(), Workload::Recorded(_)) {
@@ -343,7 +342,7 @@ impl Runner for Simulator {
         };
         let program = self
             .programs
-            .of_unless(&self.cancel, variant)
+            .of(variant, &self.cancel)
             .map_err(|error| not_compiled(&error))?;
         let more = steps.saturating_sub(program.micro_steps.into());
         let more = u32::try_from(more).unwrap_or(u32::MAX);
@@ -362,7 +361,7 @@ impl Runner for Simulator {
     fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
         let program = self
             .programs
-            .of_unless(&self.cancel, variant)
+            .of(variant, &self.cancel)
             .map_err(|error| not_compiled(&error))?;
         Ok(Some(Outline::of(program, batch)))
     }

@@ -4,13 +4,12 @@ mod of_fit;
 mod steps;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::EngineError;
+use crate::bounded::Cancel;
 use crate::model::{DeviceChoice, Invalid, Length, Request};
 use crate::probe::{SoakReport, Verdict};
 use crate::validate::validate_single;
@@ -124,11 +123,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Invalid> {
 }
 
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
-pub fn soak(
-    request: &Request,
-    batch: u64,
-    cancel: &Arc<AtomicBool>,
-) -> Result<Soaked, EngineError> {
+pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<Soaked, EngineError> {
     validate_single(request).map_err(EngineError::Invalid)?;
     check(request).map_err(EngineError::Invalid)?;
     let course = request.soak.clone().unwrap_or_default();

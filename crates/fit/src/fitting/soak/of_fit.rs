@@ -1,8 +1,5 @@
 //! The soak of what a fit recommends.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use super::steps::Steps;
 use super::{SafeBatch, Soaked, largest};
 use crate::fitting::engine::{card, simulated_probe, simulation};
@@ -15,7 +12,7 @@ use crate::model::{Course, Request, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
 use crate::search::{Plan, closest_plans, exact_plans};
 use crate::units::Bytes;
-use crate::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why};
+use crate::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why, Work};
 
 /// Most plans with a smaller micro-batch that are soaked for a target.
 const MOST_PLANS: usize = 12;
@@ -30,8 +27,7 @@ pub(in crate::fitting) fn last(
     request: &Request,
     course: &Course,
     result: &mut FitResult,
-    progress: &dyn Fn(Progress),
-    cancel: &Arc<AtomicBool>,
+    work: &Work<'_>,
 ) -> Result<(), EngineError> {
     let Some(card) = card(request) else {
         return Ok(());
@@ -41,7 +37,7 @@ pub(in crate::fitting) fn last(
         Some(table) => request.at(table.decides).map_err(EngineError::Invalid)?,
         None => request.alone(),
     };
-    let (simulator, _) = simulation(&question, card, cancel)?;
+    let (simulator, _) = simulation(&question, card, work.cancel)?;
     let mut all = std::mem::take(&mut result.variants);
     let unsoaked = all.split_off(all.len().min(MOST_VARIANTS));
     let mut soaked: Vec<(Entry, Option<Soaked>, usize)> = Vec::new();
@@ -53,8 +49,7 @@ pub(in crate::fitting) fn last(
             variant: one.training.clone(),
             steps: None,
             failed: None,
-            progress,
-            cancel,
+            work,
         };
         let mut recommendation = one.recommendation;
         forget(&mut recommendation.notes);
@@ -116,8 +111,7 @@ struct Soaking<'a> {
     steps: Option<(u32, Steps)>,
     /// The smallest batch that did not last.
     failed: Option<(Plan, SoakReport)>,
-    progress: &'a dyn Fn(Progress),
-    cancel: &'a Arc<AtomicBool>,
+    work: &'a Work<'a>,
 }
 
 impl Soaking<'_> {
@@ -169,7 +163,7 @@ impl Soaking<'_> {
             peak_reserved_bytes: report.peak_reserved_bytes,
         };
         let of = (self.question, &self.variant);
-        replanned(best, &plan, of, peaks, self.cancel)?;
+        replanned(best, &plan, of, peaks, self.work.cancel)?;
         best.limited_by = format!("what {steps} steps of all shapes reserve");
         Ok(soaked)
     }
@@ -249,7 +243,7 @@ impl Soaking<'_> {
 
     fn run(&mut self, plan: &Plan) -> Result<SoakReport, EngineError> {
         let micro_steps = micro_steps(plan.accumulation_steps);
-        (self.progress)(Progress {
+        (self.work.progress)(Progress {
             probes_done: 0,
             batch: plan.micro_batch,
             note: format!(
@@ -266,7 +260,7 @@ impl Soaking<'_> {
                 self.course.clone(),
                 &self.of(micro_steps),
                 plan.micro_batch,
-                self.cancel,
+                self.work.cancel,
             )?,
         };
         let report = steps.run(plan.micro_batch);
@@ -286,7 +280,7 @@ impl Soaking<'_> {
             &variant,
             plan.micro_batch,
             Detail::Verdict,
-            self.cancel,
+            self.work.cancel,
         )?;
         let headroom = simulated.map_or(Bytes::ZERO, |simulated| simulated.headroom());
         Ok(Bytes(report.peak_reserved_bytes) <= self.limit().saturating_sub(headroom))

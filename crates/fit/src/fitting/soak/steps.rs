@@ -1,11 +1,10 @@
 //! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::{FailingStep, Turn, TurnKind};
 use crate::alloc::{Settings, SimulatedMemory};
+use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::fitting::engine::{lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
@@ -44,7 +43,7 @@ pub(super) struct Steps {
     launcher: SimulatedLauncher,
     settings: Settings,
     limit: Bytes,
-    cancel: Arc<AtomicBool>,
+    cancel: Cancel,
 }
 
 impl Steps {
@@ -54,7 +53,7 @@ impl Steps {
         course: Course,
         variant: &Variant,
         batch: u64,
-        cancel: &Arc<AtomicBool>,
+        cancel: &Cancel,
     ) -> Result<Steps, EngineError> {
         let card = match &request.device {
             DeviceChoice::Sim(name) => Card::find(name),
@@ -125,7 +124,7 @@ impl Steps {
             launcher: SimulatedLauncher::of(Some(card)),
             settings,
             limit,
-            cancel: Arc::clone(cancel),
+            cancel: cancel.clone(),
         })
     }
 
@@ -183,7 +182,7 @@ impl Steps {
             steps: 1,
             detail: Detail::Full,
         };
-        self.on_card(|resources| probe.run_unless(&self.cancel, resources))
+        self.on_card(|resources| probe.run_cancellable(resources, &self.cancel))
     }
 
     /// Runs all steps with this batch.
@@ -205,7 +204,7 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        self.on_card(|resources| soak.run_unless(&self.cancel, resources))
+        self.on_card(|resources| soak.run(resources, &self.cancel))
     }
 
     /// Lets something run in a process of its own on the card.
@@ -298,7 +297,7 @@ fn compiled(
     variant: &Variant,
     batch: u64,
     card: &Card,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<OfLength, EngineError> {
     let lowered = lowered(request, cancel)?;
     let batches = [
@@ -337,10 +336,10 @@ fn without_gradients(variant: &Variant) -> Variant {
 fn compile(
     compiler: &mut Programs,
     variant: &Variant,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<Program, EngineError> {
     let program = compiler
-        .of_unless(cancel, variant)
+        .of(variant, cancel)
         .map_err(|error| not_compiled(&error))?;
     if program.last_step_is_closed() {
         return Ok(program.clone());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::device::sim::Card;
 use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
 use crate::units::Bytes;
-use crate::{Engine, EngineError, FitResult, Progress, Suggestion};
+use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, Work};
 
 use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
 use super::probing::observer::Observer;
@@ -152,7 +152,7 @@ fn answered(
         return Ok(None);
     };
     // What the graph has not, such as blocks.
-    let result = match engine.fit(&changed, &|_: Progress| {}, cancel) {
+    let result = match engine.fit(&changed, Isolation::Shared, &Work::quiet(cancel)) {
         Ok(result) => result,
         Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
         Err(_) => return Ok(None),

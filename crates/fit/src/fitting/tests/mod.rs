@@ -5,10 +5,7 @@ mod script;
 mod speed;
 mod targets;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::EngineError;
+use crate::bounded::Cancel;
 use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
@@ -16,6 +13,7 @@ use crate::fitting::uncertainty::Uncertainty;
 use crate::model::{Objective, Variant};
 use crate::probe::Evidence;
 use crate::units::Bytes;
+use crate::{EngineError, Work};
 
 use script::*;
 
@@ -294,8 +292,8 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
         method: SearchStrategy::ProbesAlone,
         ..question()
     };
-    let cancel = Arc::new(AtomicBool::new(false));
-    let observer = Observer::new(&|_| {}, &cancel);
+    let cancel = Cancel::default();
+    let observer = Observer::new(&Work::quiet(&cancel));
     let (mut simulated, mut real) = (
         Script::new(Evidence::Simulated),
         Script::new(Evidence::Probed),
@@ -330,11 +328,16 @@ fn nothing_fits_says_how_much_is_missing() {
 
 #[test]
 fn a_cancelled_fit_ends_before_the_next_probe() {
-    let cancel = Arc::new(AtomicBool::new(false));
+    let cancel = Cancel::default();
     let stop = |progress: crate::Progress| {
-        cancel.store(progress.probes_done >= 2, Ordering::Relaxed);
+        if progress.probes_done >= 2 {
+            cancel.cancel();
+        }
     };
-    let observer = Observer::new(&stop, &cancel);
+    let observer = Observer::new(&Work {
+        cancel: &cancel,
+        progress: &stop,
+    });
     let mut simulated = Script::new(Evidence::Simulated);
     let devices = Devices {
         simulated: &mut simulated,

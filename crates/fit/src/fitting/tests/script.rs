@@ -15,7 +15,7 @@ use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, Step
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{EngineError, Environment, FitResult};
+use crate::{EngineError, Environment, FitResult, Work};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -265,7 +265,7 @@ pub(super) fn fit(
     real: Option<&mut Script>,
 ) -> FitResult {
     let cancel = Arc::default();
-    let observer = Observer::new(&|_| {}, &cancel);
+    let observer = Observer::new(&Work::quiet(&cancel));
     let devices = Devices {
         simulated,
         real: real.map(|real| real as &mut dyn Runner),

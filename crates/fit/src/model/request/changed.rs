@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::lowered::Once;
-use super::source::ModelSource;
-use super::{DeviceChoice, FIELDS, Request, Workload, dtype};
+use super::source::{self, ModelSource, Once};
+use super::{DeviceChoice, Request, Workload};
 use crate::model::uploaded::Uploads;
 use batchfit_models::Fields;
 use batchfit_models::Invalid;
+use batchfit_models::members::REQUEST;
 use batchfit_models::{Generation, Length};
 
 impl Request {
@@ -16,7 +16,7 @@ impl Request {
     pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, Invalid> {
         let mut document = self.document.clone();
         document.merge(patch);
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let is_same_model = patch.get("model").is_none();
         let model = if is_same_model {
             self.model.clone()
@@ -44,7 +44,7 @@ impl Request {
         });
         if let Some(known) = known {
             if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
-                dtype::compare(graph, &changed.variants)?;
+                source::compare(graph, &changed.variants)?;
             }
             drop(changed.lowered.0.set(known.clone()));
         }

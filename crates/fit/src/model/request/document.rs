@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::schema::RequestSchema;
-use super::source;
+use super::source::{self, ModelSchema};
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::Invalid;
+use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
@@ -321,7 +321,7 @@ impl<'de> Deserialize<'de> for RequestDocument {
 
 impl PartialSchema for RequestDocument {
     fn schema() -> RefOr<Schema> {
-        RequestSchema::schema()
+        Schema::Object(schema_of(&REQUEST)).into()
     }
 }
 
@@ -331,7 +331,12 @@ impl ToSchema for RequestDocument {
     }
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        RequestSchema::schemas(schemas);
+        schemas.push((ModelSchema::name().into(), ModelSchema::schema()));
+        ModelSchema::schemas(schemas);
+        for object in OBJECTS {
+            let schema = Schema::Object(schema_of(object));
+            schemas.push((object.schema.to_owned(), schema.into()));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names a question by everything that its answer depends on.
 //!
-//! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
-//! here whether it counts.
+//! A field that is added to [`Request`] later counts, unless it is marked `serde(skip)`. The other structs are taken apart without `..`: a
+//! field that is added to them does not compile until it is decided here whether it counts.
 
 use super::{DeviceChoice, Lowered, Request, SearchMode, Taught, Workload};
 use crate::device::sim::{Card, asked, calibrations_of};
@@ -36,41 +36,6 @@ impl Request {
         (lowered, model_digest): (&Lowered, &str),
         card: Option<&str>,
     ) -> String {
-        let Request {
-            // The graph stands for these.
-            model,
-            // It is there or not for all requests to one server.
-            has_recorder: _,
-            lowered: _,
-            model_name: _,
-            uploads: _,
-            document,
-            // When there is an answer, not which.
-            priority: _,
-            timeout_seconds: _,
-            lengths,
-            variants,
-            device,
-            cards,
-            machines,
-            memory_limit,
-            headroom,
-            host_memory,
-            taught,
-            target_batch,
-            world_size,
-            // What they come to is in the variants.
-            names_strategy: _,
-            trainer_wraps,
-            allocator,
-            search,
-            compare,
-            objective,
-            unknown_ops,
-            chosen_percent,
-            suggest,
-            soak,
-        } = self;
         let Lowered {
             // Its digest stands for it.
             workload: _,
@@ -81,15 +46,10 @@ impl Request {
         let mut fingerprint = Fingerprint::new();
         fingerprint.add("batchfit 5");
         fingerprint.add(rules);
-        fingerprint.add(variants);
-        fingerprint.add(device);
-        fingerprint.add(cards);
-        fingerprint.add_all(machines.iter().map(|machine| machine.name));
-        fingerprint.add(&calibrations(device, cards));
-        fingerprint.add(memory_limit);
-        fingerprint.add(headroom);
-        fingerprint.add(host_memory);
-        fingerprint.add_all(taught.iter().map(|taught| {
+        fingerprint.add(self);
+        fingerprint.add_all(self.machines.iter().map(|machine| machine.name));
+        fingerprint.add(&calibrations(&self.device, &self.cards));
+        fingerprint.add_all(self.taught.iter().map(|taught| {
             let Taught {
                 strategy,
                 share,
@@ -100,31 +60,25 @@ impl Request {
             } = taught;
             (strategy, share, replaces, of)
         }));
-        fingerprint.add(target_batch);
-        fingerprint.add(trainer_wraps);
-        fingerprint.add(world_size);
-        fingerprint.add(allocator);
-        fingerprint.add(search);
-        fingerprint.add(compare);
-        fingerprint.add(objective);
-        fingerprint.add(unknown_ops);
-        fingerprint.add(chosen_percent);
-        fingerprint.add(suggest);
-        fingerprint.add(soak);
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);
-        if let Some(lengths) = lengths {
+        if let Some(lengths) = &self.lengths {
             // The graph is that of the longest alone.
             fingerprint.add(&**lengths);
-            match model.exported() {
+            match self.model.exported() {
                 Some(text) => fingerprint.add(&Digest::of(text).to_string()),
-                None => fingerprint.add(&document.model()),
+                None => fingerprint.add(&self.document.model()),
             }
         }
-        if *search == SearchMode::Recorded || not_understood.is_some() {
+        if self.search == SearchMode::Recorded || not_understood.is_some() {
             // What is not understood of a graph is not in the graph as it was read.
-            fingerprint.add(&model.exported().map(|text| Digest::of(text).to_string()));
+            fingerprint.add(
+                &self
+                    .model
+                    .exported()
+                    .map(|text| Digest::of(text).to_string()),
+            );
         }
         fingerprint.add(model_digest);
         fingerprint.finish()

@@ -1,34 +1,25 @@
 //! The request: one document for a fit over HTTP, on the command line, and in the database.
 
-mod cards;
 mod changed;
-mod device;
 mod document;
-mod dtype;
 mod fingerprint;
-mod headroom;
-mod lowered;
-mod memory_limit;
+mod hardware;
 mod parallel;
-mod recordings;
-mod schema;
 mod shown;
 mod soak;
 mod source;
 mod training;
 
-pub use cards::{absent, unknown as unknown_card};
-pub use device::unknown_machine;
-pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
-pub use headroom::{Taught, TaughtBy, strategy};
-pub use lowered::{Lowered, Workload};
-pub use memory_limit::{parse_memory_limit, parse_size};
+pub use hardware::{
+    DeviceChoice, Taught, TaughtBy, absent, is_host_name, parse_memory_limit, parse_size, strategy,
+    unknown_card, unknown_machine,
+};
 pub use parallel::DEEPSPEED;
-pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
 pub use soak::{Course, Validation};
+pub use source::{Lowered, RECORDING_BOUNDS, Workload};
 
 use std::sync::Arc;
 
@@ -41,53 +32,14 @@ use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;
 use crate::units::{Bytes, Share};
 use batchfit_models::exported::UnknownOps;
-use batchfit_models::{Fields, Generation, Invalid, Lengths, REQUEST_FIELDS as FIELDS, wrong};
+use batchfit_models::members::REQUEST;
+pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
+use batchfit_models::{Fields, Generation, Invalid, Lengths, wrong};
 use batchfit_step::{Compare, Objective, Variant};
-use lowered::Once;
-use recordings::Recordings;
-use source::ModelSource;
-
-/// Largest batch read.
-pub const LARGEST_TARGET: u64 = 1 << 40;
-/// Most ranks read.
-pub const MOST_RANKS: u64 = 1 << 20;
-
-/// Longest time that a fit may be worked on where its request says how long: a day.
-const LONGEST_TIMEOUT_S: u64 = 86_400;
+use source::{ModelSource, Once, Recordings};
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
-
-/// How the largest batch is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-pub enum SearchMode {
-    /// Simulation brackets the answer, real probes confirm it.
-    #[default]
-    Auto,
-    /// Binary search over real probes alone.
-    Probes,
-    /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
-    Recorded,
-}
-
-/// Who is served first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Priority {
-    /// Somebody waits for the answer.
-    Interactive,
-    /// Nobody does.
-    Batch,
-}
-
-impl Priority {
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Priority::Interactive => "interactive",
-            Priority::Batch => "batch",
-        }
-    }
-}
 
 /// Which changes of a request are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -98,12 +50,14 @@ pub enum Suggest {
     MicroBatch(u64),
 }
 
-/// A valid request.
-#[derive(Debug, Clone, PartialEq)]
+/// A valid request. What is serialized is its part of the fingerprint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Request {
-    /// Where the graph comes from.
+    /// Where the graph comes from, whose digest counts.
+    #[serde(skip)]
     model: ModelSource,
     /// The lengths that samples have, where the request names several; the model is then that of the longest.
+    #[serde(skip)]
     pub lengths: Option<Arc<Lengths>>,
     /// Every combination of precision, optimizer and checkpointing asked for; at least one.
     pub variants: Vec<Variant>,
@@ -112,6 +66,7 @@ pub struct Request {
     /// The simulated cards of a job whose ranks have different ones; empty where they are alike.
     pub cards: Vec<String>,
     /// The machines of clouds that the request names, whose cards those are.
+    #[serde(skip)]
     pub machines: Vec<&'static Instance>,
     /// How much memory the allocator may reserve; `None` for what is free on the device.
     pub memory_limit: Option<MemoryLimit>,
@@ -120,12 +75,14 @@ pub struct Request {
     /// What the host has for what is offloaded, by all processes together; `None` for enough.
     pub host_memory: Option<Bytes>,
     /// What outcomes of earlier answers teach about it; nothing where the request says it.
+    #[serde(skip)]
     taught: Vec<Taught>,
     /// Samples for each optimizer step over all ranks.
     pub target_batch: Option<u64>,
     /// Ranks that train together.
     pub world_size: u64,
     /// Whether the request says how they train together.
+    #[serde(skip)]
     pub names_strategy: bool,
     /// Whether DDP is as transformers' Trainer makes it, since the model is of that library and the request does not say.
     pub trainer_wraps: bool,
@@ -143,20 +100,27 @@ pub struct Request {
     pub chosen_percent: Option<u64>,
     /// What is run with the batch that is found, to see whether it lasts.
     pub soak: Option<Course>,
-    /// Who is served first, where the request says it.
+    /// Who is served first, where the request says it: when there is an answer, not which.
+    #[serde(skip)]
     pub priority: Option<Priority>,
     /// For how many seconds it may be worked on.
+    #[serde(skip)]
     pub timeout_seconds: Option<u64>,
     /// Whether changes of it are answered too.
     pub suggest: Option<Suggest>,
     /// The request as it was written.
+    #[serde(skip)]
     pub document: RequestDocument,
     /// What a person would call the model.
+    #[serde(skip)]
     model_name: String,
     /// The uploads that the model names, by the digests of their contents.
+    #[serde(skip)]
     uploads: Vec<Digest>,
-    /// Whether there is a recorder, which runs graphs that are not understood.
+    /// Whether there is a recorder, which runs graphs that are not understood; all requests to one server have it, or none.
+    #[serde(skip)]
     has_recorder: bool,
+    #[serde(skip)]
     lowered: Once,
 }
 
@@ -179,7 +143,7 @@ impl Request {
         uploads: &Uploads,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let text = document.model().ok_or_else(|| fields.missing("model"))?;
         let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
         let name = match model.exported() {
@@ -209,7 +173,7 @@ impl Request {
         let (model, digest) = ModelSource::file(file, seq_len)?;
         let name = model.exported().map(exported_name).unwrap_or_default();
         document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
@@ -231,7 +195,7 @@ impl Request {
         let model = recordings.named().to_string();
         let name = model_name(&model);
         document.set_model(Arc::from(model));
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
         Ok(Request {
             document,
@@ -241,45 +205,29 @@ impl Request {
     }
 
     /// Everything but the model and the document.
-    #[expect(clippy::too_many_lines, reason = "a line for each member")]
     fn around(
         model: ModelSource,
         fields: &Fields<'_>,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let searches = [
-            ("auto", SearchMode::Auto),
-            ("probes", SearchMode::Probes),
-            ("recorded", SearchMode::Recorded),
-        ];
-        let compares = [
-            ("within_optimizer", Compare::WithinOptimizer),
-            ("across_optimizers", Compare::AcrossOptimizers),
-        ];
-        let objectives = Objective::ALL.map(|one| (one.name(), one));
-        let unknown = [
-            ("refuse", UnknownOps::Refuse),
-            ("assume_elementwise", UnknownOps::AssumeElementwise),
-        ];
-        let priorities = [Priority::Interactive, Priority::Batch].map(|one| (one.name(), one));
         let limit = fields.get("memory_limit");
-        let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
+        let target_batch = fields.read("target_batch")?;
         let lengths = Lengths::read(fields)?;
         let model = match &lengths {
             Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
             None => model,
         };
-        let machines = device::machines(fields);
-        let ranks = device::ranks(fields, &machines);
+        let machines = hardware::machines(fields);
+        let ranks = hardware::ranks(fields, &machines);
         let (mut variants, world_size) = training::variants(fields, ranks)?;
-        let (device, cards) = device::read(fields, world_size, known_sims)?;
+        let (device, cards) = hardware::read(fields, world_size, known_sims)?;
         let memory_limit = limit
             .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
             .transpose()?;
         if let DeviceChoice::Sim(name) = &device
             && let Some(card) = crate::device::sim::Card::find(name)
         {
-            memory_limit::of_card(memory_limit, card.total_memory)?;
+            hardware::of_card(memory_limit, card.total_memory)?;
         }
         let model = match Generation::of_request(fields)? {
             None => model,
@@ -318,9 +266,9 @@ impl Request {
             cards,
             machines,
             memory_limit,
-            headroom: headroom::asked(fields)?,
+            headroom: hardware::asked(fields)?,
             host_memory: (fields.get("host_memory"))
-                .map(|size| memory_limit::bytes(size, &fields.at("host_memory"), "host_memory"))
+                .map(|size| hardware::bytes(size, &fields.at("host_memory"), "host_memory"))
                 .transpose()?,
             taught: Vec::new(),
             target_batch,
@@ -328,23 +276,15 @@ impl Request {
             names_strategy: names_strategy(fields),
             trainer_wraps,
             allocator: allocator(fields)?,
-            search: fields
-                .choice("search", "search", &searches)?
-                .unwrap_or_default(),
-            compare: fields
-                .choice("compare", "comparison", &compares)?
-                .unwrap_or_default(),
-            objective: fields
-                .choice("objective", "objective", &objectives)?
-                .unwrap_or_default(),
-            chosen_percent: fields.whole("chosen_percent", 0, 100)?,
+            search: fields.read("search")?.unwrap_or_default(),
+            compare: fields.read("compare")?.unwrap_or_default(),
+            objective: fields.read("objective")?.unwrap_or_default(),
+            chosen_percent: fields.read("chosen_percent")?,
             soak: Course::read(fields)?,
-            priority: fields.choice("priority", "priority", &priorities)?,
-            timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
+            priority: fields.read("priority")?,
+            timeout_seconds: fields.read("timeout_seconds")?,
             suggest: suggest(fields)?,
-            unknown_ops: fields
-                .choice("unknown_ops", "answer to unknown operators", &unknown)?
-                .unwrap_or_default(),
+            unknown_ops: fields.read("unknown_ops")?.unwrap_or_default(),
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
             uploads: Vec::new(),
@@ -382,7 +322,7 @@ impl Request {
 
     /// Refuses a limit above the memory of the card that its device turned out to be.
     pub fn fits_on(&self, total: Bytes) -> Result<(), Invalid> {
-        memory_limit::of_card(self.memory_limit, total)
+        hardware::of_card(self.memory_limit, total)
     }
 
     /// What outcomes of earlier answers teach.

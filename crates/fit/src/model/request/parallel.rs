@@ -2,51 +2,11 @@
 
 use serde_json::Value;
 
-use super::MOST_RANKS;
 use super::training::{choices, globs};
-use crate::shape::DType;
 use batchfit_models::Invalid;
+use batchfit_models::members::PARALLEL;
 use batchfit_models::{Fields, choice, wrong};
-use batchfit_step::{Checkpointing, CommHook, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
-
-/// The fields of `training.parallel`.
-pub(in crate::model) const FIELDS: &[&str] = &[
-    "strategy",
-    "world_size",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "find_unused_parameters",
-    "broadcast_buffers",
-    "bucket_cap_mb",
-    "sync_every_micro_step",
-    "comm_hook",
-    "units",
-    "reshard_after_forward",
-    "mixed_precision",
-    "cpu_offload",
-];
-
-/// The fields that only DDP has, and those that only FSDP2 has.
-const DDP_FIELDS: [&str; 6] = [
-    "gradient_as_bucket_view",
-    "static_graph",
-    "find_unused_parameters",
-    "broadcast_buffers",
-    "bucket_cap_mb",
-    "comm_hook",
-];
-const FSDP2_FIELDS: [&str; 4] = [
-    "units",
-    "reshard_after_forward",
-    "mixed_precision",
-    "cpu_offload",
-];
-
-/// The fields of `training.parallel.mixed_precision`.
-const MIXED_PRECISION_FIELDS: &[&str] = &["param_dtype", "reduce_dtype", "output_dtype"];
-
-/// Largest bucket that is read, in MiB: more than any card has.
-const LARGEST_BUCKET: u64 = 1 << 20;
+use batchfit_step::{Checkpointing, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
 
 /// What a strategy is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -132,8 +92,8 @@ pub(super) fn read(
     is_training: bool,
     ranks_of_machines: Option<u64>,
 ) -> Result<(Vec<Parallel>, u64), Invalid> {
-    let ranks = request.whole("world_size", 1, MOST_RANKS)?;
-    let Some(value) = training.get("parallel") else {
+    let ranks = request.read("world_size")?;
+    let Some(fields) = training.object("parallel")? else {
         let ranks = ranks.or(ranks_of_machines).unwrap_or(1);
         let parallel = if ranks > 1 && is_training {
             Parallel::Ddp(Ddp {
@@ -145,7 +105,6 @@ pub(super) fn read(
         };
         return Ok((vec![parallel], ranks));
     };
-    let fields = Fields::of(value, &training.at("parallel"), "parallel", FIELDS)?;
     let strategies = choices(&fields, "strategy", strategy)?;
     let world_size = world_size(request, &fields, ranks, &strategies, ranks_of_machines)?;
     if let (false, Some(strategy)) = (
@@ -222,7 +181,7 @@ fn world_size(
     strategies: &[Strategy],
     ranks_of_machines: Option<u64>,
 ) -> Result<u64, Invalid> {
-    let inner = fields.whole("world_size", 1, MOST_RANKS)?;
+    let inner = fields.read("world_size")?;
     let alone = strategies.iter().all(|one| *one == Strategy::None);
     match (inner, outer) {
         (Some(inner), Some(outer)) if inner != outer => {
@@ -253,17 +212,18 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
         strategies.iter().any(is_ddp),
         strategies.iter().any(is_sharded),
     );
-    let given = |field: &&str| fields.get(field).is_some();
     let both = "sync_every_micro_step";
-    let foreign = if !with_ddp && !with_sharded && given(&both) {
+    let only = |strategy: &'static str, whose| {
+        let mut rows = PARALLEL.members.iter();
+        let given =
+            rows.find(|row| row.strategy == Some(strategy) && fields.get(row.name).is_some());
+        given.map(|row| (row.name, whose, strategy))
+    };
+    let foreign = if !with_ddp && !with_sharded && fields.get(both).is_some() {
         Some((both, "for several ranks", "ddp"))
-    } else if let Some(field) = DDP_FIELDS.into_iter().find(given).filter(|_| !with_ddp) {
-        Some((field, "DDP's", "ddp"))
     } else {
-        let field = FSDP2_FIELDS.into_iter().find(given);
-        field
-            .filter(|_| !with_sharded)
-            .map(|field| (field, "FSDP2's", "fsdp2"))
+        let of_ddp = only("ddp", "DDP's").filter(|_| !with_ddp);
+        of_ddp.or_else(|| only("fsdp2", "FSDP2's").filter(|_| !with_sharded))
     };
     match foreign {
         None => Ok(()),
@@ -304,9 +264,9 @@ fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, 
         world_size,
         units: globs(fields, "units")?,
         mixed_precision: mixed_precision(fields)?,
-        cpu_offload: fields.flag("cpu_offload")?.unwrap_or(usual.cpu_offload),
+        cpu_offload: fields.read("cpu_offload")?.unwrap_or(usual.cpu_offload),
         sync_every_micro_step: fields
-            .flag("sync_every_micro_step")?
+            .read("sync_every_micro_step")?
             .unwrap_or(usual.sync_every_micro_step),
         ..usual
     };
@@ -318,29 +278,20 @@ fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, 
 }
 
 fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, Invalid> {
-    let Some(value) = fields.get("mixed_precision") else {
+    let Some(fields) = fields.object("mixed_precision")? else {
         return Ok(MixedPrecision::default());
     };
-    let pointer = fields.at("mixed_precision");
-    let fields = Fields::of(value, &pointer, "mixed_precision", MIXED_PRECISION_FIELDS)?;
-    let types = [
-        ("fp32", DType::Float32),
-        ("bf16", DType::BFloat16),
-        ("fp16", DType::Float16),
-    ];
-    let read = |field| fields.choice(field, "type", &types);
     Ok(MixedPrecision {
-        param_dtype: read("param_dtype")?,
-        reduce_dtype: read("reduce_dtype")?,
-        output_dtype: read("output_dtype")?,
+        param_dtype: fields.read("param_dtype")?,
+        reduce_dtype: fields.read("reduce_dtype")?,
+        output_dtype: fields.read("output_dtype")?,
     })
 }
 
 fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, Invalid> {
-    let hooks = [("fp16", CommHook::Fp16), ("bf16", CommHook::Bf16)];
     let usual = Ddp::default();
-    let flag = |field: &str, usual: bool| Ok::<_, Invalid>(fields.flag(field)?.unwrap_or(usual));
-    let cap = fields.whole("bucket_cap_mb", 1, LARGEST_BUCKET)?;
+    let flag = |field: &str, usual: bool| Ok::<_, Invalid>(fields.read(field)?.unwrap_or(usual));
+    let cap: Option<u64> = fields.read("bucket_cap_mb")?;
     Ok(Ddp {
         world_size,
         gradient_as_bucket_view: flag("gradient_as_bucket_view", usual.gradient_as_bucket_view)?,
@@ -349,6 +300,6 @@ fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, Invalid> {
         broadcast_buffers: flag("broadcast_buffers", usual.broadcast_buffers)?,
         bucket_cap_mb: cap.and_then(|cap| u32::try_from(cap).ok()),
         sync_every_micro_step: flag("sync_every_micro_step", usual.sync_every_micro_step)?,
-        comm_hook: fields.choice("comm_hook", "communication hook", &hooks)?,
+        comm_hook: fields.read("comm_hook")?,
     })
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::recordings::Recordings;
-use super::source::{self, ModelSource};
+use super::source::{self, ModelSource, Recordings};
 use super::{Request, RequestDocument, SearchMode};
 use crate::model::uploaded::{Digest, UploadKind};
 

@@ -2,29 +2,9 @@
 
 use serde::Serialize;
 
-use crate::probe::LARGEST_BATCH;
 use batchfit_models::Fields;
 use batchfit_models::Invalid;
 use batchfit_models::{Generation, MOST_SOAKED};
-
-/// The fields of `soak`.
-pub(in crate::model) const FIELDS: &[&str] = &[
-    "steps",
-    "epoch",
-    "last_batch",
-    "validation_batch",
-    "validation_steps",
-    "generation_batch",
-    "generation_prompt",
-    "generation_tokens",
-    "generation_times",
-    "generation_cache",
-    "generation_sample",
-    "generation_temperature",
-    "generation_top_k",
-    "generation_top_p",
-    "seed",
-];
 
 /// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
 const USUAL_STEPS: u64 = 1000;
@@ -88,14 +68,11 @@ impl Course {
 
     /// Reads the field `soak` of a request.
     pub(super) fn read(request: &Fields<'_>) -> Result<Option<Course>, Invalid> {
-        let Some(value) = request.get("soak") else {
+        let Some(fields) = request.object("soak")? else {
             return Ok(None);
         };
-        let fields = Fields::of(value, &request.at("soak"), "soak", FIELDS)?;
-        let steps = |name: &str| fields.whole(name, 1, MOST_SOAKED);
-        let batch = |name: &str| fields.whole(name, 1, LARGEST_BATCH);
-        let validation_steps = steps("validation_steps")?;
-        let validation = batch("validation_batch")?.map(|batch| Validation {
+        let validation_steps = fields.read("validation_steps")?;
+        let validation = fields.read("validation_batch")?.map(|batch| Validation {
             batch,
             steps: validation_steps.unwrap_or(USUAL_VALIDATION),
         });
@@ -107,11 +84,11 @@ impl Course {
         let generation = Generation::of_soak(&fields)?;
         let course = Course {
             generation,
-            steps: steps("steps")?.unwrap_or(USUAL_STEPS),
-            epoch: steps("epoch")?,
-            last_batch: batch("last_batch")?,
+            steps: fields.read("steps")?.unwrap_or(USUAL_STEPS),
+            epoch: fields.read("epoch")?,
+            last_batch: fields.read("last_batch")?,
             validation,
-            seed: fields.whole("seed", 0, u64::MAX >> 11)?.unwrap_or(0),
+            seed: fields.read("seed")?.unwrap_or(0),
         };
         let length = course.length();
         if length > MOST_SOAKED {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::parallel;
 use batchfit_models::Invalid;
-use batchfit_models::TRAINING_FIELDS as FIELDS;
+use batchfit_models::members::{Choice, TRAINING};
 use batchfit_models::{Fields, choice, wrong};
 use batchfit_step::Parallel;
 use batchfit_step::{Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant};
@@ -27,37 +27,15 @@ pub(super) fn variants(
 ) -> Result<(Vec<Variant>, u64), Invalid> {
     let empty = Value::Object(serde_json::Map::new());
     let value = request.get("training").unwrap_or(&empty);
-    let fields = Fields::of(value, &request.at("training"), "training", FIELDS)?;
-    let modes = [("train", Mode::Train), ("inference", Mode::Inference)];
-    let mode = fields.choice("mode", "mode", &modes)?.unwrap_or_default();
+    let fields = Fields::of_object(value, &request.at("training"), &TRAINING)?;
+    let mode = fields.read("mode")?.unwrap_or_default();
     if mode == Mode::Inference {
         inference_alone(&fields)?;
     }
-    let accumulation = fields
-        .whole("accumulation", 1, Variant::MOST_ACCUMULATION)?
-        .unwrap_or(1);
-    let implementation = OptimizerImpl::ALL.map(|known| (known.name(), known));
-    let optimizer_impl = fields.choice(
-        "optimizer_impl",
-        "optimizer implementation",
-        &implementation,
-    )?;
-    let precisions = choices(&fields, "precision", |value, at| {
-        choice(
-            value,
-            at,
-            "precision",
-            &Precision::ALL.map(|known| (known.name(), known)),
-        )
-    })?;
-    let optimizers = choices(&fields, "optimizer", |value, at| {
-        choice(
-            value,
-            at,
-            "optimizer",
-            &Optimizer::ALL.map(|known| (known.name(), known)),
-        )
-    })?;
+    let accumulation: u64 = fields.read("accumulation")?.unwrap_or(1);
+    let optimizer_impl = fields.read("optimizer_impl")?;
+    let precisions: Vec<Precision> = words(&fields, "precision")?;
+    let optimizers: Vec<Optimizer> = words(&fields, "optimizer")?;
     implemented(&fields, &optimizers, optimizer_impl)?;
     let checkpointings = choices(&fields, "checkpointing", checkpointing)?;
     if mode == Mode::Inference && checkpointings.iter().any(|one| *one != Checkpointing::None) {
@@ -66,7 +44,9 @@ pub(super) fn variants(
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
     }
-    let clip_grad_norm = norm(&fields)?;
+    let clip_grad_norm = fields
+        .read("clip_grad_norm")?
+        .map(|norm: f64| Norm::from(norm));
     let (parallels, world_size) =
         parallel::read(request, &fields, mode == Mode::Train, ranks_of_machines)?;
     sharded(&fields, &optimizers, &parallels)?;
@@ -154,24 +134,6 @@ fn sharded(
     }
 }
 
-/// The norm to which gradients are clipped.
-fn norm(fields: &Fields<'_>) -> Result<Option<Norm>, Invalid> {
-    let Some(value) = fields.get("clip_grad_norm") else {
-        return Ok(None);
-    };
-    let norm = value
-        .as_f64()
-        .filter(|norm| norm.is_finite() && *norm > 0.0);
-    match norm {
-        Some(norm) => Ok(Some(Norm::from(norm))),
-        None => Err(wrong(
-            &fields.at("clip_grad_norm"),
-            value,
-            "clip_grad_norm must be a number above 0, such as 1.0",
-        )),
-    }
-}
-
 /// Refuses what only makes sense in training.
 fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
     match [
@@ -189,6 +151,16 @@ fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
             format!("inference takes no {field}; leave it out, or set mode to \"train\""),
         )),
     }
+}
+
+/// One word or a list of them.
+fn words<T: Choice + Default + PartialEq>(
+    fields: &Fields<'_>,
+    field: &str,
+) -> Result<Vec<T>, Invalid> {
+    choices(fields, field, |value, at| {
+        choice(value, at, field, &T::words())
+    })
 }
 
 /// One choice or a list of them; the default when there is none.

@@ -11,7 +11,6 @@ use std::io::{BufReader, Read, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,7 +22,7 @@ use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
 use super::supervised;
-use crate::bounded::shorten;
+use crate::bounded::{Cancel, shorten};
 
 pub use line::{Line, read};
 pub use loss::{Activity, Loss, WorkerError};
@@ -134,7 +133,7 @@ impl Running {
         order: &impl Serialize,
         activity: Activity,
         within: Duration,
-        cancel: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<A, WorkerError> {
         self.tell(order);
         self.wait(activity, within, cancel)
@@ -155,11 +154,11 @@ impl Running {
         &mut self,
         activity: Activity,
         within: Duration,
-        cancel: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<A, WorkerError> {
         let mut patience = Patience::of(within);
         loop {
-            if cancel.load(Ordering::Relaxed) {
+            if cancel.is_cancelled() {
                 return Err(WorkerError::Cancelled);
             }
             let is_late = patience.is_over();

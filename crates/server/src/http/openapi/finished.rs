@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 use crate::http::server::keys::is_open;
-use crate::model::{Optimizer, Precision};
+use batchfit_models::members::{Kind, OBJECTS};
 
 /// Requests that show what the bodies of these operations are.
 fn example(operation: &str) -> Option<Value> {
@@ -191,30 +191,20 @@ fn words(document: &mut Value) {
     });
     let limit =
         json!([{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}, {"type": "null"}]);
-    let strategies = ["none", "ddp", "zero1", "fsdp2"];
-    for (schema, member, choices) in [
-        (
-            "Training",
-            "precision",
-            one_or_many(&Precision::ALL.map(Precision::name), None),
-        ),
-        (
-            "Training",
-            "optimizer",
-            one_or_many(&Optimizer::ALL.map(Optimizer::name), None),
-        ),
-        (
-            "Training",
-            "checkpointing",
-            one_or_many(&["none", "per_block"], Some(modules)),
-        ),
-        ("Parallel", "strategy", one_or_many(&strategies, None)),
-        ("NewProbe", "memory_limit", limit.clone()),
-        ("NewSearch", "memory_limit", limit.clone()),
-        ("Request", "memory_limit", limit),
-    ] {
+    let mut put = |schema: &str, member: &str, choices: &Value| {
         let properties = &mut document["components"]["schemas"][schema]["properties"];
-        properties[member]["oneOf"] = choices;
+        properties[member]["oneOf"] = choices.clone();
+    };
+    for object in OBJECTS {
+        for member in object.members {
+            if let Kind::Words(words) = member.kind {
+                let also = (member.name == "checkpointing").then(|| modules.clone());
+                put(object.schema, member.name, &one_or_many(&words(), also));
+            }
+        }
+    }
+    for schema in ["NewProbe", "NewSearch", "Request"] {
+        put(schema, "memory_limit", &limit);
     }
 }
 

@@ -36,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::own_words::OwnWords;
 use super::transfer::{Arrival, Download, Upload};
 
 /// How much of a request's head, and of a body at a time, is held for a connection. Ordinary heads are under 1 KiB.
@@ -206,10 +205,9 @@ async fn converse(stream: TcpStream, router: Router, place: Place, ending: Cance
             )
         }
     });
-    let conversation = http1::Builder::new().max_buf_size(BUFFER).serve_connection(
-        TokioIo::new(OwnWords::new(stream, Arc::clone(&connection))),
-        service,
-    );
+    let conversation = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
     let mut conversation = pin!(conversation);
     let mut closed = pin!(connection.close.cancelled());
     let mut asked_to_end = pin!(ending.cancelled());

@@ -4,6 +4,5 @@ pub(in crate::http) mod connections;
 pub(in crate::http) mod gate;
 pub(in crate::http) mod hosts;
 pub(in crate::http) mod keys;
-mod own_words;
 pub(in crate::http) mod serve;
 pub(in crate::http) mod transfer;

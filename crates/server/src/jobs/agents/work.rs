@@ -1,11 +1,10 @@
 //! The side of an agent: a job has an answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::bounded::unless;
+use crate::bounded::{Cancel, unless};
 use crate::jobs::runner::on_thread;
-use crate::jobs::{Engine, EngineError, FailureCode, FitError, Progress};
+use crate::jobs::{Engine, EngineError, FailureCode, FitError, Isolation, Progress, Work};
 use crate::model::{DeviceChoice, Invalid, Request, RequestDocument};
 
 use super::{JobDocument, JobOutcome};
@@ -18,9 +17,9 @@ pub async fn answer_job(
     request: Vec<u8>,
     device: DeviceChoice,
     progress: impl Fn(Progress) + Send + 'static,
-    cancel: Arc<AtomicBool>,
+    cancel: Cancel,
 ) -> JobOutcome {
-    let stopped = Arc::clone(&cancel);
+    let stopped = cancel.clone();
     let work = move |engine: &dyn Engine| {
         let simulated = engine.simulated();
         let known: Vec<&str> = simulated.iter().map(String::as_str).collect();
@@ -34,17 +33,17 @@ pub async fn answer_job(
         };
         let read = unless(&cancel, read).ok_or(EngineError::Cancelled)?;
         let request = read.map_err(EngineError::Invalid)?;
-        if job.apart {
-            engine.fit_apart(&request, &progress, &cancel)
-        } else {
-            engine.fit(&request, &progress, &cancel)
-        }
+        let work = Work {
+            cancel: &cancel,
+            progress: &progress,
+        };
+        engine.fit(&request, Isolation::of(job.apart), &work)
     };
     match on_thread(&job.fit.clone(), engine, work).await {
         Ok(Ok(result)) => JobOutcome::Answered {
             result: Box::new(result),
         },
-        Ok(Err(EngineError::Cancelled)) if stopped.load(Ordering::Relaxed) => JobOutcome::Released,
+        Ok(Err(EngineError::Cancelled)) if stopped.is_cancelled() => JobOutcome::Released,
         Ok(Err(error)) => JobOutcome::Failed {
             error: FitError::from(error),
         },

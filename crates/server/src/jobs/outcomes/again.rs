@@ -1,14 +1,12 @@
 //! Answers of yesterday: the nearest one to a question, and one made anew.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{followed, question_about, taught};
-use crate::bounded::{CancelOnDrop, unless};
+use crate::bounded::{Cancel, CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
@@ -54,7 +52,7 @@ fn understand(
     db: &Db,
     engine: &dyn Engine,
     request: Request,
-    cancel: &Arc<AtomicBool>,
+    cancel: &Cancel,
 ) -> Result<Understood, EngineError> {
     let lowered = unless(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
     let lowered = lowered.map_err(EngineError::Invalid)?;
@@ -111,7 +109,7 @@ pub async fn nearest(
     request: Request,
 ) -> Result<Option<NearDocument>, JobError> {
     db.read_learnt().await?;
-    let understood = understand(db, engine, request, &Arc::default())?;
+    let understood = understand(db, engine, request, &Cancel::NEVER)?;
     Ok(look(db, &understood).await?)
 }
 
@@ -135,7 +133,7 @@ impl Jobs {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
         let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
+        let cancel = abandoned.0.clone();
         let understand =
             move |engine: &dyn Engine| understand(&db, engine, request.clone(), &cancel);
         let (understood, _large) = self.reading("nearest", permit, understand).await?;

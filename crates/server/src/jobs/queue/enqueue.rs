@@ -164,7 +164,7 @@ impl Jobs {
     ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
+        let cancel = abandoned.0.clone();
         let db = self.shared.db.clone();
         db.read_learnt().await?;
         let place = Arc::new(self.place(&request).await?);

@@ -310,7 +310,7 @@ impl Jobs {
         if shared.db.cancel(id, owner, now).await? {
             shared.handover.take(id);
             if let Some(running) = shared.running(id) {
-                running.cancel.store(true, Ordering::Relaxed);
+                running.cancel.cancel();
             }
             shared.told_by_agents().remove(id);
             shared.events.tell(id, FitState::Cancelled);

@@ -1,7 +1,7 @@
 //! What the queue, its runner and all that work for them share.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Limits;
+use crate::bounded::Cancel;
 use crate::jobs::clock::Clock;
 use crate::jobs::events::Events;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
@@ -63,7 +64,7 @@ pub(in crate::jobs) struct Shared {
 /// A fit at work.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Running {
-    pub(in crate::jobs) cancel: Arc<AtomicBool>,
+    pub(in crate::jobs) cancel: Cancel,
     pub(in crate::jobs) progress: Mutex<Option<Progress>>,
 }
 

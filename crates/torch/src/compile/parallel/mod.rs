@@ -1,6 +1,7 @@
 //! What wrappers for several GPUs add to a step.
 
 mod buckets;
+mod construction;
 mod ddp;
 mod fully_shard;
 mod ranks;

@@ -1,9 +1,8 @@
 //! Compilations that are cancelled, and long ones.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::*;
-use crate::compile::{CompileError, compile_unless};
+use crate::bounded::Cancel;
+use crate::compile::{CompileError, Launches, Process, compile_process};
 use crate::graph::{Builder, ParameterKind};
 use crate::ops::{Elementwise, Op};
 use crate::program::Capability;
@@ -15,7 +14,7 @@ const H200: Capability = Capability {
     threads_per_multiprocessor: 2048,
 };
 
-fn begun(graph: &Graph, variant: &Variant, cancel: &Arc<AtomicBool>) -> Training {
+fn begun(graph: &Graph, variant: &Variant, cancel: &Cancel) -> Training {
     let eager = Eager::new(H200, cancel);
     Training::construct(eager, Arc::new(graph.clone()), variant).unwrap()
 }
@@ -45,12 +44,14 @@ fn chain(length: usize) -> Graph {
 
 #[test]
 fn a_cancelled_compilation_stops_before_the_next_operation() {
-    let cancel = Arc::new(AtomicBool::new(true));
-    let graph = chain(100);
-    let cancelled = compile_unless(&cancel, &graph, &Variant::default(), H200);
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let graph = Arc::new(chain(100));
+    let rank = (H200, Process::default());
+    let cancelled = compile_process(&graph, &Variant::default(), rank, Launches::Kept, &cancel);
     assert_eq!(cancelled, Err(CompileError::Cancelled));
 
-    cancel.store(false, Ordering::Relaxed);
+    let cancel = Cancel::default();
     let mut training = begun(&graph, &Variant::default(), &cancel);
     let batch = training.make_batch();
     let mut environment: Environment = batch.into_iter().collect();
@@ -59,7 +60,7 @@ fn a_cancelled_compilation_stops_before_the_next_operation() {
         .run(&mut training.eager, &mut environment, 0..50)
         .unwrap();
     let done = training.eager.recorder().take_section().len();
-    cancel.store(true, Ordering::Relaxed);
+    cancel.cancel();
     let stopped = forward.run(&mut training.eager, &mut environment, 50..100);
     assert_eq!(stopped, Err(Stop::Cancelled));
     assert!(done > 50);
@@ -78,7 +79,7 @@ fn a_long_chain_that_is_given_up_needs_no_deep_stack() {
     let thread = std::thread::Builder::new().stack_size(256 << 10);
     let work = || {
         let graph = chain(20_000);
-        let mut training = begun(&graph, &Variant::default(), &Arc::default());
+        let mut training = begun(&graph, &Variant::default(), &Cancel::NEVER);
         let batch = training.make_batch();
         let mut environment: Environment = batch.into_iter().collect();
         let forward = Rc::clone(&training.forward);

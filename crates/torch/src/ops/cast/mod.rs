@@ -68,10 +68,8 @@ impl Operator for Cast {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
+    use crate::bounded::Cancel;
     use crate::ops::calls::H200;
     use crate::shape::Extent;
 
@@ -79,7 +77,7 @@ mod tests {
     /// where `x` is in bfloat16, and gives `x` as it lies where it is in float32.
     #[test]
     fn a_conversion_to_a_row_major_tensor_is_row_major() {
-        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let mut eager = Eager::new(H200, &Cancel::NEVER);
         let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
         for (dtype, row_major) in [(DType::BFloat16, true), (DType::Float32, false)] {
             let x = eager.empty_strided(sizes([2, 4, 256, 32]), sizes([32768, 32, 128, 1]), dtype);

@@ -222,7 +222,7 @@ fn conv_format(x: &Tensor, weight: &Tensor) -> MemoryFormat {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use crate::bounded::Cancel;
 
     use super::*;
     use crate::program::Capability;
@@ -236,7 +236,7 @@ mod tests {
             multiprocessors: 132,
             threads_per_multiprocessor: 2048,
         };
-        let mut eager = Eager::new(card, &Arc::default());
+        let mut eager = Eager::new(card, &Cancel::NEVER);
         let [samples, features, length] = [4, 96, 49].map(Extent::fixed);
         let rows = eager.empty(&[samples, length, features], DType::Float32);
         let strides = [length * features, Extent::ONE, features];

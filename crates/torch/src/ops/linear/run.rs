@@ -193,7 +193,7 @@ fn flipped(matrix: &TensorBody) -> TensorBody {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use crate::bounded::Cancel;
 
     use super::*;
     use crate::program::Capability;
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn half_a_batch_goes_through_a_linear_layer() {
-        let mut eager = Eager::new(CARD, &Arc::default());
+        let mut eager = Eager::new(CARD, &Cancel::NEVER);
         let half = Extent::BATCH.floor_div(2).unwrap();
         let x =
             Tensor::new(eager.empty(&[half, Extent::fixed(3), Extent::fixed(8)], DType::Float32));
@@ -223,7 +223,7 @@ mod tests {
         for (features, results, expected) in
             [(64, 2, true), (64, 1, false), (1, 64, false), (2, 2, true)]
         {
-            let mut eager = Eager::new(CARD, &Arc::default());
+            let mut eager = Eager::new(CARD, &Cancel::NEVER);
             let [x, weight, bias] =
                 [&[8, features][..], &[results, features], &[results]].map(|lengths| {
                     let lengths: Vec<_> = lengths.iter().copied().map(Extent::fixed).collect();

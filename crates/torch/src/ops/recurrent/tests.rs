@@ -1,8 +1,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::bounded::Cancel;
 use crate::eager::{History, Leaf, TensorBody, backward};
 use crate::program::{Capability, Instruction};
 use crate::shape::contiguous_strides;
@@ -100,7 +100,7 @@ fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
 
 /// What the passes allocate and free, in the format of the recording.
 fn compiled(case: &Case<'_>) -> [Vec<i64>; 2] {
-    let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+    let mut eager = Eager::new(H200, &Cancel::NEVER);
     let recorder = eager.recorder().clone();
     // The recording is of a warm process.
     eager.keep_scratch("cuDNN's dropout state", 1);

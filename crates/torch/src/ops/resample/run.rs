@@ -217,17 +217,15 @@ impl Eager {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
+    use crate::bounded::Cancel;
     use crate::ops::calls::H200;
     use crate::shape::{DType, Sizes};
 
     /// Recorded with `SwinIR` on an H200: the convolution after the shuffle runs row-major, the one before it channels-last.
     #[test]
     fn shuffled_pixels_are_row_major() {
-        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let mut eager = Eager::new(H200, &Cancel::NEVER);
         let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed);
         let x_shape = sizes([2, 256, 32, 32]);
         let strides = MemoryFormat::ChannelsLast.strides(&x_shape);
@@ -242,7 +240,7 @@ mod tests {
     /// As PyTorch 2.11 lays out `F.pad(x, ...)` of a transposed operand: a pad of nothing, and one that takes away, are clones.
     #[test]
     fn a_pad_that_adds_nothing_keeps_the_order_of_dimensions() {
-        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let mut eager = Eager::new(H200, &Cancel::NEVER);
         let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed).to_vec();
         let x = eager.empty_strided(
             sizes([2, 4, 256, 32]),

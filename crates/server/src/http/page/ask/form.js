@@ -2,11 +2,9 @@
 import { html, useEffect, useId, useRef, useState } from "../preact.js";
 import { api } from "../client.js";
 import { bytes, shortened, words } from "../format.js";
+import { precision as PRECISIONS, optimizer as OPTIMIZERS, checkpointing as CHECKPOINTING } from "../words.js";
 import { Check, Choice, LongField, Several, TextField } from "./fields.js";
 
-const PRECISIONS = ["fp32", "amp_fp16", "amp_bf16", "bf16", "fp16"];
-const OPTIMIZERS = ["sgd", "sgd_momentum", "adam", "adamw", "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_8bit_torchao", "adafactor", "adafactor_transformers"];
-const CHECKPOINTING = ["none", "per_block"];
 /** A model that is no preset may leave these open. */
 const RECORDED_SIZES = [{ name: "batches", summary: "the batch of each recording, such as 4,8,16", default: null }];
 const OPEN_SIZES = [{ name: "seq_len", summary: "tokens of a sample, where the model leaves them open", default: null }];

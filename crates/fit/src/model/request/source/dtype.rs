@@ -13,7 +13,10 @@ use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 ///
 /// A graph is exported in the dtype that its parameters will have: casts in the model's code, such as
 /// `.to(input_dtype)`, are frozen into it.
-pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>, Invalid> {
+pub(in crate::model::request) fn compare(
+    graph: &Graph,
+    variants: &[Variant],
+) -> Result<Vec<String>, Invalid> {
     let dtypes: BTreeSet<DType> = graph
         .parameters
         .iter()

@@ -82,7 +82,10 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> 
 }
 
 /// Refuses a limit above what the card has in all: it would not be the limit.
-pub(super) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), Invalid> {
+pub(in crate::model::request) fn of_card(
+    limit: Option<MemoryLimit>,
+    total: Bytes,
+) -> Result<(), Invalid> {
     match limit {
         Some(MemoryLimit::Bytes(asked)) if asked > total => Err(Invalid::at(
             "/memory_limit",
@@ -95,7 +98,11 @@ pub(super) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), In
 }
 
 /// Reads a number of bytes, or a size such as `"256GiB"`.
-pub(super) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, Invalid> {
+pub(in crate::model::request) fn bytes(
+    value: &Value,
+    pointer: &str,
+    name: &str,
+) -> Result<Bytes, Invalid> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
     match parse_size(value, pointer) {

@@ -6,9 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::{
-    AskCudnn, DatabaseFlags, KeyFlags, Patience, RecorderFlags, RetentionFlags, WorkFlags, help,
-};
+use super::super::{AskCudnn, DatabaseFlags, Patience, RecorderFlags, help};
+use super::{KeyFlags, RetentionFlags, WorkFlags};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
@@ -87,7 +86,7 @@ pub(in crate::cli) struct UploadFlags {
 const LONGEST_EXPIRY_S: u64 = 100 * 366 * 86_400;
 
 /// A size such as `4GiB`, in bytes.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(in crate::cli) fn bytes(text: &str) -> Result<u64, String> {
     match crate::model::parse_size(&Value::from(text), "") {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
         Ok(MemoryLimit::Fraction(_)) | Err(_) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{AskCudnn, Patience, RecorderFlags, help};
+use super::super::{AskCudnn, Patience, RecorderFlags, help};
 
 /// How a service is asked.
 #[derive(Debug, Args)]

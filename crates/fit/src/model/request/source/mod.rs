@@ -1,5 +1,17 @@
 //! `model`: where the graph comes from.
 
+mod dtype;
+mod lowered;
+mod recordings;
+mod schema;
+
+pub(super) use dtype::compare;
+pub(super) use lowered::Once;
+pub use lowered::{Lowered, Workload};
+pub use recordings::RECORDING_BOUNDS;
+pub(super) use recordings::Recordings;
+pub(super) use schema::ModelSchema;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +21,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::recordings::{self, Recordings};
-use super::{Lowered, RequestDocument, Workload};
+use super::RequestDocument;
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::Fields;

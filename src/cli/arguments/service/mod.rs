@@ -1,5 +1,8 @@
 //! Flags of the service: how much it takes on, who may ask, and what is kept.
 
+mod agents;
+mod serve;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +13,8 @@ use super::DatabaseFlags;
 use crate::http::KeyLimits;
 use crate::jobs::Limits;
 use crate::store::Scope;
+pub(in crate::cli) use agents::{Agent, Agents, AgentsCommand, ServerFlags};
+pub(in crate::cli) use serve::{Serve, bytes};
 
 /// How much work is taken on.
 #[derive(Debug, Args)]

@@ -36,7 +36,7 @@ pub const RECORDING_BOUNDS: Bounds = Bounds {
 
 /// Recordings that have not been read yet, each with its batch where somebody says it.
 #[derive(Clone, PartialEq)]
-pub(super) struct Recordings {
+pub(in crate::model::request) struct Recordings {
     files: Vec<(Arc<[u8]>, Option<u64>)>,
     bounds: Bounds,
 }
@@ -51,7 +51,7 @@ impl fmt::Debug for Recordings {
 
 impl Recordings {
     /// Reads a list of digests, or of recordings as text.
-    pub(super) fn parse(
+    pub(in crate::model::request) fn parse(
         list: &str,
         batches: Option<&Value>,
         pointer: &str,
@@ -84,7 +84,7 @@ impl Recordings {
     }
 
     /// The contents of files of the person who runs the program.
-    pub(super) fn of_files(files: Vec<Vec<u8>>, batches: &[u64]) -> Recordings {
+    pub(in crate::model::request) fn of_files(files: Vec<Vec<u8>>, batches: &[u64]) -> Recordings {
         let files = files.into_iter().enumerate();
         let bounds = Bounds::default();
         let files = files.map(|(index, file)| {
@@ -103,12 +103,12 @@ impl Recordings {
     }
 
     /// Whether there are none: what is to be recorded has none yet.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::model::request) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
     /// The list as it stands in a request, by digests.
-    pub(super) fn named(&self) -> Value {
+    pub(in crate::model::request) fn named(&self) -> Value {
         let digests = self
             .files
             .iter()
@@ -123,7 +123,7 @@ impl Recordings {
     }
 
     /// The list as another process can read it: recordings as text.
-    pub(super) fn written_out(&self) -> Value {
+    pub(in crate::model::request) fn written_out(&self) -> Value {
         let texts = self.files.iter().map(|(file, batch)| {
             let sequence = read(file, *batch, self.bounds);
             sequence.map_or_else(
@@ -135,7 +135,7 @@ impl Recordings {
     }
 
     /// The steps that they make.
-    pub(super) fn lower(&self) -> Result<Lowered, Invalid> {
+    pub(in crate::model::request) fn lower(&self) -> Result<Lowered, Invalid> {
         let mut sequences: Vec<Sequence> = Vec::new();
         let mut events = 0;
         for (index, (file, batch)) in self.files.iter().enumerate() {
@@ -168,7 +168,7 @@ impl Recordings {
 }
 
 /// The uploads that a list names.
-pub(super) fn references(list: &str) -> Result<Vec<Reference>, Invalid> {
+pub(in crate::model::request) fn references(list: &str) -> Result<Vec<Reference>, Invalid> {
     let list = listed(list, RECORDED)?;
     let mut references = Vec::new();
     for (index, text) in list.iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Request, SearchMode, dtype};
+use super::super::{Request, SearchMode};
+use super::dtype;
 use crate::graph::Graph;
 use crate::recorded::Steps;
 use crate::shape::DType;
@@ -14,7 +15,7 @@ use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 /// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
 /// and whoever answers it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Once(pub(super) Arc<OnceLock<Lowered>>);
+pub(in crate::model::request) struct Once(pub(in crate::model::request) Arc<OnceLock<Lowered>>);
 
 /// Two requests say the same whether or not somebody has asked for their graphs.
 impl PartialEq for Once {
@@ -138,7 +139,7 @@ impl Request {
 
     /// What the precision stores parameters in, where all variants agree, else float32, in which the others are traced as well;
     /// `None` for autocast alone, which takes them as they are loaded.
-    pub(super) fn stored(&self) -> Option<DType> {
+    pub(in crate::model::request) fn stored(&self) -> Option<DType> {
         let stored = |variant: &Variant| {
             let precision = variant.precision;
             precision

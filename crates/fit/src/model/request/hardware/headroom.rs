@@ -7,9 +7,6 @@ use crate::units::Share;
 use batchfit_models::Fields;
 use batchfit_models::Invalid;
 
-/// Most that may be asked for: half of the limit.
-const MOST: f64 = 0.5;
-
 /// What outcomes of earlier answers teach about variants of one strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taught {
@@ -46,7 +43,7 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
     clippy::cast_sign_loss,
     reason = "at most half a million"
 )]
-pub(super) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
-    let fraction = fields.number("headroom", 0.0, MOST)?;
+pub(in crate::model::request) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
+    let fraction: Option<f64> = fields.read("headroom")?;
     Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }

@@ -1,7 +1,10 @@
 //! NCCL: rank r of N, which may be alone in the world.
 //!
-//! A collective returns at once. Small payloads are answered as if every rank held what this one holds; what would come from a rank that
-//! holds something else is marked as unknown. NCCL's own buffers are not counted.
+//! Alone, a collective returns at once: small payloads are answered as if every rank held what this one holds, and what would come from a
+//! rank that holds something else is marked as unknown. Ranks that are all there exchange small payloads ([`room`]). NCCL's own buffers are
+//! not counted.
+
+mod room;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel;
 use crate::handle::{Handles, Lock, fresh};
+use crate::libraries::nccl::room::{MEAN, MOST, Payload, Room, SUM, combine};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
+use crate::python;
 use crate::runtime::devices::current_device;
 use crate::status::{self, check};
 
@@ -23,6 +28,8 @@ const INVALID_ARGUMENT: Status = 4;
 
 /// Payloads that may decide what a program does next: sizes, pickled objects, flags. Larger ones are tensors, whose values nobody reads.
 const SMALL: usize = 64 << 10;
+/// The same of bytes, which pickled objects are.
+const SMALL_BYTES: usize = bytes::CARRIED_WITHIN as usize;
 /// The same of all ranks together: for up to 1,024 of them.
 const SMALL_OF_ALL: usize = SMALL << 10;
 
@@ -38,6 +45,20 @@ struct Communicator {
     size: usize,
     is_split: bool,
     device: usize,
+    /// Where it meets the others, if they are there.
+    room: Option<&'static Room>,
+}
+
+impl Communicator {
+    /// Where ranks exchange payloads of so many bytes.
+    fn room(self, bytes: usize, kind: c_int) -> Option<&'static Room> {
+        self.room.filter(|_| (1..=small(kind)).contains(&bytes))
+    }
+}
+
+/// The most bytes of a kind that are carried.
+fn small(kind: c_int) -> usize {
+    if kind <= 1 { SMALL_BYTES } else { SMALL }
 }
 
 static COMMUNICATORS: Handles<Communicator> = Handles::new();
@@ -46,22 +67,38 @@ fn find(handle: u64) -> Result<Communicator, Status> {
     COMMUNICATORS.with(handle, |one| *one).ok_or(INVALID_ARGUMENT)
 }
 
-unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool) -> Result<(), Status> {
+unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool, name: Option<&str>) -> Result<(), Status> {
     static SAID: AtomicBool = AtomicBool::new(false);
     let (Ok(size), Ok(rank)) = (usize::try_from(size), usize::try_from(rank)) else {
         return Err(INVALID_ARGUMENT);
     };
     check(!to.is_null() && rank < size, INVALID_ARGUMENT)?;
+    let room = name.and_then(|name| Room::enter(name, rank, size));
     if !SAID.swap(true, Ordering::Relaxed) {
-        channel::say("assumed\tNCCL takes no memory for its own buffers, and every rank is like this one");
+        let all_alike = if room.is_none() { ", and every rank is like this one" } else { "" };
+        channel::say(&format!("assumed\tNCCL takes no memory for its own buffers{all_alike}"));
     }
-    out(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device() }))
+    out(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device(), room }))
 }
 
 /// `ncclUniqueId`, which is passed by value.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId([u8; 128]);
+
+impl UniqueId {
+    /// Of this process.
+    fn fresh() -> UniqueId {
+        let mut id = [0; 128];
+        id[..8].copy_from_slice(&fresh().to_le_bytes());
+        id[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+        UniqueId(id)
+    }
+
+    fn name(&self) -> String {
+        self.0[..12].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetErrorString(status: Status) -> *const c_char {
@@ -95,26 +132,34 @@ functions! {
             _ => out(version, 22_005),
         }
     }
-    ncclGetUniqueId(id: *mut UniqueId) { out(id, UniqueId([7; 128])) }
-    ncclCommInitRank(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int) { create(to, size, rank, false) }
-    ncclCommInitRankConfig(to: *mut u64, size: c_int, _id: UniqueId, rank: c_int, _config: *const c_void) { create(to, size, rank, false) }
-    ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, _ids: c_int, _id: *const UniqueId, _config: *const c_void) { create(to, size, rank, false) }
+    ncclGetUniqueId(id: *mut UniqueId) { out(id, UniqueId::fresh()) }
+    ncclCommInitRank(to: *mut u64, size: c_int, id: UniqueId, rank: c_int) { create(to, size, rank, false, Some(&id.name())) }
+    ncclCommInitRankConfig(to: *mut u64, size: c_int, id: UniqueId, rank: c_int, _config: *const c_void) { create(to, size, rank, false, Some(&id.name())) }
+    ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, ids: c_int, id: *const UniqueId, _config: *const c_void) {
+        check(!id.is_null() && ids > 0, INVALID_ARGUMENT)?;
+        create(to, size, rank, false, Some(&(*id).name()))
+    }
     ncclCommInitAll(to: *mut u64, size: c_int, _devices: *const c_int) {
         check(!to.is_null() && size <= memory::MOST_DEVICES as c_int, INVALID_ARGUMENT)?;
-        (0..size).try_for_each(|rank| create(to.add(rank as usize), size, rank, false))
+        (0..size).try_for_each(|rank| create(to.add(rank as usize), size, rank, false, None))
     }
     ncclCommSplit(parent: u64, color: c_int, key: c_int, to: *mut u64, _config: *const c_void) {
         let parent = find(parent)?;
+        // All ranks of the parent call this, also those that are in no part.
+        let part = parent.room.and_then(|room| room.split(color, key));
         if color < 0 {
             return out(to, 0);
         }
+        if let Some((name, rank, size)) = part {
+            return create(to, size as c_int, rank as c_int, false, Some(&name));
+        }
         // PyTorch's key is the rank in the new group; others' keys and colours are not known, nor is the group's size.
         let rank = if usize::try_from(key).is_ok_and(|key| key < parent.size) { key } else { parent.rank as c_int };
-        create(to, parent.size as c_int, rank, true)
+        create(to, parent.size as c_int, rank, true, None)
     }
     ncclCommShrink(parent: u64, _excluded: *const c_int, count: c_int, to: *mut u64, _config: *const c_void, _flags: c_int) {
         let parent = find(parent)?;
-        create(to, (parent.size as c_int).saturating_sub(count), parent.rank as c_int, true)
+        create(to, (parent.size as c_int).saturating_sub(count), parent.rank as c_int, true, None)
     }
     ncclCommDestroy(communicator: u64) { COMMUNICATORS.remove(communicator).map(drop).ok_or(INVALID_ARGUMENT) }
     ncclCommCount(communicator: u64, count: *mut c_int) { out(count, find(communicator)?.size as c_int) }
@@ -165,60 +210,66 @@ fn forget(to: u64, bytes: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// Multiplies small known numbers in place: a sum over ranks that all hold the same.
-unsafe fn multiply(to: u64, bytes: usize, kind: c_int, factor: usize) {
-    /// `ncclInt32`, `ncclUint32`, `ncclInt64`, `ncclUint64`, `ncclFloat32`, `ncclFloat64`.
-    macro_rules! each {
-        ($kind:ty, $times:expr) => {{
-            for index in 0..bytes / size_of::<$kind>() {
-                let place = (to as *mut $kind).add(index);
-                let value: $kind = place.read_unaligned();
-                place.write_unaligned($times(value));
-            }
-        }};
+/// What lies there, if it is known. Bytes may end earlier than a buffer that has room for the longest of all objects.
+unsafe fn payload(from: u64, bytes: usize, kind: c_int) -> Result<Payload, Status> {
+    check(bytes::is_memory(from, bytes as u64), INVALID_ARGUMENT)?;
+    let known = known::known_start(from, bytes as u64) as usize;
+    if known == 0 || (known < bytes && kind > 1) {
+        return Ok(None);
     }
-    match kind {
-        2 | 3 => each!(u32, |value: u32| value.wrapping_mul(factor as u32)),
-        4 | 5 => each!(u64, |value: u64| value.wrapping_mul(factor as u64)),
-        7 => each!(f32, |value: f32| value * factor as f32),
-        8 => each!(f64, |value: f64| value * factor as f64),
-        // Bytes and half precision are not summed to decide anything.
-        _ => known::mark(to, bytes as u64, false),
-    }
+    let mut payload = std::slice::from_raw_parts(from as *const u8, known).to_vec();
+    payload.resize(bytes, 0);
+    Ok(Some(payload))
+}
+
+unsafe fn store(to: u64, payload: Option<&[u8]>, bytes: usize) -> Result<(), Status> {
+    let Some(payload) = payload.filter(|payload| payload.len() == bytes) else {
+        return forget(to, bytes);
+    };
+    check(bytes::is_memory(to, bytes as u64), INVALID_ARGUMENT)?;
+    std::ptr::copy_nonoverlapping(payload.as_ptr(), to as *mut u8, bytes);
+    known::mark(to, bytes as u64, true);
+    Ok(())
 }
 
 /// What a reduction leaves: the same for the least, the greatest and the mean of equals; for a sum, as often as there are ranks.
 unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int, one: Communicator) -> Result<(), Status> {
-    /// `ncclSum`, `ncclProd`, `ncclMax`, `ncclMin`, `ncclAvg`.
-    const SUM: c_int = 0;
-    const KEEPS: std::ops::RangeInclusive<c_int> = 2..=4;
+    if let Some(room) = one.room(bytes, kind) {
+        let all = room.exchange(payload(from, bytes, kind)?);
+        return store(to, combine(all.iter().map(Option::as_deref), kind, operation).as_deref(), bytes);
+    }
+    if (MOST..=MEAN).contains(&operation) || one.size == 1 || bytes == 0 {
+        return move_bytes(to, from, bytes);
+    }
+    let is_small = operation == SUM && one.room.is_none() && !one.is_split && bytes <= SMALL;
+    let own = if is_small { payload(from, bytes, kind)? } else { None };
     move_bytes(to, from, bytes)?;
-    if KEEPS.contains(&operation) || one.size == 1 || bytes == 0 {
-        return Ok(());
-    }
-    check(is_readable(to, bytes as u64), INVALID_ARGUMENT)?;
-    if operation == SUM && !one.is_split && bytes <= SMALL && known::is_known(to, bytes as u64) {
-        multiply(to, bytes, kind, one.size);
-    } else {
-        known::mark(to, bytes as u64, false);
-    }
-    Ok(())
+    store(to, combine(std::iter::repeat_n(own.as_deref(), one.size), kind, operation).as_deref(), bytes)
+}
+
+fn of_rank(all: &[Payload], rank: c_int) -> Option<&[u8]> {
+    usize::try_from(rank).ok().and_then(|rank| all.get(rank)?.as_deref())
 }
 
 /// The same to every rank's place.
-unsafe fn spread(to: u64, from: u64, bytes: usize, one: Communicator) -> Result<(), Status> {
+unsafe fn spread(to: u64, from: u64, bytes: usize, kind: c_int, one: Communicator) -> Result<(), Status> {
     // Of a split the later places may not be there: they stay what they are.
     let places = if one.is_split { one.rank + 1 } else { one.size };
     let all = bytes.checked_mul(places).ok_or(INVALID_ARGUMENT)?;
-    if bytes == 0 || bytes > SMALL || all > SMALL_OF_ALL {
+    if bytes == 0 || bytes > small(kind) || all > SMALL_OF_ALL || one.room.is_some() {
         return forget(to, all);
     }
-    check(bytes::is_memory(to, all as u64), INVALID_ARGUMENT)?;
-    (0..places).try_for_each(|place| move_bytes(to + (place * bytes) as u64, from, bytes))
+    let own = payload(from, bytes, kind)?;
+    (0..places).try_for_each(|place| store(to + (place * bytes) as u64, own.as_deref(), bytes))
 }
 
 unsafe fn broadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Result<(), Status> {
     let (one, bytes) = call(communicator, count, kind)?;
+    if let Some(room) = one.room(bytes, kind) {
+        let is_root = one.rank as c_int == root;
+        let all = room.exchange(if is_root { payload(from, bytes, kind)? } else { None });
+        return if is_root { move_bytes(to, from, bytes) } else { store(to, of_rank(&all, root), bytes) };
+    }
     // What the root holds is what this rank holds: parameters, which lie in `to` already.
     if one.rank as c_int == root {
         return move_bytes(to, from, bytes);
@@ -238,31 +289,62 @@ functions! {
     }
     ncclReduce(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, root: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        if one.rank as c_int == root { reduce(to, from, bytes, kind, operation, one) } else { Ok(()) }
+        if one.rank as c_int == root {
+            return reduce(to, from, bytes, kind, operation, one);
+        }
+        if let Some(room) = one.room(bytes, kind) {
+            room.exchange(payload(from, bytes, kind)?);
+        }
+        Ok(())
     }
     ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        reduce(to, own_part(from, one, bytes)?, bytes, kind, operation, one)
+        let own = own_part(from, one, bytes)?;
+        let Some(room) = one.room(bytes.saturating_mul(one.size), kind) else {
+            return reduce(to, own, bytes, kind, operation, Communicator { room: None, is_split: one.is_split || one.room.is_some(), ..one });
+        };
+        let all = room.exchange(payload(from, bytes * one.size, kind)?);
+        store(to, combine(all.iter().map(|all| part(all, one, bytes)), kind, operation).as_deref(), bytes)
     }
     ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(from, to, count, kind, root, communicator) }
     ncclBcast(buffer: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(buffer, buffer, count, kind, root, communicator) }
     ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        spread(to, from, bytes, one)
+        gather(from, to, bytes, kind, true, one)
     }
     ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        if one.rank as c_int == root { spread(to, from, bytes, one) } else { Ok(()) }
+        gather(from, to, bytes, kind, one.rank as c_int == root, one)
     }
-    /// Every rank sends here what this one sends to itself.
+    /// Alone, every rank sends here what this one sends to itself.
     ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        spread(to, own_part(from, one, bytes)?, bytes, one)
+        let own = own_part(from, one, bytes)?;
+        let Some(room) = one.room(bytes.saturating_mul(one.size), kind) else {
+            return spread(to, own, bytes, kind, one);
+        };
+        let all = room.exchange(payload(from, bytes * one.size, kind)?);
+        (0..one.size).try_for_each(|rank| store(to + (rank * bytes) as u64, part(&all[rank], one, bytes), bytes))
     }
     ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
         if one.rank as c_int == root { move_bytes(to, own_part(from, one, bytes)?, bytes) } else { forget(to, bytes) }
     }
+}
+
+/// This rank's part of what is for all.
+fn part(all: &Payload, one: Communicator, bytes: usize) -> Option<&[u8]> {
+    all.as_ref()?.get(one.rank * bytes..(one.rank + 1) * bytes)
+}
+
+/// What each rank holds, in the order of ranks, to those that want it.
+unsafe fn gather(from: u64, to: u64, bytes: usize, kind: c_int, is_wanted: bool, one: Communicator) -> Result<(), Status> {
+    let Some(room) = one.room(bytes, kind) else {
+        return if is_wanted { spread(to, from, bytes, kind, one) } else { Ok(()) };
+    };
+    let all = room.exchange(payload(from, bytes, kind)?);
+    let wanted = if is_wanted { all.as_slice() } else { &[] };
+    (0..).zip(wanted).try_for_each(|(rank, payload)| store(to + rank * bytes as u64, payload.as_deref(), bytes))
 }
 
 /// Sends and receives of one group of calls of a thread.
@@ -271,8 +353,11 @@ struct Group {
     depth: u32,
     /// What this rank sends to itself: communicator, address, bytes.
     sends: Vec<(u64, u64, usize)>,
-    receives: Vec<(u64, u64, usize)>,
+    receives: Vec<Receive>,
 }
+
+/// Communicator, address, bytes, their kind and who sends them.
+type Receive = (u64, u64, usize, c_int, c_int);
 
 /// By thread, which is told by the address of one of its variables.
 static GROUPS: Lock<BTreeMap<usize, Group>> = Lock::new(BTreeMap::new());
@@ -303,10 +388,12 @@ functions! {
         });
         let ended = ended.unwrap_or_default();
         let mut answer = Ok(());
-        for (communicator, to, bytes) in ended.receives {
+        for receive in ended.receives {
+            let (communicator, to, bytes, ..) = receive;
             // Every rank sends here what this one sends to itself, if it sends as much.
             let own = ended.sends.iter().find(|send| send.0 == communicator && send.2 == bytes);
             let received = match own {
+                _ if find(communicator)?.room.is_some() => take(receive),
                 Some(&(_, from, _)) if bytes <= SMALL => move_bytes(to, from, bytes),
                 _ => forget(to, bytes),
             };
@@ -316,7 +403,10 @@ functions! {
     }
     ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
-        if usize::try_from(peer).is_ok_and(|peer| peer == one.rank) {
+        let peer = usize::try_from(peer).ok().filter(|peer| *peer < one.size).ok_or(INVALID_ARGUMENT)?;
+        if let Some(room) = one.room(bytes, kind) {
+            room.send(peer, payload(from, bytes, kind)?);
+        } else if peer == one.rank {
             group(|group| {
                 if group.depth > 0 && group.sends.len() < MOST_CALLS {
                     group.sends.push((communicator, from, bytes));
@@ -325,17 +415,24 @@ functions! {
         }
         Ok(())
     }
-    ncclRecv(to: u64, count: usize, kind: c_int, _peer: c_int, communicator: u64) {
+    ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, communicator: u64) {
         let (_, bytes) = call(communicator, count, kind)?;
         let is_grouped = group(|group| {
             let is_grouped = group.depth > 0 && group.receives.len() < MOST_CALLS;
             if is_grouped {
-                group.receives.push((communicator, to, bytes));
+                group.receives.push((communicator, to, bytes, kind, peer));
             }
             is_grouped
         });
-        if is_grouped { Ok(()) } else { forget(to, bytes) }
+        if is_grouped { Ok(()) } else { take((communicator, to, bytes, kind, peer)) }
     }
+}
+
+/// Waits for what a rank sends, where it is there.
+unsafe fn take((communicator, to, bytes, kind, peer): Receive) -> Result<(), Status> {
+    let one = find(communicator)?;
+    let peer = usize::try_from(peer).ok().filter(|peer| *peer < one.size).ok_or(INVALID_ARGUMENT)?;
+    store(to, one.room(bytes, kind).and_then(|room| room.receive(peer)).as_deref(), bytes)
 }
 
 /// `c10d::TCPStore::waitForWorkers()`: a rank that runs alone waits for none. `batchfit run` says so in the environment.
@@ -343,6 +440,7 @@ functions! {
 pub unsafe extern "C" fn _ZN4c10d8TCPStore14waitForWorkersEv(store: *mut c_void) {
     type Wait = unsafe extern "C" fn(*mut c_void);
     const LIBRARY: &CStr = c"libtorch_cpu.so";
+    python::load_hooks();
     if std::env::var_os("BATCHFIT_VGPU_ALONE").is_some_and(|alone| alone == "1") {
         return;
     }

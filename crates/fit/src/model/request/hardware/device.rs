@@ -90,7 +90,7 @@ impl DeviceChoice {
 }
 
 /// The machines of clouds that a request's `device` names.
-pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+pub(in crate::model::request) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
     let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
     match fields.get("device") {
         Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
@@ -103,7 +103,7 @@ pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
 
 /// How many ranks there are where a request does not say it and names machines or a list: one for each card of a machine, and one for each
 /// card that is named by itself.
-pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
     let named = match fields.get("device") {
         Some(Value::Array(items)) => items.len(),
         _ => 1,
@@ -114,7 +114,7 @@ pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> 
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
-pub(super) fn read(
+pub(in crate::model::request) fn read(
     fields: &Fields<'_>,
     world_size: u64,
     known_sims: &[&str],

@@ -1,0 +1,14 @@
+//! Where a request runs: devices, cards and machines by name, and how much of their memory.
+
+mod cards;
+mod device;
+mod headroom;
+mod memory_limit;
+
+pub use cards::{absent, unknown as unknown_card};
+pub use device::{DeviceChoice, is_host_name, unknown_machine};
+pub(super) use device::{machines, ranks, read};
+pub(super) use headroom::asked;
+pub use headroom::{Taught, TaughtBy, strategy};
+pub(super) use memory_limit::{bytes, of_card};
+pub use memory_limit::{parse_memory_limit, parse_size};
