@@ -19,9 +19,9 @@ use crate::model::{Optimizer, OptimizerImpl, Precision};
 /// What is asked: a model or a request, and a flag for each member of a request.
 ///
 /// The values are text: the one reader of requests says what is wrong with them.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(in crate::cli) struct RequestFlags {
-    /// A preset, a Hugging Face id, a config.json, an exported graph or a request; `-` is stdin.
+    /// A model's name, a config.json, my.py:build, an exported graph or a request; `-` is stdin.
     #[arg(value_name = "WHAT", required_unless_present_any = ["model", "recorded"])]
     pub(in crate::cli) what: Option<PathBuf>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(in crate::cli) struct RequestFlags {
 }
 
 /// Sizes of the model.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct Model {
     /// Tokens in a sample; several: 128,512, 64-512:64, 64:900,512:30, a .json.
@@ -75,7 +75,7 @@ pub(in crate::cli) struct Model {
 }
 
 /// How the model is trained.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Training; lists by commas compare all combinations")]
 pub(in crate::cli) struct Training {
     /// fp32 (default), amp_fp16, amp_bf16, bf16 or fp16.
@@ -125,7 +125,7 @@ pub(in crate::cli) struct Training {
 }
 
 /// Whose memory, and how much of it.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "GPU")]
 pub(in crate::cli) struct Memory {
     /// The card to simulate: rtx4090, 8xh100, 4xh100+4xa100 or p5.48xlarge.
@@ -143,7 +143,7 @@ pub(in crate::cli) struct Memory {
     /// What PyTorch may reserve: bytes, 12GiB, or a fraction such as 0.8.
     #[arg(long, value_name = "LIMIT", allow_negative_numbers = true)]
     pub(in crate::cli) memory_limit: Option<String>,
-    /// What of it to leave free, such as 0.01, whatever was learnt.
+    /// Safety margin, as a fraction of the limit, such as 0.01.
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     pub(in crate::cli) headroom: Option<String>,
     /// What the host has for what is offloaded to it: bytes, or 256GiB. In docs/use/requests.md alone.
@@ -155,7 +155,7 @@ pub(in crate::cli) struct Memory {
 }
 
 /// How the answer is found.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct Search {
     /// auto (default), probes (the GPU alone) or recorded (--recorder).
@@ -170,7 +170,7 @@ pub(in crate::cli) struct Search {
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,
-    /// Answer changes of it as well; =N for those that fit N at once.
+    /// Try changes that allow a larger batch, or one of N.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(in crate::cli) suggest: Option<String>,
     /// How many of what masks and experts choose from are chosen. In docs/use/requests.md alone.

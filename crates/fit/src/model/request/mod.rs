@@ -9,6 +9,7 @@ mod fingerprint;
 mod headroom;
 mod lowered;
 mod memory_limit;
+pub mod nicknames;
 mod parallel;
 mod recordings;
 mod schema;
@@ -17,8 +18,6 @@ mod soak;
 mod source;
 mod training;
 
-pub use cards::{absent, unknown as unknown_card};
-pub use device::unknown_machine;
 pub use device::{DeviceChoice, is_host_name};
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
@@ -35,6 +34,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::bounded::shorten;
 use crate::device::sim::Instance;
 
 use super::uploaded::{Digest, Uploads};
@@ -425,6 +425,13 @@ impl Request {
     /// of its digest.
     pub fn model_name(&self) -> &str {
         &self.model_name
+    }
+
+    /// The same by another name.
+    #[must_use]
+    pub fn with_model_name(self, name: &str) -> Request {
+        let model_name = shorten(name);
+        Request { model_name, ..self }
     }
 }
 
