@@ -13,12 +13,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::arguments::{Agent as Flags, ServerFlags};
 use super::devices::engine;
 use super::error::CliError;
-use super::question::cards::parse;
 use super::{Outcome, output, recorder};
 use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
 use crate::bounded::shorten;
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::model::is_host_name;
+use crate::model::nicknames::parse;
 
 /// Longest file with a key, in bytes.
 const LONGEST_KEY: u64 = 1_000;

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::arguments::Cards;
 use super::error::CliError;
-use super::question::cards::parse;
 use super::{Outcome, output, style};
 use crate::jobs;
+use crate::model::nicknames::parse;
 use crate::report;
 
 pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {

@@ -246,17 +246,38 @@ class TestCommandLine(unittest.TestCase):
             "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "mse", "-o", "net.json.gz"
         )
 
-        self.assertEqual((status, errors), (0, ""))
+        self.assertEqual(status, 0)
+        self.assertIn("next: batchfit fit net.json.gz --on", errors)
         document = json.loads(gzip.decompress(Path("net.json.gz").read_bytes()))
         self.assertEqual(document["batchfit"]["version"], 1)
 
     def test_a_loss_function_of_ones_own(self):
         status, errors = self.run_main(
-            "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "net_of_this_test:loss", "-o", "n.json"
+            "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "net_of_this_test:loss", "-o", "n.json", "--quiet"
         )
 
         self.assertEqual((status, errors), (0, ""))
         self.assertIn("aten.abs", Path("n.json").read_text())
+
+    def test_what_builds_a_model_may_say_the_batch_and_the_loss(self):
+        Path("own.py").write_text(MODULE + """
+def all_of_it():
+    return Net(), {"x": torch.zeros(3, 6), "y": torch.zeros(3, 5)}, "mse"
+
+
+def of_transformers():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
+""")
+        for target, said in (("own.py:all_of_it", "wrote own.json.gz"), ("own.py:of_transformers", "samples have 2048 tokens")):
+            with self.subTest(target):
+                status, errors = self.run_main(target)
+                self.assertEqual(status, 0, errors)
+                self.assertIn(said, errors)
+                self.assertTrue(Path("own.json.gz").exists())
+        status, errors = self.run_main("net_of_this_test:Net", "--batch", "x=float32[B,6],y=float[B,5]", "--loss", "MSELoss", "-o", "n.json")
+        self.assertEqual(status, 0, errors)
 
     def test_what_is_missing_is_said(self):
         for arguments, problem in [

@@ -156,7 +156,8 @@ pub struct Limit {
 /// Why a batch is not larger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
-    /// What is allocated at the peak of the recommended micro-batch, by purpose, largest first; its sum is the peak.
+    /// What is allocated at the peak of the recommended micro-batch, by purpose, largest first; its sum is the peak. Where nothing fits,
+    /// of one sample on a card that has enough.
     pub at_peak: Vec<CategoryBytes>,
     /// When that is, and which modules hold it; null where nobody could tell.
     pub peak: Option<Peak>,

@@ -350,7 +350,8 @@ pub fn choice<T: Copy>(
         let must = format!("the {what} must be a text");
         return Err(wrong(pointer, value, &must).or_word(what, value));
     };
-    let found = known.iter().find(|(name, _)| name == word);
+    let named = |word: &str| known.iter().find(|(name, _)| *name == word);
+    let found = named(word).or_else(|| named(words::same(what, word)?));
     found
         .map(|(_, meaning)| *meaning)
         .ok_or_else(|| Invalid::unknown(pointer, what, word, known.iter().map(|(name, _)| *name)))

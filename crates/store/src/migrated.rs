@@ -10,7 +10,7 @@ use super::*;
 use batchfit_card::probe::Evidence;
 
 /// A database as the migrations up to `last` make it, with what `rows` adds.
-async fn older(file: &std::path::Path, last: i64, rows: &str) {
+async fn older(file: &Path, last: i64, rows: &str) {
     let migrator = migrator("");
     let earlier = migrator.migrations.iter();
     let earlier = earlier.filter(|migration| migration.version <= last);

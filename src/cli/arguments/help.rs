@@ -48,7 +48,7 @@ Examples:
   batchfit answers --gpu \"NVIDIA H200\"
   batchfit answers 1mk3v7q0h5c2d8xw --json
 
-`batchfit fit --again ID` makes an answer of yesterday anew.
+`batchfit fit --again ID` answers an outdated one again.
 Exit codes: 0 listed; 2 bad input, or no such answer; 1 the database does not answer.";
 
 pub(super) const OUTCOME: &str = "\
@@ -176,7 +176,11 @@ pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
         .filter(|flag| flag.is_global_set())
         .cloned()
         .collect();
-    command.mut_subcommands(|command| {
+    let template = format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}{{after-help}}",
+        grouped(&command)
+    );
+    command.help_template(template).mut_subcommands(|command| {
         let command = ours(command);
         if is_brief && LONG.contains(&command.get_name()) {
             let text = brief(&command, &everywhere);
@@ -184,6 +188,60 @@ pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
         }
         command
     })
+}
+
+/// Commands by what one wants.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "Ask before you train",
+        &["fit", "probe", "soak", "cards", "presets"],
+    ),
+    (
+        "Run your own script, or a recording of it",
+        &["run", "replay", "search", "export"],
+    ),
+    ("Look back", &["answers", "outcome", "outcomes"]),
+    (
+        "Serve",
+        &[
+            "serve", "agent", "agents", "keys", "db", "config", "openapi",
+        ],
+    ),
+    (
+        "Look after this machine",
+        &["doctor", "devices", "calibrate", "completions", "man"],
+    ),
+];
+
+/// The list of commands by groups; those of none come last.
+fn grouped(command: &Command) -> String {
+    let mut text = String::new();
+    let visible = || command.get_subcommands().filter(|one| !one.is_hide_set());
+    let of_none = |one: &&Command| {
+        GROUPS
+            .iter()
+            .all(|(_, names)| !names.contains(&one.get_name()))
+    };
+    let groups = GROUPS.iter().map(|(heading, names)| {
+        let named = names
+            .iter()
+            .filter_map(|name| command.find_subcommand(name));
+        (*heading, named.collect::<Vec<_>>())
+    });
+    for (heading, members) in
+        groups.chain([("Work on batchfit", visible().filter(of_none).collect())])
+    {
+        let _ = writeln!(text, "{heading}:");
+        for member in members {
+            let about = member
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let _ = writeln!(text, "  {:<13} {about}", member.get_name());
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The command with our flags for help and version, and with every flag below a heading.

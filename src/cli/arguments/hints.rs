@@ -1,4 +1,7 @@
-//! Flags of other tools, and what to write here instead. What stands in backticks works as it is: a test types it.
+//! Flags of other tools: those that mean the same are taken, of the others it is said what to write here. What stands in backticks
+//! works as it is: a test types it.
+
+use std::ffi::OsString;
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -9,52 +12,92 @@ use crate::model::preset;
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
 
-/// What is typed, and what to do.
+/// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing; or names ` | ` what to do.
 const HINTS: &str = include_str!("hints.txt");
 
+/// What follows the names in the row of a flag.
+fn row(flag: &str, separator: &str) -> Option<&'static str> {
+    let name = flag.split('=').next()?.trim_start_matches('-');
+    let name = name.to_lowercase().replace('_', "-");
+    let mut rows = HINTS.lines().filter_map(|line| line.split_once(separator));
+    let (_, said) = rows.find(|(names, _)| names.split(' ').any(|it| it == name))?;
+    Some(said)
+}
+
+/// What is typed with the flag of another tool that an error is about in the words of this one, and a note of it.
+pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
+    let text = |at: usize| typed.get(at).and_then(|one| one.to_str());
+    let (ErrorKind::UnknownArgument, true) = (error.kind(), ASKING.contains(&text(1)?)) else {
+        return None;
+    };
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let flag = flag.split('=').next()?;
+    let instead = row(flag, " = ")?;
+    let is_it = |one: &str| {
+        one == flag
+            || one
+                .strip_prefix(flag)
+                .is_some_and(|rest| rest.starts_with('='))
+    };
+    let at = (2..typed.len()).find(|at| text(*at).is_some_and(is_it))?;
+    let attached = text(at)?.split_once('=').map(|(_, value)| value);
+    let next = text(at + 1).filter(|next| attached.is_none() && !next.starts_with('-'));
+    let is_truth = |value: &&str| ["true", "false"].contains(&&*value.to_lowercase());
+    let is_number = |value: &&str| value.parse::<u64>().is_ok();
+    let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
+    let (value, is_of_next) = match (attached, next) {
+        (Some(value), _) => (value, false),
+        (None, Some(next)) if usual.is_empty() && pattern.contains('%') => (next, true),
+        (None, Some(next)) if !usual.is_empty() && is_number(&next) || is_truth(&next) => {
+            (next, true)
+        }
+        (None, _) => (usual, false),
+    };
+    let value = if is_truth(&value) && !usual.is_empty() {
+        usual
+    } else {
+        value
+    };
+    if value.is_empty() && pattern.contains('%') {
+        return None;
+    }
+    let is_off = value.eq_ignore_ascii_case("false");
+    let written = if is_off {
+        String::new()
+    } else {
+        pattern.replace('%', value)
+    };
+    let mut words = typed[..at].to_vec();
+    words.extend(written.split_whitespace().map(OsString::from));
+    words.extend_from_slice(&typed[at + 1 + usize::from(is_of_next)..]);
+    let note = format!("{flag} is taken as `{written}`");
+    Some((
+        words,
+        if is_off {
+            format!("{flag} is left out")
+        } else {
+            note
+        },
+    ))
+}
+
 /// The same error with what to write instead, where that is known.
-pub(super) fn hinted(error: clap::Error, typed: &[String]) -> clap::Error {
-    let command = typed.get(1).map(String::as_str).unwrap_or_default();
-    match say(&error, command, typed) {
+pub(super) fn hinted(error: clap::Error, command: &str) -> clap::Error {
+    match say(&error, command) {
         Some(problem) => clap::Error::raw(error.kind(), problem + "\n"),
         None => error,
     }
 }
 
-fn say(error: &clap::Error, command: &str, typed: &[String]) -> Option<String> {
-    let is_given = |flag: &str| {
-        let with_value = format!("{flag}=");
-        typed
-            .iter()
-            .any(|it| it == flag || it.starts_with(&with_value))
-    };
+fn say(error: &clap::Error, command: &str) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument if ASKING.contains(&command) => {
             let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
                 return None;
             };
-            let name = flag.split('=').next()?.trim_start_matches('-');
-            let name = name.to_lowercase().replace('_', "-");
-            let mut rows = HINTS.lines().filter_map(|line| line.split_once(" | "));
-            let (_, hint) = rows.find(|(names, _)| names.split(' ').any(|it| it == name))?;
-            Some(format!("there is no {flag}; {hint}"))
-        }
-        ErrorKind::MissingRequiredArgument if command == "fit" && !is_given("--module") => {
-            let flag = ["--loss", "--batch"]
-                .into_iter()
-                .find(|flag| is_given(flag))?;
-            let instead = match flag {
-                "--batch" => {
-                    "whether a batch fits is asked by `batchfit probe resnet18 --on t4 --batch 64`"
-                }
-                _ => {
-                    "a model by name has its own loss; of another one (DPO, GRPO, a reward, a distillation) export your module, whose forward \
-                     returns the loss: batchfit export MODULE:BUILD --batch TENSORS --loss model -o model.json.gz"
-                }
-            };
-            Some(format!(
-                "{flag} goes with --module, a module of yours; {instead}"
-            ))
+            Some(format!("there is no {flag}; {}", row(flag, " | ")?))
         }
         ErrorKind::InvalidSubcommand => {
             let instead = match preset(command) {

@@ -16,13 +16,14 @@ mod virtual_gpu;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell;
 
-use super::config;
+use super::{config, output};
 use crate::probe::LARGEST_BATCH;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
@@ -83,18 +84,40 @@ pub(in crate::cli) enum LogFormat {
     Json,
 }
 
+/// What was typed, in the words of this program.
+static TYPED: OnceLock<Vec<String>> = OnceLock::new();
+
+/// What was typed, in the words of this program.
+pub(in crate::cli) fn typed() -> &'static [String] {
+    TYPED.get().map_or(&[], Vec::as_slice)
+}
+
 impl Arguments {
     /// Reads the flags that the process was started with.
     pub(in crate::cli) fn read() -> Result<Arguments, clap::Error> {
         let is_brief = std::env::args_os().any(|argument| argument == "-h");
         let mut command = help::with_help(commands(), is_brief);
-        let typed: Vec<String> = std::env::args_os()
-            .map(|argument| argument.to_string_lossy().into_owned())
-            .collect();
-        let mut matches = command
-            .clone()
-            .try_get_matches()
-            .map_err(|error| hints::hinted(error, &typed))?;
+        let mut typed: Vec<OsString> = std::env::args_os().collect();
+        let mut matches = loop {
+            match command.clone().try_get_matches_from(&typed) {
+                Ok(matches) => break matches,
+                Err(error) => match hints::taken(&error, &typed) {
+                    Some((words, note)) => {
+                        output::note(&note);
+                        typed = words;
+                    }
+                    None => {
+                        let command = typed
+                            .get(1)
+                            .map(|it| it.to_string_lossy())
+                            .unwrap_or_default();
+                        return Err(hints::hinted(error, &command));
+                    }
+                },
+            }
+        };
+        let text = |word: &OsString| word.to_string_lossy().into_owned();
+        let _ = TYPED.set(typed.iter().map(text).collect());
         let file = of_service(&matches).and_then(|(_, service)| {
             service
                 .try_get_one::<PathBuf>("config")
@@ -206,37 +229,37 @@ fn commands() -> clap::Command {
 pub(in crate::cli) enum Command {
     /// Find the largest batch that fits.
     Fit(Fit),
-    /// Write the graph of a PyTorch model, by batchfit's Python package.
+    /// Write the graph of a PyTorch model, with batchfit's Python package.
     Export(Export),
     /// Run one batch and show its memory.
     Probe(Probe),
-    /// Run many steps of different lengths, with validation between epochs, and see what memory grows to.
+    /// Simulate many steps of different lengths, with validation: does a batch last?
     Soak(Soak),
-    /// Run a command at batch after batch, in any framework, to find the largest that fits.
+    /// Find the largest batch of any command, in any framework, by running it.
     Search(Box<Search>),
-    /// Run a training script on a GPU that is not there: whether it fits, its peaks, and where memory goes.
+    /// Run a training script on a virtual GPU: whether it fits, and where memory goes.
     Run(Box<Run>),
-    /// List the answers that are stored, and which of them are of yesterday.
+    /// List stored answers, and mark outdated ones.
     Answers(ListAnswers),
-    /// Tell what a training came to that followed an answer: later ones learn from it.
+    /// Report how a training went, to improve later answers.
     Outcome(Box<TellOutcome>),
-    /// Compare what was predicted with what trainings came to.
+    /// Compare predictions with how trainings went.
     Outcomes(ListOutcomes),
     /// List the allocations and frees of the training steps, one a line.
     Program(Program),
-    /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
+    /// Replay a memory snapshot of PyTorch: why it ran out, and what would help.
     Replay(Replay),
-    /// Show whether recordings align, and how well they predict one that is left out.
+    /// Check whether recordings align, and predict one from the others.
     RecordCheck(RecordCheck),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
-    /// List the cards that can be simulated, and the machines of clouds that have them.
+    /// List the cards that can be simulated, and cloud machines with them.
     Cards(Cards),
-    /// List the models that have a name, one a line.
+    /// List the models that are known by name.
     Presets(Presets),
-    /// Answer requests over HTTP until SIGTERM or Ctrl-C.
+    /// Answer requests over HTTP, with a page for the browser.
     Serve(Serve),
-    /// Answer fits of a service elsewhere on the GPUs of this machine, until SIGTERM or Ctrl-C.
+    /// Lend the GPUs of this machine to a service elsewhere.
     Agent(Box<Agent>),
     /// List the agents of a service, and drain or cordon them.
     Agents(Agents),
@@ -247,17 +270,17 @@ pub(in crate::cli) enum Command {
     /// Check the settings of the service.
     #[command(subcommand)]
     Config(Config),
-    /// Show what this machine has of what batchfit needs, on one screen.
+    /// Check what batchfit finds on this machine.
     Doctor(Doctor),
     /// Print the description of the HTTP API as YAML.
     Openapi,
-    /// List the ATen operators that have a rule of their own, one a line.
+    /// List the ATen operators that are known.
     Operators,
-    /// Print what makes a shell complete these commands and flags.
+    /// Print shell completions.
     Completions(Completions),
     /// Print the manual page, or write one for each command into a folder.
     Man(ManPages),
-    /// Record what cuDNN takes on a GPU, or would on another card, for simulations of it.
+    /// Record cuDNN's workspaces on a GPU, to simulate it exactly.
     Calibrate(Box<Calibrate>),
     /// Record what scratch memory a GPU's convolution library wants for a model's layers.
     #[command(hide = true)]

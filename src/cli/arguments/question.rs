@@ -11,7 +11,7 @@ use crate::device::sim;
 use crate::model::members::{Flag, Heading, Kind, Member, REQUEST};
 
 /// What is asked: a model or a request, and a flag for each member of a request.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct RequestFlags {
     /// Flags that set members as they are written.
     pub(in crate::cli) members: Vec<MemberFlag>,
@@ -22,7 +22,7 @@ pub(in crate::cli) struct RequestFlags {
 /// A flag that was given, of a member of a request.
 ///
 /// The value is text: the one reader of requests says what is wrong with it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::cli) struct MemberFlag {
     /// The names on the way to the member, and its own.
     pub(in crate::cli) place: Vec<&'static str>,
@@ -32,9 +32,9 @@ pub(in crate::cli) struct MemberFlag {
 }
 
 /// Flags that are no member's, or a member's in other words.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(in crate::cli) struct OwnFlags {
-    /// A preset, a Hugging Face id, a config.json, an exported graph or a request; `-` is stdin.
+    /// A model's name, a config.json, my.py:build, an exported graph or a request; `-` is stdin.
     #[arg(value_name = "WHAT", required_unless_present_any = ["model", "recorded"])]
     pub(in crate::cli) what: Option<PathBuf>,
     /// Any other member of `model`, as often as needed: lora='{"r": 8}'.
@@ -81,6 +81,12 @@ const OF_QUESTIONS: &[Heading] = &[
 const FIRST: [&str; 6] = ["precision", "amp", "on", "device", "target", "world-size"];
 
 impl RequestFlags {
+    /// What was given to a flag of this name.
+    pub(in crate::cli) fn text(&self, flag: &str) -> Option<&str> {
+        let given = self.members.iter().find(|given| given.flag.name == flag);
+        given.map(|given| &*given.text)
+    }
+
     /// Whether a flag sets this member of the request.
     pub(in crate::cli) fn gives(&self, name: &str) -> bool {
         self.members.iter().any(|given| given.place == [name])

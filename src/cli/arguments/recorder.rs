@@ -34,12 +34,12 @@ pub(in crate::cli) struct ModuleFlags {
         conflicts_with_all = ["what", "model", "recorded"]
     )]
     module: Option<String>,
-    /// With --module: tensors of its batch, such as x=f32[B,3,224,224].
-    #[arg(id = "tensors", long = "batch", value_name = "TENSOR", num_args = 1.., requires = "module")]
-    tensors: Vec<String>,
-    /// With --module: cross_entropy, mse, model or MODULE:FUNCTION.
-    #[arg(long, value_name = "LOSS", requires = "module")]
-    loss: Option<String>,
+    /// The batch of your own module, such as x=f32[B,3,224,224].
+    #[arg(id = "tensors", long = "batch", value_name = "TENSOR", num_args = 1..)]
+    pub(in crate::cli) tensors: Vec<String>,
+    /// Its loss: cross_entropy, mse, model or MODULE:FUNCTION.
+    #[arg(long, value_name = "LOSS")]
+    pub(in crate::cli) loss: Option<String>,
 }
 
 impl ModuleFlags {

@@ -1,9 +1,11 @@
 //! `batchfit fit`: computes, stores where it can, and prints.
 
 mod cards;
+mod commands;
 mod progress;
 mod stored;
 
+use std::borrow::Cow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use super::arguments::{Fit, Format};
 use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, Asked, One};
-use super::{Outcome, output, recorder, style};
+use super::{Outcome, output, python, recorder, style};
 use crate::bounded::Cancel;
 use crate::jobs::{
     self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,
@@ -35,6 +37,7 @@ struct Answered {
 pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let format = arguments.output.format();
     let shown = Shown::new(format);
+    let own = python::export::own(arguments)?;
     shown.say("reading the model");
     let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
@@ -50,8 +53,25 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     } else {
         let again = arguments.earlier.again.as_deref();
         let again = again.map(|id| answers::again(&arguments.kept, id));
-        let asked = question::read_again(&arguments.question, again.transpose()?, course)?;
-        asked.with_recorder(recorder.is_some())
+        let mut flags = Cow::Borrowed(&arguments.question);
+        if let Some(graph) = &own {
+            let flags = flags.to_mut();
+            flags.own.what = None;
+            flags.own.model = Some(graph.to_path_buf());
+            flags
+                .members
+                .retain(|given| !python::export::SIZES.contains(&given.flag.name));
+        }
+        let asked = question::read_again(&flags, again.transpose()?, course)?;
+        let asked = asked.with_recorder(recorder.is_some());
+        match own
+            .is_some()
+            .then_some(arguments.question.own.what.as_deref())
+            .flatten()
+        {
+            Some(name) => asked.with_model_name(&name.to_string_lossy()),
+            None => asked,
+        }
     };
     let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
     if arguments.earlier.stored {
@@ -70,7 +90,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     if !is_module {
         stored::learn_before(&arguments.kept, &engine, &mut asked.questions);
     }
-    let answers = answer_all(&engine, asked, is_module, &shown)?;
+    let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
     // Before the answer is printed: whoever reads it may look it up at once.
     stored::store(&arguments.kept, &answers);
@@ -82,6 +102,9 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     };
     let style = style::stdout(arguments.output.verbose);
     print(format, &answers, no_gpu.as_deref(), &style)?;
+    if let ([only], Format::Text) = (answers.as_slice(), format) {
+        output::text(&commands::to_paste(&only.result))?;
+    }
     if let ([only], Format::Text, true) = (answers.as_slice(), format, arguments.output.why) {
         output::text(&report::why(&only.result, &style))?;
     }
@@ -129,6 +152,7 @@ impl Timer {
 
 /// Answers all questions; those about a module become questions about its recordings.
 fn answer_all(
+    arguments: &Fit,
     engine: &FitEngine,
     asked: Asked,
     is_module: bool,
@@ -162,6 +186,15 @@ fn answer_all(
         } else {
             engine.fit(&one.request, Isolation::Shared, &work)
         };
+        let result = result.and_then(|mut result| {
+            if arguments.output.format() == Format::Text
+                && count == 1
+                && commands::is_asked_for(&result)
+            {
+                engine.suggest(&one.request, &mut result, &work)?;
+            }
+            Ok(result)
+        });
         drop(timer);
         let result = result.map_err(|error| match (error, seconds) {
             (EngineError::Cancelled, Some(seconds)) => EngineError::TimedOut { seconds },
@@ -227,7 +260,9 @@ fn print(
         }
     };
     match (format, answers.as_slice(), answered) {
-        (Format::Text, [only], _) => output::text(&report::fit(only.model, only.result, style)),
+        (Format::Text, [only], _) => {
+            output::text(&report::fit(only.model, only.result, only.request, style))
+        }
         (Format::Text, several, _) => output::text(&report::overview(several, no_gpu, style)),
         (Format::Json, _, [only]) => output::json(&only.document),
         (Format::Json, _, several) => {

@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::super::arguments::{Arguments, Export};
+use tempfile::TempPath;
+
+use super::super::arguments::{Arguments, Export, Fit};
 use super::super::error::CliError;
 use super::super::{Outcome, output};
 use super::{interpreter, without_python};
+use crate::model::Invalid;
 
 /// The module that exports; see `clients/python/src/batchfit/export/__main__.py`.
 const MODULE: &str = "batchfit.export";
@@ -28,6 +31,67 @@ pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, CliError> {
     command.args(["-m", MODULE]).args(passed_on);
     become_it(command, &python)
 }
+
+/// Flags that say what a graph is exported at, which its own document says from then on.
+pub(in crate::cli) const SIZES: [&str; 3] = ["seq-len", "target-len", "image-size"];
+
+/// The graph of a module of the user's own that WHAT names (`my.py:build`), which Python writes into a file that goes with the answer.
+pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
+    let name = fit.question.own.what.as_deref().and_then(Path::to_str);
+    let is_own = |name: &&str| {
+        let parts = name.split_once(':');
+        parts.is_some_and(|(module, build)| {
+            !name.contains("://")
+                && !module.is_empty()
+                && !build.is_empty()
+                && !Path::new(name).exists()
+        })
+    };
+    let Some(name) = name.filter(is_own) else {
+        return match (&fit.module.loss, fit.module.tensors.is_empty()) {
+            _ if fit.module.named().is_some() => Ok(None),
+            (None, true) => Ok(None),
+            (Some(_), _) => Err(CliError::flag("--loss", OWN_LOSS)),
+            (None, false) => Err(CliError::flag("--batch", ONE_BATCH)),
+        };
+    };
+    let broken = |error: std::io::Error| CliError::Broken(error.into());
+    let graph = tempfile::Builder::new()
+        .suffix(".json.gz")
+        .tempfile()
+        .map_err(broken)?;
+    let graph = graph.into_temp_path();
+    let python = interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref())?;
+    let mut command = Command::new(&python);
+    command
+        .args(["-m", MODULE, name, "--quiet", "-o"])
+        .arg(&graph);
+    let half = fit.question.text("precision");
+    let half = half.filter(|precision| ["bf16", "bfloat16", "fp16", "float16"].contains(precision));
+    let sizes = SIZES.map(|flag| (flag, fit.question.text(flag)));
+    let others = [("loss", fit.module.loss.as_deref()), ("dtype", half)];
+    for (flag, value) in sizes.into_iter().chain(others) {
+        command.args(
+            value
+                .into_iter()
+                .flat_map(|value| [format!("--{flag}"), value.to_owned()]),
+        );
+    }
+    if !fit.module.tensors.is_empty() {
+        command.arg("--batch").args(&fit.module.tensors);
+    }
+    let status = command.status().map_err(|error| not_run(&python, error))?;
+    if status.success() {
+        return Ok(Some(graph));
+    }
+    let why = format!("{} -m {MODULE} could not export it", python.display());
+    Err(CliError::named(&name, Invalid::at("", why)))
+}
+
+const ONE_BATCH: &str = "it is the batch of a module of your own, as in `batchfit fit my.py:build --batch TENSORS`; whether a batch fits is \
+                         asked by `batchfit probe resnet18 --on t4 --batch 64`";
+const OWN_LOSS: &str = "a model by name has its own loss; of another one (DPO, GRPO, a reward, a distillation) give your own module, whose \
+                        forward returns the loss: batchfit fit my.py:build --batch TENSORS --loss model";
 
 /// Runs a command in place of this process, so that its signals and its exit code are ours.
 #[cfg(unix)]

@@ -5,9 +5,10 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::flags::WAYS;
-use crate::bounded::Text;
+use crate::bounded::{Text, shorten};
 use crate::model::members::REQUEST;
 use crate::model::{Invalid, RequestDocument, exported, of_another_library};
 use crate::recorded;
@@ -70,6 +71,9 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
         return Ok(Contents::Config(Arc::from(text)));
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
+    if let Some(problem) = of_a_trainer(text, is_member).filter(|_| !is_member("model")) {
+        return Err(Invalid::at("", problem));
+    }
     if let Some(problem) = of_another_library(is_member).filter(|_| !has(&["model"])) {
         return Err(Invalid::at("", problem));
     }
@@ -94,6 +98,29 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
     Err(Invalid::at("", problem))
 }
 
+/// What to type in place of a file that says how is trained, and not what.
+fn of_a_trainer(text: &[u8], has: impl Fn(&str) -> bool) -> Option<String> {
+    if has("base_model_name_or_path") {
+        let adapter: Value = serde_json::from_slice(text).ok()?;
+        let base = adapter["base_model_name_or_path"]
+            .as_str()
+            .unwrap_or("MODEL");
+        let rank = adapter["r"].as_u64().unwrap_or(16);
+        return Some(format!(
+            "it is an adapter of PEFT: `batchfit fit {} --lora {rank}`",
+            shorten(base)
+        ));
+    }
+    if has("zero_optimization") || has("train_micro_batch_size_per_gpu") {
+        return Some("it is a config of DeepSpeed, which is not modelled: `batchfit run --on CARD --gpus 8 -- python train.py` runs your own \
+                     script with it on virtual GPUs".to_owned());
+    }
+    (has("per_device_train_batch_size") || has("gradient_accumulation_steps")).then(|| {
+        "it holds arguments of a trainer, not a model: name the model, and give them as flags (`--bf16`, `--gradient-checkpointing`, \
+         `--optim adamw_torch`, `--max-length 2048`)".to_owned()
+    })
+}
+
 /// Says what bytes that are no JSON object look like.
 fn unlike(bytes: &[u8]) -> String {
     let looks = if bytes.is_empty() {
@@ -111,8 +138,8 @@ fn unlike(bytes: &[u8]) -> String {
         .iter()
         .any(|start| bytes.starts_with(start))
     {
-        "it is a script, which `batchfit run --on CARD -- python train.py` runs on a virtual GPU, and `batchfit export MODULE:BUILD` \
-         writes the graph of a model of"
+        "it is a script, which `batchfit run --on CARD -- python train.py` runs on a virtual GPU; a function of it that \
+         builds a model is `batchfit fit train.py:build`"
     } else {
         "it is not a JSON object"
     };

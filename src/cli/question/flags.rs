@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::cards;
 use super::contents::Contents;
 use super::values::{
     checkpointing, choices, decimal, items, plain, several, sides, size, thousands, truth, whole,
@@ -15,7 +14,7 @@ use crate::cli::arguments::{Course, MemberFlag, RequestFlags};
 use crate::cli::error::CliError;
 use crate::cli::output;
 use crate::model::members::Kind;
-use crate::model::{assumed_tokens, assumed_tokens_of};
+use crate::model::{assumed_tokens, assumed_tokens_of, nicknames as cards};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -206,7 +205,16 @@ fn named(member: &str) -> Result<(&str, Value), CliError> {
         return refuse(format!("{name} is the model itself, which WHAT names"));
     }
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-    Ok((name, value))
+    // `lora=16` is a rank.
+    let is_rank = name == "lora" && value.is_u64();
+    Ok((
+        name,
+        if is_rank {
+            serde_json::json!({ "r": value })
+        } else {
+            value
+        },
+    ))
 }
 
 /// The length that is asked about where no flag says one.

@@ -3,7 +3,6 @@
 //! Everything becomes a [`RequestDocument`], the one that the service takes, and is read by the same reader; what is
 //! wrong with a member that a flag set is told by the name of the flag.
 
-pub(super) mod cards;
 mod contents;
 mod document;
 pub(super) mod files;
@@ -71,6 +70,14 @@ impl Asked {
             request: one.request.with_recorder(has_recorder),
         });
         self.questions = questions.collect();
+        self
+    }
+
+    /// The same about a model that people call so.
+    pub(super) fn with_model_name(mut self, name: &str) -> Asked {
+        for one in &mut self.questions {
+            one.request = one.request.clone().with_model_name(name);
+        }
         self
     }
 

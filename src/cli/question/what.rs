@@ -24,6 +24,30 @@ pub(super) enum Source {
 /// Extensions of files that are read: what ends so is a file, whether it is there or not.
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 
+/// Extensions of files of weights.
+const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
+
+/// Beginnings of names of models that other libraries train, and these.
+const LIBRARIES: [(&[&str], &str); 4] = [
+    (&["yolo", "rtdetr"], "ultralytics"),
+    (
+        &[
+            "sd",
+            "stable",
+            "flux",
+            "pixart",
+            "stabilityai/",
+            "black-forest-labs/",
+        ],
+        "diffusers",
+    ),
+    (&["nnunet"], "nnU-Net"),
+    (
+        &["clip", "openclip", "siglip", "laion/"],
+        "open_clip or transformers",
+    ),
+];
+
 /// What trains by itself, by its extension, and a command that runs it; `{}` is the file.
 const SCRIPTS: [(&str, &str, &str); 6] = [
     ("py", "a Python script", "python {}"),
@@ -44,9 +68,12 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
         return told("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
-    let preset = preset(name)
-        .map(|preset| preset.name)
-        .or_else(|| full(name));
+    // The address of a model's page.
+    if let Some(page) = name.strip_prefix("https://huggingface.co/") {
+        let id: Vec<&str> = page.split(['/', '?']).take(2).collect();
+        return find(Path::new(&id.join("/")));
+    }
+    let preset = preset(name).map(|preset| preset.name);
     if let Some(problem) = script(what) {
         return Err(CliError::named(
             &shorten(&what.display().to_string()),
@@ -72,14 +99,30 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
         }
         Ok(_) | Err(_) => {}
     }
-    if let Some(preset) = preset {
-        return Ok(Source::Preset(preset));
-    }
     let cache = hub::cache().filter(|_| hub::is_id(name));
-    if let Some(config) = cache.as_deref().and_then(|cache| hub::config(cache, name)) {
-        return read(&config);
+    let cached = cache.as_deref().and_then(|cache| hub::config(cache, name));
+    // Another repository's model of the same shape.
+    let is_alias = |preset: &str| {
+        name.contains('/') && preset.contains('/') && !preset.eq_ignore_ascii_case(name)
+    };
+    match (preset, cached) {
+        (Some(preset), None) => {
+            if is_alias(preset) {
+                output::note(&format!(
+                    "{name} is taken as {preset}, which has the same shape"
+                ));
+            }
+            return Ok(Source::Preset(preset));
+        }
+        (Some(preset), Some(_)) if !is_alias(preset) => return Ok(Source::Preset(preset)),
+        (_, Some(config)) => return read(&config),
+        (None, None) => {}
     }
     if is_folder {
+        let adapter = what.join("adapter_config.json");
+        if adapter.is_file() {
+            return read(&adapter);
+        }
         let problem =
             "the folder has no config.json; a model that Hugging Face's libraries saved does";
         return Err(CliError::named(&what.display(), Invalid::at("", problem)));
@@ -87,22 +130,18 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
     Err(unknown(what, name))
 }
 
-/// The one model whose name is this but for the owner and the case: `qwen3-8b` is `Qwen/Qwen3-8B`.
-fn full(name: &str) -> Option<&'static str> {
-    let of = |known: &str| known.rsplit('/').next().map(str::to_lowercase);
-    let mut all = presets().filter(|preset| of(preset.name) == Some(name.to_lowercase()));
-    let found = all.next()?.name;
-    all.next().is_none().then_some(found)
-}
-
 /// What to do with a file that trains by itself.
 fn script(what: &Path) -> Option<String> {
     let extension = what.extension()?.to_str()?.to_lowercase();
+    if WEIGHTS.contains(&&*extension) && !what.exists() {
+        return Some("these are weights; what takes memory is the model: its name, its config.json, or a function that builds it \
+                     (`batchfit fit my.py:build`)".to_owned());
+    }
     let (_, kind, command) = SCRIPTS.iter().find(|(known, ..)| *known == extension)?;
     let command = command.replace("{}", &shorten(&what.display().to_string()));
     Some(format!(
         "this is {kind}, not a model: `batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
-         GPU and says whether it fits; a model that Python builds goes through `batchfit export MODULE:BUILD`"
+         GPU and says whether it fits; a function that builds a model is `batchfit fit my.py:build`"
     ))
 }
 
@@ -120,26 +159,35 @@ fn is_path(what: &Path) -> bool {
 
 /// What nothing is known by.
 fn unknown(what: &Path, name: &str) -> CliError {
-    let problem = if name.contains('/') {
+    let lower = name.to_lowercase();
+    let of = LIBRARIES
+        .iter()
+        .find(|(names, _)| names.iter().any(|one| lower.starts_with(one)));
+    let problem = if let Some((_, library)) = of {
+        format!(
+            "a model of {library} has no name here: `batchfit run --on CARD -- python train.py` runs your training whole on a virtual GPU, \
+             and `batchfit fit my.py:build` asks about the module that a function of yours builds"
+        )
+    } else if name.contains('/') {
         let cache = hub::cache().map_or_else(
             || "there is none".to_owned(),
             |cache| cache.display().to_string(),
         );
         format!(
-            "the model is no preset and not in the local Hugging Face cache ({cache}); batchfit downloads nothing. A model of \
-             transformers has a config: fetch {} and give that file instead. One of diffusers, timm or another library goes through \
-             `batchfit export MODULE:BUILD`, with a function of yours that builds it",
+            "batchfit has no model of this name and downloads nothing, and it is not in the local Hugging Face cache ({cache}). A model of \
+             transformers has a config: fetch {} and give that file instead. One of diffusers, timm or another library: \
+             `batchfit fit my.py:build`, with a function of yours that builds it",
             hub::address(name)
         )
     } else {
         "this is no file here, no preset (`batchfit presets` lists them) and no model of Hugging Face, whose names \
-         are like `Qwen/Qwen3-0.6B`; a model of your own goes through `batchfit export MODULE:BUILD`, with a function that builds it"
+         are like `Qwen/Qwen3-0.6B`; a model of your own is `batchfit fit my.py:build`, with a function that builds it"
             .to_owned()
     };
     CliError::named(
         &shorten(&what.display().to_string()),
         Invalid {
-            nearest: nearest(name),
+            nearest: nearest(name).filter(|_| of.is_none()),
             ..Invalid::at("", problem)
         },
     )

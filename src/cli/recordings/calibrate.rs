@@ -18,7 +18,6 @@ use anyhow::Context as _;
 
 use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
 use crate::cli::error::CliError;
-use crate::cli::question::cards;
 use crate::cli::{Outcome, folders, output, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Gpu};
@@ -27,6 +26,7 @@ use crate::device::sim::workspaces::{
 };
 use crate::jobs::EngineError;
 use crate::model::Invalid;
+use crate::model::nicknames as cards;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::units::Bytes;

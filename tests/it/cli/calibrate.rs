@@ -136,11 +136,10 @@ fn an_answer_says_where_its_workspaces_are_from() {
         document(&fit)["result"]["recommendation"]["notes"].to_string()
     };
 
-    let asked =
-        "is what cuDNN's heuristics say of cards like the A100-SXM4-80GB, asked without one";
+    let asked = "are cuDNN's own estimate for cards like the A100-SXM4-80GB";
     assert!(notes("a100-80g").contains(asked), "{}", notes("a100-80g"));
     assert!(
-        !notes("h200").contains("scratch memory"),
+        !notes("h200").contains("workspaces of"),
         "{}",
         notes("h200")
     );

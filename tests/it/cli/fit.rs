@@ -73,7 +73,7 @@ fn nothing_fits_is_an_answer_with_a_code_of_its_own() {
     assert!(best["missing_bytes"].as_u64().unwrap() > 0);
     let for_people = place.ask("fit", &request(), &["--memory-limit", "20MiB"]);
     assert_eq!(for_people.status.code(), Some(3));
-    assert!(stdout(&for_people).contains("Nothing fits: a batch of one needs "));
+    assert!(stdout(&for_people).contains("Nothing fits: one sample needs "));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! What commands say, as `says.txt` has it: a command after `$`, its exit code, and lines of what stdout (`1>`) and stderr (`2>`) have to contain, or
-//! not (`1!`). After `py` stdout is a snippet, which Python checks; after `try` each command that stderr advises in backticks has to work.
+//! not (`1!`, `2!`). After `py` stdout is a snippet, which Python checks; after `try` each command that stderr advises in backticks has to work.
 
 use super::{Place, stderr, stdout};
 
@@ -27,7 +27,7 @@ fn advised(said: &str) -> Vec<Vec<String>> {
     let hints = said.split('`').skip(1).step_by(2);
     let commands = hints.filter_map(|hint| match hint.strip_prefix("batchfit ") {
         // About a script of one's own.
-        Some(command) if command.ends_with("train.py") => None,
+        Some(command) if command.contains(".py") => None,
         Some(command) => Some(words(command)),
         None if hint.starts_with("--") => {
             let mut asked = words("fit gpt2");
@@ -69,6 +69,7 @@ fn commands_say_what_is_written_down() {
                 Some(("1>", part)) => assert!(out.contains(part), "{command}: {part}\n{out}{err}"),
                 Some(("2>", part)) => assert!(err.contains(part), "{command}: {part}\n{out}{err}"),
                 Some(("1!", part)) => assert!(!out.contains(part), "{command}: {part}\n{out}"),
+                Some(("2!", part)) => assert!(!err.contains(part), "{command}: {part}\n{err}"),
                 None if line == "py" => check_snippet(&out),
                 None if line == "try" => {
                     let advised = advised(&err);

@@ -10,6 +10,9 @@ import importlib
 # As type checkers know it; importing `typing` takes milliseconds.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .asking import Answer as Answer
+    from .asking import FitError as FitError
+    from .asking import fit as fit
     from .export.errors import ExportError as ExportError
     from .export.exporting import Exported as Exported
     from .export.exporting import export as export
@@ -22,18 +25,23 @@ if TYPE_CHECKING:
 
 # What can be used as `batchfit.NAME`, and the module that has it. `export` is a module that can be called.
 _MODULES = {
+    "Answer": ".asking",
+    "FitError": ".asking",
     "ExportError": ".export.errors",
     "Exported": ".export.exporting",
     "Plan": ".plan",
     "Recording": ".recording",
     "Run": ".plan",
+    "fit": ".asking",
     "outcome": ".outcomes",
     "record_oom": ".out_of_memory",
     "tune": ".tuning",
 }
 _SUBMODULES = ("accelerate", "binary", "export", "hf", "lightning")
 
-__all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "outcome", "record_oom", "tune"]
+__all__ = [
+    "Answer", "ExportError", "Exported", "FitError", "Plan", "Recording", "Run", "export", "fit", "outcome", "record_oom", "tune"
+]
 
 
 # The extras that bring what may be missing.

@@ -1,11 +1,11 @@
 //! From maxima to what to train with.
 
 use crate::model::Objective;
-use crate::probe::{ProbeReport, Verdict};
+use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{AcrossRanks, EngineError, LimitKind, Recommendation};
+use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
 use super::plan::{BatchTarget, bounded, choose, without_a_plan};
 use super::probing::runner::{ProbeCache, StepTime};
@@ -220,7 +220,7 @@ pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: B
         .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
         .collect();
     format!(
-        "{headroom} of the limit are left free, because the prediction may be too low: {}",
+        "{headroom} of the limit are kept as a safety margin: {}",
         reasons.join(", ")
     )
 }
@@ -236,7 +236,7 @@ fn nothing_fits(
     let maxima = inquiry.maxima(micro_steps)?;
     let communicated_bytes = communicated(steps, 1, &mut inquiry)?;
     let limit = inquiry.limit();
-    let simulated = missing(inquiry.simulation(micro_steps))?;
+    let (simulated, whole) = missing(inquiry.simulation(micro_steps))?;
     let probed = inquiry.deciding(micro_steps).probe_in_full(1)?;
     let (report, headroom) = (&probed.report, probed.headroom(limit));
     let needed = Bytes(report.peak_reserved_bytes) + headroom;
@@ -273,7 +273,11 @@ fn nothing_fits(
         headroom_bytes: 0,
         headroom: probed.kept.document(&probed.uncertainties, limit),
         limited_by: described(report),
-        why: Some(around.why()),
+        why: Some(Why {
+            at_peak: whole.at_peak,
+            peak: whole.peak,
+            ..around.why()
+        }),
         evidence: maxima.evidence,
         step_ms: None,
         optimizer_step_ms: None,
@@ -287,16 +291,19 @@ fn nothing_fits(
     })
 }
 
-/// How much higher the limit would have to be for a batch of one to leave headroom, by simulation.
-fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
+/// How much higher the limit would have to be for a batch of one to leave headroom, by simulation; and the batch with all that it takes.
+fn missing(cache: &mut ProbeCache<'_>) -> Result<(Bytes, ProbeReport), EngineError> {
     /// Far above any card, far below where sums of bytes overflow.
     const PLENTY: Bytes = Bytes::gib(1 << 20);
     let limit = cache.limit();
     let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
-        let headroom = cache.probe_within(limit, 1)?.headroom(limit);
+        let headroom = cache
+            .probe_within(limit, 1, Detail::Verdict)?
+            .headroom(limit);
         cache.is_safe(headroom, limit, 1)
     };
-    let needed = Bytes(cache.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
+    let whole = cache.probe_within(PLENTY, 1, Detail::Full)?.report;
+    let needed = Bytes(whole.peak_reserved_bytes);
     let (mut low, mut high) = (limit, needed.max(limit + MISSING_GRAIN));
     while high < PLENTY && !is_enough(cache, high)? {
         (low, high) = (high, Bytes(high.0 * 2));
@@ -309,7 +316,7 @@ fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
             low = middle;
         }
     }
-    Ok(high.saturating_sub(limit))
+    Ok((high.saturating_sub(limit), whole))
 }
 
 /// What keeps the batch from being larger.

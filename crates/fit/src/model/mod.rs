@@ -26,6 +26,6 @@ pub use request::{
     Request, RequestDocument, SearchMode, Suggest, Taught, TaughtBy, Validation, Workload,
     is_host_name, pack, parse_memory_limit, parse_size, strategy,
 };
-pub use request::{LARGEST_TARGET, MOST_RANKS, absent, unknown_card, unknown_machine};
+pub use request::{LARGEST_TARGET, MOST_RANKS, nicknames};
 pub use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};

@@ -379,7 +379,7 @@ impl Task<'_> {
         self.sizes.seq_len.ok_or_else(|| {
             Invalid::at(
                 format!("{}/seq_len", self.pointer),
-                "the config does not say how many tokens a sample has; give \"seq_len\", as in \"seq_len\": 1024",
+                "the config does not say how many tokens a sample has: give seq_len, such as 512",
             )
         })
     }

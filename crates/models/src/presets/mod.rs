@@ -85,18 +85,88 @@ pub fn presets() -> impl Iterator<Item = &'static Preset> {
     entries().map(|entry| &entry.preset).chain(hub::presets())
 }
 
-/// The preset that a person means by this name: models of the hub without regard to case, the oldest also without their
-/// owners.
+/// The preset that a person means by this name: by its own, without regard to case and punctuation and without its owner where no
+/// other has it, or by one of [`ALIASES`].
 pub fn preset(name: &str) -> Option<&'static Preset> {
+    let exact = || presets().find(|preset| preset.name == name);
     let of_hub =
-        || hub::find(name).and_then(|model| hub::presets().find(|preset| preset.name == model.id));
-    let mut own = entries().map(|entry| &entry.preset);
-    own.find(|preset| preset.name == name).or_else(of_hub)
+        || hub::find(name).and_then(|model| presets().find(|preset| preset.name == model.id));
+    // `./resnet50` is a path.
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    exact().or_else(of_hub).or_else(|| {
+        if !is_name {
+            return None;
+        }
+        let wanted = plain(name);
+        let is_alias = |line: &&str| {
+            line.split_whitespace()
+                .skip(2)
+                .any(|one| plain(one) == wanted)
+        };
+        let target = ALIASES
+            .lines()
+            .find(is_alias)
+            .and_then(|line| line.split(' ').next());
+        let target = target.and_then(|target| presets().find(|preset| preset.name == target));
+        target
+            .or_else(|| alone(|preset| short(preset.name) == wanted))
+            .or_else(|| tuned(name))
+    })
+}
+
+/// Other names of presets, one preset a line.
+const ALIASES: &str = include_str!("aliases.txt");
+
+/// Whose models tuned for chats have the shape of the ones that they began as.
+const TUNERS: [&str; 6] = [
+    "",
+    "meta-llama/",
+    "Qwen/",
+    "google/",
+    "HuggingFaceTB/",
+    "unsloth/",
+];
+
+/// A name in small letters and digits.
+fn plain(name: &str) -> String {
+    let kept = name.chars().filter(char::is_ascii_alphanumeric);
+    kept.map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// The same without its owner.
+fn short(name: &str) -> String {
+    plain(name.rsplit('/').next().unwrap_or(name))
+}
+
+fn alone(is_it: impl Fn(&Preset) -> bool) -> Option<&'static Preset> {
+    let mut all = presets().filter(|preset| is_it(preset));
+    let found = all.next()?;
+    all.next().is_none().then_some(found)
+}
+
+/// The model that one for chats began as: `Qwen/Qwen2.5-7B-Instruct` is as `Qwen/Qwen2.5-7B`.
+fn tuned(name: &str) -> Option<&'static Preset> {
+    let owner = &name[..name.rfind('/').map_or(0, |at| at + 1)];
+    let base = |name: &str| {
+        let mut base = short(name);
+        for suffix in ["hf", "instruct", "chat", "it", "pt", "base"] {
+            base.truncate(base.strip_suffix(suffix).unwrap_or(&base).len());
+        }
+        base
+    };
+    let wanted = base(name);
+    let is_owned = |preset: &Preset| {
+        ["", "unsloth/"].contains(&owner) && preset.name.contains('/')
+            || preset.name.starts_with(owner)
+    };
+    TUNERS
+        .contains(&owner)
+        .then(|| alone(|preset| is_owned(preset) && base(preset.name) == wanted))?
 }
 
 /// Whether a preset is a model of transformers.
 pub fn is_of_transformers(name: &str) -> bool {
-    hub::find(name).is_some()
+    preset(name).is_some_and(|preset| hub::find(preset.name).is_some())
 }
 
 /// A preset with its overrides.
@@ -130,6 +200,7 @@ const CLASSES: &str = "classes";
 pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
     let any = Fields::any(value, pointer, "the model")?;
     let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
+    let name = preset(name).map_or(name, |preset| preset.name);
     if let Some(model) = hub::find(name) {
         let model = huggingface::parse_hub(model, value, pointer)?;
         return Ok(PresetModel(Kind::HuggingFace(Box::new(model))));

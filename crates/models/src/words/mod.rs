@@ -1,7 +1,7 @@
 //! Words of others for what a request calls differently, and members that are in the wrong place.
 //!
-//! People come from Hugging Face, Lightning and PyTorch itself. They are told the word and the place that
-//! they want, and never guessed for: a request says what it means in its own words alone.
+//! People come from Hugging Face, Lightning and PyTorch itself. Other spellings of a value are taken ([`same`]). For all else
+//! they are told the word and the place that they want, and never guessed for.
 
 mod names;
 mod values;
@@ -123,6 +123,17 @@ fn example(field: &str, value: Option<&Value>) -> String {
 /// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
 pub(super) fn word(what: &str, word: &str) -> Option<Word> {
     values::of(what, &normal(word))
+}
+
+/// The word of a request for a spelling that means exactly the same, such as `bfloat16` and `AdamW`.
+pub(super) fn same(what: &str, word: &str) -> Option<&'static str> {
+    let normal = normal(word);
+    let spelt = normal.replace('_', "");
+    let is_same = values::SAME.split(' ').any(|one| one == spelt);
+    match values::of(what, &normal).filter(|_| is_same)? {
+        Word::Is(word) => Some(word),
+        Word::Other(_) => None,
+    }
 }
 
 /// Several problems of one object, in one sentence.

@@ -18,6 +18,12 @@ const NOT_MODELLED: Word = Other(
     "it is not modelled; `batchfit run --on CARD -- python train.py` runs your own script with it on a virtual GPU",
 );
 
+/// Other spellings, without underscores, that mean exactly the same: they are taken, all others are suggested.
+pub(super) const SAME: &str = "\
+    float32 32 32true fp32true torchfloat32 16mixed fp16mixed ampfloat16 bf16mixed ampbfloat16 float16 half 16true fp16true \
+    torchfloat16 bfloat16 bf16true torchbfloat16 adamw adamwtorch adam adamtorch sgd sgdtorch adamw8bit pagedadamw8bit \
+    adafactor";
+
 /// The words for one kind of value.
 type Words = &'static [(&'static [&'static str], Word)];
 

@@ -10,22 +10,25 @@ use std::fmt::Write as _;
 use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, text, with_header};
+use super::why::category;
 use super::wrap::paragraph;
 use batchfit_card::probe::{Evidence, SpeedFrom};
-use batchfit_fit::model::Mode;
+use batchfit_fit::model::{Checkpointing, Mode, preset};
 use batchfit_fit::{
     AcrossRanks, Exactly, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why,
 };
 use batchfit_step::units::Bytes;
+use serde_json::Value;
 
 /// Writes what to train with, how the variants compare, and with detail which probes stand behind it.
 ///
 /// Variants have one number everywhere, their rank.
-pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
+pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> String {
     let best = &result.recommendation;
     let environment = &result.environment;
     let title = format!("{model} on {} ({})", environment.gpu, environment.device);
     let mut report = paragraph("", &title, style.width);
+    report += &style.quiet(&paragraph("", &setup(result, request), style.width));
     report += "\n";
     report += &style.strong(&paragraph("", &advice(result), style.width));
     report += "\n";
@@ -78,6 +81,85 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     report
 }
 
+/// How is trained, by the answer: what the request says, then what it leaves to be assumed.
+fn setup(result: &FitResult, request: &Value) -> String {
+    let Some(VariantResult { training, cost, .. }) = result.variants.first() else {
+        return String::new();
+    };
+    let cost = cost.as_ref();
+    let said = |member: &str| request.pointer(member).filter(|value| !value.is_null());
+    let (mut given, mut assumed) = (Vec::new(), Vec::new());
+    let mut put = |member: &str, text: String| match said(member) {
+        Some(_) => given.push(text),
+        None => assumed.push(text),
+    };
+    if !training.recorded {
+        put("/training/precision", training.precision.name().to_owned());
+    }
+    if !training.recorded && training.mode == Mode::Train {
+        let own = training.optimizer.implementations();
+        let how = match training.optimizer_impl {
+            usual if usual == own[0] => String::new(),
+            other => format!(" {}", other.name()),
+        };
+        put(
+            "/training/optimizer",
+            training.optimizer.name().to_owned() + &how,
+        );
+        let checkpointing = match &training.checkpointing {
+            Checkpointing::None => "no checkpointing".to_owned(),
+            Checkpointing::PerBlock => "checkpointing of each block".to_owned(),
+            Checkpointing::Modules(globs) => format!("checkpointing of {}", globs.join(", ")),
+        };
+        put("/training/checkpointing", checkpointing);
+    }
+    let name = said("/model/preset").and_then(Value::as_str);
+    let usual = |size: &str| {
+        let all = name.and_then(preset)?.overrides;
+        all.iter()
+            .find(|one| one.name == size)?
+            .default
+            .map(Value::from)
+    };
+    for (size, unit) in [("seq_len", "tokens"), ("image_size", "images")] {
+        let member = format!("/model/{size}");
+        if let Some(value) = said(&member)
+            .cloned()
+            .or_else(|| usual(size))
+            .filter(|_| result.lengths.is_none())
+        {
+            let sides = value.as_array().map(|sides| {
+                sides
+                    .iter()
+                    .map(Value::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" x ")
+            });
+            let length = match sides {
+                Some(sides) => sides,
+                None if size == "image_size" => format!("{value} x {value}"),
+                None => value.to_string(),
+            };
+            put(&member, format!("{length} {unit}"));
+        }
+    }
+    given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
+    given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
+    if let Some(strategy) = training.parallel.name() {
+        let text = format!("{strategy} on {}", gpus(training.parallel.world_size()));
+        let is_said = said("/training/parallel").is_some();
+        (if is_said { &mut given } else { &mut assumed }).push(text);
+    }
+    given.extend(cost.filter(|_| result.variants.len() > 1).cloned());
+    assumed.push(format!("PyTorch {}", result.environment.pytorch));
+    let given = if given.is_empty() {
+        String::new()
+    } else {
+        format!("with {}; ", given.join(", "))
+    };
+    format!("{given}assumed: {}", assumed.join(", "))
+}
+
 fn advice(result: &FitResult) -> String {
     let best = &result.recommendation;
     if best.micro_batch == 0 {
@@ -94,11 +176,18 @@ fn advice(result: &FitResult) -> String {
             return format!("Nothing lasts, because of {failing}.");
         }
         let missing = best.missing_bytes.map_or_else(String::new, |missing| {
-            format!(": a batch of one needs {} more", Bytes(missing))
+            let who = if best.max_batch > 0 {
+                "it"
+            } else {
+                "one sample"
+            };
+            format!(": {who} needs {} more", Bytes(missing))
         });
         let what = match (best.max_batch_steady, best.max_batch) {
-            (1.., _) => "Nothing leaves headroom",
-            (0, 1..) => "Nothing runs without retries in every step",
+            (1.., _) => {
+                "One sample runs, but without the safety margin (`--headroom 0` asks for none)"
+            }
+            (0, 1..) => "One sample runs, but the allocator frees its cache in every step",
             (0, 0) => "Nothing fits",
         };
         let is_asked = result.suggested_for.is_some()
@@ -203,19 +292,24 @@ pub fn in_steps(micro_batch: u64, steps: u64, global_batch: u64, shortfall: u64)
 fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
     let best = &result.recommendation;
     let mut figures = Vec::new();
-    if let [first, _, ..] = result.variants.as_slice() {
-        let cost = first.cost.as_ref();
-        let cost = cost.map_or_else(String::new, |cost| format!(" ({cost})"));
-        figures.push(("with", format!("{}{cost}", first.training)));
+    let parts = best
+        .why
+        .iter()
+        .flat_map(|why| &why.at_peak)
+        .filter(|part| part.bytes > 0);
+    let parts: Vec<_> = parts.filter(|_| best.micro_batch == 0).collect();
+    if parts.is_empty() {
+        let (peak, limit) = (Bytes(best.peak_reserved_bytes), Bytes(best.limit_bytes));
+        figures.push(("peak reserved", format!("{peak}; the limit is {limit}")));
+    } else {
+        let total = Bytes(parts.iter().map(|part| part.bytes).sum());
+        let parts = parts
+            .iter()
+            .map(|part| format!("{} {}", category(part.category), Bytes(part.bytes)));
+        let parts: Vec<String> = parts.collect();
+        figures.push(("one sample takes", format!("{total}: {}", parts.join(", "))));
+        figures.push(("the limit is", Bytes(best.limit_bytes).to_string()));
     }
-    figures.push((
-        "peak reserved",
-        format!(
-            "{}; the limit is {}",
-            Bytes(best.peak_reserved_bytes),
-            Bytes(best.limit_bytes)
-        ),
-    ));
     if style.verbose {
         figures.extend([
             (
@@ -265,9 +359,9 @@ fn across(best: &Recommendation, ranks: &AcrossRanks) -> Vec<(&'static str, Stri
 /// How long steps take, and how that is known.
 fn time(best: &Recommendation) -> Option<String> {
     let step_ms = best.step_ms?;
-    let mut time = format!("{step_ms:.1} ms for a micro-batch");
+    let mut time = format!("{} for a micro-batch", lasting(step_ms));
     if let (Some(whole), 2..) = (best.optimizer_step_ms, best.accumulation_steps) {
-        let _ = write!(time, ", {whole:.1} ms for an optimizer step");
+        let _ = write!(time, ", {} for an optimizer step", lasting(whole));
     }
     if let Some(rate) = best.samples_per_second {
         let _ = write!(time, ", {} samples a second", rounded(rate));
@@ -277,6 +371,23 @@ fn time(best: &Recommendation) -> Option<String> {
         let _ = write!(time, " ({})", from.name());
     }
     Some(time)
+}
+
+fn gpus(count: u64) -> String {
+    if count == 1 {
+        "one GPU".to_owned()
+    } else {
+        format!("{count} GPUs")
+    }
+}
+
+/// A time as people read it.
+fn lasting(ms: f64) -> String {
+    match ms {
+        ..1000.0 => format!("{ms:.0} ms"),
+        ..60_000.0 => format!("{:.2} s", ms / 1000.0),
+        _ => format!("{:.1} min", ms / 60_000.0),
+    }
 }
 
 /// Samples a second with three figures at least.

@@ -7,6 +7,9 @@ use batchfit_fit::FitResult;
 /// How many assumptions are shown without detail.
 const FEW: usize = 2;
 
+/// How many notes are.
+const MOST_NOTES: usize = 3;
+
 /// Assumptions, notes, and what else there is to see.
 pub(super) fn all(result: &FitResult, style: &Style) -> String {
     let shown = if style.verbose {
@@ -18,7 +21,15 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
     for assumption in &result.assumptions[..shown] {
         out += &paragraph("assumption: ", assumption, style.width);
     }
-    for (ranks, note) in notes(result, style.verbose) {
+    let mut notes = notes(result, style.verbose);
+    let all = notes.len();
+    if !style.verbose {
+        // What says what to do, first.
+        notes.sort_by_key(|(_, note)| !note.contains('`'));
+        notes.truncate(MOST_NOTES);
+    }
+    let hidden = all - notes.len();
+    for (ranks, note) in notes {
         let is_of_the_answer = ranks.first() == Some(&1);
         let first = if is_of_the_answer {
             "note: ".to_owned()
@@ -27,21 +38,25 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
         };
         out += &paragraph(&first, note, style.width);
     }
-    if let Some(hint) = hint(result, shown, style.verbose) {
+    if let Some(hint) = hint(result, (shown, hidden), style.verbose) {
         out += &style.quiet(&paragraph("", &hint, style.width));
     }
     out
 }
 
-fn hint(result: &FitResult, shown: usize, verbose: bool) -> Option<String> {
-    if verbose || result.probes.is_empty() {
-        return None;
-    }
-    Some(match result.assumptions.len() - shown {
-        0 => "-v shows the probes behind this answer.".to_owned(),
-        1 => "-v shows one more assumption, and the probes behind this answer.".to_owned(),
-        more => format!("-v shows {more} more assumptions, and the probes behind this answer."),
-    })
+fn hint(result: &FitResult, (shown, notes): (usize, usize), verbose: bool) -> Option<String> {
+    let more = |count: usize, what: &str| match count {
+        0 => None,
+        1 => Some(format!("one more {what}")),
+        count => Some(format!("{count} more {what}s")),
+    };
+    let probes = (!result.probes.is_empty()).then(|| "the probes behind this answer".to_owned());
+    let assumptions = more(result.assumptions.len() - shown, "assumption");
+    let hidden: Vec<String> = [assumptions, more(notes, "note"), probes]
+        .into_iter()
+        .flatten()
+        .collect();
+    (!verbose && !hidden.is_empty()).then(|| format!("-v shows {}.", hidden.join(", ")))
 }
 
 /// Every note once, with the variants that it is about: those of the answer first. Without detail, notes that

@@ -72,7 +72,14 @@ impl Form {
     /// the form is of those that a program runs, or it has no words for what the answer depends on.
     pub fn write(self, answer: &Answer) -> Result<String, String> {
         let trainer = match self {
-            Form::Text => return Ok(fit(answer.model, answer.result, &Style::default())),
+            Form::Text => {
+                return Ok(fit(
+                    answer.model,
+                    answer.result,
+                    answer.request,
+                    &Style::default(),
+                ));
+            }
             Form::Markdown => return Ok(markdown(&[*answer])),
             Form::Env => return Ok(env(answer)),
             Form::Hf => snippets::HF,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use super::answers::Answer;
 use super::body::{NewRequest, RequestBody};
+use super::formats::get_fit_format;
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
@@ -21,6 +22,7 @@ use super::uploads::Held;
 use super::{App, prefer};
 use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
 use crate::model::RequestDocument;
+use crate::report::Form;
 use crate::store::{FitFilter, FitState, FitSummary, Time};
 
 /// Queue a fit.
@@ -28,10 +30,12 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 /// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
 /// The same request gives the same fit, and an equal question in other words the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
 #[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
-    params(("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
+    params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
+            example = "env", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
     responses(
-        (status = 200, body = FitDocument, description = "The fit has ended within the time to wait",
+        (status = 200, content((FitDocument = "application/json"), (String = "text/plain")), description = "The fit has ended within the time to wait",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 202, body = FitDocument, description = "The fit is queued",
             headers(("Location" = String), ("Preference-Applied" = String))),
@@ -47,6 +51,46 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(super) async fn create_fit(
     State(app): State<App>,
+    asker: Asker,
+    parameters: Parameters,
+    mut headers: HeaderMap,
+    body: RequestBody,
+) -> Result<Response, Problem> {
+    let accepted = headers
+        .get(ACCEPT)
+        .is_some_and(|accepted| accepted.as_bytes().starts_with(b"text/plain"));
+    let named = parameters.one_of("format", &Form::ALL.map(Form::name))?;
+    let Some(form) = named.or_else(|| accepted.then(|| Form::Text.name().to_owned())) else {
+        return create(app, asker, headers, body).await;
+    };
+    // Text is of an answer alone.
+    headers
+        .entry("prefer")
+        .or_insert(HeaderValue::from_static("wait=60"));
+    let response = create(app.clone(), asker, headers, body).await?;
+    let location = response
+        .headers()
+        .get(LOCATION)
+        .and_then(|at| at.to_str().ok());
+    let id = location
+        .and_then(|at| at.rsplit('/').next())
+        .unwrap_or_default()
+        .to_owned();
+    if response.status() == StatusCode::OK {
+        return get_fit_format(State(app), Path((id, form))).await;
+    }
+    // A shell that evaluates it fails.
+    let text = format!("false # no answer yet: GET /v1/fits/{id}/formats/{form}\n");
+    Ok((
+        response.status(),
+        [(CONTENT_TYPE, "text/plain; charset=utf-8")],
+        text,
+    )
+        .into_response())
+}
+
+async fn create(
+    app: App,
     asker: Asker,
     headers: HeaderMap,
     body: RequestBody,

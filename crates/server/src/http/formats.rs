@@ -20,7 +20,7 @@ use crate::store::FitAnswer;
 /// is no Python, and `env` is a line that fails. A trainer that has no words for what the answer depends on is refused.
 #[utoipa::path(get, path = "/v1/fits/{id}/formats/{format}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id"),
-        ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|lightning|accelerate|python)$")),
+        ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$")),
     responses(
         (status = 200, body = String, content_type = "text/plain", description = "The text"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, nothing fits, or the format cannot say it",

@@ -290,6 +290,6 @@ mod tests {
         }
         assert!(!held.is_empty());
 
-        lanes.reserve(LARGE, true).await;
+        let _one_more = lanes.reserve(LARGE, true).await;
     }
 }

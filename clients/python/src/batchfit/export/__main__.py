@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Optional
 
 from .errors import ExportError
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog='example: batchfit export my_module:build --batch "x=f32[B,3,224,224]" "y=i64[B]" --loss cross_entropy '
         "-o model.json.gz",
     )
-    parser.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="what makes the model: a function, class or module")
+    parser.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="what makes the model: a function, class or module; also my.py:build")
     parser.add_argument("--hf", metavar="CONFIG", help="a Hugging Face config.json, or its directory, in place of MODULE:BUILD")
     parser.add_argument(
         "--batch",
@@ -59,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the largest batch that the graph is to hold for, where the model's code takes another path beyond it",
     )
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the graph; compressed if it ends in .gz")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the graph, compressed if it ends in .gz; default MODULE.json.gz")
+    parser.add_argument("--quiet", action="store_true", help="say nothing of the file")
     return parser
 
 
@@ -76,8 +78,8 @@ def _export(options: argparse.Namespace) -> None:
     from .batches import DTYPES, parse_batch
     from .building import load
     from .exporting import export_built
-    from .huggingface import Sizes, from_config
-    from .losses import NAMES
+    from .huggingface import Sizes, described, from_config
+    from .losses import NAMES, named
 
     if (options.model is None) == (options.hf is None):
         raise ExportError("give either MODULE:BUILD or --hf CONFIG")
@@ -95,15 +97,24 @@ def _export(options: argparse.Namespace) -> None:
         builder, batch = from_config(options.hf, sizes)
         loss: Any = "model"
     else:
-        if not options.batch or not options.loss:
-            raise ExportError("give the batch and the loss, as in --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy")
-        if options.loss not in NAMES and ":" not in options.loss:
+        named_loss = named(options.loss) if options.loss else None
+        if named_loss is not None and named_loss not in NAMES and ":" not in named_loss:
             raise ExportError(f"unknown loss {options.loss!r}; known are {', '.join(NAMES)} and MODULE:FUNCTION")
-        builder, batch = load(options.model), parse_batch(options.batch)
-        loss = load(options.loss) if ":" in options.loss else options.loss
+        builder = load(options.model)
+        if options.batch and named_loss:
+            batch = parse_batch(options.batch)
+            loss = load(named_loss) if ":" in named_loss else named_loss
+        else:
+            sizes = Sizes(options.seq_len, options.target_len, options.image_size)
+            builder, batch, loss = described(builder, sizes)
     with _progress() as progress:
         exported = export_built(builder, batch, loss, dtype, options.max_batch, progress)
-    exported.save(options.output)
+    module = options.model.partition(":")[0] if options.model else "model"
+    output = options.output or f"{Path(module).stem if module.endswith('.py') else module.rpartition('.')[2]}.json.gz"
+    exported.save(output)
+    if not options.quiet:
+        operators = len(exported.document["graph_module"]["graph"]["nodes"])
+        print(f"batchfit: wrote {output} ({operators} operators); next: batchfit fit {output} --on rtx4090", file=sys.stderr)
 
 
 @contextlib.contextmanager

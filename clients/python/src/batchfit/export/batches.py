@@ -23,6 +23,11 @@ DTYPES = {
     "bool": torch.bool,
 }
 
+# The same by PyTorch's and NumPy's names.
+_ALIASES = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()} | {
+    "float": "f32", "double": "f64", "half": "f16", "long": "i64", "int": "i32", "fp32": "f32", "fp16": "f16"
+}
+
 # The batch that stands for all others while a model is traced. Not 0 or 1, which tracing would take for constants, and
 # even, for models that halve their batch.
 EXAMPLE_BATCH = 4
@@ -95,7 +100,8 @@ def parse_batch(specs: Sequence[str]) -> Batch:
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Number] = {}
     batched: dict[str, Mapping[int, int]] = {}
-    for spec in specs:
+    # `x=f32[B,3],y=i64[B]` are two.
+    for spec in (one for text in specs for one in re.split(r",(?=[A-Za-z_]\w*=)", text)):
         same = _SAME.match(spec)
         if same is not None and same["other"] in tensors:
             tensors[same["name"]] = tensors[same["other"]]
@@ -106,7 +112,7 @@ def parse_batch(specs: Sequence[str]) -> Batch:
         match = _SPEC.match(spec.replace(" ", ""))
         if match is None:
             raise ExportError(f"cannot read the batch tensor {spec!r}; write it as in x=f32[B,3,224,224]")
-        name, dtype = match["name"], match["dtype"]
+        name, dtype = match["name"], _ALIASES.get(match["dtype"], match["dtype"])
         if dtype not in DTYPES:
             raise ExportError(f"unknown dtype {dtype!r} in {spec!r}; known are {', '.join(DTYPES)}")
         if name in tensors:

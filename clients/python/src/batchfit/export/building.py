@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Optional, Union
 
 import torch
@@ -36,12 +37,18 @@ class Built:
 
 
 def load(target: str) -> object:
-    """What `my_module:name` names; modules are also looked for in the current directory."""
+    """What `my_module:name` or `folder/my.py:name` names; modules are also looked for in the current directory."""
     module_name, separator, name = target.partition(":")
     if not separator or not module_name or not name:
-        raise ExportError(f"cannot read {target!r}; write it as my_module:build")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        raise ExportError(f"cannot read {target!r}; write it as my_module:build or my.py:build")
+    folder = os.getcwd()
+    if module_name.endswith(".py"):
+        file = Path(module_name)
+        if not file.is_file():
+            raise ExportError(f"there is no file {module_name}")
+        folder, module_name = str(file.parent.resolve()), file.stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

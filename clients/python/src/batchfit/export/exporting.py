@@ -56,6 +56,12 @@ class Exported:
             text = gzip.compress(text, mtime=0)
         Path(path).write_bytes(text)
 
+    def fit(self, *, on: str, **flags: Any) -> Any:
+        """The largest batch that fits the card `on`; other flags are those of `batchfit.fit`."""
+        from ..asking import fit
+
+        return fit(self, on=on, **flags)
+
 
 def export(
     model: torch.nn.Module,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 
-from .batches import EXAMPLE_BATCH, Batch
+from .batches import EXAMPLE_BATCH, Batch, as_batch
 from .errors import ExportError
 
 
@@ -44,6 +45,37 @@ def from_config(path: str, sizes: Sizes) -> tuple[Callable[[], torch.nn.Module],
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     tensors = _inputs(name, model_class, config, sizes)
     return lambda: model_class(config), Batch(tensors, {name: {0: 1} for name in tensors})
+
+
+def described(builder: Any, sizes: Sizes) -> tuple[Any, Batch, Any]:
+    """The builder, the batch and the loss of what says them itself: a function that gives `(model, batch, loss)` with an example batch,
+    or one that gives a model of transformers, whose class knows both."""
+    made = builder
+    if callable(builder) and not isinstance(builder, torch.nn.Module):
+        try:
+            with torch.device("meta"):
+                made = builder()
+        except Exception:  # Code that reads values as it makes them.
+            made = builder()
+    if isinstance(made, tuple) and len(made) == 3:
+        return (lambda: builder()[0]), as_batch(made[1], {}), made[2]
+    inner = made.get_base_model() if hasattr(made, "get_base_model") else made
+    if not type(inner).__module__.startswith("transformers."):
+        raise ExportError(
+            "give the batch and the loss: --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy, or let the function return "
+            "(model, batch, loss) with an example batch"
+        )
+    if sizes.seq_len is None and sizes.target_len is None and hasattr(inner.config, "max_position_embeddings"):
+        sizes = replace(sizes, seq_len=min(2048, inner.config.max_position_embeddings))
+        print(f"batchfit: samples have {sizes.seq_len} tokens; --seq-len says otherwise", file=sys.stderr)
+    tensors = _inputs(type(inner).__name__, type(inner), inner.config, sizes)
+
+    def without_cache() -> torch.nn.Module:
+        model: Any = builder() if made is not builder else builder
+        _without_cache(model.config)
+        return model  # type: ignore[no-any-return]
+
+    return without_cache, Batch(tensors, {name: {0: 1} for name in tensors}), "model"
 
 
 def _without_cache(config: Any) -> None:

@@ -23,6 +23,15 @@ _CRITERIA: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 NAMES = (*_CRITERIA, "model")
 
+_ALIASES = {"ce": "cross_entropy", "crossentropy": "cross_entropy", "mseloss": "mse", "l2": "mse", "bce": "bce_with_logits", "bcewithlogits": "bce_with_logits"}
+
+
+def named(loss: str) -> str:
+    """A loss by the name that it has here: `CrossEntropyLoss`, `ce` and `F.cross_entropy` are `cross_entropy`."""
+    plain = loss.rsplit(".", 1)[-1].lower().replace("_", "")
+    plain = plain if plain in _ALIASES else plain.removesuffix("loss")
+    return _ALIASES.get(plain, loss)
+
 
 class WithLoss(torch.nn.Module):
     """A model and its loss as one module, whose arguments are the tensors of a batch, by their `names`.

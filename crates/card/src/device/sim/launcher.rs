@@ -50,7 +50,7 @@ impl Estimates {
     pub fn note(&self) -> String {
         let [asked, from] = &self.products;
         let of_asked = format!(
-            "the scratch memory of {} convolutions is what cuDNN's heuristics say of cards like the {asked}, asked without one",
+            "the workspaces of {} convolutions are cuDNN's own estimate for cards like the {asked}",
             self.asked
         );
         let how = if self.is_asked {
@@ -63,7 +63,7 @@ impl Estimates {
             None => " (--ask-cudnn asks PyTorch's cuDNN instead)",
         };
         let of_estimated = format!(
-            "the scratch memory of {} convolutions is estimated from similar ones {how} {from}{instead}",
+            "the workspaces of {} convolutions are estimated from similar ones {how} {from}{instead}",
             self.estimated
         );
         match (self.asked, self.estimated) {

@@ -426,6 +426,17 @@ impl Engine for FitEngine {
 }
 
 impl FitEngine {
+    /// Adds changes of a request to its answer, each with its own.
+    pub fn suggest(
+        &self,
+        request: &Request,
+        result: &mut FitResult,
+        work: &Work<'_>,
+    ) -> Result<(), EngineError> {
+        let placed = placed(request, || self.inventory())?;
+        suggest::add(self, &placed.request, result, &Observer::new(work))
+    }
+
     /// Runs one batch; what is told of a GPU's own steps is never their events.
     pub(super) fn probe_in(
         &self,

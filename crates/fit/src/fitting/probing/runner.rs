@@ -337,9 +337,11 @@ impl<'a> ProbeCache<'a> {
         let probed = if limit == self.limit {
             self.probe(batch)?.clone()
         } else {
-            self.probe_within(limit, batch)?
+            self.probe_within(limit, batch, Detail::Verdict)?
         };
-        probed.is_safe(headroom, limit, |room| self.probe_within(room, batch))
+        probed.is_safe(headroom, limit, |room| {
+            self.probe_within(room, batch, Detail::Verdict)
+        })
     }
 
     /// A probe under another limit. Not remembered.
@@ -347,14 +349,13 @@ impl<'a> ProbeCache<'a> {
         &mut self,
         limit: Bytes,
         batch: u64,
+        detail: Detail,
     ) -> Result<ProbeOutcome, EngineError> {
         self.observer.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
-        let mut probed = self
-            .prober
-            .probe(&self.variant, batch, limit, Detail::Verdict)?;
+        let mut probed = self.prober.probe(&self.variant, batch, limit, detail)?;
         probed.kept = self.kept;
         self.observer.after();
         Ok(probed)

@@ -42,6 +42,10 @@ pub(super) const SHARDING: u32 = 61;
 /// What shards in the host's memory cost next to the others.
 pub(super) const OFFLOADING: u32 = 70;
 
+/// The card that is suggested where one has too little, and what it costs next to the others.
+const LARGER: &str = "h200";
+pub(super) const LARGER_CARD: u32 = 80;
+
 /// The rank of an adapter that is suggested: what PEFT's own examples take.
 const ADAPTER_RANK: u64 = 16;
 
@@ -257,19 +261,27 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     let is_sharded = matches!(parallel, Parallel::Fsdp2(_));
     let is_offloaded = matches!(parallel, Parallel::Fsdp2(sharded) if sharded.cpu_offload);
     let mut all = Vec::new();
-    let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
-        all.push(Candidate {
-            kind,
-            change,
-            patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
-            cost: cost.to_owned(),
-            price,
-        });
-    };
+    let add =
+        |all: &mut Vec<Candidate>, kind, change: String, parallel: Value, cost: &str, price| {
+            all.push(Candidate {
+                kind,
+                change,
+                patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
+                cost: cost.to_owned(),
+                price,
+            });
+        };
     if !is_alone && !is_sharded {
         let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
         let change = format!("FSDP2 on the {ranks} GPUs");
-        add(SuggestionKind::Gpus, change, sharded, "messages", 59);
+        add(
+            &mut all,
+            SuggestionKind::Gpus,
+            change,
+            sharded,
+            "messages",
+            59,
+        );
     }
     for (place, times) in (0..).zip(GPUS) {
         let gpus = ranks.saturating_mul(times);
@@ -278,6 +290,7 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
             let zero = json!({ "strategy": "zero1", "world_size": gpus });
             let change = format!("ZeRO-1 on {gpus} GPUs");
             add(
+                &mut all,
                 SuggestionKind::Gpus,
                 change,
                 zero,
@@ -288,12 +301,39 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
         let change = format!("FSDP2 on {gpus} GPUs");
         add(
+            &mut all,
             SuggestionKind::Gpus,
             change,
             sharded,
             &cost,
             SHARDING + 2 * place,
         );
+    }
+    if is_alone && aim.at_once == 0 && aim.card.name != LARGER {
+        let sharded = json!({ "strategy": "fsdp2", "world_size": 8 });
+        for (price, change, cost, patch) in [
+            (
+                LARGER_CARD,
+                "an H200 instead",
+                "another card",
+                json!({ "device": format!("sim:{LARGER}") }),
+            ),
+            (
+                LARGER_CARD + 1,
+                "FSDP2 on 8 H200s instead",
+                "8 other GPUs, and messages",
+                json!({ "device": format!("sim:{LARGER}"), "world_size": null, "training": { "parallel": sharded } }),
+            ),
+        ] {
+            let (change, cost, kind) = (change.to_owned(), cost.to_owned(), SuggestionKind::Gpus);
+            all.push(Candidate {
+                kind,
+                change,
+                patch,
+                cost,
+                price,
+            });
+        }
     }
     let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
     for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
@@ -307,7 +347,14 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
         let cost = format!("{others}a step on the host");
-        add(SuggestionKind::Offload, change, shards, &cost, OFFLOADING);
+        add(
+            &mut all,
+            SuggestionKind::Offload,
+            change,
+            shards,
+            &cost,
+            OFFLOADING,
+        );
     }
     all
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::candidates::{
-    ADAPTING, CHUNKING, Candidate, HALF_WEIGHTS, OFFLOADING, PAGING, SHARDING,
+    ADAPTING, CHUNKING, Candidate, HALF_WEIGHTS, LARGER_CARD, OFFLOADING, PAGING, SHARDING,
 };
 use super::checkpoints::EVERY_BLOCK;
 use super::{Aim, answered, merge};
@@ -11,11 +11,11 @@ use crate::fitting::engine::FitEngine;
 use crate::fitting::probing::observer::Observer;
 use crate::{EngineError, Suggestion, SuggestionKind};
 
-/// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and the
-/// same on more GPUs.
-const LADDERS: [&[u32]; 3] = [
+/// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and each
+/// on more GPUs.
+const LADDERS: [&[u32]; 4] = [
     &[HALF_WEIGHTS, EVERY_BLOCK, CHUNKING, PAGING, OFFLOADING],
-    &[HALF_WEIGHTS, ADAPTING, EVERY_BLOCK, CHUNKING],
+    &[HALF_WEIGHTS, ADAPTING, EVERY_BLOCK, CHUNKING, LARGER_CARD],
     &[
         HALF_WEIGHTS,
         EVERY_BLOCK,
@@ -23,6 +23,17 @@ const LADDERS: [&[u32]; 3] = [
         SHARDING,
         SHARDING + 2,
         SHARDING + 4,
+        LARGER_CARD + 1,
+    ],
+    &[
+        HALF_WEIGHTS,
+        ADAPTING,
+        EVERY_BLOCK,
+        CHUNKING,
+        SHARDING,
+        SHARDING + 2,
+        SHARDING + 4,
+        LARGER_CARD + 1,
     ],
 ];
 
@@ -41,8 +52,9 @@ pub(super) fn suggestions(
         let mut taken: Vec<&Candidate> = Vec::new();
         let mut best = None;
         for rung in rungs {
-            // More GPUs take the place of fewer.
-            taken.retain(|one| rung.kind != SuggestionKind::Gpus || one.kind != rung.kind);
+            // More GPUs take the place of fewer, and shards on the host that of pages there.
+            let is_instead = [SuggestionKind::Gpus, SuggestionKind::Offload].contains(&rung.kind);
+            taken.retain(|one| !is_instead || one.kind != rung.kind);
             taken.push(rung);
             best = fitting(engine, aim, &taken, observer)?;
             if best.is_some() {

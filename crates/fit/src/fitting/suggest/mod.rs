@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::device::sim::Card;
 use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
+use crate::probe::{CategoryBytes, Detail, Verdict};
+use crate::program::Category;
 use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, Work};
 
@@ -28,6 +30,10 @@ struct Aim<'a> {
     micro_batch: u64,
     /// Samples that all GPUs take at once now.
     at_once: u64,
+    /// What is allocated of one sample where nothing fits.
+    at_peak: &'a [CategoryBytes],
+    /// What the allocator may reserve.
+    limit: u64,
 }
 
 impl Aim<'_> {
@@ -35,6 +41,56 @@ impl Aim<'_> {
     fn wanted(&self) -> u64 {
         let ranks = self.variant.parallel.world_size();
         self.micro_batch.saturating_mul(ranks)
+    }
+
+    /// Whether what stays from step to step (parameters, gradients, the optimizer's state) is more than the limit with a change, whatever
+    /// else there is. What is known of one sample is the least of these.
+    fn is_hopeless(&self, patch: &Value) -> bool {
+        let at = |pointer| {
+            patch
+                .pointer(pointer)
+                .filter(|value: &&Value| !value.is_null())
+        };
+        if at("/device").is_some() {
+            return false;
+        }
+        let held = |category| {
+            let of = self.at_peak.iter().filter(|part| part.category == category);
+            of.map(|part| part.bytes).sum::<u64>()
+        };
+        let [mut weights, mut gradients, mut state] = [
+            Category::Parameters,
+            Category::Gradients,
+            Category::OptimizerState,
+        ]
+        .map(held);
+        if at("/model/lora").is_some() {
+            (gradients, state) = (0, 0);
+        }
+        if at("/training/optimizer").is_some() {
+            state = 0;
+        }
+        // An adapter's base is in the type of the config.
+        if at("/model/lora").is_some() || at("/training/precision").is_some_and(|one| one == "bf16")
+        {
+            (weights, gradients, state) = (weights / 2, gradients / 2, state / 2);
+        }
+        if let Some(parallel) = at("/training/parallel") {
+            let before = match &self.variant.parallel {
+                Parallel::None | Parallel::Ddp(_) => 1,
+                sharded => sharded.world_size(),
+            };
+            let ranks = parallel["world_size"].as_u64().unwrap_or(1);
+            let shared = |bytes: u64| bytes.saturating_mul(before) / ranks.max(1);
+            state = shared(state);
+            if parallel["strategy"] == "fsdp2" {
+                (weights, gradients) = (shared(weights), shared(gradients));
+            }
+            if parallel["cpu_offload"] == true {
+                return false;
+            }
+        }
+        self.at_once == 0 && weights + gradients + state > self.limit
     }
 }
 
@@ -90,6 +146,7 @@ fn aim<'a>(
         ));
     }
     let micro_batch = match (request.suggest, of_target) {
+        (None, _) if found == 0 => 1,
         (Some(Suggest::MicroBatch(wanted)), _) => wanted,
         (_, Some(wanted)) if wanted > found => wanted,
         _ => found.saturating_mul(2).max(1),
@@ -100,6 +157,12 @@ fn aim<'a>(
         variant,
         micro_batch,
         at_once: found.saturating_mul(ranks),
+        at_peak: result
+            .recommendation
+            .why
+            .as_ref()
+            .map_or(&[], |why| &why.at_peak),
+        limit: result.recommendation.limit_bytes,
     }))
 }
 
@@ -146,11 +209,33 @@ fn answered(
     let cancel = observer.cancel();
     let mut patch = pinned(aim);
     merge(&mut patch, &candidate.patch);
+    if aim.is_hopeless(&candidate.patch) {
+        let ranks = aim.variant.parallel.world_size();
+        let ranks = candidate
+            .patch
+            .pointer("/training/parallel/world_size")
+            .and_then(Value::as_u64)
+            .unwrap_or(ranks);
+        return Ok(Some(without(candidate, patch, aim, ranks)));
+    }
     let known = engine.simulated();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let Ok(changed) = aim.request.changed(&patch, &known) else {
         return Ok(None);
     };
+    // One sample is quickly refused where nothing fits.
+    let is_alone = changed.lengths.is_none() && changed.soak.is_none();
+    if aim.at_once == 0 && is_alone && changed.variants.len() == 1 {
+        let report = engine.probe_in(&changed, 1, Detail::Verdict, cancel);
+        match report {
+            Ok(report) if report.verdict == Verdict::OutOfMemory => {
+                let ranks = changed.variants[0].parallel.world_size();
+                return Ok(Some(without(candidate, patch, aim, ranks)));
+            }
+            Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
+            Ok(_) | Err(_) => {}
+        }
+    }
     // What the graph has not, such as blocks.
     let result = match engine.fit(&changed, Isolation::Shared, &Work::quiet(cancel)) {
         Ok(result) => result,
@@ -177,6 +262,26 @@ fn answered(
         samples_per_second: best.samples_per_second,
         speed_from: best.speed_from,
     }))
+}
+
+/// A change that makes nothing fit.
+fn without(candidate: &Candidate, patch: Value, aim: &Aim<'_>, world_size: u64) -> Suggestion {
+    Suggestion {
+        kind: candidate.kind,
+        change: candidate.change.clone(),
+        patch,
+        reaches: false,
+        gained: difference(0, aim.at_once),
+        micro_batch: 0,
+        accumulation_steps: 0,
+        global_batch: 0,
+        max_batch_without_retries: 0,
+        peak_reserved_bytes: 0,
+        world_size,
+        cost: candidate.cost.clone(),
+        samples_per_second: None,
+        speed_from: None,
+    }
 }
 
 /// The best of several variants in the words of a request; nothing where the request asks for one.

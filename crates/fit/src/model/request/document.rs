@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -16,7 +16,9 @@ use super::source::{self, ModelSchema};
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::Invalid;
+use batchfit_models::huggingface::hub::assumed_tokens_of;
 use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
+use batchfit_models::presets::preset;
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
@@ -106,11 +108,24 @@ impl RequestDocument {
         let (members, model) =
             members.map_err(|error| not_json(error.line(), error.column(), &clause(&error)))?;
         let model = model.map(|model| (Arc::clone(&text), place(&text, model)));
-        Ok(RequestDocument {
+        let mut document = RequestDocument {
             members,
             model,
             read: Some(text),
-        })
+        };
+        let is_name = |text: &&str| text.starts_with('"') && text.len() < LONGEST_ASIDE;
+        let name = document
+            .model()
+            .filter(is_name)
+            .map(serde_json::from_str::<String>);
+        if let Some(Ok(name)) = name {
+            let mut model = json!({ "preset": name });
+            if let Some(tokens) = preset(&name).and_then(|preset| assumed_tokens_of(preset.name)) {
+                model["seq_len"] = tokens.into();
+            }
+            document.set_model(Arc::from(model.to_string()));
+        }
+        Ok(document)
     }
 
     /// The members, with null in the place of the model; or whatever there is instead of an object.

@@ -13,8 +13,8 @@ mod training;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use hardware::{
-    DeviceChoice, Taught, TaughtBy, absent, is_host_name, parse_memory_limit, parse_size, strategy,
-    unknown_card, unknown_machine,
+    DeviceChoice, Taught, TaughtBy, is_host_name, nicknames, parse_memory_limit, parse_size,
+    strategy,
 };
 pub use parallel::DEEPSPEED;
 pub use shown::{ModelAside, pack};
@@ -26,6 +26,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::bounded::shorten;
 use crate::device::sim::Instance;
 
 use super::uploaded::{Digest, Uploads};
@@ -365,6 +366,13 @@ impl Request {
     /// of its digest.
     pub fn model_name(&self) -> &str {
         &self.model_name
+    }
+
+    /// The same by another name.
+    #[must_use]
+    pub fn with_model_name(self, name: &str) -> Request {
+        let model_name = shorten(name);
+        Request { model_name, ..self }
     }
 }
 

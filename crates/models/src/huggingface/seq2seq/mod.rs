@@ -96,7 +96,7 @@ fn target_len(task: &Task<'_>) -> Result<u64, Invalid> {
         Some(length) => Ok(length),
         None => Err(Invalid::at(
             format!("{}/target_len", task.pointer),
-            "the config does not say how many tokens an answer has; give \"target_len\", as in \"target_len\": 128",
+            "the config does not say how many tokens an answer has: give target_len, such as 128",
         )),
     }
 }

@@ -142,8 +142,8 @@ impl Card {
                     ("; what convolutions need as scratch memory, and the", ",")
                 };
                 vec![format!(
-                    "batchfit was not measured on a real {}: its memory size is from {}{convolutions} {} that a process holds \
-                     outside PyTorch's allocator{comma} are those of an H200",
+                    "no {} was measured: its memory size is from {}{convolutions} {} outside PyTorch's allocator{comma} are those of \
+                     an H200",
                     self.product, self.source, PROCESS_OVERHEAD
                 )]
             }

@@ -14,23 +14,35 @@ fn plain(name: &str) -> String {
     kept.chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
-/// What to say of a card that is known not to be simulated; a size such as `24GB` among them.
-pub fn absent(pointer: &str, name: &str) -> Option<Invalid> {
+/// What the table has of a name, and the card that is the same where there is one.
+fn row(name: &str) -> Option<(Option<&'static str>, &'static str)> {
     let plain = plain(name);
-    let size = plain
-        .strip_suffix("gb")
-        .or_else(|| plain.strip_suffix("gib"));
-    let is_size = size.is_some_and(|size| size.parse::<u64>().is_ok());
-    let is = |word: &str| match word.strip_suffix('*') {
-        Some(beginning) => plain.starts_with(beginning),
-        None => plain == word,
+    let plain = ["nvidia", "geforce"].iter().fold(&*plain, |name, maker| {
+        name.strip_prefix(maker).unwrap_or(name)
+    });
+    let is = |word: &str| match (word.strip_prefix('*'), word.strip_suffix('*')) {
+        (Some(middle), Some(_)) => plain.contains(middle.trim_end_matches('*')),
+        (None, Some(beginning)) => plain.starts_with(beginning),
+        _ => plain == word,
     };
     let mut rows = ABSENT.lines().filter_map(|line| line.split_once(" | "));
-    let found = rows.find(|(words, _)| words.split(' ').any(is));
-    let advice = match found {
-        _ if is_size => "a size is no card: name one, and a memory limit with it",
-        found => found?.1,
-    };
+    let found = rows.find(|(words, _)| {
+        words
+            .split(" = ")
+            .next()
+            .is_some_and(|words| words.split(' ').any(is))
+    });
+    found.map(|(words, said)| (words.split_once(" = ").map(|(_, card)| card), said))
+}
+
+/// The card that is the same as one of another name, and what to say of it.
+pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
+    row(name).and_then(|(card, said)| Some((card?, said)))
+}
+
+/// What to say of a card that is known not to be simulated.
+pub fn absent(pointer: &str, name: &str) -> Option<Invalid> {
+    let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
     Some(Invalid {
         value: Some(format!("{:?}", shorten(name))),
         ..Invalid::at(

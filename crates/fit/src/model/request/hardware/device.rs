@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cards;
+use super::{cards, nicknames};
 use crate::bounded::shorten;
 use crate::device::sim::{Card, Instance, LOCAL};
 use batchfit_models::{Fields, wrong};
@@ -73,9 +73,16 @@ impl DeviceChoice {
         if let Some((host, index)) = of_host.and_then(|(host, on)| Some((host, cuda_index(on)?))) {
             return Ok(DeviceChoice::Host(host.to_owned(), index));
         }
-        match cuda_index(text) {
-            Some(index) => Ok(DeviceChoice::Cuda(index)),
-            None => Err(cards::absent(pointer, text).unwrap_or_else(|| Invalid {
+        let nickname = || {
+            let on = nicknames::parse(text)
+                .ok()
+                .filter(|on| on.count.is_none())?;
+            known_sims.contains(&on.card.name).then_some(on.card.name)
+        };
+        match (cuda_index(text), nickname()) {
+            (Some(index), _) => Ok(DeviceChoice::Cuda(index)),
+            (None, Some(name)) => Ok(DeviceChoice::Kind(name.to_owned())),
+            (None, None) => Err(cards::absent(pointer, text).unwrap_or_else(|| Invalid {
                 pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
                 problem: format!(

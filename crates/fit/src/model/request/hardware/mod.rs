@@ -4,9 +4,9 @@ mod cards;
 mod device;
 mod headroom;
 mod memory_limit;
+pub mod nicknames;
 
-pub use cards::{absent, unknown as unknown_card};
-pub use device::{DeviceChoice, is_host_name, unknown_machine};
+pub use device::{DeviceChoice, is_host_name};
 pub(super) use device::{machines, ranks, read};
 pub(super) use headroom::asked;
 pub use headroom::{Taught, TaughtBy, strategy};

@@ -34,8 +34,8 @@ export function Sentence({ result }) {
   const best = result.recommendation;
   const { micro_batch: batch, accumulation_steps: steps, global_batch: all, shortfall } = best;
   if (batch === 0) {
-    const missing = best.missing_bytes ? `: a batch of one needs ${bytes(best.missing_bytes)} more` : "";
-    const what = steady(best) > 0 ? "Nothing leaves headroom" : best.max_batch > 0 ? "Nothing runs without retries in every step" : "Nothing fits";
+    const missing = best.missing_bytes ? `: one sample needs ${bytes(best.missing_bytes)} more` : "";
+    const what = steady(best) > 0 ? "One sample runs, but without the safety margin" : best.max_batch > 0 ? "One sample runs, but the allocator frees its cache in every step" : "Nothing fits";
     return html`<p class="sentence">${what}${missing}.</p>`;
   }
   const fewer = shortfall > 0 && html`, ${shortfall} fewer than asked for`;

@@ -1,28 +1,31 @@
-//! `--on`: which card is meant by what people call it.
+//! Which card is meant by what people call it, for `--on` and for `device`.
 
 use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
-use crate::model::{Invalid, absent, unknown_card, unknown_machine};
+use batchfit_models::Invalid;
+
+use super::cards::{absent, same, unknown as unknown_card};
+use super::device::unknown_machine;
 
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
 
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
-pub(in crate::cli) struct On {
+pub struct On {
     /// The card.
-    pub(in crate::cli) card: &'static Card,
+    pub card: &'static Card,
     /// How many of them, where it says so.
-    pub(in crate::cli) count: Option<u64>,
+    pub count: Option<u64>,
     /// What to tell where the name stands for several cards.
-    pub(in crate::cli) note: Option<String>,
+    pub note: Option<String>,
 }
 
 /// How much less memory a member of a family has that counts as less, as a part of the smallest: drivers differ by this much.
 const ALIKE: u64 = 100;
 
 /// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
-pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
+pub fn parse(text: &str) -> Result<On, Invalid> {
     let text = text.trim();
     let whole = named(text, None);
     match counted(text)? {
@@ -68,6 +71,20 @@ fn named(name: &str, count: Option<u64>) -> Result<On, Invalid> {
     if found.is_empty() {
         found = CARDS.iter().filter(of_family).collect();
     }
+    if let (true, Some((of, note))) = (found.is_empty(), same(name)) {
+        let on = parse(of)?;
+        let count = count.map_or(on.count, |count| {
+            Some(count.saturating_mul(on.count.unwrap_or(1)))
+        });
+        return Ok(On {
+            count,
+            note: Some(note.to_owned()),
+            ..on
+        });
+    }
+    if found.is_empty() {
+        found = described(name);
+    }
     let least = found.iter().map(|card| card.total_memory.0).min();
     let least = least.unwrap_or_default();
     // Of those with as little memory as any, the one that is listed first is the usual one.
@@ -94,6 +111,35 @@ fn named(name: &str, count: Option<u64>) -> Result<On, Invalid> {
             })
         }
     }
+}
+
+/// The cards that a description such as `24GB` or `sm_89,16GB,34sm` is true of: compute capability, memory as it is sold, multiprocessors.
+fn described(text: &str) -> Vec<&'static Card> {
+    let is_so = |card: &&Card, part: &str| {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let compute = part.strip_prefix("sm_").or_else(|| part.strip_prefix("sm"));
+        let size = ["gib", "gb", "g"]
+            .iter()
+            .find_map(|unit| part.strip_suffix(unit));
+        if let Some(compute) = compute {
+            let (major, minor) = card.capability.compute;
+            number(compute) == Some(u64::from(major * 10 + minor))
+        } else if let Some(size) = size.and_then(number) {
+            // The driver keeps a part, and error correction a sixteenth.
+            let sold = u128::from(size) << 30;
+            let total = u128::from(card.total_memory.0);
+            total <= sold && total * 100 >= sold * 91
+        } else {
+            let count = part.strip_suffix("sms").or_else(|| part.strip_suffix("sm"));
+            count.and_then(number) == Some(u64::from(card.capability.multiprocessors))
+        }
+    };
+    let text = text.to_lowercase();
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    CARDS
+        .iter()
+        .filter(|card| parts.iter().all(|part| is_so(card, part)))
+        .collect()
 }
 
 fn nameless(text: &str) -> Invalid {

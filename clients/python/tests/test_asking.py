@@ -1,0 +1,48 @@
+"""`batchfit.fit`. It needs PyTorch and the binary."""
+
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import torch
+
+import batchfit
+
+
+class AskingTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        environment = mock.patch.dict(os.environ, {"BATCHFIT_DATABASE": f"{folder.name}/batchfit.db"})
+        environment.start()
+        self.addCleanup(environment.stop)
+
+    def test_a_name(self):
+        answer = batchfit.fit("resnet18", on="t4", amp="fp16", target=64, image_size=64)
+
+        self.assertEqual((answer.micro_batch, answer.accumulation_steps, answer.fits), (64, 1, True))
+        self.assertIn("Train with a micro-batch of 64", str(answer))
+        self.assertIn("activations", answer._repr_html_())
+
+    def test_a_module_of_ones_own(self):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+        batch = {"x": torch.zeros(2, 64), "y": torch.zeros(2, dtype=torch.long)}
+
+        answer = batchfit.fit(model, batch, "cross_entropy", on="t4", target=32)
+        same = batchfit.export(model, batch, "cross_entropy").fit(on="t4", target=32)
+
+        self.assertEqual(answer.micro_batch, 32)
+        self.assertEqual(same.peak_reserved_bytes, answer.peak_reserved_bytes)
+        self.assertTrue(str(answer).startswith("Sequential on Tesla T4"), answer)
+
+    def test_what_does_not_fit_is_an_answer_and_what_is_wrong_an_error(self):
+        answer = batchfit.fit("resnet18", on="t4", memory_limit="64MiB")
+        self.assertFalse(answer.fits)
+        self.assertIn("Nothing fits", str(answer))
+        with self.assertRaisesRegex(batchfit.FitError, "only NVIDIA"):
+            batchfit.fit("resnet18", on="mi300x")
+
+
+if __name__ == "__main__":
+    unittest.main()
