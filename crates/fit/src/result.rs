@@ -318,7 +318,7 @@ pub struct Suggestion {
     pub global_batch: u64,
     /// The largest batch whose steps never force the allocator to retry.
     pub max_batch_without_retries: u64,
-    /// Most bytes reserved in a step of the micro-batch.
+    /// Most bytes reserved in a step of the micro-batch; 0 where nothing fits.
     pub peak_reserved_bytes: u64,
     /// GPUs that train together.
     pub world_size: u64,

@@ -31,7 +31,7 @@ const FITS: &[(&str, &str)] = &[
     ),
     (
         "unknown optimizer",
-        r#"{"model": {"preset": "resnet18"}, "training": {"optimizer": "adamW"}}"#,
+        r#"{"model": {"preset": "resnet18"}, "training": {"optimizer": "adamv"}}"#,
     ),
     (
         "unknown training member",

@@ -28,6 +28,21 @@ async fn an_answer_is_written_for_those_who_take_it() {
 }
 
 #[tokio::test]
+async fn a_launcher_asks_by_names_and_has_its_variables_in_one_call() {
+    let service = Service::start(Scripted::default()).await;
+    let body = r#"{"model": "resnet-50", "device": "sim:h200", "target_batch": 64}"#;
+
+    let text = service.post("/v1/fits?format=env", body).await;
+
+    assert_eq!(text.status, 200, "{}", text.text);
+    assert_eq!(text.header("content-type"), "text/plain; charset=utf-8");
+    let first = "export BATCHFIT_MICRO_BATCH=";
+    assert!(text.text.starts_with(first), "{}", text.text);
+    let other = service.post("/v1/fits?format=yaml", body).await;
+    assert_eq!(other.status, 422, "{}", other.text);
+}
+
+#[tokio::test]
 async fn the_ranks_are_those_of_the_request() {
     let service = Service::start(Scripted::default()).await;
     let body = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "world_size": 4, "target_batch": 64}"#;

@@ -93,7 +93,7 @@ fn share_kept(answer: &Recommendation) -> Option<f64> {
     let note = answer
         .notes
         .iter()
-        .find(|note| note.contains(" of the limit are left free"))?;
+        .find(|note| note.contains(" of the limit are "))?;
     let words = note.split(['%', ' ']).collect::<Vec<_>>();
     let shares = words.windows(3).filter(|words| words[1..] == ["", "for"]);
     Some(

@@ -101,7 +101,10 @@ fn what_passes_through_assumed_operators_is_left_free() {
     assert_eq!(best.max_batch_without_retries, 100);
     assert_eq!(best.micro_batch, 66);
     assert_eq!(best.headroom_bytes, 340 * MIB);
-    let note = best.notes.iter().find(|note| note.contains("left free"));
+    let note = best
+        .notes
+        .iter()
+        .find(|note| note.contains("safety margin"));
     let note = note.expect("it says what the headroom is for");
     assert!(
         note.contains("330.0 MiB for the operators that batchfit does not know"),

@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(nearest("sim:h100"), "sim:h100-80g");
         assert_eq!(nearest("sim:h200-141g"), "sim:h200");
         assert_eq!(nearest("sim:l44"), "sim:l4");
-        assert_eq!(nearest("a100"), "sim:a100-80g");
+        let of_family = DeviceChoice::parse("a100", "/device", &CARDS).unwrap();
+        assert_eq!(of_family, DeviceChoice::Kind("a100-40g".to_owned()));
     }
 
     #[test]
