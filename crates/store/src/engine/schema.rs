@@ -40,6 +40,18 @@ impl Schema {
                     let table = schema.tables.get_mut(name).unwrap();
                     table.extend(alike(&words_of(column)));
                 }
+                // PostgreSQL names the check of a column by its table and its name.
+                ["ALTER", "TABLE", name, "ADD", "CONSTRAINT", constraint, ..] => {
+                    let check = words_of(statement.split_once(constraint).unwrap().1);
+                    let table = schema.tables.get_mut(name).unwrap();
+                    let of_it = |item: &&String| {
+                        let column = item.split(' ').next().unwrap_or_default();
+                        constraint == format!("{name}_{column}_check")
+                    };
+                    let old = table.iter().find(of_it).unwrap().clone();
+                    table.remove(&old);
+                    table.insert(format!("{}{check}", &old[..old.find("CHECK").unwrap()]));
+                }
                 ["CREATE", "INDEX", ..] | ["CREATE", "UNIQUE", "INDEX", ..] => {
                     schema.indexes.insert(words_of(&statement));
                 }
