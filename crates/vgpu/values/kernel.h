@@ -322,7 +322,8 @@ class Kernel final : public c10::OperatorKernel {
           if (is_status_[i]) assume("success of " + name_);
         } else if ((is_reduction_ || name_ == "aten::ne") && is_guessed(tensor)) {
           // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
-          memset(tensor.mutable_data_ptr(), 1, span(tensor));
+          // Rows of which any is found are few, too, as outliers of int8.
+          memset(tensor.mutable_data_ptr(), name_ != "aten::any" || tensor.numel() == 1, span(tensor));
         }
       }
     }

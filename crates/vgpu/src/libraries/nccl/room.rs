@@ -162,12 +162,12 @@ pub const MEAN: c_int = 4;
 /// What a reduction makes of the numbers of all ranks, where all are known. Half precision is not summed to decide anything.
 pub fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int, operation: c_int) -> Payload {
     macro_rules! fold {
-        ($kind:ty, $add:path, $times:path) => {{
+        ($kind:ty, $add:path, $times:path, $mean:expr) => {{
             let read = |bytes: &[u8]| -> Vec<$kind> {
                 let numbers = bytes.as_chunks().0.iter();
                 numbers.map(|one| <$kind>::from_le_bytes(*one)).collect()
             };
-            let (mut total, mut ranks) = (read(all.next()??), 1);
+            let (mut total, mut ranks) = (read(all.next()??), 1_u16);
             for other in all {
                 ranks += 1;
                 for (one, other) in total.iter_mut().zip(read(other?)) {
@@ -181,21 +181,23 @@ pub fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int,
                 }
             }
             if operation == MEAN {
-                total.iter_mut().for_each(|one| *one = (*one as f64 / f64::from(ranks)) as $kind);
+                for one in &mut total {
+                    *one = $mean(*one, ranks);
+                }
             }
             Some(total.into_iter().flat_map(<$kind>::to_le_bytes).collect())
         }};
     }
     use std::ops::{Add, Mul};
     match kind {
-        0 => fold!(i8, i8::wrapping_add, i8::wrapping_mul),
-        1 => fold!(u8, u8::wrapping_add, u8::wrapping_mul),
-        2 => fold!(i32, i32::wrapping_add, i32::wrapping_mul),
-        3 => fold!(u32, u32::wrapping_add, u32::wrapping_mul),
-        4 => fold!(i64, i64::wrapping_add, i64::wrapping_mul),
-        5 => fold!(u64, u64::wrapping_add, u64::wrapping_mul),
-        7 => fold!(f32, f32::add, f32::mul),
-        8 => fold!(f64, f64::add, f64::mul),
+        0 => fold!(i8, i8::wrapping_add, i8::wrapping_mul, |sum: i8, ranks: u16| (i64::from(sum) / i64::from(ranks)) as i8),
+        1 => fold!(u8, u8::wrapping_add, u8::wrapping_mul, |sum: u8, ranks: u16| (i64::from(sum) / i64::from(ranks)) as u8),
+        2 => fold!(i32, i32::wrapping_add, i32::wrapping_mul, |sum: i32, ranks: u16| (i64::from(sum) / i64::from(ranks)) as i32),
+        3 => fold!(u32, u32::wrapping_add, u32::wrapping_mul, |sum: u32, ranks: u16| (i64::from(sum) / i64::from(ranks)) as u32),
+        4 => fold!(i64, i64::wrapping_add, i64::wrapping_mul, |sum: i64, ranks: u16| sum / i64::from(ranks)),
+        5 => fold!(u64, u64::wrapping_add, u64::wrapping_mul, |sum: u64, ranks: u16| sum / u64::from(ranks)),
+        7 => fold!(f32, f32::add, f32::mul, |sum: f32, ranks: u16| sum / f32::from(ranks)),
+        8 => fold!(f64, f64::add, f64::mul, |sum: f64, ranks: u16| sum / f64::from(ranks)),
         _ => None,
     }
 }
