@@ -7,6 +7,9 @@ mod candidates;
 mod checkpoints;
 mod combined;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use serde_json::{Value, json};
 
 use crate::device::sim::Card;
@@ -16,7 +19,7 @@ use crate::program::Category;
 use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Progress, Suggestion};
 
-use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered, placed};
 use super::probing::observer::Observer;
 use candidates::Candidate;
 
@@ -91,6 +94,25 @@ impl Aim<'_> {
             }
         }
         self.at_once == 0 && weights + gradients + state > self.limit
+    }
+}
+
+impl FitEngine {
+    /// Adds changes of a request to its answer, each with its own.
+    pub fn suggest(
+        &self,
+        request: &Request,
+        result: &mut FitResult,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(), EngineError> {
+        let placed = placed(request, || self.inventory())?;
+        add(
+            self,
+            &placed.request,
+            result,
+            &Observer::new(progress, cancel),
+        )
     }
 }
 
