@@ -101,19 +101,14 @@ impl Arguments {
         let mut matches = loop {
             match command.clone().try_get_matches_from(&typed) {
                 Ok(matches) => break matches,
-                Err(error) => match hints::taken(&error, &typed) {
-                    Some((words, note)) => {
-                        output::note(&note);
-                        typed = words;
-                    }
-                    None => {
-                        let command = typed
-                            .get(1)
-                            .map(|it| it.to_string_lossy())
-                            .unwrap_or_default();
-                        return Err(hints::hinted(error, &command));
-                    }
-                },
+                Err(error) => {
+                    let Some((words, note)) = hints::taken(&error, &typed) else {
+                        let command = typed.get(1).map(|it| it.to_string_lossy());
+                        return Err(hints::hinted(error, &command.unwrap_or_default()));
+                    };
+                    output::note(&note);
+                    typed = words;
+                }
             }
         };
         let text = |word: &OsString| word.to_string_lossy().into_owned();

@@ -197,7 +197,7 @@ async fn slow_body(service: &Guarded, key: &str, mib: usize) -> TcpStream {
         .await;
     for _ in 0..mib {
         // It may be refused.
-        let _ = stream.write_all(&[b' '; 1 << 20]).await;
+        let _ = stream.write_all(&vec![b' '; 1 << 20]).await;
     }
     stream
 }

@@ -2,6 +2,7 @@
 
 mod lengths;
 mod remarks;
+mod setup;
 mod suggestions;
 mod variants;
 
@@ -13,7 +14,7 @@ use super::table::{facts, text, with_header};
 use super::why::category;
 use super::wrap::paragraph;
 use batchfit_card::probe::{Evidence, SpeedFrom};
-use batchfit_fit::model::{Checkpointing, Mode, preset};
+use batchfit_fit::model::Mode;
 use batchfit_fit::{
     AcrossRanks, Exactly, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why,
 };
@@ -28,7 +29,7 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
     let environment = &result.environment;
     let title = format!("{model} on {} ({})", environment.gpu, environment.device);
     let mut report = paragraph("", &title, style.width);
-    report += &style.quiet(&paragraph("", &setup(result, request), style.width));
+    report += &style.quiet(&paragraph("", &setup::line(result, request), style.width));
     report += "\n";
     report += &style.strong(&paragraph("", &advice(result), style.width));
     report += "\n";
@@ -79,85 +80,6 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
         report += &remarks;
     }
     report
-}
-
-/// How is trained, by the answer: what the request says, then what it leaves to be assumed.
-fn setup(result: &FitResult, request: &Value) -> String {
-    let Some(VariantResult { training, cost, .. }) = result.variants.first() else {
-        return String::new();
-    };
-    let cost = cost.as_ref();
-    let said = |member: &str| request.pointer(member).filter(|value| !value.is_null());
-    let (mut given, mut assumed) = (Vec::new(), Vec::new());
-    let mut put = |member: &str, text: String| match said(member) {
-        Some(_) => given.push(text),
-        None => assumed.push(text),
-    };
-    if !training.recorded {
-        put("/training/precision", training.precision.name().to_owned());
-    }
-    if !training.recorded && training.mode == Mode::Train {
-        let own = training.optimizer.implementations();
-        let how = match training.optimizer_impl {
-            usual if usual == own[0] => String::new(),
-            other => format!(" {}", other.name()),
-        };
-        put(
-            "/training/optimizer",
-            training.optimizer.name().to_owned() + &how,
-        );
-        let checkpointing = match &training.checkpointing {
-            Checkpointing::None => "no checkpointing".to_owned(),
-            Checkpointing::PerBlock => "checkpointing of each block".to_owned(),
-            Checkpointing::Modules(globs) => format!("checkpointing of {}", globs.join(", ")),
-        };
-        put("/training/checkpointing", checkpointing);
-    }
-    let name = said("/model/preset").and_then(Value::as_str);
-    let usual = |size: &str| {
-        let all = name.and_then(preset)?.overrides;
-        all.iter()
-            .find(|one| one.name == size)?
-            .default
-            .map(Value::from)
-    };
-    for (size, unit) in [("seq_len", "tokens"), ("image_size", "images")] {
-        let member = format!("/model/{size}");
-        if let Some(value) = said(&member)
-            .cloned()
-            .or_else(|| usual(size))
-            .filter(|_| result.lengths.is_none())
-        {
-            let sides = value.as_array().map(|sides| {
-                sides
-                    .iter()
-                    .map(Value::to_string)
-                    .collect::<Vec<_>>()
-                    .join(" x ")
-            });
-            let length = match sides {
-                Some(sides) => sides,
-                None if size == "image_size" => format!("{value} x {value}"),
-                None => value.to_string(),
-            };
-            put(&member, format!("{length} {unit}"));
-        }
-    }
-    given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
-    given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
-    if let Some(strategy) = training.parallel.name() {
-        let text = format!("{strategy} on {}", gpus(training.parallel.world_size()));
-        let is_said = said("/training/parallel").is_some();
-        (if is_said { &mut given } else { &mut assumed }).push(text);
-    }
-    given.extend(cost.filter(|_| result.variants.len() > 1).cloned());
-    assumed.push(format!("PyTorch {}", result.environment.pytorch));
-    let given = if given.is_empty() {
-        String::new()
-    } else {
-        format!("with {}; ", given.join(", "))
-    };
-    format!("{given}assumed: {}", assumed.join(", "))
 }
 
 fn advice(result: &FitResult) -> String {
@@ -371,14 +293,6 @@ fn time(best: &Recommendation) -> Option<String> {
         let _ = write!(time, " ({})", from.name());
     }
     Some(time)
-}
-
-fn gpus(count: u64) -> String {
-    if count == 1 {
-        "one GPU".to_owned()
-    } else {
-        format!("{count} GPUs")
-    }
 }
 
 /// A time as people read it.

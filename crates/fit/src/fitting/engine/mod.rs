@@ -43,7 +43,7 @@ use super::probing::runner::{Runner as _, StepTime};
 use super::probing::simulator::Simulator;
 use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::suggest;
-use placed::placed;
+pub(super) use placed::placed;
 use ready::{capability, compile_all, environment, unopened};
 pub(super) use ready::{is_to_be_recorded, lowered};
 use simulated::{of_generation, simulated, strategies};
@@ -426,17 +426,6 @@ impl Engine for FitEngine {
 }
 
 impl FitEngine {
-    /// Adds changes of a request to its answer, each with its own.
-    pub fn suggest(
-        &self,
-        request: &Request,
-        result: &mut FitResult,
-        work: &Work<'_>,
-    ) -> Result<(), EngineError> {
-        let placed = placed(request, || self.inventory())?;
-        suggest::add(self, &placed.request, result, &Observer::new(work))
-    }
-
     /// Runs one batch; what is told of a GPU's own steps is never their events.
     pub(super) fn probe_in(
         &self,

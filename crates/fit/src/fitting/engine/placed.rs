@@ -10,15 +10,15 @@ use crate::{EngineError, FitResult};
 use super::super::devices::{Inventory, unavailable};
 
 /// A request whose device is one of this machine, or simulated.
-pub(super) struct Placed<'a> {
-    pub(super) request: Cow<'a, Request>,
+pub(in crate::fitting) struct Placed<'a> {
+    pub(in crate::fitting) request: Cow<'a, Request>,
     /// What a reader is told of a device that is not the one that was meant.
     note: Option<String>,
 }
 
 /// Places a request whose device is a kind of card that this machine does not have: it is simulated. `inventory` is asked
 /// where that has to be known.
-pub(super) fn placed(
+pub(in crate::fitting) fn placed(
     request: &Request,
     inventory: impl FnOnce() -> Inventory,
 ) -> Result<Placed<'_>, EngineError> {

@@ -64,6 +64,7 @@ pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidat
     all.extend(adapter(aim));
     all.extend(tokens(aim, observer)?);
     all.extend(several(aim));
+    all.extend(larger(aim));
     Ok(all)
 }
 
@@ -261,27 +262,19 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     let is_sharded = matches!(parallel, Parallel::Fsdp2(_));
     let is_offloaded = matches!(parallel, Parallel::Fsdp2(sharded) if sharded.cpu_offload);
     let mut all = Vec::new();
-    let add =
-        |all: &mut Vec<Candidate>, kind, change: String, parallel: Value, cost: &str, price| {
-            all.push(Candidate {
-                kind,
-                change,
-                patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
-                cost: cost.to_owned(),
-                price,
-            });
-        };
+    let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
+        all.push(Candidate {
+            kind,
+            change,
+            patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
+            cost: cost.to_owned(),
+            price,
+        });
+    };
     if !is_alone && !is_sharded {
         let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
         let change = format!("FSDP2 on the {ranks} GPUs");
-        add(
-            &mut all,
-            SuggestionKind::Gpus,
-            change,
-            sharded,
-            "messages",
-            59,
-        );
+        add(SuggestionKind::Gpus, change, sharded, "messages", 59);
     }
     for (place, times) in (0..).zip(GPUS) {
         let gpus = ranks.saturating_mul(times);
@@ -290,7 +283,6 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
             let zero = json!({ "strategy": "zero1", "world_size": gpus });
             let change = format!("ZeRO-1 on {gpus} GPUs");
             add(
-                &mut all,
                 SuggestionKind::Gpus,
                 change,
                 zero,
@@ -301,39 +293,12 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
         let change = format!("FSDP2 on {gpus} GPUs");
         add(
-            &mut all,
             SuggestionKind::Gpus,
             change,
             sharded,
             &cost,
             SHARDING + 2 * place,
         );
-    }
-    if is_alone && aim.at_once == 0 && aim.card.name != LARGER {
-        let sharded = json!({ "strategy": "fsdp2", "world_size": 8 });
-        for (price, change, cost, patch) in [
-            (
-                LARGER_CARD,
-                "an H200 instead",
-                "another card",
-                json!({ "device": format!("sim:{LARGER}") }),
-            ),
-            (
-                LARGER_CARD + 1,
-                "FSDP2 on 8 H200s instead",
-                "8 other GPUs, and messages",
-                json!({ "device": format!("sim:{LARGER}"), "world_size": null, "training": { "parallel": sharded } }),
-            ),
-        ] {
-            let (change, cost, kind) = (change.to_owned(), cost.to_owned(), SuggestionKind::Gpus);
-            all.push(Candidate {
-                kind,
-                change,
-                patch,
-                cost,
-                price,
-            });
-        }
     }
     let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
     for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
@@ -347,14 +312,38 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
         let cost = format!("{others}a step on the host");
-        add(
-            &mut all,
-            SuggestionKind::Offload,
-            change,
-            shards,
-            &cost,
-            OFFLOADING,
-        );
+        add(SuggestionKind::Offload, change, shards, &cost, OFFLOADING);
     }
     all
+}
+
+/// A larger card, and eight of it, where nothing fits one.
+fn larger(aim: &Aim<'_>) -> Vec<Candidate> {
+    if !aim.variant.parallel.is_none() || aim.at_once > 0 || aim.card.name == LARGER {
+        return Vec::new();
+    }
+    let device = format!("sim:{LARGER}");
+    let sharded = json!({ "parallel": { "strategy": "fsdp2", "world_size": 8 } });
+    let eight = json!({ "device": &device, "world_size": null, "training": sharded });
+    let candidate = |change: &str, cost: &str, patch: Value, price| Candidate {
+        kind: SuggestionKind::Gpus,
+        change: change.to_owned(),
+        patch,
+        cost: cost.to_owned(),
+        price,
+    };
+    vec![
+        candidate(
+            "an H200 instead",
+            "another card",
+            json!({ "device": &device }),
+            LARGER_CARD,
+        ),
+        candidate(
+            "FSDP2 on 8 H200s instead",
+            "8 other GPUs, and messages",
+            eight,
+            LARGER_CARD + 1,
+        ),
+    ]
 }

@@ -16,7 +16,7 @@ use crate::program::Category;
 use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, Work};
 
-use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered, placed};
 use super::probing::observer::Observer;
 use candidates::Candidate;
 
@@ -91,6 +91,19 @@ impl Aim<'_> {
             }
         }
         self.at_once == 0 && weights + gradients + state > self.limit
+    }
+}
+
+impl FitEngine {
+    /// Adds changes of a request to its answer, each with its own.
+    pub fn suggest(
+        &self,
+        request: &Request,
+        result: &mut FitResult,
+        work: &Work<'_>,
+    ) -> Result<(), EngineError> {
+        let placed = placed(request, || self.inventory())?;
+        add(self, &placed.request, result, &Observer::new(work))
     }
 }
 

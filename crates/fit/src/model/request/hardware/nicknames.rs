@@ -131,7 +131,7 @@ fn described(text: &str) -> Vec<&'static Card> {
             total <= sold && total * 100 >= sold * 91
         } else {
             let count = part.strip_suffix("sms").or_else(|| part.strip_suffix("sm"));
-            count.and_then(number) == Some(u64::from(card.capability.multiprocessors))
+            count.and_then(number) == Some(card.capability.multiprocessors)
         }
     };
     let text = text.to_lowercase();
