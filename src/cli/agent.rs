@@ -14,7 +14,9 @@ use super::arguments::{Agent as Flags, ServerFlags};
 use super::devices::engine;
 use super::error::CliError;
 use super::{Outcome, output, recorder};
-use crate::agent::{Agent, AgentError, Ended, Orders, Server, Signals, cards_of, simulated_cards};
+use crate::agent::{
+    Agent, AgentConfig, AgentError, Ended, Server, Signals, cards_of, simulated_cards,
+};
 use crate::bounded::shorten;
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::model::is_host_name;
@@ -40,7 +42,7 @@ pub(super) fn run(flags: &Flags) -> Result<Outcome, CliError> {
             .unwrap_or("of no kind in the catalogue");
         tracing::info!("{name}/{} is {} ({kind}{simulated})", card.device, card.gpu);
     }
-    let orders = Orders {
+    let orders = AgentConfig {
         once: flags.once(),
         grace: flags.grace.map(Duration::from_secs),
         deliver: Duration::from_secs(flags.deliver),

@@ -7,7 +7,7 @@ use super::agent::server;
 use super::arguments::{Agents, AgentsCommand};
 use super::error::CliError;
 use super::{Outcome, database, output, style};
-use crate::agent::{AskError, Asking, Server};
+use crate::agent::{Server, ServerError, ServerRequest};
 use crate::bounded::shorten;
 use crate::jobs::AgentDocument;
 use crate::report;
@@ -33,7 +33,7 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
     // More pages than agents may register are those of a service that has gone mad.
     while agents.len() <= MOST_AGENTS {
         let mut page: Value = server
-            .ask_json(Asking::get(&path))
+            .ask_json(ServerRequest::get(&path))
             .await
             .map_err(|error| refused(server, error))?;
         let items: Vec<AgentDocument> =
@@ -71,13 +71,13 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
     };
     let path = format!("/v1/agents/{}", agent.id);
     let asking = match change {
-        Some(state) => Asking::with(Method::PATCH, path, &json!({ "state": state })),
-        None => Asking {
+        Some(state) => ServerRequest::with(Method::PATCH, path, &json!({ "state": state })),
+        None => ServerRequest {
             method: Method::DELETE,
-            ..Asking::get(path)
+            ..ServerRequest::get(path)
         },
     };
-    let answer = server.ask(asking).await;
+    let answer = server.send(asking).await;
     let answer = answer.map_err(|error| refused(server, error))?;
     if arguments.json && change.is_some() {
         let agent: Value = serde_json::from_slice(&answer.body).map_err(odd)?;
@@ -86,6 +86,6 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
     Ok(Outcome::Answered)
 }
 
-fn refused(server: &Server, error: AskError) -> CliError {
+fn refused(server: &Server, error: ServerError) -> CliError {
     CliError::Broken(anyhow::Error::new(error).context(format!("asking {}", server.url())))
 }

@@ -112,20 +112,20 @@ pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), Cl
 
 /// Warns a person beside the answer.
 pub(super) fn warning(text: &str) {
-    beside("warning", text);
+    without_runner("warning", text);
 }
 
 /// Tells a person something beside the answer.
 pub(super) fn note(text: &str) {
-    beside("note", text);
+    without_runner("note", text);
 }
 
 /// Says why there is nothing on stdout, where that is an answer too.
 pub(super) fn error(text: &str) {
-    beside("error", text);
+    without_runner("error", text);
 }
 
-fn beside(kind: &str, text: &str) {
+fn without_runner(kind: &str, text: &str) {
     // There is nobody left to tell that stderr is gone.
     let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
 }

@@ -11,7 +11,7 @@ use batchfit::probe::{
     Detail, MOST_EVENTS, MemoryEvents, Phase, ProbeReport, SegmentAction, SegmentColumns, Verdict,
 };
 use batchfit::program::Category;
-use batchfit::replay::{AddressSource, Asked, SegmentReport};
+use batchfit::replay::{AddressSource, ReplayOptions, SegmentReport};
 use serde_json::{Value, json};
 
 use crate::replay::{all, report};
@@ -401,10 +401,10 @@ fn the_events_of_a_recording_add_up_to_its_report() {
     let settings = [None, Some("expandable_segments:True")];
     for name in sample(4, names) {
         for allocator in settings {
-            let asked = Asked {
+            let asked = ReplayOptions {
                 settings: allocator.map(|text| text.parse().unwrap()),
                 events: true,
-                ..Asked::default()
+                ..ReplayOptions::default()
             };
             let about = format!("{name} {allocator:?}");
 
@@ -454,9 +454,9 @@ fn used_of(map: &[(u64, u64, Vec<u64>)]) -> (u64, Vec<u64>) {
 
 #[test]
 fn lines_and_rounds_of_a_recording_are_told() {
-    let asked = Asked {
+    let asked = ReplayOptions {
         events: true,
-        ..Asked::default()
+        ..ReplayOptions::default()
     };
 
     let report = report("planted/growth-hook.pickle.gz", &asked);

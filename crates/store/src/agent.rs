@@ -4,10 +4,10 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::ask;
+use super::engine::query;
 use super::fit::{Attempt, Claimed, Lease};
 use super::text::named_in_text;
-use super::{Db, FitState, Holder, JsonText, StoreError, Time, asking};
+use super::{Db, FitState, JsonText, LeaseOwner, StoreError, Time, with_context};
 
 /// How the lanes begin of fits that an agent is to take, and the holders that are agents.
 pub const AGENT_LANE: &str = "agent ";
@@ -21,7 +21,7 @@ const MOST_BYTES: i64 = 4 << 20;
 /// What an agent is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Duty {
+pub enum Assignment {
     /// To take what its cards can run.
     Ready,
     /// To finish what it works on, take no more, and end.
@@ -30,21 +30,25 @@ pub enum Duty {
     Cordoned,
 }
 
-impl Duty {
+impl Assignment {
     /// All of them.
-    pub const ALL: [Duty; 3] = [Duty::Ready, Duty::Draining, Duty::Cordoned];
+    pub const ALL: [Assignment; 3] = [
+        Assignment::Ready,
+        Assignment::Draining,
+        Assignment::Cordoned,
+    ];
 
     /// Its name in documents and in the table.
     pub const fn name(self) -> &'static str {
         match self {
-            Duty::Ready => "ready",
-            Duty::Draining => "draining",
-            Duty::Cordoned => "cordoned",
+            Assignment::Ready => "ready",
+            Assignment::Draining => "draining",
+            Assignment::Cordoned => "cordoned",
         }
     }
 }
 
-named_in_text!(Duty);
+named_in_text!(Assignment);
 
 /// An agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +66,7 @@ pub struct StoredAgent {
     /// By which rules it answers; empty for one that an earlier version of the service registered.
     pub rules: String,
     /// What it is to do.
-    pub duty: Duty,
+    pub duty: Assignment,
     /// Its cards, as JSON.
     pub cards: JsonText,
     /// When the process registered first.
@@ -75,14 +79,14 @@ by_name!(StoredAgent: id, name, instance, owner, version, rules, duty, cards, re
 
 impl StoredAgent {
     /// Under which name it works on fits.
-    pub fn holder(&self) -> Holder {
+    pub fn holder(&self) -> LeaseOwner {
         holder(&self.id)
     }
 }
 
 /// The name under which the agent of this id works on fits.
-pub fn holder(id: &str) -> Holder {
-    Holder::other(format!("{AGENT_LANE}{id}"))
+pub fn holder(id: &str) -> LeaseOwner {
+    LeaseOwner::other(format!("{AGENT_LANE}{id}"))
 }
 
 /// A fit that waits for an agent.
@@ -114,7 +118,7 @@ impl Db {
         lost: Time,
     ) -> Result<Registered, StoreError> {
         self.in_place()?;
-        let registered = ask!(
+        let registered = query!(
             fetch_optional StoredAgent,
             self.pool.on(),
             "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
@@ -145,31 +149,31 @@ impl Db {
             MOST_BYTES,
             new.rules,
         )
-        .map_err(asking("register an agent"))?;
+        .map_err(with_context("register an agent"))?;
         if let Some(agent) = registered {
             return Ok(Registered::As(Box::new(agent)));
         }
-        let seen = ask!(fetch_optional scalar, self.pool.on(), "SELECT seen_at FROM agent WHERE name = $1",
+        let seen = query!(fetch_optional scalar, self.pool.on(), "SELECT seen_at FROM agent WHERE name = $1",
             new.name)
-        .map_err(asking("look for an agent"))?;
+        .map_err(with_context("look for an agent"))?;
         Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
     }
 
     /// All agents, by name.
     pub async fn agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
-        ask!(
+        query!(
             fetch_all StoredAgent,
             self.pool.on(),
             "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
                  FROM agent ORDER BY name",
         )
-        .map_err(asking("list agents"))
+        .map_err(with_context("list agents"))
     }
 
     /// The agent of this id.
     pub async fn agent(&self, id: &str) -> Result<Option<StoredAgent>, StoreError> {
-        ask!(
+        query!(
             fetch_optional StoredAgent,
             self.pool.on(),
             "SELECT id, name, instance, owner, version, rules, duty, cards,
@@ -177,12 +181,12 @@ impl Db {
                  FROM agent WHERE id = $1",
             id,
         )
-        .map_err(asking("read an agent"))
+        .map_err(with_context("read an agent"))
     }
 
     /// Notes that an agent is there.
     pub async fn agent_seen(&self, id: &str, now: Time) -> Result<(), StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE agent SET seen_at = $2 WHERE id = $1",
@@ -190,12 +194,12 @@ impl Db {
             now
         )
         .map(|_| ())
-        .map_err(asking("note that an agent is there"))
+        .map_err(with_context("note that an agent is there"))
     }
 
     /// Says what an agent is to do. False where there is none.
-    pub async fn set_duty(&self, id: &str, duty: Duty) -> Result<bool, StoreError> {
-        ask!(
+    pub async fn set_duty(&self, id: &str, duty: Assignment) -> Result<bool, StoreError> {
+        query!(
             execute,
             self.pool.on(),
             "UPDATE agent SET duty = $2 WHERE id = $1",
@@ -203,41 +207,41 @@ impl Db {
             duty
         )
         .map(|set| set == 1)
-        .map_err(asking("change what an agent is to do"))
+        .map_err(with_context("change what an agent is to do"))
     }
 
     /// Forgets an agent, and puts what it works on back into the queue. False where there is none.
     pub async fn remove_agent(&self, id: &str) -> Result<bool, StoreError> {
-        let removed = ask!(
+        let removed = query!(
             execute,
             self.pool.on(),
             "DELETE FROM agent WHERE id = $1",
             id
         )
-        .map_err(asking("forget an agent"))?;
+        .map_err(with_context("forget an agent"))?;
         let holder = holder(id);
-        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
+        query!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
             holder,)
-        .map_err(asking("put the fits of an agent back"))?;
+        .map_err(with_context("put the fits of an agent back"))?;
         Ok(removed == 1)
     }
 
     /// Forgets agents that were not heard of since `oldest`. Says how many.
     pub async fn sweep_agents(&self, oldest: Time) -> Result<u64, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "DELETE FROM agent WHERE seen_at < $1",
             oldest
         )
         .map(|dropped| dropped)
-        .map_err(asking("forget lost agents"))
+        .map_err(with_context("forget lost agents"))
     }
 
     /// The fits that wait for an agent, each with its lane, in the order in which they are handed out: see [`Db::claim`].
     pub async fn waiting_for_agents(&self, now: Time) -> Result<Vec<(String, String)>, StoreError> {
         let patience = super::fit::PATIENCE_MS;
-        let waiting = ask!(
+        let waiting = query!(
             fetch_all Waiting,
             self.pool.on(),
             "SELECT id, lane FROM fit
@@ -248,7 +252,7 @@ impl Db {
         );
         waiting
             .map(|rows| rows.into_iter().map(|row| (row.id, row.lane)).collect())
-            .map_err(asking("list what waits for agents"))
+            .map_err(with_context("list what waits for agents"))
     }
 
     /// Hands out this fit, or nothing where somebody else took it or it does not wait.
@@ -258,7 +262,7 @@ impl Db {
         lease: Lease<'_>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        ask!(
+        query!(
             fetch_optional Claimed,
             self.pool.on(),
             "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
@@ -270,7 +274,7 @@ impl Db {
             lease.holder,
             lease.until,
         )
-        .map_err(asking("claim a fit for an agent"))
+        .map_err(with_context("claim a fit for an agent"))
     }
 
     /// What an attempt works on, and where that stands; `None` where the attempt is overtaken.
@@ -279,7 +283,7 @@ impl Db {
         attempt: Attempt<'_>,
     ) -> Result<Option<(FitState, Claimed)>, StoreError> {
         let state = self.attempt_state(attempt).await?;
-        let claimed = ask!(
+        let claimed = query!(
             fetch_optional Claimed,
             self.pool.on(),
             "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
@@ -289,14 +293,14 @@ impl Db {
             attempt.number,
             attempt.holder,
         )
-        .map_err(asking("read what an agent works on"))?;
+        .map_err(with_context("read what an agent works on"))?;
         Ok(state.zip(claimed))
     }
 
     /// Gives agents that could not reach a server time to say that they are there: their leases last until then at least. For a
     /// server that starts, perhaps after minutes without any.
     pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET lease_until = $1
@@ -304,7 +308,7 @@ impl Db {
             until
         )
         .map(|_| ())
-        .map_err(asking("renew the leases of agents"))
+        .map_err(with_context("renew the leases of agents"))
     }
 }
 
@@ -320,7 +324,7 @@ mod tests {
             owner: String::new(),
             version: "1".to_owned(),
             rules: "1".to_owned(),
-            duty: Duty::Ready,
+            duty: Assignment::Ready,
             cards: JsonText::from("[]"),
             registered_at: Time(now),
             seen_at: Time(now),
@@ -358,21 +362,25 @@ mod tests {
     async fn what_an_operator_said_holds_and_the_next_process_stays_cordoned() {
         let db = Db::open("sqlite::memory:").await.unwrap();
         let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
-        for duty in [Duty::Draining, Duty::Ready, Duty::Cordoned] {
+        for duty in [
+            Assignment::Draining,
+            Assignment::Ready,
+            Assignment::Cordoned,
+        ] {
             assert!(db.set_duty(&first.id, duty).await.unwrap());
             let now = register(&db, &agent("node", "a", 20), 0).await.unwrap();
             assert_eq!(now.duty, duty);
         }
 
         let next = register(&db, &agent("node", "b", 90), 80).await.unwrap();
-        assert_eq!(next.duty, Duty::Cordoned);
+        assert_eq!(next.duty, Assignment::Cordoned);
         // One that says itself that it ends does.
         let ending = StoredAgent {
-            duty: Duty::Draining,
+            duty: Assignment::Draining,
             ..agent("node", "b", 91)
         };
         let ending = register(&db, &ending, 80).await.unwrap();
-        assert_eq!(ending.duty, Duty::Draining);
-        assert!(!db.set_duty("nobody", Duty::Ready).await.unwrap());
+        assert_eq!(ending.duty, Assignment::Draining);
+        assert!(!db.set_duty("nobody", Assignment::Ready).await.unwrap());
     }
 }

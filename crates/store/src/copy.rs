@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Postgres, Sqlite};
 
 use super::engine::{Connection, Link, Transaction};
-use super::{Db, StoreError, asking};
+use super::{Db, StoreError, with_context};
 
 /// The tables, those first to which others refer.
 const TABLES: [&str; 20] = [
@@ -92,13 +92,13 @@ impl Db {
     /// What is read is one moment of the source. One row is in memory at a time.
     pub async fn copy_to(&self, to: &Db) -> Result<Vec<CopiedRows>, StoreError> {
         let begin = "begin to copy";
-        let mut from = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut from = snapshot(&mut from).await.map_err(asking(begin))?;
-        let mut into = to.pool.acquire().await.map_err(asking(begin))?;
-        let mut into = into.begin_alone().await.map_err(asking(begin))?;
+        let mut from = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut from = snapshot(&mut from).await.map_err(with_context(begin))?;
+        let mut into = to.pool.acquire().await.map_err(with_context(begin))?;
+        let mut into = into.begin_alone().await.map_err(with_context(begin))?;
         for table in TABLES {
             let there = count(&mut into.link(), table).await;
-            let there = there.map_err(asking("look what is there already"))?;
+            let there = there.map_err(with_context("look what is there already"))?;
             if there > 0 && !WITH_A_ROW.contains(&table) {
                 return Err(StoreError::NotEmpty { table, rows: there });
             }
@@ -106,9 +106,9 @@ impl Db {
         let mut copied = Vec::new();
         for table in TABLES {
             let rows = copy_table(&mut from.link(), &mut into.link(), table).await;
-            let rows = rows.map_err(asking("copy rows"))?;
+            let rows = rows.map_err(with_context("copy rows"))?;
             let arrived = count(&mut into.link(), table).await;
-            let arrived = arrived.map_err(asking("count what was copied"))?;
+            let arrived = arrived.map_err(with_context("count what was copied"))?;
             if arrived != rows {
                 return Err(StoreError::Unreadable {
                     what: table,
@@ -117,9 +117,11 @@ impl Db {
             }
             copied.push(CopiedRows { table, rows });
         }
-        let go_on = asking("go on with the numbers of rows");
+        let go_on = with_context("go on with the numbers of rows");
         number_on(&mut into.link()).await.map_err(go_on)?;
-        into.commit().await.map_err(asking("commit the copy"))?;
+        into.commit()
+            .await
+            .map_err(with_context("commit the copy"))?;
         Ok(copied)
     }
 }
@@ -372,7 +374,7 @@ async fn number_on(link: &mut Link<'_>) -> Result<(), sqlx::Error> {
 
 #[cfg(test)]
 mod tests {
-    use crate::test_database::Place;
+    use crate::test_database::DatabaseLocation;
     use crate::*;
 
     /// From a file to wherever the tests are, to another file, and back.
@@ -382,7 +384,7 @@ mod tests {
         let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let first = Db::open(&file("first.db")).await.unwrap();
         first.run(include_str!("copy_rows.sql")).await.unwrap();
-        let place = Place::new();
+        let place = DatabaseLocation::new();
         let second = Db::open(&place.database).await.unwrap();
         let third = Db::open(&file("third.db")).await.unwrap();
 

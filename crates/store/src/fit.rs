@@ -10,14 +10,14 @@ use serde_json::Value;
 use sqlx::types::Json;
 use utoipa::ToSchema;
 
-use super::engine::{Connection, ask};
+use super::engine::{Connection, query};
 use super::request::{keep_request, request_digest};
 use super::text::named_in_text;
-use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
+use super::{Db, JsonText, StoreError, StoredRecommendation, Time, with_context};
 pub use enqueue::{Enqueued, NewFit, Reuse};
-pub use lease::{Attempt, Holder, Lease, LeasedFit, UnfinishedFit};
+pub use lease::{Attempt, Lease, LeaseOwner, LeasedFit, UnfinishedFit};
 pub(super) use terms::PATIENCE_MS;
-pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
+pub use terms::{FitTerms, IdempotencyKey, IdempotentMatch};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
@@ -167,7 +167,7 @@ pub struct Claimed {
     /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
     pub attempts: i64,
     /// For whom it was claimed.
-    pub holder: Holder,
+    pub holder: LeaseOwner,
     /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
     pub apart: bool,
     /// For how many seconds it may be worked on, as it was when it was claimed.
@@ -204,52 +204,52 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
-        ask!(fetch_optional Fit, self.pool.on(), "SELECT id, state, text AS request,
+        query!(fetch_optional Fit, self.pool.on(), "SELECT id, state, text AS request,
                       result, error,
                       created_at, started_at,
                       finished_at
                  FROM fit JOIN request ON digest = request_digest WHERE id = $1",
             id)
-        .map_err(asking("read a fit"))
+        .map_err(with_context("read a fit"))
     }
 
     /// The fit's answer, with its question.
     pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
-        ask!(fetch_optional FitAnswer, self.pool.on(), "SELECT state, model, text AS request,
+        query!(fetch_optional FitAnswer, self.pool.on(), "SELECT state, model, text AS request,
                       result
                  FROM fit JOIN request ON digest = request_digest WHERE id = $1",
             id)
-        .map_err(asking("read an answer"))
+        .map_err(with_context("read an answer"))
     }
 
     /// Where the fit stands, without reading the rest of it.
     pub async fn fit_state(&self, id: &str) -> Result<Option<FitState>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1",
+        query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1",
             id)
-        .map_err(asking("read the state of a fit"))
+        .map_err(with_context("read the state of a fit"))
     }
 
     /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked.
     pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
         let question = question_of(fingerprint);
         let beyond = format!("{question}~");
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
+        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
               ORDER BY id DESC LIMIT 1",
             question,
             beyond)
-        .map_err(asking("look for an answer"))
+        .map_err(with_context("look for an answer"))
     }
 
     /// Where the fit stands, and how often it was begun.
     pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
-        ask!(fetch_optional Stand, self.pool.on(), "SELECT state, attempts FROM fit WHERE id = $1", id)
+        query!(fetch_optional Stand, self.pool.on(), "SELECT state, attempts FROM fit WHERE id = $1", id)
         .map(|row| row.map(|row| (row.state, row.attempts)))
-        .map_err(asking("read the state of a fit"))
+        .map_err(with_context("read the state of a fit"))
     }
 
     /// Fits, newest first.
     pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
-        ask!(fetch_all FitSummary, self.pool.on(), ["SELECT id, state, model, device,
+        query!(fetch_all FitSummary, self.pool.on(), ["SELECT id, state, model, device,
                       result ->> '$.recommendation.micro_batch' AS micro_batch,
                       created_at, started_at,
                       finished_at
@@ -265,7 +265,7 @@ impl Db {
             filter.state,
             filter.before,
             filter.limit,)
-        .map_err(asking("list fits"))
+        .map_err(with_context("list fits"))
     }
 
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer somebody
@@ -290,7 +290,7 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        ask!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+        query!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
@@ -336,7 +336,7 @@ impl Db {
             lease.holder,
             lease.until,
             lanes,)
-        .map_err(asking("claim a fit"))
+        .map_err(with_context("claim a fit"))
     }
 
     /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
@@ -354,7 +354,7 @@ impl Db {
             .pool
             .acquire()
             .await
-            .map_err(asking("begin to finish a fit"))?;
+            .map_err(with_context("begin to finish a fit"))?;
         let stored = finish_on(&mut connection, attempt, &result, recommendations, now).await;
         if stored.is_err() {
             // A transaction that a full disk interrupted may stay open, and the database locked with it.
@@ -374,9 +374,12 @@ impl Db {
         let request = request_digest(&fit.request);
         let result = JsonText::of(result);
         let begin = "begin to record a fit";
-        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
-        ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
+        query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at, model_digest, taught)
              VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
             fit.id,
@@ -391,7 +394,7 @@ impl Db {
             finished_at,
             fit.model_digest,
             fit.taught,)
-        .map_err(asking("record a fit"))?;
+        .map_err(with_context("record a fit"))?;
         keep_request(&mut transaction.link(), &request, &fit.request).await?;
         for recommendation in recommendations {
             recommendation.insert(&mut transaction.link()).await?;
@@ -399,7 +402,7 @@ impl Db {
         transaction
             .commit()
             .await
-            .map_err(asking("commit a recorded fit"))
+            .map_err(with_context("commit a recorded fit"))
     }
 
     /// Stores why a running fit has no answer. False when the fit was cancelled or begun anew in the meantime.
@@ -410,7 +413,7 @@ impl Db {
         now: Time,
     ) -> Result<bool, StoreError> {
         let error = JsonText::of(error);
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
@@ -422,7 +425,7 @@ impl Db {
             now,
         )
         .map(|failed| failed == 1)
-        .map_err(asking("fail a fit"))
+        .map_err(with_context("fail a fit"))
     }
 
     /// Cancels a fit that has not ended, if it is of this owner where one is named. False when it is not, or there is none.
@@ -432,7 +435,7 @@ impl Db {
         owner: Option<&str>,
         now: Time,
     ) -> Result<bool, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
@@ -442,12 +445,12 @@ impl Db {
             owner,
         )
         .map(|cancelled| cancelled == 1)
-        .map_err(asking("cancel a fit"))
+        .map_err(with_context("cancel a fit"))
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'queued', started_at = NULL
@@ -457,7 +460,7 @@ impl Db {
             attempt.holder,
         )
         .map(|put_back| put_back == 1)
-        .map_err(asking("put a fit back"))
+        .map_err(with_context("put a fit back"))
     }
 }
 
@@ -472,8 +475,8 @@ async fn finish_on(
     let mut transaction = connection
         .begin_alone()
         .await
-        .map_err(asking("begin to finish a fit"))?;
-    let finished = ask!(
+        .map_err(with_context("begin to finish a fit"))?;
+    let finished = query!(
         execute,
         transaction.on(),
         "UPDATE fit SET state = 'done', result = $4, finished_at = $5
@@ -484,7 +487,7 @@ async fn finish_on(
         result,
         now,
     )
-    .map_err(asking("finish a fit"))?;
+    .map_err(with_context("finish a fit"))?;
     if finished == 0 {
         return Ok(false);
     }
@@ -494,7 +497,7 @@ async fn finish_on(
     transaction
         .commit()
         .await
-        .map_err(asking("commit the answer of a fit"))?;
+        .map_err(with_context("commit the answer of a fit"))?;
     Ok(true)
 }
 

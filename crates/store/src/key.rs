@@ -1,4 +1,4 @@
-//! API keys: who may ask, and for what.
+//! API keys: who may query, and for what.
 
 use crate::text::by_name;
 use std::fmt::{self, Write as _};
@@ -7,9 +7,9 @@ use std::hint::black_box;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::engine::ask;
+use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, StoreError, Time, asking};
+use super::{Db, StoreError, Time, with_context};
 
 /// What every key begins with, so that whoever finds one knows what it opens.
 const PREFIX: &str = "batchfit";
@@ -149,7 +149,7 @@ impl ApiKey {
 impl Db {
     /// Keeps a new key. False when there is one of that name.
     pub async fn add_key(&self, key: &ApiKey) -> Result<bool, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES ($1, $2, $3, $4, $5)
@@ -161,36 +161,36 @@ impl Db {
             key.created_at,
         )
         .map(|added| added == 1)
-        .map_err(asking("keep a key"))
+        .map_err(with_context("keep a key"))
     }
 
     /// All keys, also those that were revoked, in the order in which they were made.
     pub async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        ask!(fetch_all ApiKey, self.pool.on(), "SELECT id, name, scope, digest, created_at,
+        query!(fetch_all ApiKey, self.pool.on(), "SELECT id, name, scope, digest, created_at,
                       revoked_at
                  FROM api_key ORDER BY created_at, id")
-        .map_err(asking("list keys"))
+        .map_err(with_context("list keys"))
     }
 
     /// Revokes the key of this name or id. False when there is none that was not revoked before.
     pub async fn revoke_key(&self, name_or_id: &str, now: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
+        query!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
             name_or_id,
             now,)
         .map(|revoked| revoked > 0)
-        .map_err(asking("revoke a key"))
+        .map_err(with_context("revoke a key"))
     }
 
     /// Drops a key that nobody was shown.
     pub async fn forget_key(&self, id: &str) -> Result<(), StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "DELETE FROM api_key WHERE id = $1",
             id,
         )
         .map(|_| ())
-        .map_err(asking("drop a key"))
+        .map_err(with_context("drop a key"))
     }
 }
 

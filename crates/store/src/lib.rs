@@ -8,12 +8,12 @@
 
 mod agent;
 mod copy;
-mod counted;
 mod engine;
 mod error;
 mod fit;
 mod id;
 mod key;
+mod maintenance;
 #[cfg(test)]
 mod migrated;
 mod outcome;
@@ -21,12 +21,12 @@ mod ownership;
 mod probe;
 mod recommendation;
 mod request;
+mod row_counts;
 mod search;
 #[cfg(test)]
 mod test_database;
 mod text;
 mod time;
-mod upkeep;
 mod upload;
 mod virtual_run;
 
@@ -41,18 +41,18 @@ use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
-pub use agent::{AGENT_LANE, Duty, Registered, StoredAgent, holder};
+pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
 pub use copy::CopiedRows;
-pub use counted::{Counted, Health};
-pub use engine::{Told, Wire, is_postgres, shown};
+pub use engine::{Listener, Payload, is_postgres, shown};
 pub use error::{Fault, StoreError};
 pub use fit::{
-    AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
-    FitTerms, Holder, IdempotencyKey, Lease, LeasedFit, NewFit, ParallelSimulated, Reuse,
-    SIMULATED_LANE, UnfinishedFit, question_of,
+    Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary, FitTerms,
+    IdempotencyKey, IdempotentMatch, Lease, LeaseOwner, LeasedFit, NewFit, ParallelSimulated,
+    Reuse, SIMULATED_LANE, UnfinishedFit, question_of,
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
+pub use maintenance::{Checked, Pruned};
 use outcome::Lessons;
 pub use outcome::{
     Learning, LearntCount, LearntOn, NewOutcome, OutcomeKept, StoredLearnt, StoredOutcome,
@@ -62,18 +62,20 @@ pub use probe::Probe;
 use recommendation::ResultIndex;
 pub use recommendation::minor;
 pub use recommendation::{
-    Asked, FilterColumn, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
+    FilterColumn, Nearest, NearestQuery, Outdated, RecommendationFilter, RecommendationPage, Stale,
     StoredHeadroom, StoredRecommendation, is_simulation,
 };
-pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
+pub use row_counts::{Health, RowCounts};
+pub use search::{
+    AnsweredSearch, ObservationStatus, SearchAnswer, SearchBounds, SearchState, StoredSearch,
+};
 pub use text::JsonText;
 pub use time::Time;
-pub use upkeep::{Checked, Pruned};
-pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
+pub use upload::{Dropped, NewUpload, StoredUpload, UploadSpace, UploadStatus};
 pub use virtual_run::VirtualRun;
 
-use engine::{Pool, ask, open_postgres};
-use upkeep::{Place, make_private};
+use engine::{Pool, open_postgres, query};
+use maintenance::{FileIdentity, make_private};
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,7 +127,7 @@ mod migrations {
 pub struct Db {
     pool: Pool,
     /// The file; `None` in memory and on a server.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<FileIdentity>>,
     shelf: ResultIndex,
     lessons: Lessons,
 }
@@ -230,7 +232,8 @@ impl Db {
                 source,
             })?;
         let place = if is_file {
-            let place = Place::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+            let place =
+                FileIdentity::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
             Some(Arc::new(place))
         } else {
             None
@@ -268,21 +271,21 @@ impl Db {
     /// keeps the file locked.
     pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
         self.in_place()?;
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE readiness SET checked_at = $1",
             now
         )
         .map(|_| ())
-        .map_err(asking("write to the database"))
+        .map_err(with_context("write to the database"))
     }
 
     /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
     pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
         let noted: Time =
-            ask!(fetch_one scalar, self.pool.on(), "SELECT checked_at FROM readiness")
-                .map_err(asking("read when the database was last written"))?;
+            query!(fetch_one scalar, self.pool.on(), "SELECT checked_at FROM readiness")
+                .map_err(with_context("read when the database was last written"))?;
         Ok(Some(noted).filter(|noted| noted.0 > 0))
     }
 
@@ -307,7 +310,7 @@ fn is_in_memory(database: &str) -> bool {
 }
 
 /// Turns a failed statement into an error that says what it was for.
-fn asking(question: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+fn with_context(question: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
     move |source| StoreError::Query { question, source }
 }
 

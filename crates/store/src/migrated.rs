@@ -158,7 +158,7 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
         // What waited and what ran is taken up.
         assert_eq!(db.recover().await.unwrap(), 1);
         let lease = Lease {
-            holder: &Holder::server("new"),
+            holder: &LeaseOwner::server("new"),
             until: Time(10),
         };
         let claimed = db
@@ -208,7 +208,7 @@ async fn each_fault_has_its_name() {
         .run("CREATE TABLE more AS SELECT zeroblob(10000000)")
         .await
         .unwrap_err();
-    assert_eq!(asking("write")(overfull).fault(), Fault::Full);
+    assert_eq!(with_context("write")(overfull).fault(), Fault::Full);
 
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("batchfit.db");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::engine::is_postgres;
-use super::upkeep::make_private;
+use super::maintenance::make_private;
 use super::{StoreError, is_in_memory, options};
 
 /// How often it is tried, and how long there is in between.
@@ -67,7 +67,7 @@ impl Ownership {
         };
         let named = options(database).map_err(open)?;
         let file = settled(named.get_filename()).map_err(|source| open(sqlx::Error::Io(source)))?;
-        let lock = beside(&file);
+        let lock = lock_path(&file);
         let failed = |source| StoreError::Lock {
             lock: lock.clone(),
             source,
@@ -112,7 +112,7 @@ fn settled(named: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn beside(file: &Path) -> PathBuf {
+fn lock_path(file: &Path) -> PathBuf {
     let mut name = OsString::from(file);
     name.push(".lock");
     PathBuf::from(name)

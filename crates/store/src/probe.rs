@@ -4,10 +4,10 @@ use crate::text::by_name;
 use serde_json::Value;
 use sqlx::types::Json;
 
-use super::engine::ask;
+use super::engine::query;
 use super::request::{keep_request, request_digest};
 use super::upload::refer;
-use super::{Db, JsonText, StoreError, Time, asking};
+use super::{Db, JsonText, StoreError, Time, with_context};
 use crate::model::Digest;
 
 /// A whole row.
@@ -44,12 +44,12 @@ impl Db {
             .pool
             .acquire()
             .await
-            .map_err(asking("begin to store a probe"))?;
+            .map_err(with_context("begin to store a probe"))?;
         let mut transaction = connection
             .begin_alone()
             .await
-            .map_err(asking("begin to store a probe"))?;
-        ask!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
+            .map_err(with_context("begin to store a probe"))?;
+        query!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             probe.id,
             probe.fingerprint,
@@ -60,20 +60,23 @@ impl Db {
             request,
             report,
             probe.created_at,)
-        .map_err(asking("store a probe"))?;
+        .map_err(with_context("store a probe"))?;
         keep_request(&mut transaction.link(), &request, &probe.request).await?;
         for digest in uploads {
             refer(&mut transaction.link(), digest, "probe", &probe.id).await?;
         }
-        transaction.commit().await.map_err(asking("commit a probe"))
+        transaction
+            .commit()
+            .await
+            .map_err(with_context("commit a probe"))
     }
 
     /// The whole probe.
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
-        ask!(fetch_optional Probe, self.pool.on(), "SELECT id, fingerprint, model, device, batch, verdict, text AS request,
+        query!(fetch_optional Probe, self.pool.on(), "SELECT id, fingerprint, model, device, batch, verdict, text AS request,
                       report, created_at
                  FROM probe JOIN request ON digest = request_digest WHERE id = $1",
             id)
-        .map_err(asking("read a probe"))
+        .map_err(with_context("read a probe"))
     }
 }

@@ -1,7 +1,7 @@
 //! The table of requests: each text once, however often it was asked.
 
-use super::engine::{Link, ask};
-use super::{JsonText, StoreError, asking};
+use super::engine::{Link, query};
+use super::{JsonText, StoreError, with_context};
 use crate::model::Digest;
 
 /// What a request is called in the table.
@@ -15,7 +15,7 @@ pub(super) async fn keep_request(
     digest: &str,
     request: &JsonText,
 ) -> Result<(), StoreError> {
-    ask!(
+    query!(
         execute,
         connection.on(),
         "INSERT INTO request (digest, text) VALUES ($1, $2) ON CONFLICT DO NOTHING",
@@ -23,5 +23,5 @@ pub(super) async fn keep_request(
         request,
     )
     .map(|_| ())
-    .map_err(asking("keep a request"))
+    .map_err(with_context("keep a request"))
 }

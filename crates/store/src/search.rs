@@ -4,9 +4,9 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::ask;
+use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, JsonText, StoreError, Time, asking, integer, upload};
+use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
 use crate::model::Digest;
 use batchfit_fit::search::conversation::{Observation, Outcome};
 
@@ -102,7 +102,7 @@ pub struct SearchBounds {
 
 /// What became of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Noted {
+pub enum ObservationStatus {
     /// It is kept.
     New,
     /// The same one was told before.
@@ -153,27 +153,27 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
             idle
         )
-        .map_err(asking("drop idle searches"))?;
+        .map_err(with_context("drop idle searches"))?;
         let most = i64::from(bounds.searches);
         let of_a_key = i64::from(bounds.of_a_key);
         let contested = now.0.saturating_sub(bounds.contested_ms);
-        ask!(execute, self.pool.on(), "DELETE FROM search
+        query!(execute, self.pool.on(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
                             ORDER BY state = 'active', updated_at
                             LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
             most,
             contested,)
-        .map_err(asking("drop the oldest searches"))?;
-        ask!(execute, self.pool.on(), "DELETE FROM upload_reference
+        .map_err(with_context("drop the oldest searches"))?;
+        query!(execute, self.pool.on(), "DELETE FROM upload_reference
               WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
-        .map_err(asking("drop what no search refers to"))?;
-        let added = ask!(
+        .map_err(with_context("drop what no search refers to"))?;
+        let added = query!(
             execute,
             self.pool.on(),
             "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
@@ -186,7 +186,7 @@ impl Db {
             owner,
             of_a_key,
         )
-        .map_err(asking("store a search"))?;
+        .map_err(with_context("store a search"))?;
         Ok(added == 1)
     }
 
@@ -197,7 +197,7 @@ impl Db {
         observation: &Observation,
         bounds: SearchBounds,
         now: Time,
-    ) -> Result<Noted, StoreError> {
+    ) -> Result<ObservationStatus, StoreError> {
         let batch = integer("batch", observation.batch)?;
         let outcome = observation.outcome.name();
         let bytes = observation.peak_reserved_bytes;
@@ -208,9 +208,12 @@ impl Db {
         let most = i64::from(bounds.observations);
         // Two that are told at once have numbers of their own.
         let begin = "begin to keep an observation";
-        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
-        let added = ask!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
+        let added = query!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
              SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = $1), $2, $3, $4, $5, $6
                FROM search
               WHERE id = $1 AND state <> 'cancelled'
@@ -223,33 +226,33 @@ impl Db {
             recorded,
             now,
             most,)
-        .map_err(asking("keep an observation"))?;
+        .map_err(with_context("keep an observation"))?;
         if added == 1 {
-            ask!(
+            query!(
                 execute,
                 transaction.on(),
                 "UPDATE search SET updated_at = $2 WHERE id = $1",
                 id,
                 now
             )
-            .map_err(asking("note that a search was told something"))?;
-            let commit = asking("commit an observation");
+            .map_err(with_context("note that a search was told something"))?;
+            let commit = with_context("commit an observation");
             transaction.commit().await.map_err(commit)?;
-            return Ok(Noted::New);
+            return Ok(ObservationStatus::New);
         }
         drop(transaction);
         // There may be no other.
         drop(connection);
         let state =
-            ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
+            query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
             id)
-            .map_err(asking("read the state of a search"))?;
+            .map_err(with_context("read the state of a search"))?;
         match state {
-            None => return Ok(Noted::Unknown),
-            Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
+            None => return Ok(ObservationStatus::Unknown),
+            Some(SearchState::Cancelled) => return Ok(ObservationStatus::Cancelled),
             Some(SearchState::Active | SearchState::Done) => {}
         }
-        let same: Option<i64> = ask!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
+        let same: Option<i64> = query!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
               WHERE search_id = $1 AND batch = $2 AND outcome = $3
                 AND coalesce(peak_reserved_bytes, 0) = coalesce($4, 0) AND coalesce(recorded, '') = coalesce($5, '')",
             id,
@@ -257,21 +260,24 @@ impl Db {
             outcome,
             bytes,
             recorded,)
-        .map_err(asking("find the same observation"))?;
+        .map_err(with_context("find the same observation"))?;
         Ok(if same.is_some() {
-            Noted::Again
+            ObservationStatus::Again
         } else {
-            Noted::Full
+            ObservationStatus::Full
         })
     }
 
     /// Notes that a search needs a recording, before it is told of it. False when there is none.
     pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
         let begin = "begin to refer to a recording";
-        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
         let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
-        let commit = asking("commit what a search refers to");
+        let commit = with_context("commit what a search refers to");
         transaction.commit().await.map_err(commit)?;
         Ok(referred)
     }
@@ -279,17 +285,17 @@ impl Db {
     /// The whole search.
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
         let search =
-            ask!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, owner, created_at,
+            query!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, owner, created_at,
                       updated_at, recommendation, answered_by,
                       answered_after
                  FROM search WHERE id = $1", id)
-            .map_err(asking("read a search"))?;
+            .map_err(with_context("read a search"))?;
         let Some(search) = search else {
             return Ok(None);
         };
-        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number",
+        let rows = query!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number",
             id)
-        .map_err(asking("read what a search was told"))?;
+        .map_err(with_context("read what a search was told"))?;
         Ok(Some(StoredSearch {
             id: search.id,
             state: search.state,
@@ -315,7 +321,7 @@ impl Db {
         owner: &str,
     ) -> Result<Vec<AnsweredSearch>, StoreError> {
         let batch = integer("batch", batch)?;
-        ask!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
+        query!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
                       updated_at
                  FROM observation JOIN search ON search.id = observation.search_id
                 WHERE observation.recorded = $1 AND observation.batch = $2
@@ -324,7 +330,7 @@ impl Db {
             recorded,
             batch,
             owner,)
-        .map_err(asking("look for an answer that is there"))
+        .map_err(with_context("look for an answer that is there"))
     }
 
     /// Notes where a search stands after so many observations, and its answer where it has one, unless it was told more
@@ -340,7 +346,7 @@ impl Db {
         let recommendation = answer.map(|answer| &answer.recommendation);
         let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
         let answered_after = answer.map(|_| told);
-        ask!(execute, self.pool.on(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
+        query!(execute, self.pool.on(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
               WHERE id = $1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = $1) = $3",
             id,
@@ -350,16 +356,16 @@ impl Db {
             answered_by,
             answered_after,)
         .map(|_| ())
-        .map_err(asking("note where a search stands"))
+        .map_err(with_context("note where a search stands"))
     }
 
     /// Ends a search that has no answer yet. False when there is none, or none such.
     pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
+        query!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
             id,
             now,)
         .map(|done| done == 1)
-        .map_err(asking("cancel a search"))
+        .map_err(with_context("cancel a search"))
     }
 }
 
@@ -408,7 +414,7 @@ mod tests {
         assert_eq!(db.search("c").await.unwrap().unwrap().owner, "modest");
     }
 
-    async fn tell(db: &Db, id: &str, batch: u64) -> Noted {
+    async fn tell(db: &Db, id: &str, batch: u64) -> ObservationStatus {
         let told = Observation::new(batch, Outcome::Fits);
         db.add_observation(id, &told, BOUNDS, Time(1))
             .await
@@ -420,18 +426,18 @@ mod tests {
         let db = TestDatabase::new().await;
         assert!(add(&db, "a", 0).await);
 
-        assert_eq!(tell(&db, "a", 2).await, Noted::New);
-        assert_eq!(tell(&db, "a", 1).await, Noted::New);
-        assert_eq!(tell(&db, "a", 2).await, Noted::Again);
-        assert_eq!(tell(&db, "a", 4).await, Noted::Full);
-        assert_eq!(tell(&db, "b", 4).await, Noted::Unknown);
+        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::New);
+        assert_eq!(tell(&db, "a", 1).await, ObservationStatus::New);
+        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::Again);
+        assert_eq!(tell(&db, "a", 4).await, ObservationStatus::Full);
+        assert_eq!(tell(&db, "b", 4).await, ObservationStatus::Unknown);
 
         let read = db.search("a").await.unwrap().unwrap();
         let batches: Vec<u64> = read.observations.iter().map(|told| told.batch).collect();
         assert_eq!(batches, [2, 1]);
         assert!(db.cancel_search("a", Time(2)).await.unwrap());
         assert!(!db.cancel_search("a", Time(2)).await.unwrap());
-        assert_eq!(tell(&db, "a", 2).await, Noted::Cancelled);
+        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::Cancelled);
     }
 
     #[tokio::test]

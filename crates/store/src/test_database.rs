@@ -18,35 +18,35 @@ fn server() -> Option<String> {
 }
 
 /// Where a database is, until this is dropped.
-pub(crate) struct Place {
+pub(crate) struct DatabaseLocation {
     pub(crate) database: String,
     _folder: Option<TempDir>,
     schema: Option<String>,
 }
 
-impl Place {
+impl DatabaseLocation {
     /// For a file, or a schema.
-    pub(crate) fn new() -> Place {
-        if let Some(place) = Place::on_server() {
+    pub(crate) fn new() -> DatabaseLocation {
+        if let Some(place) = DatabaseLocation::on_server() {
             return place;
         }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("batchfit.db");
-        Place {
+        DatabaseLocation {
             database: file.to_str().unwrap().to_owned(),
             _folder: Some(folder),
             schema: None,
         }
     }
 
-    fn on_server() -> Option<Place> {
+    fn on_server() -> Option<DatabaseLocation> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let server = server()?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let schema = format!("trial_{}_{number}", std::process::id());
         run(&server, format!("CREATE SCHEMA {schema}"));
         let joint = if server.contains('?') { '&' } else { '?' };
-        Some(Place {
+        Some(DatabaseLocation {
             database: format!("{server}{joint}options=-csearch_path%3D{schema}"),
             _folder: None,
             schema: Some(schema),
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DatabaseLocation {
     fn drop(&mut self) {
         if let (Some(schema), Some(server)) = (&self.schema, server()) {
             run(&server, format!("DROP SCHEMA {schema} CASCADE"));
@@ -80,13 +80,13 @@ fn run(server: &str, statement: String) {
 /// An open database with its place.
 pub(crate) struct TestDatabase {
     db: Db,
-    _place: Option<Place>,
+    _place: Option<DatabaseLocation>,
 }
 
 impl TestDatabase {
     /// A fresh one.
     pub(crate) async fn new() -> TestDatabase {
-        let place = Place::on_server();
+        let place = DatabaseLocation::on_server();
         let database = place
             .as_ref()
             .map_or("sqlite::memory:", |place| &place.database);
@@ -127,7 +127,7 @@ impl Db {
     /// Queues what a holder that is gone worked on.
     pub(crate) async fn interrupted(&self) -> Result<u64, StoreError> {
         if self.is_shared() {
-            let nobody = super::Holder::other("nobody".to_owned());
+            let nobody = super::LeaseOwner::other("nobody".to_owned());
             return self.expired(super::Time(i64::MAX), &nobody).await;
         }
         self.recover().await

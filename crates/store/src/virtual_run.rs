@@ -3,9 +3,9 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::engine::{Transaction, ask};
+use super::engine::{Transaction, query};
 use super::text::by_name;
-use super::{Db, JsonText, StoreError, Time, asking};
+use super::{Db, JsonText, StoreError, Time, with_context};
 
 /// Most runs that are kept; the oldest make room.
 const MOST: i64 = 10_000;
@@ -70,9 +70,12 @@ impl Db {
             return Ok(false);
         }
         let step = step.filter(|step| step.len() <= MOST_STEP);
-        let mut connection = self.pool.acquire().await.map_err(asking(store))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(store))?;
-        ask!(execute, transaction.on(), "INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        let mut connection = self.pool.acquire().await.map_err(with_context(store))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(store))?;
+        query!(execute, transaction.on(), "INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                     peak_reserved_bytes, batchfit_version, answer, step, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
             run.id,
@@ -88,16 +91,16 @@ impl Db {
             answer,
             step,
             run.created_at,)
-        .map_err(asking(store))?;
-        ask!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id <= (SELECT id FROM virtual_run ORDER BY id DESC LIMIT 1 OFFSET $1)",
+        .map_err(with_context(store))?;
+        query!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id <= (SELECT id FROM virtual_run ORDER BY id DESC LIMIT 1 OFFSET $1)",
             MOST)
-        .map_err(asking("drop the oldest runs"))?;
-        ask!(execute, transaction.on(), "UPDATE virtual_run SET step = NULL
+        .map_err(with_context("drop the oldest runs"))?;
+        query!(execute, transaction.on(), "UPDATE virtual_run SET step = NULL
               WHERE step IS NOT NULL
                 AND id <= (SELECT id FROM virtual_run WHERE step IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET $1)",
             MOST_WITH_STEP)
-        .map_err(asking("drop the oldest steps of runs"))?;
-        transaction.commit().await.map_err(asking(store))?;
+        .map_err(with_context("drop the oldest steps of runs"))?;
+        transaction.commit().await.map_err(with_context(store))?;
         Ok(true)
     }
 
@@ -107,12 +110,12 @@ impl Db {
         before: Option<&str>,
         limit: i64,
     ) -> Result<Vec<VirtualRun>, StoreError> {
-        ask!(fetch_all VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        query!(fetch_all VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                       peak_reserved_bytes, batchfit_version, step IS NOT NULL AS has_step, created_at
                  FROM virtual_run WHERE ($1 IS NULL OR id < $1) ORDER BY id DESC LIMIT $2",
             before,
             limit,)
-        .map_err(asking("list runs"))
+        .map_err(with_context("list runs"))
     }
 
     /// A run and its answer.
@@ -120,14 +123,14 @@ impl Db {
         &self,
         id: &str,
     ) -> Result<Option<(VirtualRun, JsonText)>, StoreError> {
-        let run = ask!(fetch_optional VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        let run = query!(fetch_optional VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                       peak_reserved_bytes, batchfit_version, step IS NOT NULL AS has_step, created_at
                  FROM virtual_run WHERE id = $1",
             id)
-        .map_err(asking("read a run"))?;
-        let answer = ask!(fetch_optional scalar, self.pool.on(), "SELECT answer FROM virtual_run WHERE id = $1",
+        .map_err(with_context("read a run"))?;
+        let answer = query!(fetch_optional scalar, self.pool.on(), "SELECT answer FROM virtual_run WHERE id = $1",
             id)
-        .map_err(asking("read the answer of a run"))?;
+        .map_err(with_context("read the answer of a run"))?;
         Ok(run.zip(answer))
     }
 
@@ -140,11 +143,11 @@ impl Db {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let first = i64::try_from(from).unwrap_or(i64::MAX).saturating_add(1);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let found: Option<Option<Vec<u8>>> = ask!(fetch_optional scalar, self.pool.on(), "SELECT substr(step, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) FROM virtual_run WHERE id = $1",
+        let found: Option<Option<Vec<u8>>> = query!(fetch_optional scalar, self.pool.on(), "SELECT substr(step, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) FROM virtual_run WHERE id = $1",
             id,
             first,
             bytes,)
-        .map_err(asking("read the step of a run"))?;
+        .map_err(with_context("read the step of a run"))?;
         Ok(found.flatten())
     }
 }
@@ -155,7 +158,7 @@ pub(super) async fn drop_old_runs(
     (oldest, now): (Time, Time),
     most: i64,
 ) -> Result<u64, StoreError> {
-    ask!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id IN
+    query!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id IN
             (SELECT id FROM virtual_run
               WHERE created_at < $1
                 AND rowid < coalesce((SELECT min(rowid) FROM virtual_run WHERE created_at BETWEEN $1 AND $2), 9223372036854775807)
@@ -163,7 +166,7 @@ pub(super) async fn drop_old_runs(
         oldest,
         now,
         most,)
-    .map_err(asking("drop old runs"))
+    .map_err(with_context("drop old runs"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::bounded::AnyValue;
 use crate::cli::arguments::{ListOutcomes, TellOutcome};
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
-use crate::jobs::{self, Teller, Told, ToldOutcome};
+use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
 use crate::model::{Digest, Invalid};
 use crate::report;
 use crate::store::Time;
@@ -26,7 +26,7 @@ const LONGEST_NAME: usize = 255;
 /// Tells an outcome.
 pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError> {
     let document = document(arguments)?;
-    let told = ToldOutcome::parse(&document).map_err(|invalid| blame(arguments, invalid))?;
+    let told = ReportedOutcome::parse(&document).map_err(|invalid| blame(arguments, invalid))?;
     let named = match &arguments.name {
         Some(name) if !(1..=LONGEST_NAME).contains(&name.chars().count()) => {
             let problem = format!("a name has 1 to {LONGEST_NAME} characters");
@@ -38,16 +38,16 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
         }
         None => None,
     };
-    let teller = Teller {
+    let teller = Reporter {
         owner: String::new(),
         named,
     };
     let now = Time::from(Timestamp::now());
     let told = found(&arguments.kept, async |db| {
-        jobs::tell_outcome(db, &arguments.id, &told, teller, now).await
+        jobs::add_outcome(db, &arguments.id, &told, teller, now).await
     })?;
     match told {
-        Told::New(outcome) | Told::Again(outcome) => {
+        OutcomeStatus::New(outcome) | OutcomeStatus::Again(outcome) => {
             if arguments.json {
                 output::json(&outcome)?;
             } else {
@@ -55,11 +55,11 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
             }
             Ok(Outcome::Answered)
         }
-        Told::NameTaken => {
+        OutcomeStatus::NameTaken => {
             let problem = "another outcome was told under this name; give this training its own";
             Err(CliError::flag("--name", problem))
         }
-        Told::Unknown => Err(unknown("ID", &arguments.id)),
+        OutcomeStatus::Unknown => Err(unknown("ID", &arguments.id)),
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
 
 /// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
 pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: &mut [One]) {
-    match taught(kept, engine, questions) {
+    match calibration(kept, engine, questions) {
         Ok(taught) => {
             for (one, taught) in questions.iter_mut().zip(taught) {
                 one.request = one.request.clone().with_taught(taught);
@@ -29,7 +29,7 @@ pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: 
     }
 }
 
-fn taught(
+fn calibration(
     kept: &DatabaseFlags,
     engine: &FitEngine,
     questions: &[One],

@@ -9,11 +9,11 @@ use crate::cli::arguments::Replay;
 use crate::cli::error::CliError;
 use crate::cli::question::{files::read_bytes, size};
 use crate::cli::{Outcome, output, style};
-use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
+use crate::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use crate::report;
 
 pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
-    let asked = Asked {
+    let asked = ReplayOptions {
         limit: arguments
             .memory_limit
             .as_ref()

@@ -22,7 +22,7 @@ use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
 use crate::cli::{Outcome, database, output};
 use crate::http::{Code, Problem};
-use crate::jobs::{Jobs, Limits, SearchDocument, Telling, examine, new_upload};
+use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_upload};
 use crate::model::{Digest, Invalid, RECORDING_BOUNDS, UploadKind};
 use crate::recorded::GZIP;
 use crate::replay;
@@ -50,7 +50,8 @@ pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
     let opened = runtime.block_on(async {
         let db = opened(kept).await?;
         let limits = Limits::default();
-        let jobs = Jobs::beside(db, Arc::new(engine), limits, CancellationToken::new()).await;
+        let jobs =
+            Jobs::without_runner(db, Arc::new(engine), limits, CancellationToken::new()).await;
         Ok(jobs?)
     });
     let jobs = opened.map_err(CliError::Broken)?;
@@ -134,16 +135,16 @@ impl Talk {
             Ok::<_, Problem>(self.jobs.tell_search(id, None, &observation).await?)
         };
         match self.runtime.block_on(telling)? {
-            Telling::New(search) | Telling::Again(search) => Ok(*search),
-            Telling::Full(most) => Err(Problem::new(
+            ObservationReply::New(search) | ObservationReply::Again(search) => Ok(*search),
+            ObservationReply::Full(most) => Err(Problem::new(
                 Code::SearchFull,
                 format!("this search was told {most} observations; begin another"),
             )),
-            Telling::Cancelled => Err(Problem::new(
+            ObservationReply::Cancelled => Err(Problem::new(
                 Code::SearchEnded,
                 "somebody cancelled this search",
             )),
-            Telling::Unknown => Err(Problem::no_such("search", id)),
+            ObservationReply::Unknown => Err(Problem::no_such("search", id)),
         }
     }
 

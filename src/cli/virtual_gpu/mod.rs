@@ -22,7 +22,7 @@ use crate::alloc::MemoryLimit;
 use crate::jobs::record_run;
 use crate::model::nicknames as cards;
 use crate::probe::Verdict;
-use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
+use crate::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use crate::report;
 use crate::store::Db;
 use crate::units::Bytes;
@@ -276,9 +276,9 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
     }
     let file = read_bytes(snapshot).map_err(|trouble| trouble.into_problem().detail)?;
     let recording = read(&file, Bounds::default()).map_err(|error| error.to_string())?;
-    let asked = Asked {
+    let asked = ReplayOptions {
         events: true,
-        ..Asked::default()
+        ..ReplayOptions::default()
     };
     let replay = replay(&recording, &asked).map_err(|error| error.to_string())?;
     Ok(ReplayReport::of(&recording, &replay))

@@ -9,11 +9,11 @@ use super::{Place, document, request, stderr};
 
 /// Asks for an answer in this environment, where it can be kept.
 fn ask(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) {
-    assert_eq!(beside(place, environment, arguments), "");
+    assert_eq!(without_runner(place, environment, arguments), "");
 }
 
 /// Asks for an answer in this environment; gives what is said beside it.
-fn beside(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) -> String {
+fn without_runner(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) -> String {
     place.write("request.json", &request().to_string());
     let mut command = place.batchfit();
     command
@@ -104,7 +104,7 @@ fn without_a_place_to_keep_it_an_answer_is_given_all_the_same() {
     ] {
         let place = Place::new();
 
-        let said = beside(&place, &[(variable, value)], &[]);
+        let said = without_runner(&place, &[(variable, value)], &[]);
         assert!(
             said.starts_with("warning: the answer is not stored: "),
             "{said}"

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
-use super::storage::beside;
+use super::storage::without_runner;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 
@@ -469,7 +469,7 @@ async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
     let attempt = service.attempt(&agent).await;
 
     // As if the service had been begun anew, with other rules.
-    let mut other = beside(&service).await;
+    let mut other = without_runner(&service).await;
     let older = other.execute("UPDATE agent SET rules = 'older'").await;
     assert_eq!(older.unwrap().rows_affected(), 1);
 

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use batchfit::jobs::record_run;
-use batchfit::replay::{Asked, Bounds, ReplayReport, read, replay};
+use batchfit::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use batchfit::virtual_gpu::{Answer, Ending};
 
 use super::Service;
@@ -19,9 +19,9 @@ fn ran(ending: Ending) -> Answer {
 fn step() -> ReplayReport {
     let trace = include_bytes!("../../golden/traces/trace-cifarnet-fp32-sgd-b3900.txt.gz");
     let recording = read(trace, Bounds::default()).unwrap();
-    let asked = Asked {
+    let asked = ReplayOptions {
         events: true,
-        ..Asked::default()
+        ..ReplayOptions::default()
     };
     ReplayReport::of(&recording, &replay(&recording, &asked).unwrap())
 }

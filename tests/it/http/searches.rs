@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use batchfit::http::router;
 use batchfit::jobs::Limits;
 use batchfit::search::conversation::{Observation, Outcome};
-use batchfit::store::{Noted, SearchBounds, Time};
+use batchfit::store::{ObservationStatus, SearchBounds, Time};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -308,7 +308,7 @@ async fn a_search_is_told_so_much_and_no_more() {
             .jobs
             .db()
             .add_observation(id, &told, BOUNDS, Time(1));
-        assert_eq!(noted.await.unwrap(), Noted::New, "{batch}");
+        assert_eq!(noted.await.unwrap(), ObservationStatus::New, "{batch}");
     }
     for batch in [499, 500] {
         let told = service.tell(&search, &fits_up_to(500)(batch)).await;

@@ -13,7 +13,7 @@ use sqlx::Executor as _;
 use tempfile::TempDir;
 
 use super::scripted::{Gate, Outcome, Scripted};
-use super::storage::beside;
+use super::storage::without_runner;
 use super::{RESNET, RESNET_8, Service};
 use crate::wait;
 
@@ -39,7 +39,7 @@ fn mode(file: &Path) -> u32 {
 /// Makes all that has ended two days old, and drops what is older than one.
 async fn prune_later(service: &Service) -> String {
     let age = "UPDATE fit SET finished_at = finished_at - 172800000; UPDATE probe SET created_at = created_at - 172800000";
-    beside(service).await.execute(age).await.unwrap();
+    without_runner(service).await.execute(age).await.unwrap();
     said(&prune(service))
 }
 

@@ -127,7 +127,7 @@ fn a_recording_that_starts_late_starts_with_the_segments_that_were_there() {
         evidence: Evidence::Recorded,
     });
 
-    let replayed = replay::replay(&recording, &replay::Asked::default()).unwrap();
+    let replayed = replay::replay(&recording, &replay::ReplayOptions::default()).unwrap();
     assert_eq!(report.verdict, Verdict::Fits);
     assert_eq!(report.peak_reserved_bytes, replayed.stats.peak_reserved().0);
 }

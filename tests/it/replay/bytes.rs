@@ -1,7 +1,7 @@
 //! Whatever the bytes: an answer or an error, never a panic.
 
 use batchfit::replay::pickle::{self, Pickle};
-use batchfit::replay::{Asked, Bounds, ReplayReport, read, replay};
+use batchfit::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use batchfit::report::replay_svg;
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ const BOUNDS: Bounds = Bounds {
 
 fn answer(bytes: &[u8]) {
     if let Ok(recording) = read(bytes, BOUNDS)
-        && let Ok(replay) = replay(&recording, &Asked::default())
+        && let Ok(replay) = replay(&recording, &ReplayOptions::default())
     {
         let _ = replay_svg(&ReplayReport::of(&recording, &replay));
     }

@@ -2,7 +2,7 @@
 
 use batchfit::alloc::Event;
 use batchfit::probe::SegmentAction;
-use batchfit::replay::{Addresses, Asked};
+use batchfit::replay::{Addresses, ReplayOptions};
 use serde_json::Value;
 
 use super::{all, decompressed, recording, replayed, report};
@@ -13,7 +13,7 @@ fn every_trace_is_replayed_event_for_event() {
     assert_eq!(traces.len(), 27);
 
     for name in traces {
-        let (recording, replay) = replayed(&name, &Asked::default());
+        let (recording, replay) = replayed(&name, &ReplayOptions::default());
 
         let comparison = replay.comparison.unwrap();
         assert_eq!(comparison.difference, None, "{name}");
@@ -30,7 +30,7 @@ fn retries_refusals_and_peaks_are_those_of_the_headers() {
         let header = text.lines().next().unwrap().strip_prefix('#').unwrap();
         let header: Value = serde_json::from_str(header).unwrap();
 
-        let report = report(&name, &Asked::default());
+        let report = report(&name, &ReplayOptions::default());
 
         assert_eq!(header["retries"], report.retries, "{name}");
         assert_eq!(header["ooms"], report.ooms, "{name}");
@@ -49,7 +49,7 @@ fn segment_events_are_the_recorded_ones() {
     let name = "traces/trace-gpt2-ampbf16-adamw-b10.expandable.txt.gz";
     let text = String::from_utf8(decompressed(name)).unwrap();
 
-    let report = report(name, &Asked::default());
+    let report = report(name, &ReplayOptions::default());
 
     let recorded: Vec<(SegmentAction, u64)> = text
         .lines()
@@ -86,7 +86,10 @@ fn snapshots_are_replayed_from_their_first_event_on() {
         ),
     ];
     for (name, events, starts_late, expected) in facts {
-        let report = report(&format!("snapshots/{name}.pickle.gz"), &Asked::default());
+        let report = report(
+            &format!("snapshots/{name}.pickle.gz"),
+            &ReplayOptions::default(),
+        );
 
         assert_eq!(report.equals_recording, Some(true), "{name}");
         assert_eq!(report.recording.events, events, "{name}");
@@ -103,7 +106,7 @@ fn snapshots_are_replayed_from_their_first_event_on() {
 
 #[test]
 fn blocks_that_another_stream_used_complete_when_they_did() {
-    let (recording, replay) = replayed("snapshots/complete.pickle.gz", &Asked::default());
+    let (recording, replay) = replayed("snapshots/complete.pickle.gz", &ReplayOptions::default());
 
     let waited = recording.entries.windows(2).any(|pair| {
         matches!(pair[0].event, Event::FreeRequested { .. })
@@ -117,7 +120,7 @@ fn blocks_that_another_stream_used_complete_when_they_did() {
 fn the_statistics_have_the_names_of_pytorch() {
     let report = report(
         "traces/trace-cifarnet-fp32-sgd-b3900.txt.gz",
-        &Asked::default(),
+        &ReplayOptions::default(),
     );
 
     let stats = &report.memory_stats;
@@ -135,7 +138,7 @@ fn the_map_at_the_peak_is_tiled() {
         "traces/trace-gpt2-ampbf16-adamw-b4.expandable.txt.gz",
         "snapshots/overrun.pickle.gz",
     ] {
-        let report = report(name, &Asked::default());
+        let report = report(name, &ReplayOptions::default());
 
         let peak = &report.peak;
         let segments: u64 = peak.segments.iter().map(|segment| segment.size_bytes).sum();
@@ -156,5 +159,5 @@ fn a_plain_file_is_as_good_as_a_compressed_one() {
 
     let plain = recording(&decompressed(name)).unwrap();
 
-    assert_eq!(plain, replayed(name, &Asked::default()).0);
+    assert_eq!(plain, replayed(name, &ReplayOptions::default()).0);
 }

@@ -12,7 +12,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use batchfit::replay::{
-    Asked, Bounds, Recording, RecordingError, Replay, ReplayReport, read, replay,
+    Bounds, Recording, RecordingError, Replay, ReplayOptions, ReplayReport, read, replay,
 };
 use flate2::read::GzDecoder;
 
@@ -48,13 +48,13 @@ fn recording(bytes: &[u8]) -> Result<Recording, RecordingError> {
     read(bytes, Bounds::default())
 }
 
-fn replayed(name: &str, asked: &Asked) -> (Recording, Replay) {
+fn replayed(name: &str, asked: &ReplayOptions) -> (Recording, Replay) {
     let recording = recording(&golden(name)).unwrap();
     let replay = replay(&recording, asked).unwrap();
     (recording, replay)
 }
 
-pub(crate) fn report(name: &str, asked: &Asked) -> ReplayReport {
+pub(crate) fn report(name: &str, asked: &ReplayOptions) -> ReplayReport {
     let (recording, replay) = replayed(name, asked);
     ReplayReport::of(&recording, &replay)
 }

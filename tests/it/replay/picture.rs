@@ -1,6 +1,6 @@
 //! The drawing: the same document gives the same bytes.
 
-use batchfit::replay::Asked;
+use batchfit::replay::ReplayOptions;
 use batchfit::report::replay_svg;
 
 use super::report;
@@ -9,7 +9,7 @@ use super::report;
 fn a_small_replay_is_drawn() {
     let report = report(
         "traces/trace-cifarnet-fp32-sgd-b3900.txt.gz",
-        &Asked::default(),
+        &ReplayOptions::default(),
     );
 
     insta::assert_snapshot!(replay_svg(&report));
@@ -21,7 +21,7 @@ fn every_drawing_names_what_it_shows() {
         "traces/trace-gpt2-ampbf16-adamw-b10.txt.gz",
         "snapshots/overrun-expandable.pickle.gz",
     ] {
-        let svg = replay_svg(&report(name, &Asked::default()));
+        let svg = replay_svg(&report(name, &ReplayOptions::default()));
 
         for text in [
             "peak reserved",

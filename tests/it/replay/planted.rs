@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use batchfit::replay::{Asked, Bounds, Finding, ReplayReport, read, replay};
+use batchfit::replay::{Bounds, Finding, ReplayOptions, ReplayReport, read, replay};
 use serde_json::json;
 
 fn folder() -> PathBuf {
@@ -25,9 +25,9 @@ const MISJUDGED: [(&str, Finding); 2] = [
 fn report(name: &str, limit: Option<&str>) -> ReplayReport {
     let file = fs::read(folder().join(format!("{name}.pickle.gz"))).unwrap();
     let recording = read(&file, Bounds::default()).unwrap();
-    let asked = Asked {
+    let asked = ReplayOptions {
         limit: limit.map(|text| batchfit::model::parse_memory_limit(&json!(text), "").unwrap()),
-        ..Asked::default()
+        ..ReplayOptions::default()
     };
     ReplayReport::of(&recording, &replay(&recording, &asked).unwrap())
 }

@@ -2,7 +2,7 @@
 
 use batchfit::alloc::MemoryLimit;
 use batchfit::probe::Verdict;
-use batchfit::replay::{AddressSource, Asked};
+use batchfit::replay::{AddressSource, ReplayOptions};
 use batchfit::report::Style;
 use batchfit::units::Bytes;
 
@@ -11,17 +11,17 @@ use super::report;
 const CIFARNET: &str = "traces/trace-cifarnet-fp32-sgd-b3900.txt.gz";
 const GPT2: &str = "traces/trace-gpt2-ampbf16-adamw-b10.txt.gz";
 
-fn limited(limit: Bytes) -> Asked {
-    Asked {
+fn limited(limit: Bytes) -> ReplayOptions {
+    ReplayOptions {
         limit: Some(MemoryLimit::Bytes(limit)),
-        ..Asked::default()
+        ..ReplayOptions::default()
     }
 }
 
-fn compared() -> Asked {
-    Asked {
+fn compared() -> ReplayOptions {
+    ReplayOptions {
         compare: true,
-        ..Asked::default()
+        ..ReplayOptions::default()
     }
 }
 
@@ -57,9 +57,9 @@ fn the_recorded_limit_as_a_flag_changes_nothing() {
 /// The run that was recorded with expandable segments had one retry under the same limit.
 #[test]
 fn a_granted_oom_is_up_to_where_the_recording_stopped() {
-    let asked = Asked {
+    let asked = ReplayOptions {
         settings: Some("expandable_segments:True".parse().unwrap()),
-        ..Asked::default()
+        ..ReplayOptions::default()
     };
 
     let report = report(GPT2, &asked);
@@ -91,11 +91,11 @@ fn what_if_is_what_was_recorded_under_those_settings() {
     ] {
         let recorded = report(
             &format!("traces/trace-{name}.{settings}.txt.gz"),
-            &Asked::default(),
+            &ReplayOptions::default(),
         );
-        let asked = Asked {
+        let asked = ReplayOptions {
             settings: Some(recorded.allocator.parse().unwrap()),
-            ..Asked::default()
+            ..ReplayOptions::default()
         };
 
         let simulated = report(&format!("traces/trace-{name}.txt.gz"), &asked);

@@ -34,5 +34,5 @@ pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,
     RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentReport, StopReport,
 };
-pub use run::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
+pub use run::{Addresses, Compared, FractionOfUnknown, Replay, ReplayOptions, replay};
 pub use simulate::Stop;

@@ -18,7 +18,7 @@ const POINTS: usize = 512;
 
 /// What to replay under. What is `None` is as recorded.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Asked {
+pub struct ReplayOptions {
     /// What may be reserved.
     pub limit: Option<MemoryLimit>,
     /// How the allocator behaves.
@@ -94,7 +94,7 @@ pub struct Compared {
 pub struct FractionOfUnknown;
 
 /// Replays a recording.
-pub fn replay(recording: &Recording, asked: &Asked) -> Result<Replay, FractionOfUnknown> {
+pub fn replay(recording: &Recording, asked: &ReplayOptions) -> Result<Replay, FractionOfUnknown> {
     let recorded = recorded_conditions(recording);
     let conditions = conditions(recording, asked, &recorded)?;
     let as_recorded = replay_exactly(recording, &recorded.settings, recorded.limit);
@@ -302,7 +302,7 @@ fn recorded_conditions(recording: &Recording) -> Conditions {
 
 fn conditions(
     recording: &Recording,
-    asked: &Asked,
+    asked: &ReplayOptions,
     recorded: &Conditions,
 ) -> Result<Conditions, FractionOfUnknown> {
     let total = recording.total;

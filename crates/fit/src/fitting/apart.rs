@@ -77,7 +77,7 @@ pub(super) struct Apart<'a> {
 
 /// What the child reads: what was learnt, and the request, a line each.
 fn question(request: &Request) -> io::Result<Vec<u8>> {
-    let mut lines = serde_json::to_vec(request.taught())?;
+    let mut lines = serde_json::to_vec(request.calibration())?;
     lines.push(b'\n');
     serde_json::to_writer(&mut lines, &request.self_contained())?;
     lines.push(b'\n');

@@ -35,7 +35,7 @@ impl HeadroomPolicy {
     pub(super) fn of(request: &Request) -> HeadroomPolicy {
         HeadroomPolicy {
             asked: request.headroom,
-            taught: request.taught().to_vec(),
+            taught: request.calibration().to_vec(),
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
     const LIMIT: Bytes = Bytes(1_000_000);
     const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];
 
-    fn taught(millionths: u32, replaces: bool) -> Kept {
+    fn calibration(millionths: u32, replaces: bool) -> Kept {
         Kept::Taught {
             share: Share(millionths),
             replaces,
@@ -151,9 +151,18 @@ mod tests {
         };
 
         assert_eq!(kept(Kept::ByDoubts), (15_000, HeadroomFrom::Default));
-        assert_eq!(kept(taught(30_000, false)), (30_000, HeadroomFrom::Learnt));
-        assert_eq!(kept(taught(9_000, false)), (15_000, HeadroomFrom::Default));
-        assert_eq!(kept(taught(9_000, true)), (9_000, HeadroomFrom::Learnt));
+        assert_eq!(
+            kept(calibration(30_000, false)),
+            (30_000, HeadroomFrom::Learnt)
+        );
+        assert_eq!(
+            kept(calibration(9_000, false)),
+            (15_000, HeadroomFrom::Default)
+        );
+        assert_eq!(
+            kept(calibration(9_000, true)),
+            (9_000, HeadroomFrom::Learnt)
+        );
         assert_eq!(
             kept(Kept::Asked(Share(1_000))),
             (1_000, HeadroomFrom::Asked)
@@ -164,7 +173,7 @@ mod tests {
     #[test]
     fn what_the_document_says_is_the_very_share() {
         for limit in [(12 << 30) + 1, 24_564_989_952, 7] {
-            let document = taught(32_727, true).document(&DOUBTS, Bytes(limit));
+            let document = calibration(32_727, true).document(&DOUBTS, Bytes(limit));
             assert!((document.fraction - 0.032_727).abs() < 1e-12);
         }
         let document = Kept::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));

@@ -339,7 +339,7 @@ impl<'a> Session<'a> {
         let files = files.values().cloned().collect();
         let request = Request::parse_with_recordings(document, files, &[], &sim::names());
         let request = request.map_err(EngineError::Invalid)?;
-        Ok(request.with_taught(self.request.taught().to_vec()))
+        Ok(request.with_taught(self.request.calibration().to_vec()))
     }
 
     /// What the reader should know of recordings that were made for the answer.

@@ -67,7 +67,7 @@ pub enum NotAServer {
 
 /// A question.
 #[derive(Debug, Clone)]
-pub struct Asking {
+pub struct ServerRequest {
     /// How it is asked.
     pub method: Method,
     /// Below the address of the service, beginning with `/`.
@@ -89,7 +89,7 @@ pub struct Answer {
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
+pub enum ServerError {
     /// Nobody there.
     #[error("{server} cannot be reached: {cause}")]
     Unreachable {
@@ -126,23 +126,27 @@ pub enum AskError {
     },
 }
 
-impl AskError {
+impl ServerError {
     /// Whether it may be otherwise in a moment, for the same question.
     pub fn may_pass(&self) -> bool {
         match self {
-            AskError::Unreachable { .. } | AskError::Silent { .. } | AskError::Odd { .. } => true,
-            AskError::Refused { status, .. } => *status >= 500 || matches!(status, 408 | 425 | 429),
+            ServerError::Unreachable { .. }
+            | ServerError::Silent { .. }
+            | ServerError::Odd { .. } => true,
+            ServerError::Refused { status, .. } => {
+                *status >= 500 || matches!(status, 408 | 425 | 429)
+            }
         }
     }
 
     /// Whether the service says that what is asked about is not there, or not ours.
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self, AskError::Refused { status, .. } if matches!(status, 404 | 409))
+        matches!(self, ServerError::Refused { status, .. } if matches!(status, 404 | 409))
     }
 
     /// Whether it is this kind of problem.
     pub(super) fn is(&self, wanted: &str) -> bool {
-        matches!(self, AskError::Refused { kind, .. } if kind == wanted)
+        matches!(self, ServerError::Refused { kind, .. } if kind == wanted)
     }
 }
 
@@ -154,10 +158,10 @@ struct Problem {
     detail: String,
 }
 
-impl Asking {
+impl ServerRequest {
     /// A question without a body.
-    pub fn get(path: impl Into<String>) -> Asking {
-        Asking {
+    pub fn get(path: impl Into<String>) -> ServerRequest {
+        ServerRequest {
             method: Method::GET,
             path: path.into(),
             body: None,
@@ -167,19 +171,23 @@ impl Asking {
     }
 
     /// A question with a body.
-    pub fn with(method: Method, path: impl Into<String>, body: &impl serde::Serialize) -> Asking {
+    pub fn with(
+        method: Method,
+        path: impl Into<String>,
+        body: &impl serde::Serialize,
+    ) -> ServerRequest {
         let body = serde_json::to_vec(body).expect("documents have text keys and finite numbers");
-        Asking {
+        ServerRequest {
             method,
             body: Some(body),
-            ..Asking::get(path)
+            ..ServerRequest::get(path)
         }
     }
 
     /// The same that may take so long.
     #[must_use]
-    pub fn within(self, within: Duration) -> Asking {
-        Asking { within, ..self }
+    pub fn timeout(self, within: Duration) -> ServerRequest {
+        ServerRequest { within, ..self }
     }
 }
 
@@ -215,13 +223,13 @@ impl Server {
     }
 
     /// Asks something.
-    pub async fn ask(&self, asking: Asking) -> Result<Answer, AskError> {
-        let within = asking.within;
+    pub async fn send(&self, request: ServerRequest) -> Result<Answer, ServerError> {
+        let within = request.within;
         // On the heap: it is held by many others.
-        let exchange = Box::pin(self.exchange(asking));
+        let exchange = Box::pin(self.exchange(request));
         let answered = tokio::time::timeout(within, exchange).await;
         answered.unwrap_or_else(|_| {
-            Err(AskError::Silent {
+            Err(ServerError::Silent {
                 server: self.url.clone(),
                 within,
             })
@@ -229,16 +237,19 @@ impl Server {
     }
 
     /// Asks something whose answer is JSON.
-    pub async fn ask_json<T: DeserializeOwned>(&self, asking: Asking) -> Result<T, AskError> {
-        let answer = self.ask(asking).await?;
-        serde_json::from_slice(&answer.body).map_err(|error| AskError::Odd {
+    pub async fn ask_json<T: DeserializeOwned>(
+        &self,
+        request: ServerRequest,
+    ) -> Result<T, ServerError> {
+        let answer = self.send(request).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| ServerError::Odd {
             server: self.url.clone(),
             what: error.to_string(),
         })
     }
 
-    async fn exchange(&self, asking: Asking) -> Result<Answer, AskError> {
-        let unreachable = |cause: String| AskError::Unreachable {
+    async fn exchange(&self, request: ServerRequest) -> Result<Answer, ServerError> {
+        let unreachable = |cause: String| ServerError::Unreachable {
             server: self.url.clone(),
             cause,
         };
@@ -255,10 +266,10 @@ impl Server {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         let _connection = alongside(connection);
-        let sent = sender.send_request(self.request(asking.method, &asking.path, asking.body));
+        let sent = sender.send_request(self.request(request.method, &request.path, request.body));
         let response = sent.await.map_err(lost)?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), asking.longest);
+        let body = Limited::new(response.into_body(), request.longest);
         let body = body
             .collect()
             .await
@@ -294,7 +305,7 @@ impl Server {
 }
 
 /// What a service said that refused.
-fn refused(status: StatusCode, body: &[u8]) -> AskError {
+fn refused(status: StatusCode, body: &[u8]) -> ServerError {
     let (kind, detail) = match serde_json::from_slice::<Problem>(body) {
         Ok(Problem { kind, detail }) => {
             let kind = kind.rsplit('/').next().unwrap_or_default().to_owned();
@@ -302,7 +313,7 @@ fn refused(status: StatusCode, body: &[u8]) -> AskError {
         }
         Err(_) => (String::new(), format!("the answer is {status}")),
     };
-    AskError::Refused {
+    ServerError::Refused {
         status: status.as_u16(),
         kind,
         detail,

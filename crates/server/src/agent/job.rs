@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::alongside;
 use super::backoff::Backoff;
-use super::client::{AskError, Asking};
+use super::client::{ServerError, ServerRequest};
 use super::run::Shared;
 use crate::bounded::Cancel;
 use crate::jobs::{
@@ -135,11 +135,11 @@ async fn overdue(begun: Instant, mut allowed: watch::Receiver<Option<i64>>) -> u
 async fn request(shared: &Shared, path: &str, cancel: &Cancel) -> Option<Vec<u8>> {
     let mut backoff = Backoff::default();
     while !cancel.is_cancelled() {
-        let asking = Asking {
+        let asking = ServerRequest {
             longest: LONGEST_REQUEST,
-            ..Asking::get(format!("{path}/request"))
+            ..ServerRequest::get(format!("{path}/request"))
         };
-        let error = match shared.server.ask(asking.within(ARRIVAL)).await {
+        let error = match shared.server.send(asking.timeout(ARRIVAL)).await {
             Ok(answer) => return Some(answer.body.into()),
             Err(error) => error,
         };
@@ -176,10 +176,10 @@ async fn keep(
         let news = JobNews {
             progress: heard.borrow_and_update().clone(),
         };
-        let asking = Asking::with(Method::POST, format!("{path}/progress"), &news);
+        let asking = ServerRequest::with(Method::POST, format!("{path}/progress"), &news);
         let told = shared
             .server
-            .ask_json::<LeaseDocument>(asking.within(TELLING))
+            .ask_json::<LeaseDocument>(asking.timeout(TELLING))
             .await;
         match told {
             Ok(lease) if lease.state == FitState::Running => {
@@ -209,29 +209,29 @@ async fn deliver(shared: &Shared, path: &str, fit: &str, outcome: &JobOutcome) {
     let begun = Instant::now();
     let mut backoff = Backoff::default();
     loop {
-        let asking = Asking::with(Method::PUT, format!("{path}/result"), outcome);
-        let error: AskError = match shared.server.ask(asking.within(BRINGING)).await {
+        let asking = ServerRequest::with(Method::PUT, format!("{path}/result"), outcome);
+        let error: ServerError = match shared.server.send(asking.timeout(BRINGING)).await {
             Ok(_) => {
-                tracing::info!(fit.id = %fit, "brought {} of fit {fit}", said(outcome));
+                tracing::info!(fit.id = %fit, "brought {} of fit {fit}", description(outcome));
                 return;
             }
             Err(error) => error,
         };
         if !error.may_pass() {
-            tracing::warn!(fit.id = %fit, "{} of fit {fit} is not taken: {error}", said(outcome));
+            tracing::warn!(fit.id = %fit, "{} of fit {fit} is not taken: {error}", description(outcome));
             return;
         }
         if begun.elapsed() >= shared.orders.deliver {
             tracing::error!(
                 fit.id = %fit,
-                "{} of fit {fit} could not be brought in {} s, and is given up: {error}", said(outcome), begun.elapsed().as_secs()
+                "{} of fit {fit} could not be brought in {} s, and is given up: {error}", description(outcome), begun.elapsed().as_secs()
             );
             return;
         }
         let pause = backoff.pause();
         tracing::warn!(
             fit.id = %fit,
-            "could not bring {} of fit {fit}: {error}; trying again in {:.1} s, and for {} s more", said(outcome),
+            "could not bring {} of fit {fit}: {error}; trying again in {:.1} s, and for {} s more", description(outcome),
             pause.as_secs_f64(),
             shared.orders.deliver.saturating_sub(begun.elapsed()).as_secs()
         );
@@ -240,7 +240,7 @@ async fn deliver(shared: &Shared, path: &str, fit: &str, outcome: &JobOutcome) {
 }
 
 /// An outcome, for people.
-fn said(outcome: &JobOutcome) -> &'static str {
+fn description(outcome: &JobOutcome) -> &'static str {
     match outcome {
         JobOutcome::Answered { .. } => "the answer",
         JobOutcome::Failed { .. } => "the failure",

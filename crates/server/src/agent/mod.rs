@@ -14,8 +14,8 @@ mod run;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use cards::{cards_of, simulated_cards};
-pub use client::{Answer, AskError, Asking, NotAServer, Server};
-pub use run::{Agent, AgentError, Ended, Orders, Signals};
+pub use client::{Answer, NotAServer, Server, ServerError, ServerRequest};
+pub use run::{Agent, AgentConfig, AgentError, Ended, Signals};
 
 /// Runs this beside its caller, until the handle is dropped.
 #[expect(

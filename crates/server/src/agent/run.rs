@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::alongside;
 use super::backoff::Backoff;
-use super::client::{AskError, Asking, Server};
+use super::client::{Server, ServerError, ServerRequest};
 use super::job;
 use crate::jobs::{
-    AgentCard, Claim, ClaimDocument, Engine, JobDocument, PROTOCOL, Registration, Welcome,
+    AgentCard, Claim, ClaimDocument, Engine, JobDocument, PROTOCOL, Registration,
+    RegistrationResponse,
 };
 use crate::model::{DeviceChoice, RULES};
-use crate::store::Duty;
+use crate::store::Assignment;
 
 /// How long it waits for something to do at a time, and how much longer the answer may take.
 const WAIT: Duration = Duration::from_secs(20);
@@ -38,7 +39,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 
 /// How an agent works.
 #[derive(Debug, Clone, Copy)]
-pub struct Orders {
+pub struct AgentConfig {
     /// To take one job and end; or, where there is none within this time, nothing.
     pub once: Option<Duration>,
     /// How long it may go on with what it works on once it is told to end; for ever, if not given.
@@ -76,7 +77,7 @@ pub enum AgentError {
         /// The service.
         server: String,
         /// What it said.
-        source: AskError,
+        source: ServerError,
     },
     /// The system has no randomness.
     #[error("the system has no randomness: {0}")]
@@ -89,7 +90,7 @@ pub struct Agent {
     engine: Arc<dyn Engine>,
     name: String,
     cards: Vec<AgentCard>,
-    orders: Orders,
+    orders: AgentConfig,
     signals: Signals,
 }
 
@@ -97,7 +98,7 @@ pub struct Agent {
 pub(super) struct Shared {
     pub(super) server: Server,
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) orders: Orders,
+    pub(super) orders: AgentConfig,
     pub(super) signals: Signals,
     registration: Registration,
     known: Mutex<Known>,
@@ -108,7 +109,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone)]
 struct Known {
     id: String,
-    duty: Duty,
+    duty: Assignment,
     lease: Duration,
     /// Cards on which nothing runs.
     free: BTreeSet<String>,
@@ -121,7 +122,7 @@ impl Agent {
         engine: Arc<dyn Engine>,
         name: String,
         cards: Vec<AgentCard>,
-        orders: Orders,
+        orders: AgentConfig,
         signals: Signals,
     ) -> Agent {
         Agent {
@@ -151,7 +152,7 @@ impl Agent {
             },
             known: Mutex::new(Known {
                 id: String::new(),
-                duty: Duty::Ready,
+                duty: Assignment::Ready,
                 lease: Duration::from_secs(30),
                 free: self.cards.into_iter().map(|card| card.device).collect(),
             }),
@@ -207,13 +208,13 @@ impl Shared {
     }
 
     /// Registers, or says that it is there.
-    pub(super) async fn register(&self) -> Result<(), AskError> {
+    pub(super) async fn register(&self) -> Result<(), ServerError> {
         let registration = Registration {
             draining: self.draining.load(Ordering::Relaxed),
             ..self.registration.clone()
         };
-        let asking = Asking::with(Method::POST, "/v1/agents", &registration);
-        let welcome: Welcome = self.server.ask_json(asking).await?;
+        let asking = ServerRequest::with(Method::POST, "/v1/agents", &registration);
+        let welcome: RegistrationResponse = self.server.ask_json(asking).await?;
         let mut known = self.known();
         if known.id != welcome.agent.id {
             tracing::info!(
@@ -266,7 +267,7 @@ impl Shared {
             while jobs.try_join_next().is_some() {}
             let is_to_end = self.signals.drain.is_cancelled() || self.signals.stop.is_cancelled();
             let duty = self.known().duty;
-            if is_to_end || duty == Duty::Draining {
+            if is_to_end || duty == Assignment::Draining {
                 break;
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -274,7 +275,7 @@ impl Shared {
                 break;
             }
             let free: Vec<String> = self.known().free.iter().cloned().collect();
-            if duty == Duty::Cordoned || free.is_empty() {
+            if duty == Assignment::Cordoned || free.is_empty() {
                 self.rest(&mut jobs, LOOK).await;
                 continue;
             }
@@ -348,13 +349,13 @@ impl Shared {
         &self,
         free: Vec<String>,
         wait: Duration,
-    ) -> Result<Option<JobDocument>, AskError> {
+    ) -> Result<Option<JobDocument>, ServerError> {
         let claim = Claim {
             free,
             wait_seconds: u32::try_from(wait.as_secs()).unwrap_or(0),
         };
         let path = format!("/v1/agents/{}/claims", self.id());
-        let asking = Asking::with(Method::POST, path, &claim).within(wait + ON_THE_WAY);
+        let asking = ServerRequest::with(Method::POST, path, &claim).timeout(wait + ON_THE_WAY);
         let claiming = self.server.ask_json::<ClaimDocument>(asking);
         tokio::pin!(claiming);
         let claimed = tokio::select! {
@@ -371,7 +372,7 @@ impl Shared {
     }
 
     /// Takes the cards of a job; `None` where they are not free, which the service thought they were.
-    fn take(&self, job: &JobDocument) -> Option<Taken> {
+    fn take(&self, job: &JobDocument) -> Option<CardLease> {
         let all = &self.registration.cards;
         let mut known = self.known();
         let is_meant = |card: &&AgentCard| {
@@ -390,10 +391,10 @@ impl Shared {
         for card in &cards {
             known.free.remove(&card.device);
         }
-        Some(Taken { cards })
+        Some(CardLease { cards })
     }
 
-    fn give_back(&self, taken: &Taken) {
+    fn give_back(&self, taken: &CardLease) {
         let mut known = self.known();
         for card in &taken.cards {
             known.free.insert(card.device.clone());
@@ -403,22 +404,22 @@ impl Shared {
     /// Says that it is gone.
     async fn leave(&self) {
         let path = format!("/v1/agents/{}", self.id());
-        let asking = Asking {
+        let asking = ServerRequest {
             method: Method::DELETE,
-            ..Asking::get(path)
+            ..ServerRequest::get(path)
         };
-        if let Err(error) = self.server.ask(asking.within(LEAVE)).await {
+        if let Err(error) = self.server.send(asking.timeout(LEAVE)).await {
             tracing::warn!("could not take leave: {error}");
         }
     }
 }
 
 /// Cards that a job has.
-struct Taken {
+struct CardLease {
     cards: Vec<AgentCard>,
 }
 
-impl Taken {
+impl CardLease {
     /// What the engine of this machine calls them.
     fn device(&self) -> DeviceChoice {
         let (first, kind) = (&self.cards[0], self.cards[0].kind.clone());
@@ -434,7 +435,7 @@ impl Taken {
     }
 }
 
-async fn work_on(shared: Arc<Shared>, job: JobDocument, taken: Taken) {
+async fn work_on(shared: Arc<Shared>, job: JobDocument, taken: CardLease) {
     job::work(&shared, job, taken.device()).await;
     shared.give_back(&taken);
 }

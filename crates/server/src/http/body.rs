@@ -4,10 +4,10 @@ use axum::extract::{FromRequest, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::answers::{Answer, Answers};
 use super::problem::{Code, Problem};
+use super::response_cache::{Answer, ResponseCache};
 use super::server::keys::Caller;
-use super::uploads::{Held, ReceivedBody, on_thread};
+use super::uploads::{BufferedBody, ReceivedBody, on_thread};
 use super::{App, idempotency};
 use crate::bounded::shorten;
 use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
@@ -25,7 +25,7 @@ pub(super) enum RequestBody {
 /// A request without an answer at hand.
 pub(super) struct NewRequest {
     /// What is asked.
-    pub(super) held: Held<model::Request>,
+    pub(super) held: BufferedBody<model::Request>,
     /// The name that the client gave to the request, if any.
     pub(super) key: Option<IdempotencyKey>,
     /// What its answer may be kept under.
@@ -39,18 +39,18 @@ impl FromRequest<App> for RequestBody {
         let named = idempotency::key(request.headers())?;
         let caller = request.extensions().get::<Caller>();
         let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
-        let arrived = app.uploads.arrive(request).await?;
+        let received = app.uploads.arrive(request).await?;
         // One with a name gets the fit of that name, whatever else was answered since.
-        let same = arrived.plain().filter(|_| named.is_none());
-        let same = same.and_then(Answers::key);
+        let same = received.plain().filter(|_| named.is_none());
+        let same = same.and_then(ResponseCache::key);
         if let Some(same) = &same
-            && let Some(answer) = app.answers.find(same, &app.jobs).await?
+            && let Some(answer) = app.response_cache.find(same, &app.jobs).await?
         {
             return Ok(RequestBody::Answered(answer));
         }
         let is_named = named.is_some();
         let digest = move |body: &[u8]| is_named.then(|| Digest::of(body).to_string());
-        let Held { read, permit } = asked(arrived, app, digest, |_| ()).await?;
+        let BufferedBody { read, permit } = parse(received, app, digest, |_| ()).await?;
         let (read, body, ()) = read;
         let key = named
             .zip(body)
@@ -58,7 +58,7 @@ impl FromRequest<App> for RequestBody {
         let same = same
             .filter(|_| matches!(read.device, DeviceChoice::Sim(_)) && read.uploads().is_empty());
         Ok(RequestBody::New(Box::new(NewRequest {
-            held: Held { read, permit },
+            held: BufferedBody { read, permit },
             key,
             same,
         })))
@@ -66,7 +66,7 @@ impl FromRequest<App> for RequestBody {
 }
 
 /// A valid request with a `batch` beside it, and perhaps how much is to be told.
-pub(super) struct ProbeBody(pub(super) Held<Probe>);
+pub(super) struct ProbeBody(pub(super) BufferedBody<Probe>);
 
 /// What a probe is asked.
 pub(super) struct Probe {
@@ -82,20 +82,20 @@ impl FromRequest<App> for ProbeBody {
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
         let batch =
             |document: &mut RequestDocument| (document.take("batch"), document.take("detail"));
-        let arrived = app.uploads.arrive(request).await?;
-        let Held { read, permit } = asked(arrived, app, |_| (), batch).await?;
+        let received = app.uploads.arrive(request).await?;
+        let BufferedBody { read, permit } = parse(received, app, |_| (), batch).await?;
         let (request, (), (batch, detail)) = read;
         let read = Probe {
             request,
             batch: valid_batch(batch)?,
             events: valid_detail(detail)?,
         };
-        Ok(ProbeBody(Held { read, permit }))
+        Ok(ProbeBody(BufferedBody { read, permit }))
     }
 }
 
 /// A request as far as it can be read from its body alone.
-enum Asked<B, T> {
+enum ParsedBody<B, T> {
     /// The whole of it.
     Whole(Box<model::Request>, B, T),
     /// The document, which names uploads.
@@ -104,12 +104,12 @@ enum Asked<B, T> {
 
 /// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
 /// somebody else.
-async fn asked<B: Send + 'static, T: Send + 'static>(
-    arrived: ReceivedBody,
+async fn parse<B: Send + 'static, T: Send + 'static>(
+    received: ReceivedBody,
     app: &App,
     whole: impl FnOnce(&[u8]) -> B + Send + 'static,
     beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
-) -> Result<Held<(model::Request, B, T)>, Problem> {
+) -> Result<BufferedBody<(model::Request, B, T)>, Problem> {
     let jobs = app.jobs.clone();
     let read = move |body: Vec<u8>| {
         let whole = whole(&body);
@@ -117,18 +117,20 @@ async fn asked<B: Send + 'static, T: Send + 'static>(
         let beside = beside(&mut document);
         let references = document.references()?;
         Ok(if references.is_empty() {
-            Asked::Whole(Box::new(jobs.parse(document)?), whole, beside)
+            ParsedBody::Whole(Box::new(jobs.parse(document)?), whole, beside)
         } else {
-            Asked::Naming(document, references, whole, beside)
+            ParsedBody::Naming(document, references, whole, beside)
         })
     };
-    let Held { read, permit } = app.uploads.read(arrived, read).await?;
+    let BufferedBody { read, permit } = app.uploads.read(received, read).await?;
     let (document, references, whole, beside) = match read {
-        Asked::Whole(request, whole, beside) => {
+        ParsedBody::Whole(request, whole, beside) => {
             let read = (*request, whole, beside);
-            return Ok(Held { read, permit });
+            return Ok(BufferedBody { read, permit });
         }
-        Asked::Naming(document, references, whole, beside) => (document, references, whole, beside),
+        ParsedBody::Naming(document, references, whole, beside) => {
+            (document, references, whole, beside)
+        }
     };
     // From here on it takes what a body would that has the uploads in it.
     drop(permit);
@@ -140,7 +142,7 @@ async fn asked<B: Send + 'static, T: Send + 'static>(
     let jobs = app.jobs.clone();
     let parse = move || Ok(jobs.parse_with_uploads(document, &Uploads::unpack(packed)?)?);
     let read = (on_thread(parse).await?, whole, beside);
-    Ok(Held { read, permit })
+    Ok(BufferedBody { read, permit })
 }
 
 fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {

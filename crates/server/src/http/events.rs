@@ -15,11 +15,11 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::parameters::MOST_WHOLE;
-use super::places::Place;
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
+use super::slots::Slot;
 use crate::bounded::shorten;
-use crate::jobs::{Event, FitNews, Follower, Jobs, News, Progress, StateNews};
+use crate::jobs::{Event, FitNews, Follower, Jobs, Notification, Progress, StateNews};
 
 /// How often something is sent while there is nothing to tell: proxies close what is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -163,7 +163,7 @@ struct AnyReader {
     changes: broadcast::Receiver<FitNews>,
     jobs: Jobs,
     is_first: bool,
-    _place: Place,
+    _place: Slot,
 }
 
 impl AnyReader {
@@ -186,7 +186,7 @@ impl AnyReader {
 }
 
 /// A place for one more client that follows.
-fn place(app: &App, asker: &Asker) -> Result<Place, Problem> {
+fn place(app: &App, asker: &Asker) -> Result<Slot, Problem> {
     app.followers.take(&asker.id).ok_or_else(|| {
         Problem::new(
             Code::TooManyRequests,
@@ -228,7 +228,7 @@ struct Reader {
     jobs: Jobs,
     id: String,
     is_first: bool,
-    _place: Place,
+    _place: Slot,
 }
 
 impl Reader {
@@ -240,9 +240,9 @@ impl Reader {
         };
         let Event { number, news } = event;
         let (kind, data) = match news {
-            News::State(state) => ("state", json(&StateNews { state })),
-            News::Probe(progress) => ("probe", json::<Progress>(&progress)),
-            News::Result => ("result", json(&self.jobs.fit(&self.id).await.ok()??)),
+            Notification::State(state) => ("state", json(&StateNews { state })),
+            Notification::Probe(progress) => ("probe", json::<Progress>(&progress)),
+            Notification::Result => ("result", json(&self.jobs.fit(&self.id).await.ok()??)),
         };
         let event = sse::Event::default().id(number.to_string()).event(kind);
         let event = event.data(data);

@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::Answer;
 use super::body::{NewRequest, RequestBody};
 use super::formats::get_fit_format;
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
+use super::response_cache::Answer;
 use super::server::keys::Asker;
-use super::uploads::Held;
+use super::uploads::BufferedBody;
 use super::{App, prefer};
 use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
 use crate::model::RequestDocument;
@@ -97,13 +97,13 @@ async fn create(
 ) -> Result<Response, Problem> {
     let new = match body {
         RequestBody::Answered(answer) => {
-            app.metrics.at_hand.inc();
+            app.metrics.hits.inc();
             return Ok(known(&headers, answer));
         }
         RequestBody::New(new) => *new,
     };
     let NewRequest { held, key, same } = new;
-    let Held { read, permit } = held;
+    let BufferedBody { read, permit } = held;
     let now = Time::from(Timestamp::now());
     let patience = prefer::wait(&headers);
     let asking = EnqueueOptions {
@@ -117,7 +117,7 @@ async fn create(
     let keep = |fit: &FitDocument| {
         if let Some(same) = same {
             // The next one who asks has it at hand.
-            app.answers.keep(same, answer(fit), turns);
+            app.response_cache.keep(same, answer(fit), turns);
         }
     };
     sent(&app, &asker, fit, patience, keep).await

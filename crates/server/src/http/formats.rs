@@ -35,13 +35,13 @@ pub(super) async fn get_fit_format(
     let answer = app.jobs.answer(&id).await?;
     let answer = answer.ok_or_else(|| Problem::no_such("fit", &id))?;
     // An answer may be megabytes.
-    let text = tokio::task::spawn_blocking(move || written(&id, form, &answer)).await;
+    let text = tokio::task::spawn_blocking(move || render(&id, form, &answer)).await;
     let text =
         text.map_err(|_| Problem::new(Code::Internal, "the answer could not be written"))??;
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
-fn written(id: &str, form: Form, answer: &FitAnswer) -> Result<String, Problem> {
+fn render(id: &str, form: Form, answer: &FitAnswer) -> Result<String, Problem> {
     let Some(result) = &answer.result else {
         let (id, state) = (shorten(id), answer.state.name());
         return Err(Problem::new(

@@ -15,7 +15,7 @@ use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use super::unpack::Unpacked;
-use super::uploads::Held;
+use super::uploads::BufferedBody;
 use crate::bounded::shorten;
 use crate::jobs::{UploadDocument, examine, new_upload};
 use crate::model::{DIGEST_FORM, Digest, Invalid};
@@ -189,13 +189,13 @@ async fn keep(
     request: Request,
     announced: Option<Digest>,
 ) -> Result<Response, Problem> {
-    let arrived = app.uploads.arrive(request).await?;
+    let received = app.uploads.arrive(request).await?;
     let now = Time::from(Timestamp::now());
     let reading = app
         .uploads
-        .unpack(arrived, move |file| examined(file, announced, now));
+        .unpack(received, move |file| examined(file, announced, now));
     // The permit is held until the file is stored: its contents are in memory until then.
-    let Held {
+    let BufferedBody {
         read: (mut new, digest),
         permit: _permit,
     } = reading.await?;

@@ -47,7 +47,7 @@ impl ReadsGzip {
 }
 
 /// Writes an answer. Not on the threads that serve connections.
-pub(super) fn written(
+pub(super) fn serialize(
     status: StatusCode,
     document: &impl Serialize,
     ReadsGzip(reads_gzip): ReadsGzip,
@@ -178,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn a_long_answer_is_unpacked_as_it_is_taken() {
         let document: Vec<u32> = (0..500_000).collect();
-        let answer = written(StatusCode::OK, &document, ReadsGzip(false)).unwrap();
+        let answer = serialize(StatusCode::OK, &document, ReadsGzip(false)).unwrap();
         let (mut body, mut taken) = (answer.into_body(), Vec::new());
         while let Some(part) = body.frame().await {
             let part = part.unwrap().into_data().unwrap();

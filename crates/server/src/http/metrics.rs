@@ -48,13 +48,13 @@ struct Route {
 
 /// Where fits stand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Standing {
+struct FitGauges {
     state: &'static str,
 }
 
 /// What came of trainings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CameOf {
+struct OutcomeCounts {
     result: &'static str,
 }
 
@@ -66,10 +66,10 @@ pub(super) struct Metrics {
     durations: Family<Route, Histogram, fn() -> Histogram>,
     under_way: Gauge,
     /// Answers to POST /v1/fits that were at hand.
-    pub(super) at_hand: Counter,
-    fits: Family<Standing, Gauge>,
+    pub(super) hits: Counter,
+    fits: Family<FitGauges, Gauge>,
     recommendations: Gauge,
-    outcomes: Family<CameOf, Gauge>,
+    outcomes: Family<OutcomeCounts, Gauge>,
     learnt: Gauge,
     ready: Gauge,
     process: Process,
@@ -90,7 +90,7 @@ impl Default for Metrics {
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             under_way: Gauge::default(),
-            at_hand: Counter::default(),
+            hits: Counter::default(),
             fits: Family::default(),
             recommendations: Gauge::default(),
             outcomes: Family::default(),
@@ -121,7 +121,7 @@ impl Default for Metrics {
         one.register(
             "fits_at_hand",
             "Fits whose answer was sent again without reading the request",
-            metrics.at_hand.clone(),
+            metrics.hits.clone(),
         );
         one.register("fits", "Fits that wait or run", metrics.fits.clone());
         one.register(
@@ -227,7 +227,7 @@ pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Prob
     let metrics = &app.metrics;
     let counted = app.jobs.db().counted().await.map_err(JobError::from)?;
     for (state, count) in [("queued", counted.queued), ("running", counted.running)] {
-        metrics.fits.get_or_create(&Standing { state }).set(count);
+        metrics.fits.get_or_create(&FitGauges { state }).set(count);
     }
     metrics.recommendations.set(counted.recommendations);
     let learnt = app.jobs.db().learnt_count().await;
@@ -239,7 +239,7 @@ pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Prob
     ] {
         metrics
             .outcomes
-            .get_or_create(&CameOf { result })
+            .get_or_create(&OutcomeCounts { result })
             .set(count);
     }
     metrics.learnt.set(learnt.models);

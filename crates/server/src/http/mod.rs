@@ -5,7 +5,6 @@
 //! document comes out of the same list of routes.
 
 mod agents;
-mod answers;
 mod body;
 mod cards;
 mod devices;
@@ -23,7 +22,6 @@ mod openapi;
 mod outcomes;
 mod page;
 mod parameters;
-mod places;
 mod prefer;
 mod presets;
 mod probes;
@@ -31,9 +29,11 @@ mod problem;
 mod problems;
 mod recommendations;
 mod replays;
+mod response_cache;
 mod runs;
 mod searches;
 mod server;
+mod slots;
 mod unpack;
 mod uploads;
 
@@ -56,11 +56,11 @@ use utoipa_axum::routes;
 use crate::bounded::shorten;
 use crate::jobs::Jobs;
 
-use answers::Answers;
 use metrics::Metrics;
 use parameters::Known;
-use places::Places;
-use server::gate::Gate;
+use response_cache::ResponseCache;
+use server::access::AccessPolicy;
+use slots::Slots;
 use uploads::Uploads;
 
 pub use openapi::{openapi, openapi_yaml};
@@ -78,27 +78,27 @@ const LONG_ANSWERS: usize = 4;
 pub struct App {
     jobs: Jobs,
     /// One for each request that may wait for a fit to end.
-    waiters: Places,
+    waiters: Slots,
     /// One for each client that may follow a fit.
-    followers: Places,
+    followers: Slots,
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
     /// One permit for each answer of up to megabytes that is written.
     long_answers: Arc<Semaphore>,
     uploads: Uploads,
-    answers: Answers,
+    response_cache: ResponseCache,
     metrics: Metrics,
 }
 
 /// The whole service, in memory, as it is on loopback.
 pub fn router(jobs: Jobs) -> Router {
     let limits = ConnectionLimits::default();
-    let gate = Gate::new(Hosts::default(), None, CancellationToken::new(), limits);
+    let gate = AccessPolicy::new(Hosts::default(), None, CancellationToken::new(), limits);
     gated(jobs, gate, limits.waiters())
 }
 
 /// The whole service behind its gate; so many requests may wait for a fit to end.
-fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
+fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
     let (router, api) = routes().split_for_parts();
     let metrics = Metrics::default();
     let request_id = HeaderName::from_static("x-request-id");
@@ -132,7 +132,10 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         ))
         .layer(middleware::from_fn(etag::mark))
         .layer(CatchPanicLayer::custom(problem::panicked))
-        .layer(middleware::from_fn_with_state(gate, server::gate::pass))
+        .layer(middleware::from_fn_with_state(
+            gate,
+            server::access::authorize,
+        ))
         .layer(middleware::from_fn_with_state(
             metrics.clone(),
             metrics::observe,
@@ -141,11 +144,11 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         .with_state(App {
             uploads: Uploads::new(jobs.large_models(), jobs.db().folder()),
             jobs,
-            waiters: Places::new(waiters),
-            followers: Places::new(waiters),
+            waiters: Slots::new(waiters),
+            followers: Slots::new(waiters),
             looks: Arc::new(Semaphore::new(1)),
             long_answers: Arc::new(Semaphore::new(LONG_ANSWERS)),
-            answers: Answers::default(),
+            response_cache: ResponseCache::default(),
             metrics,
         })
 }

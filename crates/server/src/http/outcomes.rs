@@ -15,13 +15,13 @@ use super::problem::{Code, Problem};
 use super::searches::small_named;
 use super::server::keys::Caller;
 use crate::jobs::{
-    AccuracyDocument, JobError, OutcomeDocument, Teller, Told, ToldEnvironment, ToldOutcome,
-    accuracy, outcomes, tell_outcome,
+    AccuracyDocument, JobError, OutcomeDocument, OutcomeStatus, ReportedEnvironment,
+    ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
 };
 use crate::store::Time;
 use batchfit_fit::search::conversation::Outcome;
 
-/// The body of an outcome, for the OpenAPI document; [`ToldOutcome::parse`] reads it.
+/// The body of an outcome, for the OpenAPI document; [`ReportedOutcome::parse`] reads it.
 #[derive(ToSchema)]
 #[schema(
     title = "NewOutcome",
@@ -45,28 +45,28 @@ pub(super) struct NewOutcome {
     #[schema(minimum = 0)]
     steps: Option<u64>,
     /// Where it ran. Without the card and PyTorch, and for an answer from a GPU the driver, nothing is learnt.
-    environment: Option<ToldEnvironment>,
+    environment: Option<ReportedEnvironment>,
 }
 
 /// What somebody tells, who it is, and under which name.
-pub(super) struct Telling {
-    told: ToldOutcome,
-    teller: Teller,
+pub(super) struct OutcomeReport {
+    told: ReportedOutcome,
+    reporter: Reporter,
 }
 
-impl FromRequest<App> for Telling {
+impl FromRequest<App> for OutcomeReport {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Telling, Problem> {
+    async fn from_request(request: Request, app: &App) -> Result<OutcomeReport, Problem> {
         let name = idempotency::key(request.headers())?;
         let caller = request.extensions().get::<Caller>();
         let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
-        let (told, digest) = small_named(request, app, ToldOutcome::parse).await?;
-        let teller = Teller {
+        let (told, digest) = small_named(request, app, ReportedOutcome::parse).await?;
+        let reporter = Reporter {
             owner,
             named: name.map(|name| (name, digest)),
         };
-        Ok(Telling { told, teller })
+        Ok(OutcomeReport { told, reporter })
     }
 }
 
@@ -93,22 +93,22 @@ impl FromRequest<App> for Telling {
 pub(super) async fn create_outcome(
     State(app): State<App>,
     Path(id): Path<String>,
-    Telling { told, teller }: Telling,
+    OutcomeReport { told, reporter }: OutcomeReport,
 ) -> Result<Response, Problem> {
     let now = Time::from(Timestamp::now());
-    let name = teller.named.as_ref().map(|(name, _)| name.clone());
-    let told = tell_outcome(app.jobs.db(), &id, &told, teller, now).await;
+    let name = reporter.named.as_ref().map(|(name, _)| name.clone());
+    let told = add_outcome(app.jobs.db(), &id, &told, reporter, now).await;
     match told.map_err(JobError::from)? {
-        Told::New(outcome) => Ok((StatusCode::CREATED, Json(outcome)).into_response()),
-        Told::Again(outcome) => Ok(Json(outcome).into_response()),
-        Told::NameTaken => Err(Problem::new(
+        OutcomeStatus::New(outcome) => Ok((StatusCode::CREATED, Json(outcome)).into_response()),
+        OutcomeStatus::Again(outcome) => Ok(Json(outcome).into_response()),
+        OutcomeStatus::NameTaken => Err(Problem::new(
             Code::IdempotencyKeyReused,
             format!(
                 "another outcome was told under the Idempotency-Key {:?}; send what was sent then, or a new key",
                 name.unwrap_or_default()
             ),
         )),
-        Told::Unknown => Err(Problem::no_such("recommendation", &id)),
+        OutcomeStatus::Unknown => Err(Problem::no_such("recommendation", &id)),
     }
 }
 

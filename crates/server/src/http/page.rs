@@ -53,14 +53,14 @@ static PACKED: LazyLock<HashMap<&'static str, File>> = LazyLock::new(|| {
     let files = embedded::FILES.iter();
     files
         .map(|(path, bytes)| (*path, pack(path, Bytes::from_static(bytes))))
-        .chain([(WORDS, pack(WORDS, words().into()))])
+        .chain([(WORDS, pack(WORDS, members_script().into()))])
         .collect()
 });
 
 /// A module with the words of each member of `training` that takes several.
 const WORDS: &str = "words.js";
 
-fn words() -> String {
+fn members_script() -> String {
     let words = TRAINING
         .members
         .iter()

@@ -13,8 +13,8 @@ use super::App;
 use super::body::ProbeBody;
 use super::large::{self, ReadsGzip};
 use super::problem::Problem;
-use super::uploads::{Held, on_thread};
-use crate::jobs::{ProbeDocument, Trial};
+use super::uploads::{BufferedBody, on_thread};
+use crate::jobs::{ProbeDocument, ProbeRequest};
 use crate::model::RequestDocument;
 
 /// The body of a new probe, for the OpenAPI document; `ProbeBody` reads it.
@@ -78,8 +78,8 @@ pub(super) async fn create_probe(
     headers: HeaderMap,
     body: ProbeBody,
 ) -> Result<Response, Problem> {
-    let Held { read, permit } = body.0;
-    let asked = Trial {
+    let BufferedBody { read, permit } = body.0;
+    let asked = ProbeRequest {
         request: read.request,
         batch: read.batch,
         events: read.events,
@@ -90,7 +90,7 @@ pub(super) async fn create_probe(
         return Ok((StatusCode::CREATED, location, Json(probe)).into_response());
     }
     let reads_gzip = ReadsGzip::of(&headers);
-    let written = on_thread(move || large::written(StatusCode::CREATED, &probe, reads_gzip));
+    let written = on_thread(move || large::serialize(StatusCode::CREATED, &probe, reads_gzip));
     Ok((location, written.await?).into_response())
 }
 

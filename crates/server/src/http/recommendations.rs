@@ -15,7 +15,7 @@ use super::fits::sent;
 use super::parameters::{Parameters, no_cursor};
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
-use super::uploads::Held;
+use super::uploads::BufferedBody;
 use super::{App, prefer};
 use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
@@ -103,13 +103,13 @@ pub(super) async fn list_recommendations(
     };
     let found = app.jobs.db().recommendations(&filter).await;
     match found.map_err(JobError::from)? {
-        Some(page) => Ok(written(page).await),
+        Some(page) => Ok(render(page).await),
         None => Err(no_cursor(filter.before.as_deref().unwrap_or_default())),
     }
 }
 
 /// A [`RecommendationList`], written a part at a time: others are served meanwhile.
-async fn written(page: RecommendationPage) -> Response {
+async fn render(page: RecommendationPage) -> Response {
     let items = page.items();
     let mut list = Vec::with_capacity(items.len() * DOCUMENT + 64);
     list.extend_from_slice(br#"{"items":["#);
@@ -204,7 +204,7 @@ pub(super) async fn get_nearest_recommendation(
     let found = match body {
         RequestBody::Answered(answer) => app.jobs.answer_of(&answer.id).await?,
         RequestBody::New(asked) => {
-            let Held { read, permit } = asked.held;
+            let BufferedBody { read, permit } = asked.held;
             app.jobs.nearest(read, Some(permit)).await?
         }
     };

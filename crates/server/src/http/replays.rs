@@ -11,7 +11,9 @@ use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
 use super::uploads::{LIMIT_MIB, ReceivedBody};
 use crate::alloc::Settings;
-use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
+use crate::replay::{
+    Bounds, Recording, RecordingError, ReplayOptions, ReplayReport, pickle, read, replay,
+};
 
 /// What a file of somebody else may make the service use.
 const BOUNDS: Bounds = Bounds {
@@ -26,8 +28,8 @@ const BOUNDS: Bounds = Bounds {
 
 /// A recording, from a body of any content type, and what the query asks about it.
 pub(super) struct ReplayBody {
-    arrived: ReceivedBody,
-    asked: Asked,
+    received: ReceivedBody,
+    options: ReplayOptions,
     reads_gzip: ReadsGzip,
 }
 
@@ -36,22 +38,22 @@ impl FromRequest<App> for ReplayBody {
 
     async fn from_request(request: Request, app: &App) -> Result<ReplayBody, Problem> {
         let (parts, body) = request.into_parts();
-        let asked = asked(&Parameters::of(&parts))?;
+        let options = options(&Parameters::of(&parts))?;
         let reads_gzip = ReadsGzip::of(&parts.headers);
         let request = Request::from_parts(parts, body);
-        let arrived = app.uploads.arrive(request).await?;
+        let received = app.uploads.arrive(request).await?;
         Ok(ReplayBody {
-            arrived,
-            asked,
+            received,
+            options,
             reads_gzip,
         })
     }
 }
 
-fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
+fn options(parameters: &Parameters) -> Result<ReplayOptions, Problem> {
     let limit = parameters.text("memory_limit");
     let settings = parameters.text("allocator");
-    Ok(Asked {
+    Ok(ReplayOptions {
         limit: limit
             .map(|text| {
                 let limit = crate::model::parse_memory_limit(&Value::from(text.as_str()), "");
@@ -98,22 +100,22 @@ pub(super) async fn create_replay(
     body: ReplayBody,
 ) -> Result<Response, Problem> {
     let ReplayBody {
-        arrived,
-        asked,
+        received,
+        options,
         reads_gzip,
     } = body;
     let replayed = move |file: Vec<u8>| {
         let recording = recording(&file)?;
         drop(file);
-        let replay = replay(&recording, &asked).map_err(|error| Problem {
+        let replay = replay(&recording, &options).map_err(|error| Problem {
             parameter: Some("memory_limit".to_owned()),
             ..Problem::new(Code::QueryInvalid, error.to_string())
         })?;
         let report = ReplayReport::of(&recording, &replay);
         drop((recording, replay));
-        large::written(StatusCode::OK, &report, reads_gzip)
+        large::serialize(StatusCode::OK, &report, reads_gzip)
     };
-    Ok(app.uploads.read(arrived, replayed).await?.read)
+    Ok(app.uploads.read(received, replayed).await?.read)
 }
 
 fn recording(file: &[u8]) -> Result<Recording, Problem> {

@@ -88,7 +88,7 @@ pub(super) async fn get_run(
         return Ok(Json(document).into_response());
     }
     let reads_gzip = ReadsGzip::of(&headers);
-    on_thread(move || large::written(StatusCode::OK, &document, reads_gzip)).await
+    on_thread(move || large::serialize(StatusCode::OK, &document, reads_gzip)).await
 }
 
 /// Get the step of a run.

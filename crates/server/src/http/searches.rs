@@ -12,7 +12,7 @@ use super::App;
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use crate::bounded::{AnyValue, clause, within};
-use crate::jobs::{SearchCancellation, SearchDocument, Telling};
+use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
 use crate::model::{Digest, Invalid};
 use batchfit_fit::search::conversation::{Observation, Outcome, Terms};
 
@@ -195,17 +195,17 @@ pub(super) async fn create_observation(
 ) -> Result<Response, Problem> {
     let told = app.jobs.tell_search(&id, asker.owner(), &observation);
     match told.await? {
-        Telling::New(search) => Ok((StatusCode::CREATED, Json(search)).into_response()),
-        Telling::Again(search) => Ok(Json(search).into_response()),
-        Telling::Full(most) => Err(Problem::new(
+        ObservationReply::New(search) => Ok((StatusCode::CREATED, Json(search)).into_response()),
+        ObservationReply::Again(search) => Ok(Json(search).into_response()),
+        ObservationReply::Full(most) => Err(Problem::new(
             Code::SearchFull,
             format!("search {id:?} was told {most} observations; begin another"),
         )),
-        Telling::Cancelled => Err(Problem::new(
+        ObservationReply::Cancelled => Err(Problem::new(
             Code::SearchEnded,
             format!("search {id:?} is cancelled"),
         )),
-        Telling::Unknown => Err(Problem::no_such("search", &id)),
+        ObservationReply::Unknown => Err(Problem::no_such("search", &id)),
     }
 }
 

@@ -67,14 +67,14 @@ pub(super) struct ReceivedBody {
     length: usize,
     is_gzip: bool,
     /// Ends when the bytes do.
-    _room: Room,
+    _room: BodyPermits,
 }
 
 /// What a body takes of all room and of its key's, of either kind.
-type Room = [OwnedSemaphorePermit; 4];
+type BodyPermits = [OwnedSemaphorePermit; 4];
 
 /// What was read of a body, for as long as it is being worked on.
-pub(super) struct Held<T> {
+pub(super) struct BufferedBody<T> {
     pub(super) read: T,
     pub(super) permit: Permit,
 }
@@ -114,13 +114,16 @@ impl Uploads {
     pub(super) async fn arrive(&self, request: Request) -> Result<ReceivedBody, Problem> {
         let is_gzip = is_gzip(request.headers())?;
         let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
-        let arrived = arriving.await.map_err(|_| {
+        let received = arriving.await.map_err(|_| {
             Problem::new(
                 Code::BodyTimeout,
                 format!("the body took longer than {} s", ARRIVAL.as_secs()),
             )
         })??;
-        Ok(ReceivedBody { is_gzip, ..arrived })
+        Ok(ReceivedBody {
+            is_gzip,
+            ..received
+        })
     }
 
     async fn collect(&self, mut body: Body) -> Result<ReceivedBody, Problem> {
@@ -191,31 +194,31 @@ impl Uploads {
     /// Decompresses a body and has it read, both away from the threads that serve connections.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        mut arrived: ReceivedBody,
+        mut received: ReceivedBody,
         read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<Held<T>, Problem> {
-        if arrived.is_gzip {
-            return self.expand(arrived, decompress, read).await;
+    ) -> Result<BufferedBody<T>, Problem> {
+        if received.is_gzip {
+            return self.expand(received, decompress, read).await;
         }
-        let permit = self.permit(arrived.length).await?;
+        let permit = self.permit(received.length).await?;
         let read = on_thread(move || {
-            let whole = arrived.whole()?.into_owned();
+            let whole = received.whole()?.into_owned();
             read(whole)
         });
         let read = read.await?;
-        Ok(Held { read, permit })
+        Ok(BufferedBody { read, permit })
     }
 
     /// The same for a file that may itself be compressed or an archive, of which its contents are read.
     pub(super) async fn unpack<T: Send + 'static>(
         &self,
-        arrived: ReceivedBody,
+        received: ReceivedBody,
         read: impl FnOnce(Unpacked) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<Held<T>, Problem> {
-        let is_gzip = arrived.is_gzip;
-        if is_gzip || is_packed(&arrived.bytes) {
+    ) -> Result<BufferedBody<T>, Problem> {
+        let is_gzip = received.is_gzip;
+        if is_gzip || is_packed(&received.bytes) {
             let unpack = move |body: &[u8], limit| unpack(body, is_gzip, limit);
-            return self.expand(arrived, unpack, read).await;
+            return self.expand(received, unpack, read).await;
         }
         let bare = move |bytes: Vec<u8>| {
             let file = Digest::of(&bytes);
@@ -225,17 +228,17 @@ impl Uploads {
                 file,
             })
         };
-        self.read(arrived, bare).await
+        self.read(received, bare).await
     }
 
     /// Has a body expanded to as many bytes as one size after the other allows, and what it then is read.
     async fn expand<P: Send + 'static, T: Send + 'static>(
         &self,
-        mut arrived: ReceivedBody,
+        mut received: ReceivedBody,
         expand: impl Fn(&[u8], usize) -> Result<Option<P>, Problem> + Clone + Send + 'static,
         read: impl FnOnce(P) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<Held<T>, Problem> {
-        let length = arrived.length;
+    ) -> Result<BufferedBody<T>, Problem> {
+        let length = received.length;
         for (index, (mib, _)) in SIZES.into_iter().enumerate() {
             if length > mib << 20 {
                 continue;
@@ -243,17 +246,17 @@ impl Uploads {
             let permit = self.permit_of(index).await?;
             let expand = expand.clone();
             let expanded = on_thread(move || {
-                let plain = expand(&arrived.whole()?, mib << 20)?;
-                Ok((plain, arrived))
+                let plain = expand(&received.whole()?, mib << 20)?;
+                Ok((plain, received))
             });
             let plain;
-            (plain, arrived) = expanded.await?;
+            (plain, received) = expanded.await?;
             let Some(plain) = plain else {
                 continue;
             };
-            drop(arrived);
+            drop(received);
             let read = on_thread(move || read(plain)).await?;
-            return Ok(Held { read, permit });
+            return Ok(BufferedBody { read, permit });
         }
         Err(too_large())
     }

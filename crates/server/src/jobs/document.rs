@@ -228,7 +228,7 @@ pub(super) fn new_fit(
         batchfit_version: VERSION.to_owned(),
         model: model_name(request),
         model_digest,
-        taught: JsonText::from(json(&request.taught()).to_string().as_str()),
+        taught: JsonText::from(json(&request.calibration()).to_string().as_str()),
         lane,
         device,
         request: shown,

@@ -41,7 +41,7 @@ const MOST_BEHIND: usize = 1_000;
 
 /// Something that is told of a fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum Notification {
     /// It waits, runs or has ended.
     State(FitState),
     /// How far it is.
@@ -73,7 +73,7 @@ pub struct Event {
     /// Its place in the order of the fit's events.
     pub number: u64,
     /// What is told.
-    pub news: News,
+    pub news: Notification,
 }
 
 /// The logs of all fits.
@@ -123,7 +123,7 @@ impl Events {
             }
         };
         drop(logs);
-        self.tell_all(id, state);
+        self.publish_to_all(id, state);
         log
     }
 
@@ -132,7 +132,7 @@ impl Events {
         self.all.subscribe()
     }
 
-    fn tell_all(&self, id: &str, state: FitState) {
+    fn publish_to_all(&self, id: &str, state: FitState) {
         let id = id.to_owned();
         // An error says that nobody reads.
         let _ = self.all.send(FitNews { id, state });
@@ -154,23 +154,23 @@ impl Events {
     pub(super) fn hear(&self, id: &str, state: FitState, attempts: i64) {
         match self.find(id) {
             Some(log) if log.is_new(rank(state, attempts)) => {
-                self.tell_of(id, &log, state, Some(attempts));
+                self.publish_to(id, &log, state, Some(attempts));
             }
             Some(_) => {}
-            None if state.is_final() => self.tell_all(id, state),
+            None if state.is_final() => self.publish_to_all(id, state),
             None => drop(self.of(id, before(state, attempts), state)),
         }
     }
 
     /// Tells that a fit waits or runs, or how it ended: whoever says that first is right.
-    pub(super) fn tell(&self, id: &str, state: FitState) {
+    pub(super) fn publish(&self, id: &str, state: FitState) {
         let Some(log) = self.find(id) else { return };
-        self.tell_of(id, &log, state, None);
+        self.publish_to(id, &log, state, None);
     }
 
-    fn tell_of(&self, id: &str, log: &Log, state: FitState, attempts: Option<i64>) {
+    fn publish_to(&self, id: &str, log: &Log, state: FitState, attempts: Option<i64>) {
         if log.push_state(state, attempts) {
-            self.tell_all(id, state);
+            self.publish_to_all(id, state);
         }
         if !state.is_final() {
             return;
@@ -210,13 +210,13 @@ fn rank(state: FitState, attempts: i64) -> i64 {
 /// What has been told of one fit.
 #[derive(Debug)]
 pub(super) struct Log {
-    told: Mutex<Told>,
+    state_now: Mutex<LogState>,
     /// Changes with each event.
     news: watch::Sender<()>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct LogState {
     /// The number of the next event.
     next: u64,
     events: VecDeque<Event>,
@@ -231,7 +231,7 @@ impl Log {
     /// The log of a fit that was begun `attempts` times before, and now is in this state.
     pub(super) fn new(attempts: i64, state: FitState, is_shared: bool) -> Log {
         let log = Log {
-            told: Mutex::new(Told {
+            state_now: Mutex::new(LogState {
                 next: u64::try_from(attempts).unwrap_or(0) * OF_AN_ATTEMPT + 1,
                 events: VecDeque::new(),
                 state: None,
@@ -250,13 +250,15 @@ impl Log {
     }
 
     /// Adds an event and says so, unless the fit has ended or is in this state anyway.
-    pub(super) fn push(&self, news: News) -> bool {
-        let mut told = self.lock();
-        if told.ended || matches!(news, News::State(state) if told.state == Some(state)) {
+    pub(super) fn push(&self, news: Notification) -> bool {
+        let mut state_now = self.lock();
+        if state_now.ended
+            || matches!(news, Notification::State(state) if state_now.state == Some(state))
+        {
             return false;
         }
-        told.add(news);
-        drop(told);
+        state_now.add(news);
+        drop(state_now);
         self.news.send_replace(());
         true
     }
@@ -269,41 +271,41 @@ impl Log {
     /// Adds a state, unless the fit has ended or is in it anyway. Whoever does not know how often it was begun knows that this is the
     /// next of its states.
     fn push_state(&self, state: FitState, attempts: Option<i64>) -> bool {
-        let mut told = self.lock();
-        if told.ended || told.state == Some(state) {
+        let mut state_now = self.lock();
+        if state_now.ended || state_now.state == Some(state) {
             return false;
         }
-        told.rank = match (attempts, state) {
+        state_now.rank = match (attempts, state) {
             (Some(attempts), _) => rank(state, attempts),
-            (None, FitState::Queued) => told.rank - told.rank % 2 + 2,
-            (None, FitState::Running) => told.rank + 1 + told.rank % 2,
+            (None, FitState::Queued) => state_now.rank - state_now.rank % 2 + 2,
+            (None, FitState::Running) => state_now.rank + 1 + state_now.rank % 2,
             (None, FitState::Done | FitState::Failed | FitState::Cancelled) => i64::MAX,
         };
-        told.add(News::State(state));
-        drop(told);
+        state_now.add(Notification::State(state));
+        drop(state_now);
         self.news.send_replace(());
         true
     }
 
     /// Adds the last event, and says how many there are; `None` where it was there already.
     fn end(&self) -> Option<usize> {
-        let mut told = self.lock();
-        if told.ended {
+        let mut state_now = self.lock();
+        if state_now.ended {
             return None;
         }
-        told.add(News::Result);
-        told.ended = true;
-        let events = told.events.len();
-        drop(told);
+        state_now.add(Notification::Result);
+        state_now.ended = true;
+        let events = state_now.events.len();
+        drop(state_now);
         self.news.send_replace(());
         Some(events)
     }
 
     /// Whoever reads it from the event after `last` on.
     pub(super) fn follow(self: &Arc<Log>, last: Option<u64>) -> Follower {
-        let told = self.lock();
+        let state_now = self.lock();
         // No event has such a number: it is of another fit, or of a database that was put back.
-        let last = last.filter(|last| *last < told.next);
+        let last = last.filter(|last| *last < state_now.next);
         Follower {
             last: last.unwrap_or(0),
             news: self.news.subscribe(),
@@ -311,12 +313,14 @@ impl Log {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("nothing panics while it is held")
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        self.state_now
+            .lock()
+            .expect("nothing panics while it is held")
     }
 }
 
-impl Told {
+impl LogState {
     /// The number of the event that says this state, where several servers tell of the fit.
     fn first_number(&self, state: FitState) -> u64 {
         let [waits, runs, ended] = OF_A_STATE;
@@ -332,8 +336,8 @@ impl Told {
         attempt * OF_AN_ATTEMPT + within + 1
     }
 
-    fn add(&mut self, news: News) {
-        if let News::State(state) = news {
+    fn add(&mut self, news: Notification) {
+        if let Notification::State(state) = news {
             self.state = Some(state);
             if self.is_shared {
                 self.next = self.next.max(self.first_number(state));
@@ -341,8 +345,8 @@ impl Told {
         }
         if self.events.len() >= MOST {
             let oldest_probe = self.events.iter().position(|event| match event.news {
-                News::Probe(_) => true,
-                News::State(_) | News::Result => false,
+                Notification::Probe(_) => true,
+                Notification::State(_) | Notification::Result => false,
             });
             // One of the first: a fit changes its state a few times.
             self.events.remove(oldest_probe.unwrap_or(0));
@@ -366,23 +370,23 @@ pub struct Follower {
 impl Follower {
     /// Whether there is nothing more to read, ever.
     pub fn is_over(&self) -> bool {
-        let told = self.log.lock();
-        told.ended && self.last + 1 >= told.next
+        let state_now = self.log.lock();
+        state_now.ended && self.last + 1 >= state_now.next
     }
 
     /// The next event, as soon as there is one; `None` after the last.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             {
-                let told = self.log.lock();
-                let after = told
+                let state_now = self.log.lock();
+                let after = state_now
                     .events
                     .partition_point(|event| event.number <= self.last);
-                if let Some(event) = told.events.get(after) {
+                if let Some(event) = state_now.events.get(after) {
                     self.last = event.number;
                     return Some(event.clone());
                 }
-                if told.ended {
+                if state_now.ended {
                     return None;
                 }
             }

@@ -14,7 +14,7 @@ use super::document::chance;
 use super::lanes::LARGE_LANE;
 use super::queue::Shared;
 use super::{DeviceKind, DeviceSummary};
-use crate::store::{Holder, SIMULATED_LANE, StoreError, Time};
+use crate::store::{LeaseOwner, SIMULATED_LANE, StoreError, Time};
 
 /// How long a fit stays with a holder that says nothing. A server that is killed keeps its fits for as long; one that cannot
 /// write to the database for as long loses them. Kubernetes gives a node up after 40 s, and etcd's leases are of seconds.
@@ -24,11 +24,11 @@ pub const LEASE: Duration = Duration::from_secs(30);
 const RENEWALS: u32 = 3;
 
 /// The name of this server: of the machine, the process, and chance, because a container's first process is always the first.
-pub(super) fn name() -> Holder {
+pub(super) fn name() -> LeaseOwner {
     let uname = rustix::system::uname();
     let machine = uname.nodename().to_string_lossy();
     let process = std::process::id();
-    Holder::server(&format!("{machine} {process} {:08x}", chance() >> 32))
+    LeaseOwner::server(&format!("{machine} {process} {:08x}", chance() >> 32))
 }
 
 /// Of which lanes a server takes fits: of those that are simulated, and of its GPUs under each of their names, as

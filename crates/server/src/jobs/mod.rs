@@ -13,7 +13,7 @@ mod document;
 mod events;
 mod lanes;
 mod leases;
-mod news;
+mod notifications;
 mod outcomes;
 mod predicted;
 mod probes;
@@ -28,24 +28,24 @@ mod uploads;
 
 pub use agents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
-    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, Welcome, answer_job,
+    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, RegistrationResponse, answer_job,
 };
 pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
-pub use events::{Event, FitNews, Follower, News, StateNews};
+pub use events::{Event, FitNews, Follower, Notification, StateNews};
 pub use lanes::Permit;
 pub use leases::LEASE;
 pub use outcomes::{
-    AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
-    ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,
-    tell_outcome,
+    AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, OutcomeStatus,
+    ReportedEnvironment, ReportedOutcome, Reporter, accuracy, add_outcome, followed, learn_before,
+    nearest, outcomes, question_of,
 };
-pub use probes::Trial;
+pub use probes::ProbeRequest;
 pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
 pub use readiness::NotReadyReason;
 pub use runs::record_run;
-pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
+pub use searches::{ObservationReply, SearchCancellation, SearchDocument, record_search};
 pub use shares::{Share, a_turn_to_read, room_of_key, under_key};
 pub(crate) use shares::{niceness, yield_to_others};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

@@ -61,7 +61,11 @@ impl Jobs {
             ceiling: terms.ceiling(),
             largest: largest(told, &recorded),
         };
-        let asked = format!("{} {runs:?} {}", asked(terms, &recorded), self.turns());
+        let asked = format!(
+            "{} {runs:?} {}",
+            request_text(terms, &recorded),
+            self.turns()
+        );
         let known = {
             let known = self.shared.foreseen.lock();
             let mut known = known.expect("nothing panics while it is held");
@@ -137,7 +141,7 @@ fn largest(told: &[Observation], recorded: &Recorded) -> Option<(u64, u64)> {
 }
 
 /// The request that a search comes to, as text.
-fn asked(terms: &Terms, recorded: &Recorded) -> String {
+fn request_text(terms: &Terms, recorded: &Recorded) -> String {
     let batches: Vec<u64> = recorded.keys().copied().collect();
     let digests: Vec<&String> = recorded.values().collect();
     let mut question = json!({
@@ -156,7 +160,7 @@ fn asked(terms: &Terms, recorded: &Recorded) -> String {
 }
 
 fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
-    let text = asked(terms, recorded);
+    let text = request_text(terms, recorded);
     RequestDocument::from_json(text.as_bytes()).map_err(EngineError::Invalid)
 }
 

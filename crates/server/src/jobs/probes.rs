@@ -27,7 +27,7 @@ const REAL_PROBE: Duration = Duration::from_mins(10);
 
 /// A single batch to be tried.
 #[derive(Debug)]
-pub struct Trial {
+pub struct ProbeRequest {
     /// What is trained, and where.
     pub request: Request,
     /// Samples per micro-step.
@@ -42,15 +42,15 @@ impl Jobs {
     /// `permit` is that under which the request was read.
     pub async fn probe(
         &self,
-        trial: Trial,
+        request_of_probe: ProbeRequest,
         permit: Option<Permit>,
     ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
-        let Trial {
+        let ProbeRequest {
             request,
             batch,
             events,
-        } = trial;
+        } = request_of_probe;
         validate_single(&request).map_err(EngineError::Invalid)?;
         validate_alone(&request).map_err(EngineError::Invalid)?;
         let (checked, large) = self.checked(request, permit).await?;

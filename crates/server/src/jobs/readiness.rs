@@ -41,7 +41,7 @@ pub(super) struct Readiness {
 impl Readiness {
     /// Writes a row with this moment, unless that was done a moment ago. One write is under way at a time: where the file is
     /// locked, each takes one of the few connections for seconds.
-    pub(super) async fn ask(
+    pub(super) async fn check(
         &self,
         db: &Db,
         noted: Time,

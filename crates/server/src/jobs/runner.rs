@@ -1,6 +1,6 @@
 //! Claims fits and has them answered.
 
-mod again;
+mod duplicates;
 mod thread;
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
 use super::document::{FitError, chance, json, recommendations};
-use super::events::News;
+use super::events::Notification;
 use super::lanes::{of_any_size, yield_in};
 use super::queue::{Running, Shared};
 use super::uploads::packed;
@@ -22,7 +22,7 @@ use crate::jobs::{Isolation, Work};
 use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
-use again::{answered_before, turn};
+use duplicates::{answered_before, wait_for_duplicate};
 pub(super) use thread::on_thread;
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
@@ -47,8 +47,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 register(&shared, &claimed.id, Some(Arc::clone(&running)));
                 let before = claimed.attempts - 1;
                 shared.events.of(&claimed.id, before, FitState::Running);
-                shared.events.tell(&claimed.id, FitState::Running);
-                let span = shared.handover.span(&claimed.id);
+                shared.events.publish(&claimed.id, FitState::Running);
+                let span = shared.spec_cache.span(&claimed.id);
                 let attempt = attempt(Arc::clone(&shared), claimed, running);
                 shared.tasks.spawn(attempt.instrument(span));
             }
@@ -136,7 +136,7 @@ async fn attempt(shared: Arc<Shared>, claimed: Claimed, running: Arc<Running>) {
     register(&shared, &claimed.id, None);
     // Where this cannot be read, the next server tells it.
     if let Ok(Some(state)) = shared.db.fit_state(&claimed.id).await {
-        shared.events.tell(&claimed.id, state);
+        shared.events.publish(&claimed.id, state);
     }
     shared.ended.send_replace(());
     shared.wake.notify_one();
@@ -210,7 +210,7 @@ async fn answer(
     let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     let put_back = || persist(shared, id, || shared.db.put_back(attempt));
     // Another process reads the text for itself.
-    let handed = shared.handover.take(id).filter(|_| !claimed.apart);
+    let handed = shared.spec_cache.take(id).filter(|_| !claimed.apart);
     let (handed, permit) = handed.unzip();
     // First of all: to read a large model takes as much memory as to answer it.
     let entering = async {
@@ -233,7 +233,7 @@ async fn answer(
         },
     };
     let memory = shared.memory_for(claimed, &request).await;
-    let Ok(_turn) = turn(shared, claimed, &request).await else {
+    let Ok(_turn) = wait_for_duplicate(shared, claimed, &request).await else {
         return put_back().await.map(|_| ());
     };
     // Whoever cancelled it before it was registered could not tell us.
@@ -257,7 +257,7 @@ async fn answer(
             yield_in(&lane, &request, asked);
             let progress = |step: Progress| {
                 if let Some(log) = &log {
-                    log.push(News::Probe(step.clone()));
+                    log.push(Notification::Probe(step.clone()));
                 }
                 running.show(step);
             };

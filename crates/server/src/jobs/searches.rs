@@ -13,8 +13,8 @@ use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{Digest, Invalid, UploadKind};
 use crate::store::{
-    Db, Ids, JsonText, Noted, SearchAnswer, SearchBounds, SearchState, StoreError, StoredSearch,
-    Time,
+    Db, Ids, JsonText, ObservationStatus, SearchAnswer, SearchBounds, SearchState, StoreError,
+    StoredSearch, Time,
 };
 use batchfit_fit::search::conversation::{
     Conversation, Foreseen, Observation, Outcome, Recommended, Said, Terms,
@@ -60,7 +60,7 @@ pub struct SearchDocument {
 
 /// What became of an observation.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Telling {
+pub enum ObservationReply {
     /// It is kept.
     New(Box<SearchDocument>),
     /// The same one was told before.
@@ -201,11 +201,11 @@ impl Jobs {
         id: &str,
         owner: Option<&str>,
         observation: &Observation,
-    ) -> Result<Telling, JobError> {
+    ) -> Result<ObservationReply, JobError> {
         let now = Time::from(Timestamp::now());
         let db = &self.shared.db;
         if self.own_search(id, owner).await?.is_none() {
-            return Ok(Telling::Unknown);
+            return Ok(ObservationReply::Unknown);
         }
         let observation = &self.with_recording(id, observation.clone()).await?;
         let mut foreseen = None;
@@ -216,7 +216,7 @@ impl Jobs {
                 let kept = db.add_observation(id, observation, BOUNDS, now).await?;
                 let answer = Some(&earlier);
                 db.note_search(id, SearchState::Done, answer, 1).await?;
-                return self.told(id, kept, None).await;
+                return self.observation_reply(id, kept, None).await;
             }
             // A recording of another program is refused, before it is kept.
             let mut told = stored.observations;
@@ -226,28 +226,28 @@ impl Jobs {
             foreseen = Some((self.foreseen(&terms, &told).await?, told));
         }
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
-        self.told(id, kept, foreseen).await
+        self.observation_reply(id, kept, foreseen).await
     }
 
     /// What became of an observation; what is foreseen is so after these observations.
-    async fn told(
+    async fn observation_reply(
         &self,
         id: &str,
-        kept: Noted,
+        kept: ObservationStatus,
         foreseen: Option<(Option<Foreseen>, Vec<Observation>)>,
-    ) -> Result<Telling, JobError> {
+    ) -> Result<ObservationReply, JobError> {
         let is_new = match kept {
-            Noted::New => true,
-            Noted::Again => false,
-            Noted::Full => return Ok(Telling::Full(BOUNDS.observations)),
-            Noted::Cancelled => return Ok(Telling::Cancelled),
-            Noted::Unknown => return Ok(Telling::Unknown),
+            ObservationStatus::New => true,
+            ObservationStatus::Again => false,
+            ObservationStatus::Full => return Ok(ObservationReply::Full(BOUNDS.observations)),
+            ObservationStatus::Cancelled => return Ok(ObservationReply::Cancelled),
+            ObservationStatus::Unknown => return Ok(ObservationReply::Unknown),
         };
         Ok(
             match self.search_as_foreseen(id, foreseen).await?.map(Box::new) {
-                None => Telling::Unknown,
-                Some(search) if is_new => Telling::New(search),
-                Some(search) => Telling::Again(search),
+                None => ObservationReply::Unknown,
+                Some(search) if is_new => ObservationReply::New(search),
+                Some(search) => ObservationReply::Again(search),
             },
         )
     }

@@ -41,9 +41,9 @@ struct Waiting {
 
 /// A fit that was taken up waits for the permit.
 #[derive(Debug)]
-pub(super) struct Wanted<'a>(&'a SpecCache);
+pub(super) struct PermitWaiter<'a>(&'a SpecCache);
 
-impl Drop for Wanted<'_> {
+impl Drop for PermitWaiter<'_> {
     fn drop(&mut self) {
         self.0.wanted.fetch_sub(1, Ordering::Relaxed);
     }
@@ -51,8 +51,8 @@ impl Drop for Wanted<'_> {
 
 /// A request that was left and is taken back when this is dropped, unless it is to stay.
 #[derive(Debug)]
-pub(super) struct Left<'a> {
-    handover: &'a SpecCache,
+pub(super) struct CacheEntryGuard<'a> {
+    cache: &'a SpecCache,
     id: Option<String>,
 }
 
@@ -63,15 +63,15 @@ impl SpecCache {
         id: &str,
         request: Request,
         permit: Option<OwnedSemaphorePermit>,
-    ) -> Left<'_> {
+    ) -> CacheEntryGuard<'_> {
         let mut all = self.lock();
         let is_wanted = self.wanted.load(Ordering::Relaxed) > 0;
         let permit = permit.filter(|_| !is_wanted);
         let size = request.lower().map_or(0, |lowered| lowered.workload.size());
         // So large a model is in memory under the permit alone.
         if size > LARGEST && permit.is_none() {
-            return Left {
-                handover: self,
+            return CacheEntryGuard {
+                cache: self,
                 id: None,
             };
         }
@@ -87,8 +87,8 @@ impl SpecCache {
         while all.len() > MOST_REQUESTS || size > LARGEST {
             size -= all.pop_front().map_or(0, |oldest| oldest.size);
         }
-        Left {
-            handover: self,
+        CacheEntryGuard {
+            cache: self,
             id: Some(id.to_owned()),
         }
     }
@@ -118,14 +118,14 @@ impl SpecCache {
 
     /// Lets go of the permit, and keeps it of no request until this is dropped: a fit that was taken up waits for it,
     /// and those that are left here are taken up after that one.
-    pub(super) fn want_permit(&self) -> Wanted<'_> {
+    pub(super) fn want_permit(&self) -> PermitWaiter<'_> {
         let mut all = self.lock();
         self.wanted.fetch_add(1, Ordering::Relaxed);
         for waiting in all.iter_mut() {
             waiting.permit = None;
         }
         all.retain(|waiting| waiting.size <= LARGEST);
-        Wanted(self)
+        PermitWaiter(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
@@ -135,17 +135,17 @@ impl SpecCache {
     }
 }
 
-impl Left<'_> {
+impl CacheEntryGuard<'_> {
     /// It is to stay: the fit is queued.
     pub(super) fn stay(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Left<'_> {
+impl Drop for CacheEntryGuard<'_> {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
-            self.handover.take(id);
+            self.cache.take(id);
         }
     }
 }
@@ -174,40 +174,40 @@ mod tests {
 
     #[test]
     fn a_request_is_taken_once() {
-        let handover = SpecCache::default();
-        handover.leave("1", request(1), None).stay();
+        let cache = SpecCache::default();
+        cache.leave("1", request(1), None).stay();
 
-        assert!(handover.take("2").is_none());
-        assert!(handover.take("1").is_some());
-        assert!(handover.take("1").is_none());
+        assert!(cache.take("2").is_none());
+        assert!(cache.take("1").is_some());
+        assert!(cache.take("1").is_none());
     }
 
     #[test]
     fn a_request_that_was_never_queued_leaves_its_permit() {
         let one = Arc::new(Semaphore::new(1));
         let permit = || Arc::clone(&one).try_acquire_owned().ok();
-        let handover = SpecCache::default();
+        let cache = SpecCache::default();
 
-        let left = handover.leave("1", request(1), permit());
+        let left = cache.leave("1", request(1), permit());
         assert!(permit().is_none());
         drop(left);
-        assert!(handover.take("1").is_none());
+        assert!(cache.take("1").is_none());
 
-        handover.leave("2", request(1), permit()).stay();
+        cache.leave("2", request(1), permit()).stay();
         assert!(permit().is_none());
-        drop(handover.want_permit());
+        drop(cache.want_permit());
         assert!(permit().is_some());
-        assert!(handover.take("2").is_some());
+        assert!(cache.take("2").is_some());
 
         let large = || of(r#"{"type": "linear", "out_features": 4}"#, 20_000);
-        handover.leave("3", large(), permit()).stay();
-        drop(handover.want_permit());
+        cache.leave("3", large(), permit()).stay();
+        drop(cache.want_permit());
         assert!(
-            handover.take("3").is_none(),
+            cache.take("3").is_none(),
             "it is in memory without a permit"
         );
-        handover.leave("4", large(), None).stay();
-        assert!(handover.take("4").is_none());
+        cache.leave("4", large(), None).stay();
+        assert!(cache.take("4").is_none());
     }
 
     /// Or else it waits for one that is answered after it, and both for ever.
@@ -215,37 +215,37 @@ mod tests {
     fn a_fit_that_was_taken_up_waits_for_none_that_is_left_later() {
         let large = Arc::new(Semaphore::new(1));
         let permit = || Arc::clone(&large).try_acquire_owned().ok();
-        let handover = SpecCache::default();
+        let cache = SpecCache::default();
 
         let read_meanwhile = permit();
-        let wanted = handover.want_permit();
-        handover.leave("1", request(1), read_meanwhile).stay();
+        let wanted = cache.want_permit();
+        cache.leave("1", request(1), read_meanwhile).stay();
         assert!(permit().is_some());
         drop(wanted);
 
-        handover.leave("2", request(1), permit()).stay();
+        cache.leave("2", request(1), permit()).stay();
         assert!(permit().is_none());
     }
 
     #[test]
     fn the_oldest_make_room() {
-        let handover = SpecCache::default();
+        let cache = SpecCache::default();
         for id in ["1", "2", "3"] {
-            handover.leave(id, request(LARGEST / 8), None).stay();
+            cache.leave(id, request(LARGEST / 8), None).stay();
         }
-        let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
+        let taken = ["1", "2", "3"].map(|id| cache.take(id).is_some());
         assert_eq!(taken, [true, true, true]);
 
         for id in ["1", "2", "3", "4"] {
-            handover.leave(id, request(LARGEST / 6), None).stay();
+            cache.leave(id, request(LARGEST / 6), None).stay();
         }
-        let taken = ["1", "2", "3", "4"].map(|id| handover.take(id).is_some());
+        let taken = ["1", "2", "3", "4"].map(|id| cache.take(id).is_some());
         assert_eq!(taken, [false, false, true, true]);
 
         for id in 0..=MOST_REQUESTS {
-            handover.leave(&id.to_string(), request(1), None).stay();
+            cache.leave(&id.to_string(), request(1), None).stay();
         }
-        assert!(handover.take("0").is_none());
-        assert!(handover.take("1").is_some());
+        assert!(cache.take("0").is_none());
+        assert!(cache.take("1").is_some());
     }
 }

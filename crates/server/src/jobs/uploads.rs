@@ -18,7 +18,9 @@ use crate::model::{
 };
 use crate::recorded;
 use crate::replay;
-use crate::store::{Dropped, JsonText, Kept, NewUpload, Pruned, StoredUpload, Time, UploadSpace};
+use crate::store::{
+    Dropped, JsonText, NewUpload, Pruned, StoredUpload, Time, UploadSpace, UploadStatus,
+};
 
 /// What uploads may take, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,9 +212,9 @@ impl Jobs {
         let shared = &self.shared;
         let kept = shared.db.keep_upload(new, shared.upload_space()).await?;
         let is_new = match kept {
-            Kept::Added => true,
-            Kept::There => false,
-            Kept::Full { taken, limit } => {
+            UploadStatus::Added => true,
+            UploadStatus::There => false,
+            UploadStatus::Full { taken, limit } => {
                 return Err(JobError::UploadsFull {
                     needed: new.gzip.len(),
                     taken,

@@ -15,7 +15,7 @@
 //! them. So every transaction of several statements begins with [`Connection::begin_alone`] and holds one lock of
 //! its schema until its end, and so do the single statements that drop uploads.
 
-mod news;
+mod notifications;
 mod open;
 #[cfg(test)]
 mod schema;
@@ -30,7 +30,7 @@ use sqlx::{
     AssertSqlSafe, Connection as _, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool,
 };
 
-pub use news::{Told, Wire};
+pub use notifications::{Listener, Payload};
 pub(super) use open::{fault, open_postgres, why_not};
 pub use open::{is_postgres, shown};
 
@@ -168,35 +168,35 @@ impl Link<'_> {
 
 /// Asks either engine with one text, or with one for each: see Note [One text].
 ///
-/// `ask!(execute, on, text, values..)` says how many rows it changed. `ask!(fetch_one Type, on, text, values..)` reads a row
+/// `query!(execute, on, text, values..)` says how many rows it changed. `query!(fetch_one Type, on, text, values..)` reads a row
 /// (`fetch_optional`, `fetch_all`) by its columns' names, and with `scalar` for the type its one column.
-macro_rules! ask {
+macro_rules! query {
     (execute, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => ask!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
+            sqlx::Either::Left(on) => query!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
                 .execute(on).await.map(|done| done.rows_affected()),
-            sqlx::Either::Right(on) => ask!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
+            sqlx::Either::Right(on) => query!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
                 .execute(on).await.map(|done| done.rows_affected()),
         }
     };
     ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => ask!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await,
-            sqlx::Either::Right(on) => ask!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Left(on) => query!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => query!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
     ($fetch:ident $row:ty, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => ask!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await,
-            sqlx::Either::Right(on) => ask!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Left(on) => query!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => query!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
     (@ ($($query:tt)*) lite [$lite:literal, $postgres:literal]) => { sqlx::$($query)*($lite) };
     (@ ($($query:tt)*) lite $text:literal) => { sqlx::$($query)*($text) };
-    (@ ($($query:tt)*) postgres [$lite:literal, $postgres:literal]) => { ask!(@ ($($query)*) postgres $postgres) };
+    (@ ($($query:tt)*) postgres [$lite:literal, $postgres:literal]) => { query!(@ ($($query)*) postgres $postgres) };
     (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::engine::for_postgres($text)) };
 }
-pub(super) use ask;
+pub(super) use query;
 
 /// The same text for PostgreSQL, whose identity columns are called `number`: see Note [One text].
 pub(super) fn for_postgres(text: &'static str) -> AssertSqlSafe<String> {

@@ -2,11 +2,11 @@
 
 use super::question_of;
 use super::terms::{FitTerms, IdempotencyKey, keep_key};
-use crate::engine::{Connection, ask};
+use crate::engine::{Connection, query};
 use crate::model::Digest;
 use crate::request::{keep_request, request_digest};
 use crate::upload::{keep_aside, refer};
-use crate::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, asking};
+use crate::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, with_context};
 
 /// A fit to be.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ impl Db {
                 .pool
                 .acquire()
                 .await
-                .map_err(asking("begin to queue a fit"))?;
+                .map_err(with_context("begin to queue a fit"))?;
             let added = enqueue_on(&mut connection, new, finished, capacity, space).await;
             match added {
                 Ok(None) => drop(connection),
@@ -112,21 +112,21 @@ impl Db {
                     return Err(error);
                 }
             }
-            let same = ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
+            let same = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
                 AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = $2 AND $3)
               ORDER BY id DESC LIMIT 1",
             new.fingerprint,
             new.batchfit_version,
             finished,)
-        .map_err(asking("find the same fit"))?;
+        .map_err(with_context("find the same fit"))?;
             if let Some(same) = same {
                 return Ok(Enqueued::Same(same));
             }
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
-            let waiting: i64 = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
-                .map_err(asking("count the fits that wait"))?;
-            let own: i64 = ask!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)
-                .map_err(asking("count the fits of a key that wait"))?;
+            let waiting: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
+                .map_err(with_context("count the fits that wait"))?;
+            let own: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)
+                .map_err(with_context("count the fits of a key that wait"))?;
             if waiting >= capacity || own >= new.share(capacity) {
                 return Ok(Enqueued::QueueFull);
             }
@@ -152,8 +152,8 @@ async fn enqueue_on(
     let mut transaction = connection
         .begin_alone()
         .await
-        .map_err(asking("begin to queue a fit"))?;
-    let added = ask!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
+        .map_err(with_context("begin to queue a fit"))?;
+    let added = query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught, owner)
          SELECT $1, $2, $3, 'queued', $4, $5, $6, $7, $8,
                 EXISTS (SELECT 1 FROM fit WHERE fingerprint >= $15 AND fingerprint < $16 AND state = 'failed' AND apart),
@@ -182,7 +182,7 @@ async fn enqueue_on(
         beyond,
         new.owner,
         share,)
-    .map_err(asking("queue a fit"))?;
+    .map_err(with_context("queue a fit"))?;
     if added == 0 {
         return Ok(None);
     }
@@ -204,6 +204,6 @@ async fn enqueue_on(
     transaction
         .commit()
         .await
-        .map_err(asking("commit a queued fit"))?;
+        .map_err(with_context("commit a queued fit"))?;
     Ok(Some(Enqueued::Added))
 }

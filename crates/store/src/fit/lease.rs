@@ -5,29 +5,29 @@
 //! another number, and what the lost holder says of the earlier one is not stored.
 
 use super::FitState;
-use crate::engine::ask;
+use crate::engine::query;
 use crate::text::as_inner;
 use crate::text::by_name;
-use crate::{Db, StoreError, Time, asking};
+use crate::{Db, StoreError, Time, with_context};
 
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.
 const SERVER: &str = "server ";
 
 /// Who works on fits: a server, or somebody who took a fit from one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Holder(String);
+pub struct LeaseOwner(String);
 
-as_inner!(Holder(String));
+as_inner!(LeaseOwner(String));
 
-impl Holder {
+impl LeaseOwner {
     /// A server, by a name that no other has: not the next one on the same machine either.
-    pub fn server(name: &str) -> Holder {
-        Holder(format!("{SERVER}{name}"))
+    pub fn server(name: &str) -> LeaseOwner {
+        LeaseOwner(format!("{SERVER}{name}"))
     }
 
-    /// Somebody else, by a name of their own. It must not begin as the names of servers do: see [`Holder::is_server`].
-    pub fn other(name: String) -> Holder {
-        Holder(name)
+    /// Somebody else, by a name of their own. It must not begin as the names of servers do: see [`LeaseOwner::is_server`].
+    pub fn other(name: String) -> LeaseOwner {
+        LeaseOwner(name)
     }
 
     /// Its name.
@@ -45,7 +45,7 @@ impl Holder {
 #[derive(Debug, Clone, Copy)]
 pub struct Lease<'a> {
     /// Who works on it.
-    pub holder: &'a Holder,
+    pub holder: &'a LeaseOwner,
     /// Until when it is theirs.
     pub until: Time,
 }
@@ -58,7 +58,7 @@ pub struct Attempt<'a> {
     /// Which attempt; the first is 1.
     pub number: i64,
     /// Who makes it.
-    pub holder: &'a Holder,
+    pub holder: &'a LeaseOwner,
 }
 
 /// A fit that runs.
@@ -69,7 +69,7 @@ pub struct LeasedFit {
     /// Which attempt is under way.
     pub attempts: i64,
     /// Who makes it; `None` for one that an earlier version began.
-    pub holder: Option<Holder>,
+    pub holder: Option<LeaseOwner>,
     /// Until when it is theirs.
     pub lease_until: Option<Time>,
 }
@@ -86,7 +86,7 @@ pub struct UnfinishedFit {
     /// How often it was begun.
     pub attempts: i64,
     /// Who works on it, or did last.
-    pub holder: Option<Holder>,
+    pub holder: Option<LeaseOwner>,
 }
 
 by_name!(UnfinishedFit: id, state, attempts, holder);
@@ -94,35 +94,35 @@ by_name!(UnfinishedFit: id, state, attempts, holder);
 impl Db {
     /// Renews the lease of one attempt. False when it is not under way any more: its holder may stop.
     pub async fn renew(&self, attempt: Attempt<'_>, until: Time) -> Result<bool, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
+        query!(execute, self.pool.on(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
             until,)
         .map(|renewed| renewed == 1)
-        .map_err(asking("renew the lease of a fit"))
+        .map_err(with_context("renew the lease of a fit"))
     }
 
     /// Renews the leases of all that one holder works on. Says how many.
     pub async fn renew_all(&self, lease: Lease<'_>) -> Result<u64, StoreError> {
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET lease_until = $2 WHERE state = 'running' AND holder = $1",
             lease.holder,
             lease.until,
         )
-        .map_err(asking("renew leases"))
+        .map_err(with_context("renew leases"))
     }
 
     /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how
     /// many.
-    pub async fn expired(&self, now: Time, mine: &Holder) -> Result<u64, StoreError> {
-        ask!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
+    pub async fn expired(&self, now: Time, mine: &LeaseOwner) -> Result<u64, StoreError> {
+        query!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
             mine,)
-        .map_err(asking("queue fits again whose lease has passed"))
+        .map_err(with_context("queue fits again whose lease has passed"))
     }
 
     /// Queues the fits that were running when the last server ended without a word, to be run apart: those of servers, of which
@@ -134,7 +134,7 @@ impl Db {
         if self.is_shared() {
             return Ok(0);
         }
-        ask!(
+        query!(
             execute,
             self.pool.on(),
             "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
@@ -142,25 +142,25 @@ impl Db {
                 AND (holder IS NULL OR substr(holder, 1, length($1)) = $1)",
             SERVER,
         )
-        .map_err(asking("queue interrupted fits"))
+        .map_err(with_context("queue interrupted fits"))
     }
 
     /// The fits that wait or run.
     pub async fn unfinished_fits(&self) -> Result<Vec<UnfinishedFit>, StoreError> {
-        ask!(
+        query!(
             fetch_all UnfinishedFit,
             self.pool.on(),
             "SELECT id, state, attempts, holder
                  FROM fit WHERE state IN ('queued', 'running')"
         )
-        .map_err(asking("list the fits that wait or run"))
+        .map_err(with_context("list the fits that wait or run"))
     }
 
     /// The fits that the table holds for running.
     pub async fn running_fits(&self) -> Result<Vec<LeasedFit>, StoreError> {
-        ask!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
+        query!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
                  FROM fit WHERE state = 'running'")
-        .map_err(asking("list running fits"))
+        .map_err(with_context("list running fits"))
     }
 
     /// Where the fit stands as far as one attempt is concerned: `None` where that was overtaken by another, or there is none.
@@ -168,10 +168,10 @@ impl Db {
         &self,
         attempt: Attempt<'_>,
     ) -> Result<Option<FitState>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1 AND attempts = $2 AND holder = $3",
+        query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1 AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,)
-        .map_err(asking("read the state of an attempt"))
+        .map_err(with_context("read the state of an attempt"))
     }
 }

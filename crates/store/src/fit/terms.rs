@@ -1,10 +1,10 @@
 //! How a fit is asked for, beside what: who is served first, for how long it may be worked on, and under which name the
 //! client asked.
 
-use crate::engine::{Link, ask};
+use crate::engine::{Link, query};
 use crate::model::Priority;
 use crate::text::by_name;
-use crate::{Db, StoreError, Time, asking};
+use crate::{Db, StoreError, Time, with_context};
 
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 60_000;
@@ -44,14 +44,14 @@ pub struct IdempotencyKey {
 
 /// What was asked under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedBefore {
+pub struct IdempotentMatch {
     /// SHA-256 of the body.
     pub body: String,
     /// The fit that it got.
     pub fit_id: String,
 }
 
-by_name!(AskedBefore: body, fit_id);
+by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
@@ -64,7 +64,7 @@ impl Db {
     ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
-        ask!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
+        query!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
                             owner = CASE WHEN owner = $4 THEN owner ELSE '*' END
               WHERE id = $1 AND state IN ('queued', 'running')
@@ -75,25 +75,25 @@ impl Db {
             timeout_seconds,
             owner,)
         .map(|_| ())
-        .map_err(asking("change the terms of a fit"))
+        .map_err(with_context("change the terms of a fit"))
     }
 
     /// For how many seconds a fit may be worked on.
     pub async fn fit_timeout(&self, id: &str) -> Result<Option<i64>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = $1", id)
+        query!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = $1", id)
             .map(Option::flatten)
-            .map_err(asking("read for how long a fit may run"))
+            .map_err(with_context("read for how long a fit may run"))
     }
 
     /// What was asked under this name.
     pub async fn asked_before(
         &self,
         key: &IdempotencyKey,
-    ) -> Result<Option<AskedBefore>, StoreError> {
-        ask!(fetch_optional AskedBefore, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2",
+    ) -> Result<Option<IdempotentMatch>, StoreError> {
+        query!(fetch_optional IdempotentMatch, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2",
             key.owner,
             key.key,)
-        .map_err(asking("read an idempotency key"))
+        .map_err(with_context("read an idempotency key"))
     }
 
     /// Remembers that a fit which was there already was asked for under this name. False when the name is taken, or the fit
@@ -108,18 +108,18 @@ impl Db {
             .pool
             .acquire()
             .await
-            .map_err(asking("keep an idempotency key"))?;
+            .map_err(with_context("keep an idempotency key"))?;
         keep_key(&mut connection.link(), key, fit_id, now).await
     }
 
     /// Forgets names that are older, and the oldest where there are too many. Says how many.
     pub async fn sweep_keys(&self, oldest: Time) -> Result<u64, StoreError> {
-        ask!(execute, self.pool.on(), "DELETE FROM idempotency_key
+        query!(execute, self.pool.on(), "DELETE FROM idempotency_key
               WHERE created_at < $1
                  OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET $2)",
             oldest,
             MOST_KEYS,)
-        .map_err(asking("forget idempotency keys"))
+        .map_err(with_context("forget idempotency keys"))
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) async fn keep_key(
     fit_id: &str,
     now: Time,
 ) -> Result<bool, StoreError> {
-    ask!(
+    query!(
         execute,
         connection.on(),
         "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
@@ -143,5 +143,5 @@ pub(super) async fn keep_key(
         now,
     )
     .map(|kept| kept == 1)
-    .map_err(asking("keep an idempotency key"))
+    .map_err(with_context("keep an idempotency key"))
 }

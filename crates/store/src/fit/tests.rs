@@ -38,7 +38,7 @@ async fn queue(fits: &[(&str, &str)]) -> TestDatabase {
 }
 
 /// Claims for a holder, until 100 milliseconds later.
-async fn claim_for(db: &Db, holder: &Holder, now: i64) -> Option<Claimed> {
+async fn claim_for(db: &Db, holder: &LeaseOwner, now: i64) -> Option<Claimed> {
     let lease = Lease {
         holder,
         until: Time(now + 100),
@@ -47,8 +47,8 @@ async fn claim_for(db: &Db, holder: &Holder, now: i64) -> Option<Claimed> {
     claimed.unwrap()
 }
 
-fn me() -> Holder {
-    Holder::server("me")
+fn me() -> LeaseOwner {
+    LeaseOwner::server("me")
 }
 
 async fn claim(db: &Db) -> Option<String> {
@@ -56,7 +56,7 @@ async fn claim(db: &Db) -> Option<String> {
 }
 
 /// An attempt of this server.
-fn attempt<'a>(id: &'a str, number: i64, holder: &'a Holder) -> Attempt<'a> {
+fn attempt<'a>(id: &'a str, number: i64, holder: &'a LeaseOwner) -> Attempt<'a> {
     Attempt { id, number, holder }
 }
 
@@ -218,7 +218,7 @@ async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
 async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
     let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
     let db = queue(&lanes).await;
-    let holders = ["one", "two", "three"].map(Holder::server);
+    let holders = ["one", "two", "three"].map(LeaseOwner::server);
     let [one, two, three] = &holders;
     // A GPU of each has the same name.
     for holder in &holders {
@@ -261,8 +261,8 @@ async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
 async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
     let db = queue(&lanes).await;
-    let [silent, alive] = ["silent", "alive"].map(|name| Holder::other(name.to_owned()));
-    claim_for(&db, &Holder::server("of yesterday"), 1_000).await;
+    let [silent, alive] = ["silent", "alive"].map(|name| LeaseOwner::other(name.to_owned()));
+    claim_for(&db, &LeaseOwner::server("of yesterday"), 1_000).await;
     claim_for(&db, &silent, 0).await;
     claim_for(&db, &alive, 1_000).await;
 

@@ -1,10 +1,10 @@
 //! What is learnt of an outcome, in the table.
 
 use super::{Learning, LearntOn};
-use crate::engine::{Link, ask};
+use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
-use crate::{StoreError, Time, asking, integer};
+use crate::{StoreError, Time, integer, with_context};
 use batchfit_fit::search::headroom::{Learnt, Lesson, Teller};
 
 /// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
@@ -79,7 +79,7 @@ pub(super) async fn learn(
     now: Time,
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
-    let row = ask!(fetch_optional Row, connection.on(),
+    let row = query!(fetch_optional Row, connection.on(),
         "SELECT id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
@@ -90,7 +90,7 @@ pub(super) async fn learn(
         on.driver,
         on.pytorch,
     )
-    .map_err(asking("read what was learnt of a model"))?;
+    .map_err(with_context("read what was learnt of a model"))?;
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
     let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
@@ -114,8 +114,8 @@ pub(super) async fn learn(
             String::new()
         };
     }
-    let changed: i64 = ask!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
-    .map_err(asking("count what was learnt"))?;
+    let changed: i64 = query!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
+    .map_err(with_context("count what was learnt"))?;
     let (outcomes, misses) = (
         integer("outcomes", learnt.outcomes)?,
         integer("misses", learnt.misses)?,
@@ -127,7 +127,7 @@ pub(super) async fn learn(
     );
     let shares = [learnt.share.0, learnt.raised.0, learnt.needed.0];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
-    ask!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
+    query!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
@@ -158,11 +158,11 @@ pub(super) async fn learn(
         now,
         changed,
         raised_by,)
-    .map_err(asking("keep what was learnt"))?;
+    .map_err(with_context("keep what was learnt"))?;
     let id: i64 = match id {
         Some(id) => id,
-        None => ask!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
-            .map_err(asking("look for what was learnt"))?,
+        None => query!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
+            .map_err(with_context("look for what was learnt"))?,
     };
     keep_tellers(connection, id, &tellers).await?;
     let dropped = if is_new {
@@ -175,8 +175,8 @@ pub(super) async fn learn(
 
 /// What each key has told.
 async fn tellers(connection: &mut Link<'_>, id: i64) -> Result<Vec<Teller>, StoreError> {
-    let rows = ask!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
-        .map_err(asking("read what keys told"))?;
+    let rows = query!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
+        .map_err(with_context("read what keys told"))?;
     let tellers = rows.into_iter().map(|row| Teller {
         owner: row.owner,
         missed: share(row.missed),
@@ -192,17 +192,17 @@ async fn keep_tellers(
 ) -> Result<(), StoreError> {
     for teller in tellers {
         let (missed, agreements) = (i64::from(teller.missed.0), i64::from(teller.agreed));
-        ask!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+        query!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
             id, teller.owner, missed, agreements)
-        .map_err(asking("keep what a key told"))?;
+        .map_err(with_context("keep what a key told"))?;
     }
     Ok(())
 }
 
 /// Drops what is worth least, where there is too much.
 async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
-    let dropped = ask!(fetch_all DroppedRow, connection.on(),
+    let dropped = query!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
               ORDER BY room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
@@ -210,7 +210,7 @@ async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
         MOST_LEARNT
     )
-    .map_err(asking("drop what was learnt longest ago"))?;
+    .map_err(with_context("drop what was learnt longest ago"))?;
     let dropped = dropped.into_iter().map(|row| {
         let on = LearntOn {
             gpu: row.gpu,

@@ -10,10 +10,10 @@ use std::sync::{Arc, RwLock};
 use tokio::task::yield_now;
 
 use super::learning::{count, share};
-use crate::engine::ask;
+use crate::engine::query;
 use crate::model::{Taught, TaughtBy};
 use crate::units::Share;
-use crate::{Db, StoreError, asking};
+use crate::{Db, StoreError, with_context};
 use batchfit_fit::search::headroom::{Learnt, of_others};
 
 /// Rows that are read at once; others are served between.
@@ -179,7 +179,7 @@ impl Lessons {
     }
 
     /// What it teaches about one model. One of which nothing is known learns from others.
-    pub(crate) fn taught(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+    pub(crate) fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
         let known = self.known.read().expect("nothing panics while it is held");
         let card = known.cards.get(&on.text())?;
         let strategy = on.strategy.clone();
@@ -210,8 +210,8 @@ impl Lessons {
 impl Db {
     /// Reads what was learnt since somebody last asked.
     pub async fn read_learnt(&self) -> Result<(), StoreError> {
-        let newest = ask!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
-        .map_err(asking("look for what was learnt"))?;
+        let newest = query!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
+        .map_err(with_context("look for what was learnt"))?;
         self.read_learnt_up_to(newest).await
     }
 
@@ -233,14 +233,14 @@ impl Db {
 
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
-        let rows = ask!(fetch_all ChangedRow, self.pool.on(),
+        let rows = query!(fetch_all ChangedRow, self.pool.on(),
             "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed,
                       has_sunk, agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
             changed,
             AT_A_TIME
         )
-        .map_err(asking("read what was learnt"))?;
+        .map_err(with_context("read what was learnt"))?;
         let rows = rows.into_iter().map(|row| Row {
             on: LearntOn {
                 gpu: row.gpu,
@@ -266,8 +266,8 @@ impl Db {
     }
 
     /// What outcomes teach about answers for this model, as it was last read.
-    pub fn taught(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
-        self.lessons.taught(on, model_digest)
+    pub fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+        self.lessons.calibration(on, model_digest)
     }
 
     /// How often what was read would have made an answer another one: who keeps answers compares it.

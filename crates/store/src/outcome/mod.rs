@@ -9,8 +9,8 @@ use crate::text::by_name;
 use serde_json::Value;
 use sqlx::types::Json;
 
-use super::engine::{Link, ask};
-use super::{Db, JsonText, StoreError, Time, asking, integer};
+use super::engine::{Link, query};
+use super::{Db, JsonText, StoreError, Time, integer, with_context};
 use crate::units::Share;
 use batchfit_fit::search::headroom::{Doubt, Lesson, Seen};
 use learning::learn;
@@ -163,13 +163,16 @@ impl Db {
     pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
         self.in_place()?;
         let begin = "begin to keep an outcome";
-        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
         let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
         transaction
             .commit()
             .await
-            .map_err(asking("commit an outcome"))?;
+            .map_err(with_context("commit an outcome"))?;
         // There may be no other.
         drop(connection);
         for (on, model_digest) in &dropped {
@@ -187,7 +190,7 @@ impl Db {
         before: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredOutcome>, StoreError> {
-        ask!(fetch_all StoredOutcome, self.pool.on(), "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
+        query!(fetch_all StoredOutcome, self.pool.on(), "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
                       environment, doubt, headroom_before, headroom_after,
                       outcome.created_at
                  FROM outcome
@@ -197,7 +200,7 @@ impl Db {
             recommendation_id,
             before,
             limit,)
-        .map_err(asking("list outcomes"))
+        .map_err(with_context("list outcomes"))
     }
 
     /// What was learnt, one model on one card after the other in the order in which they were first told of: at most `limit`, after
@@ -208,7 +211,7 @@ impl Db {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredLearnt>, StoreError> {
-        ask!(fetch_all StoredLearnt, self.pool.on(), "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
+        query!(fetch_all StoredLearnt, self.pool.on(), "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
                       misses, refused, peaks, error_sum, error_most, updated_at
                  FROM learnt
                 WHERE ($1 IS NULL OR gpu = $1) AND ($2 IS NULL OR id > $2)
@@ -216,23 +219,23 @@ impl Db {
             gpu,
             after,
             limit,)
-        .map_err(asking("list what was learnt"))
+        .map_err(with_context("list what was learnt"))
     }
 
     /// What was learnt in all.
     pub async fn learnt_count(&self) -> Result<LearntCount, StoreError> {
-        ask!(fetch_one LearntCount, self.pool.on(), "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
+        query!(fetch_one LearntCount, self.pool.on(), "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
                       CAST(coalesce(sum(misses), 0) AS BIGINT) AS misses,
                       (SELECT doubted FROM outcome_count) AS doubted
                  FROM learnt")
-        .map_err(asking("count what was learnt"))
+        .map_err(with_context("count what was learnt"))
     }
 
     /// The recommendation of this id, or the first of the fit of this id.
     pub async fn recommendation_named(&self, id: &str) -> Result<Option<String>, StoreError> {
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1",
+        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1",
             id)
-        .map_err(asking("look for a recommendation"))
+        .map_err(with_context("look for a recommendation"))
     }
 }
 
@@ -262,9 +265,9 @@ impl From<OutcomeKept> for Added {
 }
 
 async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
-    let recommendation = ask!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = $1",
+    let recommendation = query!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = $1",
         new.recommendation_id)
-    .map_err(asking("look for the recommendation of an outcome"))?;
+    .map_err(with_context("look for the recommendation of an outcome"))?;
     let Some(recommendation) = recommendation else {
         return Ok(OutcomeKept::Unknown.into());
     };
@@ -273,8 +276,8 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         None => (None, None),
     };
     if let Some(name) = name {
-        let before = ask!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)
-        .map_err(asking("look for an outcome by its name"))?;
+        let before = query!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)
+        .map_err(with_context("look for an outcome by its name"))?;
         if let Some(before) = before {
             let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
             if !is_same {
@@ -288,12 +291,12 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
             learn(connection, learning, &new.owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
-        ask!(
+        query!(
             execute,
             connection.on(),
             "UPDATE outcome_count SET doubted = doubted + 1"
         )
-        .map_err(asking("count an outcome"))?;
+        .map_err(with_context("count an outcome"))?;
         (None, Vec::new())
     };
     let (before, after) = shares
@@ -310,7 +313,7 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
     let retries = whole("retries", seen.retries)?;
     let steps = whole("steps", seen.steps)?;
     let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
-    let number = ask!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+    let number = query!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                               headroom_before, headroom_after, owner, key, body, created_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
          RETURNING number",
@@ -328,7 +331,7 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         name,
         body,
         new.created_at,)
-    .map_err(asking("keep an outcome"))?;
+    .map_err(with_context("keep an outcome"))?;
     make_room(connection, recommendation, number).await?;
     Ok(Added {
         kept: OutcomeKept::New(stored(connection, number).await?),
@@ -343,26 +346,26 @@ async fn make_room(
     number: i64,
 ) -> Result<(), StoreError> {
     let oldest = number - MOST;
-    ask!(
+    query!(
         execute,
         connection.on(),
         "DELETE FROM outcome WHERE number <= $1",
         oldest
     )
-    .map_err(asking("drop the oldest outcomes"))?;
-    ask!(execute, connection.on(), "DELETE FROM outcome
+    .map_err(with_context("drop the oldest outcomes"))?;
+    query!(execute, connection.on(), "DELETE FROM outcome
           WHERE recommendation = $1
             AND number <= (SELECT number FROM outcome WHERE recommendation = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
         recommendation,
         MOST_OF_ONE,)
     .map(|_| ())
-    .map_err(asking("drop the oldest outcomes of a recommendation"))
+    .map_err(with_context("drop the oldest outcomes of a recommendation"))
 }
 
 async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
-    ask!(fetch_one StoredOutcome, connection.on(), "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+    query!(fetch_one StoredOutcome, connection.on(), "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                   headroom_before, headroom_after, created_at
              FROM outcome WHERE number = $1",
         number)
-    .map_err(asking("read an outcome"))
+    .map_err(with_context("read an outcome"))
 }

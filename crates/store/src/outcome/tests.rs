@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::TaughtBy;
-use crate::test_database::{Place, TestDatabase};
+use crate::test_database::{DatabaseLocation, TestDatabase};
 use crate::units::Bytes;
 use batchfit_fit::search::conversation::Outcome;
 
@@ -36,7 +36,7 @@ fn card() -> LearntOn {
     }
 }
 
-fn told(model: &str, learning: Result<Lesson, Doubt>) -> NewOutcome {
+fn new_outcome(model: &str, learning: Result<Lesson, Doubt>) -> NewOutcome {
     NewOutcome {
         recommendation_id: "answer1".to_owned(),
         seen: Seen {
@@ -67,10 +67,10 @@ const AGREES: Result<Lesson, Doubt> = Ok(Lesson::Needs(Share(0)));
 #[tokio::test]
 async fn a_lesson_changes_what_the_next_answer_leaves_free() {
     let db = in_memory(1).await;
-    assert_eq!(db.taught(&card(), "a"), None);
+    assert_eq!(db.calibration(&card(), "a"), None);
     let turns = db.learnt_turns();
 
-    let OutcomeKept::New(kept) = db.add_outcome(&told("a", MISS)).await.unwrap() else {
+    let OutcomeKept::New(kept) = db.add_outcome(&new_outcome("a", MISS)).await.unwrap() else {
         panic!("it is news");
     };
 
@@ -78,19 +78,19 @@ async fn a_lesson_changes_what_the_next_answer_leaves_free() {
         (kept.headroom_before, kept.headroom_after),
         (Some(5_000), Some(36_000))
     );
-    let taught = db.taught(&card(), "a").unwrap();
+    let taught = db.calibration(&card(), "a").unwrap();
     assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
     assert_eq!((taught.of, taught.outcomes), (TaughtBy::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
     // One that agrees changes no answer, and twenty do.
     let turns = db.learnt_turns();
     for _ in 0..19 {
-        db.add_outcome(&told("a", AGREES)).await.unwrap();
+        db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     }
     assert_eq!(db.learnt_turns(), turns);
-    db.add_outcome(&told("a", AGREES)).await.unwrap();
+    db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     assert_ne!(db.learnt_turns(), turns);
-    let taught = db.taught(&card(), "a").unwrap();
+    let taught = db.calibration(&card(), "a").unwrap();
     assert!(taught.share < Share(36_000) && taught.replaces);
     let [row] = db
         .learnt_rows(None, None, 9)
@@ -105,18 +105,18 @@ async fn a_lesson_changes_what_the_next_answer_leaves_free() {
 #[tokio::test]
 async fn other_models_learn_from_two_and_other_cards_from_none() {
     let db = in_memory(1).await;
-    db.add_outcome(&told("a", MISS)).await.unwrap();
-    assert_eq!(db.taught(&card(), "c"), None);
+    db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
+    assert_eq!(db.calibration(&card(), "c"), None);
 
-    db.add_outcome(&told("b", MISS)).await.unwrap();
+    db.add_outcome(&new_outcome("b", MISS)).await.unwrap();
 
-    let taught = db.taught(&card(), "c").unwrap();
+    let taught = db.calibration(&card(), "c").unwrap();
     assert_eq!((taught.share, taught.of), (Share(36_000), TaughtBy::Others));
     let elsewhere = LearntOn {
         gpu: "NVIDIA L4".to_owned(),
         ..card()
     };
-    assert_eq!(db.taught(&elsewhere, "a"), None);
+    assert_eq!(db.calibration(&elsewhere, "a"), None);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     let db = in_memory(1).await;
 
     let kept = db
-        .add_outcome(&told("a", Err(Doubt::NoPeak)))
+        .add_outcome(&new_outcome("a", Err(Doubt::NoPeak)))
         .await
         .unwrap();
 
@@ -133,7 +133,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     };
     assert_eq!(kept.doubt.as_deref(), Some("no_peak"));
     assert_eq!(kept.headroom_after, None);
-    assert_eq!(db.taught(&card(), "a"), None);
+    assert_eq!(db.calibration(&card(), "a"), None);
     let count = db.learnt_count().await.unwrap();
     assert_eq!((count.outcomes, count.doubted), (0, 1));
 }
@@ -173,7 +173,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
          INSERT INTO outcome (recommendation, batch, outcome, environment, owner, created_at)
          SELECT 1, 8, 'crashed', '{}', '', n FROM n";
     db.run(many).await.unwrap();
-    db.add_outcome(&told("a", AGREES)).await.unwrap();
+    db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
 
     let newest = db.outcomes("answer1", None, 2).await.unwrap();
     let numbers: Vec<i64> = newest.iter().map(|outcome| outcome.number).collect();
@@ -191,7 +191,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
         .await
         .unwrap();
     assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
-    assert!(db.taught(&card(), "a").is_some());
+    assert!(db.calibration(&card(), "a").is_some());
 }
 
 #[tokio::test]
@@ -207,24 +207,24 @@ async fn what_was_learnt_longest_ago_makes_room() {
     );
     db.run(many).await.unwrap();
     db.read_learnt().await.unwrap();
-    let by = |model: &str| db.taught(&card(), model).unwrap().of;
+    let by = |model: &str| db.calibration(&card(), model).unwrap().of;
     assert_eq!(by("m1"), TaughtBy::Itself);
-    let others = db.taught(&card(), "unknown").unwrap();
+    let others = db.calibration(&card(), "unknown").unwrap();
     assert_eq!((others.of, others.outcomes), (TaughtBy::Others, 10_000));
 
-    db.add_outcome(&told("a", MISS)).await.unwrap();
+    db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
 
     assert_eq!(by("m1"), TaughtBy::Others);
     assert_eq!(by("m2"), TaughtBy::Itself);
     assert_eq!(by("a"), TaughtBy::Itself);
-    let others = db.taught(&card(), "unknown").unwrap();
+    let others = db.calibration(&card(), "unknown").unwrap();
     assert_eq!(others.outcomes, 10_000);
     assert_eq!(db.learnt_count().await.unwrap().models, 10_000);
 }
 
 #[tokio::test]
 async fn what_another_process_learnt_is_noticed() {
-    let place = Place::new();
+    let place = DatabaseLocation::new();
     let here = Db::open(&place.database).await.unwrap();
     let there = Db::open(&place.database).await.unwrap();
     let fit = "INSERT INTO request (digest, text) VALUES ('asked', '{}');
@@ -239,11 +239,11 @@ async fn what_another_process_learnt_is_noticed() {
              1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', 1);";
     here.run(fit).await.unwrap();
 
-    there.add_outcome(&told("a", MISS)).await.unwrap();
-    here.add_outcome(&told("b", AGREES)).await.unwrap();
+    there.add_outcome(&new_outcome("a", MISS)).await.unwrap();
+    here.add_outcome(&new_outcome("b", AGREES)).await.unwrap();
 
-    let taught = here.taught(&card(), "a").unwrap();
+    let taught = here.calibration(&card(), "a").unwrap();
     assert_eq!(taught.share, Share(36_000));
     there.read_learnt().await.unwrap();
-    assert_eq!(there.taught(&card(), "b").unwrap().share, Share(5_000));
+    assert_eq!(there.calibration(&card(), "b").unwrap().share, Share(5_000));
 }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::row::{Row, Word, Words};
-use super::shelf::{FACETS, FilterColumn, RecommendationPage};
+use super::result_index::{FACETS, FilterColumn, RecommendationPage};
+use super::row::{PackedRow, TextId, TextTable};
 use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredRecommendation};
 use crate::outcome::Lessons;
@@ -16,11 +16,11 @@ const BLOCK: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     /// In the order of their ids, which is that of time.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<PackedRow>,
     numbers: Vec<i64>,
-    pub(super) values: [Vec<Word>; FACETS],
+    pub(super) values: [Vec<TextId>; FACETS],
     /// Pages that are being written share them.
-    pub(super) words: Arc<Words>,
+    pub(super) texts: Arc<TextTable>,
     /// What answers of today are made with.
     pub(super) present: Arc<CurrentGpus>,
     /// The place in the database up to which this is current.
@@ -48,8 +48,8 @@ impl Columns {
             Some(_) | None => self.rows.len(),
         };
         CurrentGpus::see(&mut self.present, row);
-        let words = Arc::make_mut(&mut self.words);
-        self.rows.insert(place, Row::pack(row, words));
+        let texts = Arc::make_mut(&mut self.texts);
+        self.rows.insert(place, PackedRow::pack(row, texts));
         self.numbers.insert(place, number);
         let limit_bytes = row.limit_bytes.to_string();
         let world_size = row.world_size.to_string();
@@ -70,7 +70,7 @@ impl Columns {
             (FilterColumn::ModelDigest, &row.model_digest),
         ];
         for (facet, text) in values {
-            let word = words.number(text);
+            let word = texts.number(text);
             self.values[facet as usize].insert(place, word);
         }
     }
@@ -82,7 +82,7 @@ impl Columns {
 
     pub(super) fn get(&self, id: &str) -> Option<StoredRecommendation> {
         let place = self.search(id).ok()?;
-        Some(self.rows[place].unpack(&self.words))
+        Some(self.rows[place].unpack(&self.texts))
     }
 
     /// Those that are asked for, and the id of the last one where there are more; `None` where there is no row before which
@@ -99,17 +99,17 @@ impl Columns {
         let mut wanted = Vec::with_capacity(filter.facets.len());
         for (facet, text) in &filter.facets {
             // No row has 0 there.
-            let word = self.words.find(text).unwrap_or(0);
+            let word = self.texts.find(text).unwrap_or(0);
             wanted.push((self.values[*facet as usize].as_slice(), word));
         }
         let mut matches = Matches::before(end, wanted);
         let page = matches.by_ref().take(filter.limit);
-        let rows: Vec<Row> = page.map(|row| self.rows[row].clone()).collect();
+        let rows: Vec<PackedRow> = page.map(|row| self.rows[row].clone()).collect();
         let last = rows.last().map(|last| last.id().to_owned());
         Some(RecommendationPage {
             next: matches.next().and(last),
             rows,
-            words: Arc::clone(&self.words),
+            texts: Arc::clone(&self.texts),
             present: Arc::clone(&self.present),
             lessons: lessons.clone(),
         })
@@ -136,7 +136,7 @@ impl Columns {
 /// Rows are compared by the block, column after column, which processors do for eight and more at a time: where two frequent
 /// values never meet, a million rows take one millisecond, and ten where each row is looked at by itself.
 pub(super) struct Matches<'a> {
-    wanted: Vec<(&'a [Word], Word)>,
+    wanted: Vec<(&'a [TextId], TextId)>,
     /// Rows from here on were compared.
     begin: usize,
     /// Places of the block that was compared last, the next one at the end.
@@ -144,7 +144,7 @@ pub(super) struct Matches<'a> {
 }
 
 impl<'a> Matches<'a> {
-    fn before(end: usize, wanted: Vec<(&'a [Word], Word)>) -> Matches<'a> {
+    fn before(end: usize, wanted: Vec<(&'a [TextId], TextId)>) -> Matches<'a> {
         Matches {
             wanted,
             begin: end,
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn rows_are_found_newest_first_in_blocks_of_any_length() {
         for rows in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7] {
-            let column = |of: usize| -> Vec<Word> {
-                let values = (0..rows).map(|row| Word::try_from(row % of).unwrap());
+            let column = |of: usize| -> Vec<TextId> {
+                let values = (0..rows).map(|row| TextId::try_from(row % of).unwrap());
                 values.collect()
             };
             let (third, fifth) = (column(3), column(5));

@@ -2,8 +2,8 @@
 
 mod columns;
 mod nearest;
+mod result_index;
 mod row;
-mod shelf;
 mod stale;
 #[cfg(test)]
 mod tests;
@@ -11,13 +11,13 @@ mod tests;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::engine::{Link, ask};
-use super::{StoreError, Time, asking, integer};
+use super::engine::{Link, query};
+use super::{StoreError, Time, integer, with_context};
 use crate::units::Share;
 
-pub use nearest::{Asked, Nearest, is_simulation};
-pub(super) use shelf::ResultIndex;
-pub use shelf::{FilterColumn, RecommendationPage};
+pub use nearest::{Nearest, NearestQuery, is_simulation};
+pub(super) use result_index::ResultIndex;
+pub use result_index::{FilterColumn, RecommendationPage};
 pub use stale::minor;
 pub use stale::{Outdated, Stale};
 
@@ -156,7 +156,7 @@ impl StoredRecommendation {
         let millionths = headroom.map_or(0, |headroom| i64::from(headroom.share.0));
         let from = headroom.map_or("default", |headroom| headroom.from.as_str());
         let outcomes = headroom.map_or(0, |headroom| headroom.outcomes);
-        ask!(execute, connection.on(), "INSERT INTO recommendation (
+        query!(execute, connection.on(), "INSERT INTO recommendation (
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
@@ -206,6 +206,6 @@ impl StoredRecommendation {
             outcomes,
             self.model_digest,)
         .map(|_| ())
-        .map_err(asking("store a recommendation"))
+        .map_err(with_context("store a recommendation"))
     }
 }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use super::StoredRecommendation;
 use super::columns::Columns;
-use super::row::Word;
-use super::shelf::{FACETS, FilterColumn};
+use super::result_index::{FACETS, FilterColumn};
+use super::row::TextId;
 use crate::{Db, StoreError};
 
 /// What is asked, as far as answers are told apart by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct NearestQuery {
     /// The model's digest.
     pub model_digest: String,
     /// As in the request; not for `auto`.
@@ -61,8 +61,8 @@ pub fn is_simulation(device: &str) -> bool {
 impl Columns {
     /// The nearest row, by its place: of those that differ in what counts least the one whose limit is nearest, and the newest of
     /// these.
-    fn nearest(&self, asked: &Asked) -> Option<(usize, Vec<&'static str>)> {
-        let model = self.words.find(&asked.model_digest)?;
+    fn nearest(&self, asked: &NearestQuery) -> Option<(usize, Vec<&'static str>)> {
+        let model = self.texts.find(&asked.model_digest)?;
         let world_size = asked.world_size.to_string();
         let limit = asked.limit_bytes.map(|bytes| bytes.to_string());
         let wanted = |facet: FilterColumn| match facet {
@@ -77,10 +77,10 @@ impl Columns {
             FilterColumn::Evidence | FilterColumn::Model | FilterColumn::ModelDigest => None,
         };
         // No row has 0 there, so a text that is nowhere differs from all.
-        let wanted: Vec<(&[Word], Word, &'static str, u32)> = COSTS
+        let wanted: Vec<(&[TextId], TextId, &'static str, u32)> = COSTS
             .into_iter()
             .filter_map(|(facet, name, cost)| {
-                let word = self.words.find(wanted(facet)?).unwrap_or(0);
+                let word = self.texts.find(wanted(facet)?).unwrap_or(0);
                 Some((self.values[facet as usize].as_slice(), word, name, cost))
             })
             .collect();
@@ -93,10 +93,10 @@ impl Columns {
         let models = &self.values[FilterColumn::ModelDigest as usize];
         let limits = &self.values[FilterColumn::LimitBytes as usize];
         let mut best: Option<(u32, u64, usize)> = None;
-        let mut seen: Option<(Word, u64)> = None;
+        let mut seen: Option<(TextId, u64)> = None;
         let is_simulated = asked.device.as_deref().is_some_and(is_simulation);
-        let ran = ["probed", "trained"].map(|evidence| self.words.find(evidence));
-        let mut known: HashMap<Word, bool> = HashMap::new();
+        let ran = ["probed", "trained"].map(|evidence| self.texts.find(evidence));
+        let mut known: HashMap<TextId, bool> = HashMap::new();
         // Whoever has the service simulate a card is not told what an agent says that it simulated.
         let mut is_an_agents = |row: usize| {
             let evidence = self.values[FilterColumn::Evidence as usize][row];
@@ -105,7 +105,7 @@ impl Columns {
             }
             let device = self.values[FilterColumn::Device as usize][row];
             *known.entry(device).or_insert_with(|| {
-                let device = self.words.text(device).unwrap_or_default();
+                let device = self.texts.text(device).unwrap_or_default();
                 !is_simulation(&device) && !device.starts_with("cuda:")
             })
         };
@@ -121,7 +121,7 @@ impl Columns {
             let apart = match seen {
                 Some((word, apart)) if word == limits[row] => apart,
                 Some(_) | None => asked.limit_bytes.map_or(0, |asked| {
-                    let limit = self.words.text(limits[row]);
+                    let limit = self.texts.text(limits[row]);
                     let limit: u64 = limit.and_then(|text| text.parse().ok()).unwrap_or(0);
                     limit.abs_diff(asked)
                 }),
@@ -141,14 +141,14 @@ impl Columns {
 
 impl Db {
     /// The stored answer that is nearest to a question about the same model; none where that was never answered.
-    pub async fn nearest(&self, asked: &Asked) -> Result<Option<Nearest>, StoreError> {
+    pub async fn nearest(&self, asked: &NearestQuery) -> Result<Option<Nearest>, StoreError> {
         const { assert!(FACETS == COSTS.len() + 3) };
         self.read_recommendations().await?;
         let columns = self.shelf.read();
         let Some((row, differs)) = columns.nearest(asked) else {
             return Ok(None);
         };
-        let found = columns.rows[row].unpack(&columns.words);
+        let found = columns.rows[row].unpack(&columns.texts);
         Ok(Some(Nearest {
             recommendation: columns.present.marked(found, &self.lessons),
             differs,

@@ -10,33 +10,33 @@ use crate::Time;
 use crate::units::Share;
 
 /// A text that many rows share, by its number; 0 is none.
-pub(super) type Word = u32;
+pub(super) type TextId = u32;
 
 /// The texts that rows share.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Words {
-    numbers: HashMap<Arc<str>, Word>,
+pub(super) struct TextTable {
+    numbers: HashMap<Arc<str>, TextId>,
     texts: Vec<Arc<str>>,
 }
 
-impl Words {
+impl TextTable {
     /// The number of a text that is in some row.
-    pub(super) fn find(&self, text: &str) -> Option<Word> {
+    pub(super) fn find(&self, text: &str) -> Option<TextId> {
         self.numbers.get(text).copied()
     }
 
     /// The number of a text, a new one where it has none yet.
-    pub(super) fn number(&mut self, text: &str) -> Word {
+    pub(super) fn number(&mut self, text: &str) -> TextId {
         self.find(text).unwrap_or_else(|| {
             let text: Arc<str> = text.into();
             self.texts.push(Arc::clone(&text));
-            let number = Word::try_from(self.texts.len()).expect("fewer texts than rows");
+            let number = TextId::try_from(self.texts.len()).expect("fewer texts than rows");
             self.numbers.insert(text, number);
             number
         })
     }
 
-    pub(super) fn text(&self, number: Word) -> Option<String> {
+    pub(super) fn text(&self, number: TextId) -> Option<String> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         self.texts.get(place).map(ToString::to_string)
     }
@@ -44,14 +44,14 @@ impl Words {
 
 /// A recommendation, packed: variable-length integers, and numbers for the texts that are shared.
 #[derive(Debug, Clone)]
-pub(super) struct Row(Box<[u8]>);
+pub(super) struct PackedRow(Box<[u8]>);
 
 /// What is packed.
 #[derive(Serialize, Deserialize)]
 struct Unpacked<'a> {
     id: &'a str,
     fit_id: &'a str,
-    words: [Word; 21],
+    words: [TextId; 21],
     numbers: [i64; 14],
     step_ms: Option<f64>,
     optimizer_step_ms: Option<f64>,
@@ -59,8 +59,8 @@ struct Unpacked<'a> {
     pareto: Option<bool>,
 }
 
-impl Row {
-    pub(super) fn pack(row: &StoredRecommendation, words: &mut Words) -> Row {
+impl PackedRow {
+    pub(super) fn pack(row: &StoredRecommendation, words: &mut TextTable) -> PackedRow {
         let headroom = row.headroom.as_ref();
         let texts = [
             Some(&row.model),
@@ -111,7 +111,7 @@ impl Row {
             pareto: row.pareto,
         };
         let packed = postcard::to_allocvec(&unpacked).expect("texts and numbers can be packed");
-        Row(packed.into())
+        PackedRow(packed.into())
     }
 
     fn unpacked(&self) -> Unpacked<'_> {
@@ -122,7 +122,7 @@ impl Row {
         self.unpacked().id
     }
 
-    pub(super) fn unpack(&self, words: &Words) -> StoredRecommendation {
+    pub(super) fn unpack(&self, words: &TextTable) -> StoredRecommendation {
         let unpacked = self.unpacked();
         let [
             model,

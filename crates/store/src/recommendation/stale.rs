@@ -119,7 +119,7 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
     if lessons.is_empty() {
         return None;
     }
-    let taught = lessons.taught(&row.learnt_on(), &row.model_digest)?;
+    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest)?;
     let (was, now) = (headroom.share, taught.share);
     let is_other = if taught.replaces {
         now != was

@@ -1,7 +1,8 @@
 //! What is in memory follows what is in the table, whoever writes it.
 
 use super::{
-    Asked, FilterColumn, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation,
+    FilterColumn, NearestQuery, Outdated, RecommendationFilter, StoredHeadroom,
+    StoredRecommendation,
 };
 use crate::model::RULES;
 use crate::test_database::TestDatabase;
@@ -316,7 +317,7 @@ async fn the_nearest_answer_differs_in_what_matters_least() {
     ] {
         store(&db, &row(number, gpu, limit)).await;
     }
-    let asked = Asked {
+    let asked = NearestQuery {
         model_digest: "00ff".to_owned(),
         device: Some("cuda:0".to_owned()),
         gpu: Some("NVIDIA H200".to_owned()),
@@ -327,7 +328,7 @@ async fn the_nearest_answer_differs_in_what_matters_least() {
         world_size: 1,
         limit_bytes: Some(2900),
     };
-    let found = async |asked: Asked| {
+    let found = async |asked: NearestQuery| {
         let nearest = db.nearest(&asked).await.unwrap()?;
         let number: u32 = nearest.recommendation.id[6..].parse().unwrap();
         Some((number, nearest.differs))
@@ -335,26 +336,26 @@ async fn the_nearest_answer_differs_in_what_matters_least() {
 
     // The newest of those with the nearest limit.
     assert_eq!(found(asked.clone()).await, Some((5, vec!["limit_bytes"])));
-    let on_l4 = Asked {
+    let on_l4 = NearestQuery {
         gpu: Some("NVIDIA L4".to_owned()),
         limit_bytes: Some(2000),
         ..asked.clone()
     };
     assert_eq!(found(on_l4).await, Some((4, vec![])));
-    let elsewhere = Asked {
+    let elsewhere = NearestQuery {
         gpu: Some("NVIDIA A100".to_owned()),
         device: Some("sim:a100-40g".to_owned()),
         limit_bytes: None,
         ..asked.clone()
     };
     assert_eq!(found(elsewhere).await, Some((5, vec!["gpu", "device"])));
-    let in_half = Asked {
+    let in_half = NearestQuery {
         precision: "bf16".to_owned(),
         limit_bytes: Some(1000),
         ..asked.clone()
     };
     assert_eq!(found(in_half).await, Some((2, vec!["precision"])));
-    let other_model = Asked {
+    let other_model = NearestQuery {
         model_digest: "ff00".to_owned(),
         ..asked
     };

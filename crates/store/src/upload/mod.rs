@@ -1,7 +1,7 @@
 //! The tables of uploaded files, and of models that came with a request and are not shown with its fit.
 
-use super::engine::{Connection, Link, ask};
-use super::{Db, JsonText, StoreError, Time, asking, integer};
+use super::engine::{Connection, Link, query};
+use super::{Db, JsonText, StoreError, Time, integer, with_context};
 use crate::model::{Digest, UploadKind};
 use crate::text::by_name;
 
@@ -47,7 +47,7 @@ pub struct NewUpload {
 
 /// What became of a file to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum UploadStatus {
     /// It was not there, and is.
     Added,
     /// It was there.
@@ -101,12 +101,12 @@ impl Db {
         &self,
         new: &NewUpload,
         space: UploadSpace,
-    ) -> Result<Kept, StoreError> {
+    ) -> Result<UploadStatus, StoreError> {
         let mut connection = self
             .pool
             .acquire()
             .await
-            .map_err(asking("begin to keep an upload"))?;
+            .map_err(with_context("begin to keep an upload"))?;
         let kept = keep_on(&mut connection, new, space).await;
         if kept.is_err() {
             // A transaction that a full disk interrupted may stay open, and the database locked with it.
@@ -119,7 +119,7 @@ impl Db {
     pub async fn upload(&self, name: &Digest) -> Result<Option<StoredUpload>, StoreError> {
         let name = name.digits();
         let row =
-            ask!(fetch_optional Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+            query!(fetch_optional Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
                       created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS referred,
@@ -127,7 +127,7 @@ impl Db {
                  FROM upload
                 WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)",
             name)
-            .map_err(asking("look for an upload"))?;
+            .map_err(with_context("look for an upload"))?;
         Ok(row.and_then(Row::read))
     }
 
@@ -138,7 +138,7 @@ impl Db {
         limit: i64,
     ) -> Result<Vec<StoredUpload>, StoreError> {
         let before = before.map(Digest::digits);
-        let rows = ask!(fetch_all Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+        let rows = query!(fetch_all Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
                       created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS referred,
@@ -149,34 +149,37 @@ impl Db {
                 ORDER BY created_at DESC, digest DESC LIMIT $2",
             before,
             limit)
-        .map_err(asking("list uploads"))?;
+        .map_err(with_context("list uploads"))?;
         Ok(rows.into_iter().filter_map(Row::read).collect())
     }
 
     /// The contents of an upload, compressed with gzip, by the digest of its contents.
     pub async fn upload_contents(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let digest = digest.digits();
-        ask!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = $1", digest)
-            .map_err(asking("read an upload"))
+        query!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = $1", digest)
+            .map_err(with_context("read an upload"))
     }
 
     /// Notes that an upload was named in a request, so that it does not expire soon.
     pub async fn use_upload(&self, digest: &Digest, now: Time) -> Result<(), StoreError> {
         let digest = digest.digits();
-        ask!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
+        query!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
             digest,
             now)
         .map(|_| ())
-        .map_err(asking("note the use of an upload"))
+        .map_err(with_context("note the use of an upload"))
     }
 
     /// Drops an upload, by any of its digests, unless work that has not ended needs it.
     pub async fn drop_upload(&self, name: &Digest) -> Result<Dropped, StoreError> {
         let digits = name.digits();
         let dropping = "drop an upload";
-        let mut connection = self.pool.acquire().await.map_err(asking(dropping))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(dropping))?;
-        let dropped = ask!(
+        let mut connection = self.pool.acquire().await.map_err(with_context(dropping))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(dropping))?;
+        let dropped = query!(
             execute,
             transaction.on(),
             "DELETE FROM upload
@@ -184,8 +187,8 @@ impl Db {
                 AND digest NOT IN (SELECT digest FROM upload_in_use)",
             digits
         )
-        .map_err(asking(dropping))?;
-        transaction.commit().await.map_err(asking(dropping))?;
+        .map_err(with_context(dropping))?;
+        transaction.commit().await.map_err(with_context(dropping))?;
         // There may be no other.
         drop(connection);
         if dropped > 0 {
@@ -201,9 +204,12 @@ impl Db {
     /// request, all that no work needs. Says how many were dropped.
     pub async fn sweep_uploads(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
         let sweep = "drop uploads that expired";
-        let mut connection = self.pool.acquire().await.map_err(asking(sweep))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(sweep))?;
-        let dropped = ask!(
+        let mut connection = self.pool.acquire().await.map_err(with_context(sweep))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(sweep))?;
+        let dropped = query!(
             execute,
             transaction.on(),
             "DELETE FROM upload WHERE digest IN (
@@ -217,8 +223,8 @@ impl Db {
             oldest,
             most
         )
-        .map_err(asking(sweep))?;
-        transaction.commit().await.map_err(asking(sweep))?;
+        .map_err(with_context(sweep))?;
+        transaction.commit().await.map_err(with_context(sweep))?;
         Ok(dropped)
     }
 }
@@ -227,19 +233,19 @@ async fn keep_on(
     connection: &mut Connection,
     new: &NewUpload,
     space: UploadSpace,
-) -> Result<Kept, StoreError> {
+) -> Result<UploadStatus, StoreError> {
     let mut transaction = connection
         .begin_alone()
         .await
-        .map_err(asking("begin to keep an upload"))?;
+        .map_err(with_context("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = ask!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2",
+    let there = query!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2",
         digest,
         kind,
         new.created_at,
         about,)
-    .map_err(asking("look for the same upload"))?;
-    let mut kept = Kept::There;
+    .map_err(with_context("look for the same upload"))?;
+    let mut kept = UploadStatus::There;
     if there == 0 {
         let charged = charged(new)?;
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
@@ -252,15 +258,15 @@ async fn keep_on(
             if taken.saturating_add(charged) > limit {
                 // Whatever made room goes all the same: it had expired.
                 let committed = transaction.commit().await;
-                committed.map_err(asking("commit the end of uploads"))?;
-                return Ok(Kept::Full {
+                committed.map_err(with_context("commit the end of uploads"))?;
+                return Ok(UploadStatus::Full {
                     taken: u64::try_from(taken).unwrap_or(0),
                     limit: u64::try_from(limit).unwrap_or(0),
                 });
             }
         }
         insert(&mut transaction.link(), new, true).await?;
-        kept = Kept::Added;
+        kept = UploadStatus::Added;
     }
     for name in new.names.iter().filter(|name| **name != new.digest) {
         add_name(&mut transaction.link(), name.digits(), new).await?;
@@ -268,7 +274,7 @@ async fn keep_on(
     transaction
         .commit()
         .await
-        .map_err(asking("commit an upload"))?;
+        .map_err(with_context("commit an upload"))?;
     Ok(kept)
 }
 
@@ -280,11 +286,11 @@ pub(super) async fn keep_aside(
     space: UploadSpace,
 ) -> Result<(), StoreError> {
     let (digest, kind) = (new.digest.digits(), new.kind.name());
-    let there = ask!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END WHERE digest = $1 AND kind = $2",
+    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END WHERE digest = $1 AND kind = $2",
         digest,
         kind,
         new.created_at,)
-    .map_err(asking("look for the same model"))?;
+    .map_err(with_context("look for the same model"))?;
     if there == 0 {
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
         make_room(transaction, charged(new)?, (None, limit), space.oldest).await?;
@@ -301,7 +307,7 @@ pub(super) async fn refer(
     id: &str,
 ) -> Result<bool, StoreError> {
     let digest = digest.digits();
-    ask!(
+    query!(
         execute,
         connection.on(),
         "INSERT INTO upload_reference (digest, what, id)
@@ -312,7 +318,7 @@ pub(super) async fn refer(
         id
     )
     .map(|referred| referred > 0)
-    .map_err(asking("refer to an upload"))
+    .map_err(with_context("refer to an upload"))
 }
 
 /// Drops uploads, of one key where one is given, that no work needs until there is room for `charged` more bytes, or until none is left
@@ -327,7 +333,7 @@ async fn make_room(
     if excess <= 0 {
         return Ok(());
     }
-    ask!(execute, connection.on(), "DELETE FROM upload WHERE digest IN (
+    query!(execute, connection.on(), "DELETE FROM upload WHERE digest IN (
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
@@ -338,13 +344,13 @@ async fn make_room(
         oldest,
         owner)
     .map(|_| ())
-    .map_err(asking("make room for an upload"))
+    .map_err(with_context("make room for an upload"))
 }
 
 /// What all uploads take, or those of one key.
 async fn taken(connection: &mut Link<'_>, owner: Option<&str>) -> Result<i64, StoreError> {
-    ask!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload WHERE $1 IS NULL OR owner = $1", owner)
-        .map_err(asking("add up what uploads take"))
+    query!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload WHERE $1 IS NULL OR owner = $1", owner)
+        .map_err(with_context("add up what uploads take"))
 }
 
 fn charged(new: &NewUpload) -> Result<i64, StoreError> {
@@ -361,7 +367,7 @@ async fn insert(
     let (digest, kind, charged) = (new.digest.digits(), new.kind.name(), charged(new)?);
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
-    ask!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
+    query!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
          VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
@@ -376,7 +382,7 @@ async fn insert(
         gzip,
         new.owner,)
     .map(|_| ())
-    .map_err(asking("keep an upload"))
+    .map_err(with_context("keep an upload"))
 }
 
 async fn add_name(
@@ -385,7 +391,7 @@ async fn add_name(
     new: &NewUpload,
 ) -> Result<(), StoreError> {
     let (digest, naming) = (new.digest.digits(), "name an upload");
-    ask!(
+    query!(
         execute,
         connection.on(),
         "INSERT INTO upload_name (name, digest) VALUES ($1, $2)
@@ -393,8 +399,8 @@ async fn add_name(
         name,
         digest
     )
-    .map_err(asking(naming))?;
-    ask!(
+    .map_err(with_context(naming))?;
+    query!(
         execute,
         connection.on(),
         "INSERT INTO upload_namer (owner, name, named_at) VALUES ($1, $2, $3)
@@ -403,8 +409,8 @@ async fn add_name(
         name,
         new.created_at
     )
-    .map_err(asking(naming))?;
-    ask!(execute, connection.on(), "DELETE FROM upload_namer
+    .map_err(with_context(naming))?;
+    query!(execute, connection.on(), "DELETE FROM upload_namer
           WHERE owner = $1 AND name <> $2 AND name IN (SELECT name FROM upload_name WHERE digest = $3)
             AND name NOT IN (SELECT own.name FROM upload_namer AS own JOIN upload_name ON upload_name.name = own.name
                               WHERE own.owner = $1 AND upload_name.digest = $3 AND own.name <> $2
@@ -413,11 +419,11 @@ async fn add_name(
         name,
         digest,
         MOST_NAMES - 1,)
-    .map_err(asking(naming))?;
-    ask!(execute, connection.on(), "DELETE FROM upload_name
+    .map_err(with_context(naming))?;
+    query!(execute, connection.on(), "DELETE FROM upload_name
           WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM upload_namer WHERE upload_namer.name = upload_name.name)", digest)
     .map(|_| ())
-    .map_err(asking(naming))
+    .map_err(with_context(naming))
 }
 
 /// A row as the table has it.

@@ -1,4 +1,6 @@
-use super::super::{Enqueued, FitState, FitTerms, Holder, Lease, NewFit, ParallelSimulated, Reuse};
+use super::super::{
+    Enqueued, FitState, FitTerms, Lease, LeaseOwner, NewFit, ParallelSimulated, Reuse,
+};
 use super::*;
 use crate::test_database::TestDatabase;
 
@@ -21,7 +23,7 @@ fn new(contents: &str, created_at: i64) -> NewUpload {
     }
 }
 
-async fn keep(db: &Db, contents: &str, created_at: i64) -> Kept {
+async fn keep(db: &Db, contents: &str, created_at: i64) -> UploadStatus {
     db.keep_upload(&new(contents, created_at), SPACE)
         .await
         .unwrap()
@@ -79,11 +81,11 @@ async fn an_upload_is_kept_once_and_found_by_all_its_names() {
     };
     assert_eq!(
         db.keep_upload(&named("a.gz"), SPACE).await.unwrap(),
-        Kept::Added
+        UploadStatus::Added
     );
     assert_eq!(
         db.keep_upload(&named("a.pt2"), SPACE).await.unwrap(),
-        Kept::There
+        UploadStatus::There
     );
 
     for name in ["a", "a.gz", "a.pt2"] {
@@ -124,23 +126,26 @@ async fn what_one_key_sends_takes_neither_names_nor_room_of_another() {
     }
     assert!(is_there(&db, "a.gz").await && !is_there(&db, "0").await);
 
-    assert_eq!(keep(of("greedy", "b", "b")).await, Kept::Added);
-    assert_eq!(keep(of("greedy", "c", "c")).await, Kept::Added);
+    assert_eq!(keep(of("greedy", "b", "b")).await, UploadStatus::Added);
+    assert_eq!(keep(of("greedy", "c", "c")).await, UploadStatus::Added);
     let [taken, limit] = [2 * (OVERHEAD + 100); 2];
-    let full = Kept::Full { taken, limit };
+    let full = UploadStatus::Full { taken, limit };
     assert_eq!(keep(of("greedy", "d", "d")).await, full);
-    assert_eq!(keep(of("victim", "d", "d")).await, Kept::Added);
+    assert_eq!(keep(of("victim", "d", "d")).await, UploadStatus::Added);
 }
 
 #[tokio::test]
 async fn what_is_full_takes_no_more_until_something_may_go() {
     let db = TestDatabase::new().await;
-    assert_eq!(keep(&db, "a", 1_000).await, Kept::Added);
-    assert_eq!(keep(&db, "b", 1_001).await, Kept::Added);
+    assert_eq!(keep(&db, "a", 1_000).await, UploadStatus::Added);
+    assert_eq!(keep(&db, "b", 1_001).await, UploadStatus::Added);
 
     let (taken, limit) = (2 * (OVERHEAD + 100), SPACE.bytes);
-    assert_eq!(keep(&db, "c", 1_002).await, Kept::Full { taken, limit });
-    assert_eq!(keep(&db, "a", 1_002).await, Kept::There);
+    assert_eq!(
+        keep(&db, "c", 1_002).await,
+        UploadStatus::Full { taken, limit }
+    );
+    assert_eq!(keep(&db, "a", 1_002).await, UploadStatus::There);
     // A model that comes with a fit is kept all the same, and goes first.
     assert_eq!(
         enqueue(&db, &fit("1", &[], Some(new("with a fit", 2_000))), SPACE).await,
@@ -149,7 +154,7 @@ async fn what_is_full_takes_no_more_until_something_may_go() {
     assert!(is_there(&db, "with a fit").await);
     end(&db, "1").await;
     db.drop_upload(&Digest::of(b"b")).await.unwrap();
-    assert_eq!(keep(&db, "c", 1_002).await, Kept::Added);
+    assert_eq!(keep(&db, "c", 1_002).await, UploadStatus::Added);
     assert!(!is_there(&db, "with a fit").await);
 
     let expired = UploadSpace {
@@ -157,7 +162,7 @@ async fn what_is_full_takes_no_more_until_something_may_go() {
         ..SPACE
     };
     let kept = db.keep_upload(&new("d", 1_003), expired).await.unwrap();
-    assert_eq!(kept, Kept::Added);
+    assert_eq!(kept, UploadStatus::Added);
     // One makes room, not both: the one unused for longest, or of those of one moment any.
     let left = [is_there(&db, "a").await, is_there(&db, "c").await];
     assert_eq!(left.iter().filter(|left| **left).count(), 1);
@@ -199,7 +204,7 @@ async fn a_fit_is_not_queued_without_its_uploads() {
     assert_eq!(db.fit_state("1").await.unwrap(), None);
     assert!(!is_there(&db, "aside").await, "all or nothing");
     let lease = Lease {
-        holder: &Holder::server("me"),
+        holder: &LeaseOwner::server("me"),
         until: Time(2),
     };
     let claimed = db.claim(ParallelSimulated(2), lease, Time(1)).await;

@@ -1,7 +1,7 @@
 //! Recordings that are replayed as the service does it.
 
 use batchfit::alloc::MemoryLimit;
-use batchfit::replay::{Asked, Bounds, ReplayReport, pickle, read, replay};
+use batchfit::replay::{ReplayOptions, Bounds, ReplayReport, pickle, read, replay};
 use batchfit::units::Bytes;
 
 const BOUNDS: Bounds = Bounds {
@@ -18,7 +18,7 @@ pub fn play(file: &[u8]) {
     let Ok(recording) = read(file, BOUNDS) else {
         return;
     };
-    let others = Asked {
+    let others = ReplayOptions {
         limit: Some(MemoryLimit::Bytes(Bytes::mib(64))),
         settings: Some(
             "expandable_segments:True"
@@ -28,7 +28,7 @@ pub fn play(file: &[u8]) {
         compare: recording.entries.len() < 64,
         events: true,
     };
-    for asked in [Asked::default(), others] {
+    for asked in [ReplayOptions::default(), others] {
         if let Ok(replay) = replay(&recording, &asked) {
             let report = ReplayReport::of(&recording, &replay);
             assert!(serde_json::to_string(&report).is_ok());

@@ -327,7 +327,7 @@ impl Request {
     }
 
     /// What outcomes of earlier answers teach.
-    pub fn taught(&self) -> &[Taught] {
+    pub fn calibration(&self) -> &[Taught] {
         &self.taught
     }
 

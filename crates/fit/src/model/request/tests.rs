@@ -247,7 +247,7 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     assert_ne!(fingerprint(&preset), fingerprint(&other));
 }
 
-fn taught(share: u32, replaces: bool) -> Taught {
+fn calibration(share: u32, replaces: bool) -> Taught {
     Taught {
         strategy: "none".to_owned(),
         share: Share(share),
@@ -259,16 +259,16 @@ fn taught(share: u32, replaces: bool) -> Taught {
 
 #[test]
 fn a_request_says_what_is_left_free_before_anybody_else_does() {
-    let taught = || vec![taught(30_000, false)];
+    let taught = || vec![calibration(30_000, false)];
     let of = |headroom: Value| {
         parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))
             .with_taught(taught())
     };
 
     assert_eq!(of(json!(0.015)).headroom, Some(Share(15_000)));
-    assert_eq!(of(json!(0.015)).taught(), []);
+    assert_eq!(of(json!(0.015)).calibration(), []);
     assert_eq!(of(json!(0)).headroom, Some(Share(0)));
-    assert_eq!(of(Value::Null).taught(), taught());
+    assert_eq!(of(Value::Null).calibration(), taught());
     for wrong in [json!(-0.1), json!(0.6), json!("3%")] {
         let document = json!({ "model": { "preset": "resnet18" }, "headroom": wrong });
         let error = Request::parse(RequestDocument::from(document), SIMS).unwrap_err();
@@ -324,8 +324,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.target_batch = Some(64),
         &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
         &|other| other.headroom = Some(Share(30_000)),
-        &|other| other.taught = vec![taught(30_000, false)],
-        &|other| other.taught = vec![taught(30_000, true)],
+        &|other| other.taught = vec![calibration(30_000, false)],
+        &|other| other.taught = vec![calibration(30_000, true)],
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
     ];
@@ -341,7 +341,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let told_again = |outcomes| {
         let taught = Taught {
             outcomes,
-            ..taught(30_000, true)
+            ..calibration(30_000, true)
         };
         let request = request.clone().with_taught(vec![taught]);
         request.fingerprint(&lowered, None)

@@ -17,7 +17,7 @@ const LONGEST: usize = 256 << 10;
 const LONGEST_ANSWER: usize = 8 << 20;
 
 /// What is sent as JSON, of any content type.
-pub(in crate::http) struct Said<T>(pub(in crate::http) T);
+pub(in crate::http) struct JsonBody<T>(pub(in crate::http) T);
 
 /// Something that is sent.
 pub(in crate::http) trait Sent: DeserializeOwned + Send + 'static {
@@ -33,13 +33,13 @@ impl Sent for JobOutcome {
     const LONGEST: usize = LONGEST_ANSWER;
 }
 
-impl<T: Sent> FromRequest<App> for Said<T> {
+impl<T: Sent> FromRequest<App> for JsonBody<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Said<T>, Problem> {
-        let arrived = app.uploads.arrive(request).await?;
-        let held = app.uploads.read(arrived, |body| read(&body)).await?;
-        Ok(Said(held.read))
+    async fn from_request(request: Request, app: &App) -> Result<JsonBody<T>, Problem> {
+        let received = app.uploads.arrive(request).await?;
+        let held = app.uploads.read(received, |body| read(&body)).await?;
+        Ok(JsonBody(held.read))
     }
 }
 

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
-use super::body::Said;
+use super::body::JsonBody;
 use crate::http::App;
 use crate::http::problem::Problem;
 use crate::http::server::keys::Asker;
@@ -32,7 +32,7 @@ pub(in crate::http) async fn create_claim(
     State(app): State<App>,
     Path(id): Path<String>,
     asker: Asker,
-    Said(claim): Said<Claim>,
+    JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
     // Waiting is a wish, here as for fits; many agents share a key.
     let place = app.waiters.take("");
@@ -84,7 +84,7 @@ pub(in crate::http) async fn create_progress(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
     asker: Asker,
-    Said(news): Said<JobNews>,
+    JsonBody(news): JsonBody<JobNews>,
 ) -> Result<Json<LeaseDocument>, Problem> {
     let lease = app.jobs.renew_job(&id, &asker.id, &attempt, news).await?;
     lease
@@ -112,7 +112,7 @@ pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
     asker: Asker,
-    Said(outcome): Said<JobOutcome>,
+    JsonBody(outcome): JsonBody<JobOutcome>,
 ) -> Result<StatusCode, Problem> {
     let done = app
         .jobs

@@ -15,10 +15,10 @@ use super::App;
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use super::server::keys::Asker;
-use crate::jobs::{AgentDocument, Registration, Welcome};
+use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
 use crate::model::is_host_name;
-use crate::store::{Duty, Scope};
-use body::Said;
+use crate::store::{Assignment, Scope};
+use body::JsonBody;
 
 /// Cards with which a page of agents ends, however many were asked for: so that it has some 500 KiB at most.
 const CARDS_OF_A_PAGE: usize = 500;
@@ -37,7 +37,7 @@ pub(super) struct AgentList {
 #[serde(deny_unknown_fields)]
 pub(super) struct AgentChange {
     /// `draining`: finish what it works on, take no more, and end. `cordoned`: take no more, and stay. `ready`: take more again.
-    state: Duty,
+    state: Assignment,
 }
 
 /// List agents.
@@ -78,7 +78,7 @@ pub(super) async fn list_agents(
 /// lease. Needs a key for `agent`, where keys are needed.
 #[utoipa::path(post, path = "/v1/agents", tag = "agents", request_body = Registration,
     responses(
-        (status = 200, body = Welcome, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
+        (status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
         (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The agent has another version, or another one has its name",
             example = json!({"type": "/problems/agent-version", "title": "The agent has another version", "status": 409,
@@ -93,9 +93,9 @@ pub(super) async fn list_agents(
 pub(super) async fn create_agent(
     State(app): State<App>,
     asker: Asker,
-    Said(registration): Said<Registration>,
+    JsonBody(registration): JsonBody<Registration>,
 ) -> Result<Response, Problem> {
-    let welcome: Welcome = app.jobs.register_agent(&registration, &asker.id).await?;
+    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &asker.id).await?;
     let location = [(LOCATION, format!("/v1/agents/{}", welcome.agent.id))];
     Ok((location, Json(welcome)).into_response())
 }
@@ -133,7 +133,7 @@ pub(super) async fn get_agent(
 pub(super) async fn change_agent(
     State(app): State<App>,
     Path(id): Path<String>,
-    Said(change): Said<AgentChange>,
+    JsonBody(change): JsonBody<AgentChange>,
 ) -> Result<Json<AgentDocument>, Problem> {
     let agent = app.jobs.set_duty(&id, change.state).await?;
     agent

@@ -82,7 +82,7 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
     let mut document = serde_json::to_value(generated).expect("the document has string keys");
     name_choices(&mut document);
     files(&mut document);
-    words(&mut document);
+    word_members(&mut document);
     enumerate(&mut document);
     let responses = &mut document["components"]["responses"];
     for (_, name, description) in ANY {
@@ -172,7 +172,7 @@ fn name_choices(document: &mut Value) {
 }
 
 /// Members of a request that take a word or a list of them, or a number or a text.
-fn words(document: &mut Value) {
+fn word_members(document: &mut Value) {
     let one_or_many = |words: &[&str], also: Option<Value>| {
         let word = json!({"type": "string", "enum": words});
         let mut one = vec![word.clone()];

@@ -162,7 +162,12 @@ pub(in crate::http) async fn answer(
             () = ending.cancelled() => break,
         }
         let place = room.take_place(ended.child_token());
-        tasks.spawn(converse(stream, router.clone(), place, ending.clone()));
+        tasks.spawn(serve_connection(
+            stream,
+            router.clone(),
+            place,
+            ending.clone(),
+        ));
     }
     drop(listener);
     tasks.close();
@@ -180,7 +185,12 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Answers the requests of one connection.
-async fn converse(stream: TcpStream, router: Router, place: Place, ending: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    place: ConnectionSlot,
+    ending: CancellationToken,
+) {
     // Answers are written whole: waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
     let gone = u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX);
@@ -295,14 +305,14 @@ impl OpenConnections {
         longest.map(|(since, connection)| (since, Arc::clone(connection)))
     }
 
-    fn take_place(self: &Arc<OpenConnections>, close: CancellationToken) -> Place {
+    fn take_place(self: &Arc<OpenConnections>, close: CancellationToken) -> ConnectionSlot {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection {
             waits: Mutex::default(),
             close,
         });
         self.open().insert(number, Arc::clone(&connection));
-        Place {
+        ConnectionSlot {
             number,
             connection,
             room: Arc::clone(self),
@@ -315,13 +325,13 @@ impl OpenConnections {
 }
 
 /// The place of an open connection.
-struct Place {
+struct ConnectionSlot {
     number: u64,
     connection: Arc<Connection>,
     room: Arc<OpenConnections>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.room.open().remove(&self.number);
         self.room.left.notify_one();

@@ -217,7 +217,7 @@ fn foreign(origin: &HeaderValue) -> Problem {
 mod tests {
     use super::*;
 
-    fn asked(hosts: &Hosts, headers: &[(&str, &str)]) -> u16 {
+    fn status_of(hosts: &Hosts, headers: &[(&str, &str)]) -> u16 {
         let mut request = Request::post("/v1/fits");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn host(hosts: &Hosts, host: &str) -> u16 {
-        asked(hosts, &[("host", host)])
+        status_of(hosts, &[("host", host)])
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
         }
         assert_eq!(host(&hosts, "192.168.1.7:8080"), 200);
         let twice = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(asked(&hosts, &twice), 421);
+        assert_eq!(status_of(&hosts, &twice), 421);
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn only_pages_of_the_service_may_ask() {
         let hosts = Hosts::default();
-        let from = |origin| asked(&hosts, &[("host", "localhost:8080"), ("origin", origin)]);
+        let from = |origin| status_of(&hosts, &[("host", "localhost:8080"), ("origin", origin)]);
 
         assert_eq!(from("http://localhost:8080"), 200);
         for foreign in [
@@ -316,14 +316,14 @@ mod tests {
             assert_eq!(from(foreign), 403, "{foreign}");
         }
         let usual = [("host", "localhost"), ("origin", "https://localhost")];
-        assert_eq!(asked(&hosts, &usual), 200);
+        assert_eq!(status_of(&hosts, &usual), 200);
         let both = [
             ("host", "localhost"),
             ("origin", "http://localhost"),
             ("origin", "http://evil.example"),
         ];
-        assert_eq!(asked(&hosts, &both), 403);
-        assert_eq!(asked(&hosts, &[("origin", "http://localhost")]), 403);
+        assert_eq!(status_of(&hosts, &both), 403);
+        assert_eq!(status_of(&hosts, &[("origin", "http://localhost")]), 403);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::access::AccessPolicy;
 use super::connections::{self, ConnectionLimits};
-use super::gate::Gate;
 use super::hosts::Hosts;
 use super::keys::{KeyLimits, Keys};
 use crate::http::gated;
@@ -85,7 +85,7 @@ pub async fn serve(
     let keys = keys.map(|limits| Keys::new(db.clone(), limits, lanes));
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
-    let gate = Gate::new(hosts, keys, shutdown.clone(), entrance.limits);
+    let gate = AccessPolicy::new(hosts, keys, shutdown.clone(), entrance.limits);
     let router = gated(jobs.clone(), gate, entrance.limits.waiters());
     let ended = CancellationToken::new();
     // Connections that are left when this returns are closed.

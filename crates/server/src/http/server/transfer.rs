@@ -169,7 +169,7 @@ impl Upload {
     }
 
     /// Stops the clock.
-    fn heard(&mut self, bytes: usize) {
+    fn stop_clock(&mut self, bytes: usize) {
         if let Some(since) = self.waits_since.take() {
             self.waited += since.elapsed();
             self.connection.work();
@@ -212,7 +212,7 @@ impl hyper::body::Body for Upload {
             if this.wait(context).is_pending() {
                 return Poll::Pending;
             }
-            this.heard(0);
+            this.stop_clock(0);
             this.arrival.refuse(Refused::Late(this.patience));
             return Poll::Ready(Some(Err(UploadError::Refused)));
         };
@@ -220,7 +220,7 @@ impl hyper::body::Body for Upload {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => 0,
         };
-        this.heard(bytes);
+        this.stop_clock(bytes);
         let is_whole = frame.is_none() || this.body.is_end_stream();
         if is_whole && !this.arrival.complete() {
             return Poll::Ready(Some(Err(UploadError::Refused)));
@@ -240,7 +240,7 @@ impl hyper::body::Body for Upload {
 impl Drop for Upload {
     /// Whoever read it has what it wants, also where more could come.
     fn drop(&mut self) {
-        self.heard(0);
+        self.stop_clock(0);
         self.arrival.complete();
     }
 }

@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use crate::bounded::shorten;
 use crate::jobs::clock::milliseconds;
 use crate::jobs::document::{VERSION, chance, json, recommendations};
-use crate::jobs::events::News;
+use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
 use crate::model::{DeviceChoice, Invalid, Request};
 use crate::store::{
-    Attempt, Claimed, Duty, FitState, Holder, Lease, StoredAgent, Time, is_simulation,
+    Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoredAgent, Time, is_simulation,
 };
 
 use super::check::{check, is_hidden};
-use super::place::{Takes, lanes};
+use super::executor::{CardRequest, lanes};
 use super::{Claim, ClaimDocument, JobDocument, JobNews, JobOutcome, LeaseDocument, Owner, cards};
 
 /// Longest time that an agent waits for something to do. Proxies close what is silent for a minute.
@@ -76,10 +76,10 @@ impl Jobs {
                 is_seen = true;
             }
             let job = match agent.duty {
-                Duty::Ready => self.hand_out(&agent, &claim.free, now).await?,
-                Duty::Draining | Duty::Cordoned => None,
+                Assignment::Ready => self.hand_out(&agent, &claim.free, now).await?,
+                Assignment::Draining | Assignment::Cordoned => None,
             };
-            if job.is_some() || agent.duty != Duty::Ready || Instant::now() >= deadline {
+            if job.is_some() || agent.duty != Assignment::Ready || Instant::now() >= deadline {
                 let duty = agent.duty;
                 return Ok(Some(ClaimDocument { duty, job }));
             }
@@ -102,7 +102,7 @@ impl Jobs {
         let shared = &self.shared;
         let cards = cards(agent);
         let free = cards.iter().filter(|card| free.contains(&card.device));
-        let lanes: HashMap<String, Takes> = lanes(&agent.name, free);
+        let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
         if lanes.is_empty() {
             return Ok(None);
         }
@@ -125,7 +125,7 @@ impl Jobs {
             );
             let before = claimed.attempts - 1;
             shared.events.of(&fit, before, FitState::Running);
-            shared.events.tell(&fit, FitState::Running);
+            shared.events.publish(&fit, FitState::Running);
             return Ok(Some(JobDocument {
                 attempt: format!("{fit}.{}", claimed.attempts),
                 fit,
@@ -196,7 +196,7 @@ impl Jobs {
                     self.forget_progress(named.id);
                     Ok(Some(lease(state, None)))
                 }
-                Some(_) | None => Err(lost(attempt)),
+                Some(_) | None => Err(lease_lost(attempt)),
             };
         }
         shared.db.agent_seen(id, now).await?;
@@ -206,7 +206,7 @@ impl Jobs {
                 ..progress
             };
             if let Some(log) = shared.events.find(named.id) {
-                log.push(News::Probe(progress.clone()));
+                log.push(Notification::Probe(progress.clone()));
             }
             shared
                 .told_by_agents()
@@ -237,7 +237,7 @@ impl Jobs {
         let done = match outcome {
             JobOutcome::Released => {
                 let put_back = shared.db.put_back(claimed.attempt()).await?;
-                shared.events.tell(&claimed.id, FitState::Queued);
+                shared.events.publish(&claimed.id, FitState::Queued);
                 shared.for_agents.send_replace(());
                 put_back
             }
@@ -253,7 +253,11 @@ impl Jobs {
             }
             JobOutcome::Answered { result } => self.answered(&agent, &claimed, *result).await?,
         };
-        if done { Ok(true) } else { Err(lost(attempt)) }
+        if done {
+            Ok(true)
+        } else {
+            Err(lease_lost(attempt))
+        }
     }
 
     /// Stores an answer. False where the attempt was overtaken meanwhile.
@@ -317,7 +321,7 @@ impl Jobs {
     fn job_ended(&self, fit: &str, state: FitState) {
         let shared = &self.shared;
         self.forget_progress(fit);
-        shared.events.tell(fit, state);
+        shared.events.publish(fit, state);
         shared.ended.send_replace(());
         shared.wake.notify_one();
     }
@@ -339,7 +343,7 @@ impl Jobs {
             Some((FitState::Done | FitState::Failed, _)) => Err(JobError::JobEnded {
                 attempt: shorten(attempt),
             }),
-            Some((FitState::Cancelled | FitState::Queued, _)) | None => Err(lost(attempt)),
+            Some((FitState::Cancelled | FitState::Queued, _)) | None => Err(lease_lost(attempt)),
         }
     }
 
@@ -362,8 +366,8 @@ impl Jobs {
 }
 
 /// An attempt by its name.
-fn named<'a>(attempt: &'a str, holder: &'a Holder) -> Result<Attempt<'a>, JobError> {
-    let name = AttemptName::read(attempt).ok_or_else(|| lost(attempt))?;
+fn named<'a>(attempt: &'a str, holder: &'a LeaseOwner) -> Result<Attempt<'a>, JobError> {
+    let name = AttemptName::read(attempt).ok_or_else(|| lease_lost(attempt))?;
     Ok(Attempt {
         id: name.fit,
         number: name.number,
@@ -371,7 +375,7 @@ fn named<'a>(attempt: &'a str, holder: &'a Holder) -> Result<Attempt<'a>, JobErr
     })
 }
 
-fn lost(attempt: &str) -> JobError {
+fn lease_lost(attempt: &str) -> JobError {
     JobError::LeaseLost {
         attempt: shorten(attempt),
     }

@@ -8,7 +8,7 @@ use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
 use crate::model::{Invalid, RULES, Taught, is_host_name};
-use crate::store::{Duty, FitState, Time};
+use crate::store::{Assignment, FitState, Time};
 
 /// Changes whenever what is said does.
 pub const PROTOCOL: u32 = 1;
@@ -235,12 +235,12 @@ pub struct AgentDocument {
 
 /// What an agent is told that registers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Welcome {
+pub struct RegistrationResponse {
     /// The agent.
     #[serde(flatten)]
     pub agent: AgentDocument,
     /// What it is to do.
-    pub duty: Duty,
+    pub duty: Assignment,
     /// How long it may say nothing before what it works on is given to another.
     pub lease_seconds: u64,
     /// The version of the service.
@@ -261,7 +261,7 @@ pub struct Claim {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimDocument {
     /// What it is to do.
-    pub duty: Duty,
+    pub duty: Assignment,
     /// What it is to work on; null where there is nothing.
     pub job: Option<JobDocument>,
 }

@@ -8,23 +8,23 @@
 mod check;
 mod claims;
 mod documents;
-mod place;
+mod executor;
 mod work;
 
 use std::collections::HashMap;
 
 pub use documents::{
     AgentCard, AgentDocument, AgentState, Claim, ClaimDocument, JobDocument, JobNews, JobOutcome,
-    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, Welcome,
+    LeaseDocument, MOST_CARDS, PROTOCOL, Registration, RegistrationResponse,
 };
-pub(super) use place::Place;
+pub(super) use executor::Executor;
 pub use work::answer_job;
 
 use super::clock::milliseconds;
 use super::document::{VERSION, chance, json};
 use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
 use crate::model::{DeviceChoice, RULES, Request};
-use crate::store::{AGENT_LANE, Duty, JsonText, Registered, StoredAgent, Time};
+use crate::store::{AGENT_LANE, Assignment, JsonText, Registered, StoredAgent, Time};
 
 /// Most cards of agents in one list of devices; the lists of agents have all.
 const MOST_DEVICES: usize = 500;
@@ -38,7 +38,7 @@ impl Jobs {
         &self,
         registration: &Registration,
         owner: &Owner,
-    ) -> Result<Welcome, JobError> {
+    ) -> Result<RegistrationResponse, JobError> {
         let shared = &self.shared;
         if let Some(needed) = registration.other_version() {
             return Err(JobError::AgentVersion { needed });
@@ -53,15 +53,15 @@ impl Jobs {
             version: registration.version.clone(),
             rules: registration.rules.clone(),
             duty: if registration.draining {
-                Duty::Draining
+                Assignment::Draining
             } else {
-                Duty::Ready
+                Assignment::Ready
             },
             cards: JsonText::from(json(&registration.cards).to_string().as_str()),
             registered_at: now,
             seen_at: now,
         };
-        let lost = self.lost(now);
+        let lost = self.silent_since(now);
         match shared.db.register_agent(&new, lost).await? {
             Registered::As(agent) => {
                 if registration.draining {
@@ -73,7 +73,7 @@ impl Jobs {
                 }
                 let duty = agent.duty;
                 let works_on = self.works_on(&agent.id).await?;
-                Ok(Welcome {
+                Ok(RegistrationResponse {
                     agent: document(*agent, works_on, lost),
                     duty,
                     lease_seconds: shared.limits.lease_of_agents.as_secs(),
@@ -97,7 +97,7 @@ impl Jobs {
         if agents.is_empty() {
             return Ok(Vec::new());
         }
-        let lost = self.lost(self.now());
+        let lost = self.silent_since(self.now());
         let mut works_on = self.all_works().await?;
         let agents = agents.into_iter();
         Ok(agents
@@ -114,12 +114,16 @@ impl Jobs {
             return Ok(None);
         };
         let works_on = self.works_on(id).await?;
-        let lost = self.lost(self.now());
+        let lost = self.silent_since(self.now());
         Ok(Some(document(agent, works_on, lost)))
     }
 
     /// Says what an agent is to do; `None` where there is none.
-    pub async fn set_duty(&self, id: &str, duty: Duty) -> Result<Option<AgentDocument>, JobError> {
+    pub async fn set_duty(
+        &self,
+        id: &str,
+        duty: Assignment,
+    ) -> Result<Option<AgentDocument>, JobError> {
         if !self.shared.db.set_duty(id, duty).await? {
             return Ok(None);
         }
@@ -154,18 +158,18 @@ impl Jobs {
     }
 
     /// Where a request leads.
-    pub(super) async fn place(
+    pub(super) async fn executor(
         &self,
         request: &Request,
-    ) -> Result<Result<Place, EngineError>, JobError> {
+    ) -> Result<Result<Executor, EngineError>, JobError> {
         if !matches!(
             request.device,
             DeviceChoice::Kind(_) | DeviceChoice::Host(..)
         ) {
-            return Ok(Ok(Place::Here));
+            return Ok(Ok(Executor::Here));
         }
         let agents = self.agents().await?;
-        Ok(place::place(request, &agents))
+        Ok(executor::executor(request, &agents))
     }
 
     /// The agent of this id, if it is this owner's and answers by these rules. One that an earlier build registered is not known any more:
@@ -181,7 +185,7 @@ impl Jobs {
     }
 
     /// Agents that were not heard of since then are lost.
-    fn lost(&self, now: Time) -> Time {
+    fn silent_since(&self, now: Time) -> Time {
         let lease = milliseconds(self.shared.limits.lease_of_agents);
         Time(now.0.saturating_sub(lease))
     }
@@ -213,10 +217,10 @@ fn cards(agent: &StoredAgent) -> Vec<AgentCard> {
 fn document(agent: StoredAgent, works_on: Vec<String>, lost: Time) -> AgentDocument {
     let state = match agent.duty {
         _ if agent.seen_at < lost => AgentState::Lost,
-        Duty::Draining => AgentState::Draining,
-        Duty::Cordoned => AgentState::Cordoned,
-        Duty::Ready if works_on.is_empty() => AgentState::Ready,
-        Duty::Ready => AgentState::Busy,
+        Assignment::Draining => AgentState::Draining,
+        Assignment::Cordoned => AgentState::Cordoned,
+        Assignment::Ready if works_on.is_empty() => AgentState::Ready,
+        Assignment::Ready => AgentState::Busy,
     };
     AgentDocument {
         cards: cards(&agent),

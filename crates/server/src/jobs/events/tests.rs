@@ -1,7 +1,7 @@
 use super::*;
 
-fn probe(batch: u64) -> News {
-    News::Probe(Progress {
+fn probe(batch: u64) -> Notification {
+    Notification::Probe(Progress {
         probes_done: 0,
         batch,
         note: String::new(),
@@ -20,14 +20,14 @@ async fn numbers(mut follower: Follower) -> Vec<u64> {
 async fn a_reader_goes_on_where_it_was() {
     let events = Events::default();
     let log = events.of("1", 0, FitState::Queued);
-    events.tell("1", FitState::Running);
+    events.publish("1", FitState::Running);
     // Said twice, it is one event.
-    events.tell("1", FitState::Running);
+    events.publish("1", FitState::Running);
     log.push(probe(1));
     log.push(probe(2));
-    events.tell("1", FitState::Done);
+    events.publish("1", FitState::Done);
     // Too late.
-    events.tell("1", FitState::Cancelled);
+    events.publish("1", FitState::Cancelled);
     log.push(probe(3));
 
     assert_eq!(numbers(log.follow(None)).await, [1, 2, 3, 4, 5, 6]);
@@ -42,18 +42,18 @@ async fn a_reader_goes_on_where_it_was() {
 async fn a_reader_that_does_not_read_misses_probes_and_nothing_else() {
     let log = Events::default().of("1", 0, FitState::Queued);
     let mut reader = log.follow(None);
-    log.push(News::State(FitState::Running));
+    log.push(Notification::State(FitState::Running));
     for batch in 0..100_000 {
         log.push(probe(batch));
     }
-    log.push(News::State(FitState::Failed));
+    log.push(Notification::State(FitState::Failed));
     log.end();
 
     assert_eq!(log.lock().events.len(), MOST);
     let first = [reader.next().await, reader.next().await].map(|event| event.unwrap().news);
     assert_eq!(
         first,
-        [FitState::Queued, FitState::Running].map(News::State)
+        [FitState::Queued, FitState::Running].map(Notification::State)
     );
     let rest = numbers(reader).await;
     assert_eq!(rest.len(), MOST - 2);
@@ -81,10 +81,10 @@ async fn whoever_looks_at_all_fits_is_told_of_each_change_once() {
     events.of("1", 0, FitState::Queued);
     events.of("2", 0, FitState::Queued);
     events.of("1", 0, FitState::Running);
-    events.tell("1", FitState::Running);
-    events.tell("1", FitState::Running);
-    events.tell("1", FitState::Done);
-    events.tell("1", FitState::Cancelled);
+    events.publish("1", FitState::Running);
+    events.publish("1", FitState::Running);
+    events.publish("1", FitState::Done);
+    events.publish("1", FitState::Cancelled);
     drop(events);
 
     let mut told = Vec::new();
@@ -99,7 +99,7 @@ async fn a_reader_goes_on_at_another_server() {
     let [here, there] = [Events::new(true), Events::new(true)];
     let log = here.of("1", 0, FitState::Queued);
     log.push(probe(0));
-    here.tell("1", FitState::Running);
+    here.publish("1", FitState::Running);
     for batch in 0..50 {
         log.push(probe(batch));
     }
@@ -123,9 +123,9 @@ async fn a_reader_goes_on_at_another_server() {
         let mut states = Vec::new();
         while let Some(event) = follower.next().await {
             match event.news {
-                News::State(state) => states.push((event.number, state.name())),
-                News::Result => states.push((event.number, "result")),
-                News::Probe(_) => {}
+                Notification::State(state) => states.push((event.number, state.name())),
+                Notification::Result => states.push((event.number, "result")),
+                Notification::Probe(_) => {}
             }
         }
         states
@@ -154,7 +154,7 @@ fn logs_of_ended_fits_make_room() {
     for fit in 0..MOST_ENDED {
         let id = fit.to_string();
         events.of(&id, 0, FitState::Queued);
-        events.tell(&id, FitState::Cancelled);
+        events.publish(&id, FitState::Cancelled);
     }
 
     let logs = events.lock();

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{followed, question_about, taught};
+use super::{calibration, followed, question_about};
 use crate::bounded::{Cancel, CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
 use crate::model::{Invalid, Request, RequestDocument};
-use crate::store::{Asked, Db, JsonText, StoreError, StoredRecommendation, Time};
+use crate::store::{Db, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
 use batchfit_fit::validate;
 
 /// How long reading a stored request may take: the largest graph is read in seconds.
@@ -40,7 +40,7 @@ impl NearDocument {
 
 /// A question as far as it is understood without its device.
 struct Understood {
-    asked: Asked,
+    asked: NearestQuery,
     /// What whoever asks calls the model.
     name: String,
     /// What it would be answered under; none where its device is not here.
@@ -63,7 +63,7 @@ fn understand(
         Err(other) => return Err(other),
     };
     let asked = question_about(&request, &digest, card.as_deref());
-    let taught = taught(db, &request, (lowered, &digest), card.as_deref());
+    let taught = calibration(db, &request, (lowered, &digest), card.as_deref());
     let request = request.with_taught(taught);
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     let with = (lowered, digest.as_str());

@@ -4,17 +4,17 @@
 //! headroom of later answers is `search::headroom`'s. See docs/operate/outcomes.md.
 
 mod again;
-mod taught;
-mod told;
+mod calibration;
+mod reported;
 
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 pub use again::{NearDocument, nearest, question_of};
-pub use taught::learn_before;
-pub(super) use taught::{question_about, short_digest, taught};
-pub use told::{ToldEnvironment, ToldOutcome};
+pub use calibration::learn_before;
+pub(super) use calibration::{calibration, question_about, short_digest};
+pub use reported::{ReportedEnvironment, ReportedOutcome};
 
 use crate::store::{
     Db, Learning, NewOutcome, OutcomeKept, StoreError, StoredLearnt, StoredOutcome,
@@ -50,7 +50,7 @@ pub struct OutcomeDocument {
     /// Optimizer steps that were made; null where nobody counted.
     pub steps: Option<i64>,
     /// Where it ran.
-    #[schema(value_type = ToldEnvironment)]
+    #[schema(value_type = ReportedEnvironment)]
     pub environment: Value,
     /// What of the limit later answers for this model and card leave free: before this outcome, and after it. Null where nothing was
     /// learnt.
@@ -121,7 +121,7 @@ pub struct AccuracyDocument {
 
 /// What became of an outcome.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum OutcomeStatus {
     /// It is kept.
     New(Box<OutcomeDocument>),
     /// It was told before, under the same name.
@@ -134,7 +134,7 @@ pub enum Told {
 
 /// Who tells an outcome.
 #[derive(Debug, Clone, Default)]
-pub struct Teller {
+pub struct Reporter {
     /// The API key; empty where none is needed.
     pub owner: String,
     /// The name that the client gave the outcome, and the digest of what it sent.
@@ -153,31 +153,31 @@ pub async fn followed(db: &Db, id: &str) -> Result<Option<StoredRecommendation>,
 }
 
 /// Keeps an outcome of the recommendation of this id, or of the first one of the fit of this id.
-pub async fn tell_outcome(
+pub async fn add_outcome(
     db: &Db,
     id: &str,
-    told: &ToldOutcome,
-    teller: Teller,
+    told: &ReportedOutcome,
+    reporter: Reporter,
     now: Time,
-) -> Result<Told, StoreError> {
+) -> Result<OutcomeStatus, StoreError> {
     let Some(answer) = followed(db, id).await? else {
-        return Ok(Told::Unknown);
+        return Ok(OutcomeStatus::Unknown);
     };
     let new = NewOutcome {
         recommendation_id: answer.id.clone(),
         seen: told.seen,
         environment: told.environment.text(),
         learning: learning(&answer, told),
-        owner: teller.owner,
-        named: teller.named,
+        owner: reporter.owner,
+        named: reporter.named,
         created_at: now,
     };
     let document = |stored| Box::new(OutcomeDocument::of(&answer, stored));
     Ok(match db.add_outcome(&new).await? {
-        OutcomeKept::New(stored) => Told::New(document(stored)),
-        OutcomeKept::Again(stored) => Told::Again(document(stored)),
-        OutcomeKept::NameTaken => Told::NameTaken,
-        OutcomeKept::Unknown => Told::Unknown,
+        OutcomeKept::New(stored) => OutcomeStatus::New(document(stored)),
+        OutcomeKept::Again(stored) => OutcomeStatus::Again(document(stored)),
+        OutcomeKept::NameTaken => OutcomeStatus::NameTaken,
+        OutcomeKept::Unknown => OutcomeStatus::Unknown,
     })
 }
 
@@ -213,7 +213,7 @@ pub async fn accuracy(
 }
 
 /// What is learnt of an outcome, or why nothing is.
-fn learning(answer: &StoredRecommendation, told: &ToldOutcome) -> Result<Learning, Doubt> {
+fn learning(answer: &StoredRecommendation, told: &ReportedOutcome) -> Result<Learning, Doubt> {
     let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
     let of = Answered {
         micro_batch: answer.micro_batch.unsigned_abs(),

@@ -7,10 +7,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
-use crate::jobs::agents::Place;
+use crate::jobs::agents::Executor;
 use crate::jobs::document::{asked_by, chance, new_fit, terms};
 use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
-use crate::jobs::outcomes::{short_digest, taught};
+use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
 use crate::model::{DeviceChoice, ModelAside, Request};
@@ -53,7 +53,7 @@ impl Jobs {
             .and_then(validate_fit)
             .map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
-        let aside = aside.map(|aside| beside(aside, now));
+        let aside = aside.map(|aside| detached_upload(aside, now));
         let new = NewFit {
             key: asking.key,
             owner: asking.owner,
@@ -82,7 +82,7 @@ impl Jobs {
         };
         let permit = large.filter(|_| new.lane == LARGE_LANE);
         // An agent reads it for itself.
-        let left = (!for_agents).then(|| shared.handover.leave(&new.id, handed, permit));
+        let left = (!for_agents).then(|| shared.spec_cache.leave(&new.id, handed, permit));
         let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         if let Enqueued::Same(id) = &queued
             && !is_simulated
@@ -167,17 +167,17 @@ impl Jobs {
         let cancel = abandoned.0.clone();
         let db = self.shared.db.clone();
         db.read_learnt().await?;
-        let place = Arc::new(self.place(&request).await?);
+        let place = Arc::new(self.executor(&request).await?);
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
             let (card, agents) = match (*place).clone()? {
-                Place::Here => (engine.check(&request)?, None),
-                Place::Agents { lane, card } => (card, Some(lane)),
+                Executor::Here => (engine.check(&request)?, None),
+                Executor::Agents { lane, card } => (card, Some(lane)),
             };
             let digest = request.model_digest(lowered);
-            let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
+            let taught = calibration(&db, &request, (lowered, &digest), card.as_deref());
             let request = request.with_taught(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
@@ -217,7 +217,7 @@ pub(in crate::jobs) struct Checked {
 }
 
 /// The model of a fit that is not shown with it, to be kept beside it.
-fn beside(aside: ModelAside, now: Time) -> NewUpload {
+fn detached_upload(aside: ModelAside, now: Time) -> NewUpload {
     NewUpload {
         digest: aside.digest,
         names: Vec::new(),

@@ -21,7 +21,7 @@ use super::clock::{Clock, milliseconds};
 use super::events::{Events, FitNews, Follower, Log};
 use super::lanes::Lanes;
 use super::leases::{self, Heartbeats, LEASE};
-use super::news::{self, Elsewhere};
+use super::notifications::{self, RemoteProgress};
 use super::predicted::Known;
 use super::readiness::{NotReadyReason, Readiness};
 use super::spec_cache::SpecCache;
@@ -119,15 +119,15 @@ impl Jobs {
                 "queued {queued} interrupted fits again, each to run in a process of its own"
             );
         }
-        let jobs = Jobs::beside(db, engine, limits, shutdown).await?;
+        let jobs = Jobs::without_runner(db, engine, limits, shutdown).await?;
         let runner = runner::run(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(runner);
         let renew = leases::renew(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(renew);
         if jobs.shared.db.is_shared() {
-            let listen = news::listen(Arc::clone(&jobs.shared));
+            let listen = notifications::listen(Arc::clone(&jobs.shared));
             jobs.shared.tasks.spawn(listen);
-            let tell = news::tell(Arc::clone(&jobs.shared));
+            let tell = notifications::publish_progress(Arc::clone(&jobs.shared));
             jobs.shared.tasks.spawn(tell);
         }
         let sweep = uploads::sweep(Arc::clone(&jobs.shared));
@@ -137,7 +137,7 @@ impl Jobs {
 
     /// For whoever leads a search beside a server, perhaps, on its database: takes up no fits, and drops nothing that
     /// expires.
-    pub async fn beside(
+    pub async fn without_runner(
         db: Db,
         engine: Arc<dyn Engine>,
         limits: Limits,
@@ -163,10 +163,10 @@ impl Jobs {
                 beats: Heartbeats::default(),
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
-                handover: SpecCache::default(),
+                spec_cache: SpecCache::default(),
                 foreseen: Known::default(),
                 events: Events::new(is_shared),
-                elsewhere: Elsewhere::default(),
+                remote_progress: RemoteProgress::default(),
                 running: Mutex::default(),
                 answering: watch::Sender::default(),
                 told_by_agents: Mutex::default(),
@@ -195,7 +195,7 @@ impl Jobs {
         }
         let found = shared
             .readiness
-            .ask(&shared.db, shared.clock.noted(), &shared.tasks)
+            .check(&shared.db, shared.clock.noted(), &shared.tasks)
             .await;
         found?;
         match shared.unstored.load(Ordering::Relaxed) {
@@ -235,7 +235,7 @@ impl Jobs {
         // It may have ended before the log was there to be told.
         let state = shared.db.fit_state(id).await?;
         if let Some(state) = state.filter(|state| state.is_final()) {
-            shared.events.tell(id, state);
+            shared.events.publish(id, state);
         }
         Ok(Some(log.follow(last)))
     }
@@ -263,7 +263,7 @@ impl Jobs {
                 FitState::Running => self
                     .shared
                     .progress(id)
-                    .or_else(|| self.shared.elsewhere.progress(id)),
+                    .or_else(|| self.shared.remote_progress.progress(id)),
                 FitState::Queued | FitState::Done | FitState::Failed | FitState::Cancelled => None,
             };
             FitDocument::of(fit, progress)
@@ -308,12 +308,12 @@ impl Jobs {
     ) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
         if shared.db.cancel(id, owner, now).await? {
-            shared.handover.take(id);
+            shared.spec_cache.take(id);
             if let Some(running) = shared.running(id) {
                 running.cancel.cancel();
             }
             shared.told_by_agents().remove(id);
-            shared.events.tell(id, FitState::Cancelled);
+            shared.events.publish(id, FitState::Cancelled);
             shared.wake.notify_one();
             shared.ended.send_replace(());
             tracing::info!(fit.id = %id, "cancelled fit {id}");

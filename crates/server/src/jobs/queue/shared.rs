@@ -14,13 +14,13 @@ use crate::jobs::clock::Clock;
 use crate::jobs::events::Events;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
 use crate::jobs::leases::Heartbeats;
-use crate::jobs::news::Elsewhere;
+use crate::jobs::notifications::RemoteProgress;
 use crate::jobs::predicted::Known;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::spec_cache::SpecCache;
 use crate::jobs::{Engine, Progress};
 use crate::model::{Invalid, Request, RequestDocument, Uploads};
-use crate::store::{Db, Holder, Ids, Lease, ParallelSimulated, Time};
+use crate::store::{Db, Ids, Lease, LeaseOwner, ParallelSimulated, Time};
 
 pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) db: Db,
@@ -28,20 +28,20 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) limits: Limits,
     pub(in crate::jobs) ids: Ids,
     /// Under which name this server works on fits.
-    pub(in crate::jobs) holder: Holder,
+    pub(in crate::jobs) holder: LeaseOwner,
     /// Of which lanes it takes fits, where other servers have other GPUs; `None` for any.
     pub(in crate::jobs) takes: Option<String>,
     /// When it last reached the database, and what time it is there.
     pub(in crate::jobs) beats: Heartbeats,
     pub(in crate::jobs) clock: Clock,
     pub(in crate::jobs) lanes: Lanes,
-    pub(in crate::jobs) handover: SpecCache,
+    pub(in crate::jobs) spec_cache: SpecCache,
     /// What recordings of searches predict.
     pub(in crate::jobs) foreseen: Known,
     /// What is told of fits.
     pub(in crate::jobs) events: Events,
     /// What other servers tell.
-    pub(in crate::jobs) elsewhere: Elsewhere,
+    pub(in crate::jobs) remote_progress: RemoteProgress,
     /// The fits at work in this process, by id.
     pub(in crate::jobs) running: Mutex<HashMap<String, Arc<Running>>>,
     /// What is worked on in this process, as far as whoever asks it next may be told the same.
@@ -96,7 +96,7 @@ impl Shared {
     /// Waits for a place in a lane.
     pub(in crate::jobs) async fn enter(&self, lane: &str) -> OwnedSemaphorePermit {
         // The fits that wait with a permit are claimed after this one.
-        let _wanted = (lane == LARGE_LANE).then(|| self.handover.want_permit());
+        let _wanted = (lane == LARGE_LANE).then(|| self.spec_cache.want_permit());
         self.lanes.enter(lane).await
     }
 

@@ -21,7 +21,7 @@ use crate::jobs::under_key;
 
 /// Whom the service answers, and until when.
 #[derive(Debug, Clone)]
-pub(in crate::http) struct Gate {
+pub(in crate::http) struct AccessPolicy {
     hosts: Arc<Hosts>,
     /// The keys, where they are needed.
     keys: Option<Arc<Keys>>,
@@ -29,14 +29,14 @@ pub(in crate::http) struct Gate {
     last_words: Duration,
 }
 
-impl Gate {
+impl AccessPolicy {
     pub(in crate::http) fn new(
         hosts: Hosts,
         keys: Option<Keys>,
         ending: CancellationToken,
         limits: ConnectionLimits,
-    ) -> Gate {
-        Gate {
+    ) -> AccessPolicy {
+        AccessPolicy {
             hosts: Arc::new(hosts),
             keys: keys.map(Arc::new),
             ending,
@@ -52,15 +52,15 @@ impl Gate {
 }
 
 /// Lets a request through, and sees to it that it is answered.
-pub(in crate::http) async fn pass(
-    State(gate): State<Gate>,
+pub(in crate::http) async fn authorize(
+    State(policy): State<AccessPolicy>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    if let Err(problem) = gate.hosts.admit(&request) {
+    if let Err(problem) = policy.hosts.admit(&request) {
         return problem.into_response();
     }
-    let pass = match &gate.keys {
+    let pass = match &policy.keys {
         None => None,
         Some(keys) => {
             let (method, headers) = (request.method(), request.headers());
@@ -78,13 +78,13 @@ pub(in crate::http) async fn pass(
             }
         }
     };
-    let (Some(pass), Some(keys)) = (pass, &gate.keys) else {
-        return answer(&gate, request, next).await;
+    let (Some(pass), Some(keys)) = (pass, &policy.keys) else {
+        return answer(&policy, request, next).await;
     };
     let caller = pass.caller.clone();
     request.extensions_mut().insert(caller.clone());
     let gone = || Arc::clone(keys).gone(caller.clone());
-    let answered = under_key(Arc::clone(&pass.share), answer(&gate, request, next));
+    let answered = under_key(Arc::clone(&pass.share), answer(&policy, request, next));
     tokio::select! {
         biased;
         answer = answered => pass.until_sent(answer, gone()),
@@ -93,7 +93,7 @@ pub(in crate::http) async fn pass(
 }
 
 /// Has a request answered that was let in.
-async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
+async fn answer(policy: &AccessPolicy, request: Request, next: Next) -> Response {
     let arrival = request.extensions().get::<Arc<Arrival>>().cloned();
     let refused = async {
         match &arrival {
@@ -106,7 +106,7 @@ async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
         biased;
         refused = refused => Problem::from(refused).into_response(),
         answer = next.run(request) => answer,
-        () = gate.closes() => Problem::new(
+        () = policy.closes() => Problem::new(
             Code::NotReady,
             "the service is about to end; ask again when it is back",
         )

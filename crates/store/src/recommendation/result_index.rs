@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use super::columns::{Columns, Current};
-use super::row::{Row, Words};
+use super::row::{PackedRow, TextTable};
 use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
-use crate::engine::ask;
+use crate::engine::query;
 use crate::outcome::{Lessons, share};
-use crate::{Db, StoreError, Time, asking};
+use crate::{Db, StoreError, Time, with_context};
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -57,8 +57,8 @@ pub(super) const FACETS: usize = 11;
 /// A page of recommendations, packed.
 #[derive(Debug)]
 pub struct RecommendationPage {
-    pub(super) rows: Vec<Row>,
-    pub(super) words: Arc<Words>,
+    pub(super) rows: Vec<PackedRow>,
+    pub(super) texts: Arc<TextTable>,
     pub(super) present: Arc<CurrentGpus>,
     pub(super) lessons: Lessons,
     /// The id of the last one, where there are more.
@@ -70,7 +70,7 @@ impl RecommendationPage {
     pub fn items(&self) -> impl ExactSizeIterator<Item = StoredRecommendation> {
         self.rows
             .iter()
-            .map(|row| self.present.marked(row.unpack(&self.words), &self.lessons))
+            .map(|row| self.present.marked(row.unpack(&self.texts), &self.lessons))
     }
 }
 
@@ -260,7 +260,7 @@ impl Db {
         &self,
         number: i64,
     ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
-        let rows = ask!(fetch_all Found, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+        let rows = query!(fetch_all Found, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
@@ -268,7 +268,7 @@ impl Db {
                       driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
                       headroom_outcomes, model_digest
                  FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)
-        .map_err(asking("read recommendations"))?;
+        .map_err(with_context("read recommendations"))?;
         let rows = rows.into_iter().map(|row| {
             let recommendation = StoredRecommendation {
                 id: row.id,
@@ -324,10 +324,10 @@ impl Db {
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
     async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
-        let now = ask!(fetch_one Now, self.pool.on(), "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
+        let now = query!(fetch_one Now, self.pool.on(), "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
                       (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS gone,
                       (SELECT coalesce(max(changed), 0) FROM learnt) AS learnt")
-        .map_err(asking("look for new recommendations"))?;
+        .map_err(with_context("look for new recommendations"))?;
         let current = Current {
             newest: now.newest,
             gone: now.gone,
@@ -337,9 +337,9 @@ impl Db {
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.
     async fn recommendations_gone(&self, after: i64) -> Result<HashSet<i64>, StoreError> {
-        let gone = ask!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > $1",
+        let gone = query!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > $1",
             after)
-        .map_err(asking("look for recommendations that are gone"))?;
+        .map_err(with_context("look for recommendations that are gone"))?;
         Ok(gone.into_iter().collect())
     }
 }

@@ -16,7 +16,7 @@ use super::{AgentCard, AgentDocument, AgentState};
 
 /// Where a request is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::jobs) enum Place {
+pub(in crate::jobs) enum Executor {
     /// By the engine of this process.
     Here,
     /// By an agent.
@@ -38,16 +38,19 @@ pub(super) fn cards_for(request: &Request) -> u64 {
 }
 
 /// Where a request leads while there are these agents.
-pub(super) fn place(request: &Request, agents: &[AgentDocument]) -> Result<Place, EngineError> {
+pub(super) fn executor(
+    request: &Request,
+    agents: &[AgentDocument],
+) -> Result<Executor, EngineError> {
     match &request.device {
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => Ok(Place::Here),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => Ok(Executor::Here),
         DeviceChoice::Kind(kind) => Ok(of_kind(kind, cards_for(request), agents)),
         DeviceChoice::Host(host, number) => of_host(host, *number, agents),
     }
 }
 
 /// To agents that have so many such cards and will take more some day; those with real ones first.
-fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Place {
+fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Executor {
     let stays = agents.iter().filter(|agent| match agent.state {
         AgentState::Ready | AgentState::Busy | AgentState::Cordoned => true,
         AgentState::Draining | AgentState::Lost => false,
@@ -59,22 +62,22 @@ fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Place {
     };
     if stays.clone().any(|agent| has(agent, false)) {
         let product = Card::find(kind).map_or(kind, |card| card.product);
-        return Place::Agents {
+        return Executor::Agents {
             lane: lane_of_kind(kind, false, count),
             // Of whichever machine: their drivers may differ.
             card: Some(card_name(product, None)),
         };
     }
     if stays.clone().any(|agent| has(agent, true)) {
-        return Place::Agents {
+        return Executor::Agents {
             lane: lane_of_kind(kind, true, count),
             card: None,
         };
     }
-    Place::Here
+    Executor::Here
 }
 
-fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Place, EngineError> {
+fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor, EngineError> {
     let device = DeviceChoice::Host(host.to_owned(), number).to_string();
     let unavailable = |missing: String| EngineError::DeviceUnavailable {
         device: device.clone(),
@@ -117,7 +120,7 @@ fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Place, E
         let missing = format!("{host} has no {on}; it has {}", list(here));
         return Err(unavailable(missing));
     };
-    Ok(Place::Agents {
+    Ok(Executor::Agents {
         lane: lane_of_host(host, &on),
         card: (!card.simulated).then(|| card_name(&card.gpu, card.driver.as_deref())),
     })
@@ -136,7 +139,7 @@ fn lane_of_host(host: &str, device: &str) -> String {
 
 /// What an agent works on in a lane: on which device, and how many cards it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Takes {
+pub(super) struct CardRequest {
     pub(super) device: String,
     pub(super) cards: u64,
 }
@@ -145,11 +148,11 @@ pub(super) struct Takes {
 pub(super) fn lanes<'a>(
     name: &str,
     free: impl IntoIterator<Item = &'a AgentCard>,
-) -> HashMap<String, Takes> {
+) -> HashMap<String, CardRequest> {
     let mut lanes = HashMap::new();
     let mut kinds: HashMap<(&str, bool), Vec<&AgentCard>> = HashMap::new();
     for card in free {
-        let one = Takes {
+        let one = CardRequest {
             device: card.device.clone(),
             cards: 1,
         };
@@ -161,7 +164,7 @@ pub(super) fn lanes<'a>(
     }
     for ((kind, simulated), cards) in kinds {
         for count in 1..=cards.len() as u64 {
-            let takes = Takes {
+            let takes = CardRequest {
                 device: if count == 1 {
                     cards[0].device.clone()
                 } else {
@@ -211,16 +214,16 @@ mod tests {
         }
     }
 
-    fn on(device: &str, agents: &[AgentDocument]) -> Result<Place, String> {
+    fn on(device: &str, agents: &[AgentDocument]) -> Result<Executor, String> {
         let text = format!(r#"{{"model": {{"preset": "resnet18"}}, "device": "{device}"}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
         let request = Request::parse(document, &sim::names()).unwrap();
-        place(&request, agents).map_err(|error| error.to_string())
+        executor(&request, agents).map_err(|error| error.to_string())
     }
 
-    fn lane(place: Result<Place, String>) -> String {
+    fn lane(place: Result<Executor, String>) -> String {
         match place {
-            Ok(Place::Agents { lane, .. }) => lane,
+            Ok(Executor::Agents { lane, .. }) => lane,
             other => format!("{other:?}"),
         }
     }
@@ -241,9 +244,12 @@ mod tests {
             lane(on("h100-80g", &[sim.clone(), lost(&real)])),
             "agent sim h100-80g x1"
         );
-        assert_eq!(on("h100-80g", &[lost(&real), lost(&sim)]), Ok(Place::Here));
-        assert_eq!(on("l4", &[real]), Ok(Place::Here));
-        assert_eq!(on("sim:l4", &[]), Ok(Place::Here));
+        assert_eq!(
+            on("h100-80g", &[lost(&real), lost(&sim)]),
+            Ok(Executor::Here)
+        );
+        assert_eq!(on("l4", &[real]), Ok(Executor::Here));
+        assert_eq!(on("sim:l4", &[]), Ok(Executor::Here));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sqlx::postgres::PgListener;
 
 use super::Pool;
-use crate::{Db, FitState, StoreError, Time, asking};
+use crate::{Db, FitState, StoreError, Time, with_context};
 
 /// The longest text that is told; PostgreSQL's is of 8000 bytes.
 const LONGEST: usize = 4_000;
@@ -23,7 +23,7 @@ const CHANNEL: &str = "SELECT left('batchfit ' || current_schema(), 63)";
 
 /// What is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Payload {
     /// A fit waits, runs or has ended.
     State {
         /// The fit.
@@ -59,14 +59,14 @@ struct Message<'a> {
 
 /// Where news come in.
 #[derive(Debug)]
-pub struct Wire(PgListener);
+pub struct Listener(PgListener);
 
-impl Wire {
+impl Listener {
     /// The next news; `None` when some may have been lost. Fails while the database cannot be reached.
-    pub async fn next(&mut self) -> Result<Option<Told>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<Payload>, StoreError> {
         loop {
             let told = self.0.try_recv().await;
-            let Some(told) = told.map_err(asking("listen for news"))? else {
+            let Some(told) = told.map_err(with_context("listen for news"))? else {
                 return Ok(None);
             };
             // Another version may tell what this one does not know.
@@ -77,16 +77,16 @@ impl Wire {
     }
 }
 
-fn read(text: &str) -> Option<Told> {
+fn read(text: &str) -> Option<Payload> {
     let message: Message<'_> = serde_json::from_str(text).ok()?;
     Some(match (message.state, message.progress) {
-        (Some(state), _) => Told::State {
+        (Some(state), _) => Payload::State {
             id: message.fit,
             state,
             attempts: message.attempts,
             holder: message.holder,
         },
-        (None, Some(progress)) => Told::Progress {
+        (None, Some(progress)) => Payload::Progress {
             id: message.fit,
             holder: message.holder?,
             progress: progress.get().to_owned(),
@@ -102,7 +102,7 @@ impl Db {
     }
 
     /// Listens to other servers; `None` where there are none.
-    pub async fn listen(&self) -> Result<Option<Wire>, StoreError> {
+    pub async fn listen(&self) -> Result<Option<Listener>, StoreError> {
         let Pool::Postgres(pool) = &self.pool else {
             return Ok(None);
         };
@@ -110,9 +110,12 @@ impl Db {
             let channel: String = sqlx::query_scalar(CHANNEL).fetch_one(pool).await?;
             let mut listener = PgListener::connect_with(pool).await?;
             listener.listen(&channel).await?;
-            Ok(Wire(listener))
+            Ok(Listener(listener))
         };
-        listening.await.map(Some).map_err(asking("listen for news"))
+        listening
+            .await
+            .map(Some)
+            .map_err(with_context("listen for news"))
     }
 
     /// Tells other servers how far a fit is: JSON, which must be short.
@@ -134,7 +137,7 @@ impl Db {
             .execute(pool)
             .await
             .map(|_| ())
-            .map_err(asking("tell how far a fit is"))
+            .map_err(with_context("tell how far a fit is"))
     }
 
     /// The time by which leases are counted: the database's where several servers use it, whose clocks differ.
@@ -145,7 +148,7 @@ impl Db {
         sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
             .fetch_one(pool)
             .await
-            .map_err(asking("read the database's clock"))
+            .map_err(with_context("read the database's clock"))
     }
 }
 
@@ -156,7 +159,7 @@ mod tests {
     #[test]
     fn news_are_read_and_what_is_none_is_passed_over() {
         let state = r#"{"fit": "1", "state": "running", "attempts": 2, "holder": "server a"}"#;
-        let told = Told::State {
+        let told = Payload::State {
             id: "1".to_owned(),
             state: FitState::Running,
             attempts: 2,
@@ -165,7 +168,7 @@ mod tests {
         assert_eq!(read(state), Some(told));
         let progress = r#"{"fit": "1", "holder": "server a", "progress": {"batch": 8}}"#;
         assert!(
-            matches!(read(progress), Some(Told::Progress { progress, .. }) if progress == r#"{"batch": 8}"#)
+            matches!(read(progress), Some(Payload::Progress { progress, .. }) if progress == r#"{"batch": 8}"#)
         );
         for other in [
             "",

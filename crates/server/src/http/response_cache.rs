@@ -25,10 +25,10 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// The answers, oldest first. Cloning it shares them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Answers(Arc<Mutex<Kept>>);
+pub(super) struct ResponseCache(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Entries {
     by_question: HashMap<Digest, Known>,
     oldest_first: VecDeque<Digest>,
     bytes: usize,
@@ -53,7 +53,7 @@ pub(super) struct Answer {
     pub(super) document: Bytes,
 }
 
-impl Answers {
+impl ResponseCache {
     /// What the answer to this body is kept under, where it can be.
     pub(super) fn key(body: &[u8]) -> Option<Digest> {
         (body.len() <= LONGEST).then(|| Digest::of(body))
@@ -61,7 +61,7 @@ impl Answers {
 
     /// The answer to this question, if its fit is still there.
     pub(super) async fn find(&self, key: &Digest, jobs: &Jobs) -> Result<Option<Answer>, JobError> {
-        let Some(known) = self.kept().by_question.get(key).cloned() else {
+        let Some(known) = self.entries().by_question.get(key).cloned() else {
             return Ok(None);
         };
         let is_of_today = || known.turns == jobs.turns();
@@ -71,14 +71,14 @@ impl Answers {
         let state = jobs.db().fit_state(&known.answer.id).await?;
         // Another process may have learnt something.
         jobs.db().read_learnt().await?;
-        let mut kept = self.kept();
+        let mut entries = self.entries();
         if state == Some(FitState::Done) && is_of_today() {
-            if let Some(known) = kept.by_question.get_mut(key) {
+            if let Some(known) = entries.by_question.get_mut(key) {
                 known.seen = Instant::now();
             }
             return Ok(Some(known.answer));
         }
-        kept.forget(key);
+        entries.forget(key);
         Ok(None)
     }
 
@@ -87,30 +87,30 @@ impl Answers {
         if answer.document.len() > LONGEST {
             return;
         }
-        let mut kept = self.kept();
-        kept.forget(&key);
-        kept.bytes += answer.document.len();
-        kept.oldest_first.push_back(key.clone());
+        let mut entries = self.entries();
+        entries.forget(&key);
+        entries.bytes += answer.document.len();
+        entries.oldest_first.push_back(key.clone());
         let seen = Instant::now();
         let known = Known {
             answer,
             seen,
             turns,
         };
-        kept.by_question.insert(key, known);
-        while kept.bytes > SPACE
-            && let Some(oldest) = kept.oldest_first.front().cloned()
+        entries.by_question.insert(key, known);
+        while entries.bytes > SPACE
+            && let Some(oldest) = entries.oldest_first.front().cloned()
         {
-            kept.forget(&oldest);
+            entries.forget(&oldest);
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().expect("nothing panics while it is held")
     }
 }
 
-impl Kept {
+impl Entries {
     fn forget(&mut self, key: &Digest) {
         if let Some(known) = self.by_question.remove(key) {
             self.bytes -= known.answer.document.len();
@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_oldest_answers_make_room_and_long_ones_are_not_kept() {
-        let answers = Answers::default();
-        let key = |number: usize| Answers::key(number.to_string().as_bytes()).unwrap();
+        let answers = ResponseCache::default();
+        let key = |number: usize| ResponseCache::key(number.to_string().as_bytes()).unwrap();
 
         for number in 0..100 {
             answers.keep(key(number), answer(LONGEST), 0);
@@ -141,13 +141,13 @@ mod tests {
         answers.keep(key(100), answer(LONGEST + 1), 0);
         answers.keep(key(99), answer(LONGEST), 0);
 
-        let kept = answers.kept();
-        assert_eq!(kept.bytes, SPACE);
-        assert_eq!(kept.by_question.len(), SPACE / LONGEST);
-        assert_eq!(kept.oldest_first.len(), kept.by_question.len());
-        assert!(kept.by_question.contains_key(&key(99)));
-        assert!(!kept.by_question.contains_key(&key(100)));
-        assert!(!kept.by_question.contains_key(&key(0)));
-        assert_eq!(Answers::key(&vec![0; LONGEST + 1]), None);
+        let entries = answers.entries();
+        assert_eq!(entries.bytes, SPACE);
+        assert_eq!(entries.by_question.len(), SPACE / LONGEST);
+        assert_eq!(entries.oldest_first.len(), entries.by_question.len());
+        assert!(entries.by_question.contains_key(&key(99)));
+        assert!(!entries.by_question.contains_key(&key(100)));
+        assert!(!entries.by_question.contains_key(&key(0)));
+        assert_eq!(ResponseCache::key(&vec![0; LONGEST + 1]), None);
     }
 }

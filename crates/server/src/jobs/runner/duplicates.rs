@@ -10,9 +10,9 @@ use crate::store::{Claimed, question_of};
 pub(super) struct ShutDown;
 
 /// The turn of one of those who ask the same at once, until it goes.
-pub(super) struct Turn<'a>(&'a Shared, &'a str);
+pub(super) struct DuplicateGuard<'a>(&'a Shared, &'a str);
 
-impl Drop for Turn<'_> {
+impl Drop for DuplicateGuard<'_> {
     fn drop(&mut self) {
         self.0.answering.send_modify(|all| {
             all.remove(self.1);
@@ -21,12 +21,12 @@ impl Drop for Turn<'_> {
 }
 
 /// Waits while another fit is worked on that asks the same in other words, whose answer will be this one's.
-pub(super) async fn turn<'a>(
+pub(super) async fn wait_for_duplicate<'a>(
     shared: &'a Shared,
     claimed: &'a Claimed,
     request: &Request,
-) -> Result<Option<Turn<'a>>, ShutDown> {
-    if !may_be_told(request) {
+) -> Result<Option<DuplicateGuard<'a>>, ShutDown> {
+    if !is_reusable(request) {
         return Ok(None);
     }
     let question = question_of(&claimed.fingerprint);
@@ -40,11 +40,11 @@ pub(super) async fn turn<'a>(
             () = shared.shutdown.cancelled() => return Err(ShutDown),
         }
     }
-    Ok(Some(Turn(shared, question)))
+    Ok(Some(DuplicateGuard(shared, question)))
 }
 
 /// Whether nothing that the answer depends on can have changed since it was given.
-fn may_be_told(request: &Request) -> bool {
+fn is_reusable(request: &Request) -> bool {
     matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn answered_before(
     claimed: &Claimed,
     request: &Request,
 ) -> Option<FitResult> {
-    if !may_be_told(request) {
+    if !is_reusable(request) {
         return None;
     }
     let id = shared.db.finished_fit(&claimed.fingerprint).await.ok()??;

@@ -33,16 +33,16 @@ const MOST: u64 = 1 << 60;
 
 /// An outcome, as it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldOutcome {
+pub struct ReportedOutcome {
     /// What was seen.
     pub seen: Seen,
     /// Where it ran.
-    pub environment: ToldEnvironment,
+    pub environment: ReportedEnvironment,
 }
 
 /// Where a training ran, as far as somebody says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ToldEnvironment {
+pub struct ReportedEnvironment {
     /// The card's name, as `torch.cuda.get_device_name()` says.
     #[schema(max_length = 200, example = "NVIDIA H200")]
     pub gpu: Option<String>,
@@ -63,18 +63,20 @@ pub struct ToldEnvironment {
     pub batchfit: Option<String>,
 }
 
-impl ToldOutcome {
+impl ReportedOutcome {
     /// Reads the members of an outcome.
-    pub fn parse(document: &Value) -> Result<ToldOutcome, Invalid> {
+    pub fn parse(document: &Value) -> Result<ReportedOutcome, Invalid> {
         let fields = Fields::of(document, "", "an outcome", FIELDS)?;
         let names = Outcome::ALL.map(|outcome| (outcome.name(), outcome));
         let batch = fields.whole("batch", 1, MAX_BATCH)?;
         let outcome = fields.choice("outcome", "outcome", &names)?;
         let environment = match fields.get("environment") {
-            None => ToldEnvironment::default(),
-            Some(environment) => ToldEnvironment::parse(environment, &fields.at("environment"))?,
+            None => ReportedEnvironment::default(),
+            Some(environment) => {
+                ReportedEnvironment::parse(environment, &fields.at("environment"))?
+            }
         };
-        Ok(ToldOutcome {
+        Ok(ReportedOutcome {
             seen: Seen {
                 batch: batch.ok_or_else(|| fields.missing("batch"))?,
                 outcome: outcome.ok_or_else(|| fields.missing("outcome"))?,
@@ -87,8 +89,8 @@ impl ToldOutcome {
     }
 }
 
-impl ToldEnvironment {
-    fn parse(document: &Value, pointer: &str) -> Result<ToldEnvironment, Invalid> {
+impl ReportedEnvironment {
+    fn parse(document: &Value, pointer: &str) -> Result<ReportedEnvironment, Invalid> {
         let fields = Fields::of(document, pointer, "an environment", ENVIRONMENT)?;
         let text = |name: &str| -> Result<Option<String>, Invalid> {
             match fields.text(name)? {
@@ -99,7 +101,7 @@ impl ToldEnvironment {
                 other => Ok(other.map(str::to_owned)),
             }
         };
-        Ok(ToldEnvironment {
+        Ok(ReportedEnvironment {
             gpu: text("gpu")?,
             driver: text("driver")?,
             cuda: text("cuda")?,

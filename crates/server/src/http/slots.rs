@@ -10,7 +10,7 @@ const PART_OF_A_KEY: usize = 4;
 
 /// Cloning them shares them.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct Slots {
     all: Arc<Semaphore>,
     each: usize,
     taken: Arc<Mutex<HashMap<String, usize>>>,
@@ -18,14 +18,14 @@ pub(super) struct Places {
 
 /// A place, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Slot {
     _place: OwnedSemaphorePermit,
-    of_key: Option<(Places, String)>,
+    of_key: Option<(Slots, String)>,
 }
 
-impl Places {
-    pub(super) fn new(many: usize) -> Places {
-        Places {
+impl Slots {
+    pub(super) fn new(many: usize) -> Slots {
+        Slots {
             all: Arc::new(Semaphore::new(many)),
             each: (many / PART_OF_A_KEY).max(1),
             taken: Arc::default(),
@@ -33,7 +33,7 @@ impl Places {
     }
 
     /// A place for whoever has this key; empty where none is needed, and then any.
-    pub(super) fn take(&self, owner: &str) -> Option<Place> {
+    pub(super) fn take(&self, owner: &str) -> Option<Slot> {
         let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let of_key = (!owner.is_empty()).then(|| (self.clone(), owner.to_owned()));
         if of_key.is_some() {
@@ -44,14 +44,14 @@ impl Places {
             }
             *own += 1;
         }
-        Some(Place {
+        Some(Slot {
             _place: place,
             of_key,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let Some((places, owner)) = &self.of_key else {
             return;
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_key_takes_a_quarter_and_whoever_needs_none_takes_all() {
-        let places = Places::new(8);
+        let places = Slots::new(8);
         let greedy: Vec<_> = (0..3).map(|_| places.take("greedy")).collect();
         let taken: Vec<bool> = greedy.iter().map(Option::is_some).collect();
         assert_eq!(taken, [true, true, false]);

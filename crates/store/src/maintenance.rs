@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
-use super::engine::{Pool, ask, is_postgres, open_postgres};
+use super::engine::{Pool, is_postgres, open_postgres, query};
 use super::virtual_run::drop_old_runs;
-use super::{Db, StoreError, Time, asking, options};
+use super::{Db, StoreError, Time, options, with_context};
 
 /// Who may read and write the database: requests and keys are nobody else's.
 const MODE: u32 = 0o600;
@@ -44,16 +44,16 @@ pub struct Checked {
 
 /// Which file a database is, so that one that was put in its place is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FileIdentity {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl Place {
-    pub(super) fn of(path: &Path) -> io::Result<Place> {
+impl FileIdentity {
+    pub(super) fn of(path: &Path) -> io::Result<FileIdentity> {
         let metadata = fs::metadata(path)?;
-        Ok(Place {
+        Ok(FileIdentity {
             path: path.to_owned(),
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -110,49 +110,52 @@ impl Db {
     /// What was stored after something that is young is young itself, whatever a clock that was set back said of it.
     pub async fn prune(&self, oldest: Time, now: Time, most: i64) -> Result<Pruned, StoreError> {
         let begin = "begin to drop old fits";
-        let mut connection = self.pool.acquire().await.map_err(asking(begin))?;
-        let mut transaction = connection.begin_alone().await.map_err(asking(begin))?;
-        let first_young: Option<i64> = ask!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2",
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
+        let first_young: Option<i64> = query!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2",
             oldest,
             now,)
-        .map_err(asking("look for old fits"))?;
+        .map_err(with_context("look for old fits"))?;
         let first_young = first_young.unwrap_or(i64::MAX);
         // Whoever refers to a fit goes first.
-        ask!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
+        query!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
-        .map_err(asking("drop old recommendations"))?;
-        ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
+        .map_err(with_context("drop old recommendations"))?;
+        query!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
-        .map_err(asking("drop what old fits refer to"))?;
-        let fits = ask!(execute, transaction.on(), "DELETE FROM fit WHERE id IN
+        .map_err(with_context("drop what old fits refer to"))?;
+        let fits = query!(execute, transaction.on(), "DELETE FROM fit WHERE id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,
             most,
             first_young,)
-        .map_err(asking("drop old fits"))?;
-        let first_young_probe: Option<i64> = ask!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM probe WHERE created_at BETWEEN $1 AND $2",
+        .map_err(with_context("drop old fits"))?;
+        let first_young_probe: Option<i64> = query!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM probe WHERE created_at BETWEEN $1 AND $2",
             oldest,
             now,)
-        .map_err(asking("look for old probes"))?;
+        .map_err(with_context("look for old probes"))?;
         let first_young_probe = first_young_probe.unwrap_or(i64::MAX);
-        ask!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
+        query!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
                 (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
             oldest,
             most,
             first_young_probe,)
-        .map_err(asking("drop what old probes refer to"))?;
-        let probes = ask!(execute, transaction.on(), "DELETE FROM probe WHERE id IN
+        .map_err(with_context("drop what old probes refer to"))?;
+        let probes = query!(execute, transaction.on(), "DELETE FROM probe WHERE id IN
                 (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
             oldest,
             most,
             first_young_probe,)
-        .map_err(asking("drop old probes"))?;
+        .map_err(with_context("drop old probes"))?;
         let gone = fits + probes;
         let mut pruned = Pruned {
             fits,
@@ -161,17 +164,17 @@ impl Db {
             runs: drop_old_runs(&mut transaction, (oldest, now), most).await?,
         };
         if gone > 0 {
-            let requests = ask!(
+            let requests = query!(
                 execute,
                 transaction.on(),
                 "DELETE FROM request
                   WHERE NOT EXISTS (SELECT 1 FROM fit WHERE request_digest = digest)
                     AND NOT EXISTS (SELECT 1 FROM probe WHERE request_digest = digest)"
             )
-            .map_err(asking("drop old requests"))?;
+            .map_err(with_context("drop old requests"))?;
             pruned.requests = requests;
         }
-        let commit = asking("commit that old fits are dropped");
+        let commit = with_context("commit that old fits are dropped");
         transaction.commit().await.map_err(commit)?;
         Ok(pruned)
     }
@@ -215,7 +218,7 @@ impl Db {
             .bind(text)
             .execute(pool)
             .await
-            .map_err(asking("copy the database"))?;
+            .map_err(with_context("copy the database"))?;
         let private = fs::Permissions::from_mode(MODE);
         fs::set_permissions(&copy, private).map_err(failed)?;
         File::open(&copy)
@@ -230,7 +233,7 @@ impl Db {
     /// Gives room that nothing takes any more back to the file system. In PostgreSQL, to later rows: its `VACUUM FULL` locks the
     /// tables for long.
     pub async fn vacuum(&self) -> Result<(), StoreError> {
-        let give_back = asking("give room back");
+        let give_back = with_context("give room back");
         let pool = match &self.pool {
             Pool::Sqlite(pool) => pool,
             Pool::Postgres(pool) => {
@@ -243,7 +246,7 @@ impl Db {
             .execute(pool)
             .await
             .map_err(give_back)?;
-        let shorten = asking("shorten the database");
+        let shorten = with_context("shorten the database");
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
             .execute(pool)
             .await
@@ -309,7 +312,7 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
         }
         Ok(checked)
     };
-    let checked = checked.await.map_err(asking("check the database"));
+    let checked = checked.await.map_err(with_context("check the database"));
     pool.close().await;
     checked
 }
@@ -325,14 +328,14 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         Ok(found) => damage.extend(found.into_iter().filter(|line| line != "ok")),
         // Too damaged to be looked at.
         Err(sqlx::Error::Database(error)) => damage.push(error.message().to_owned()),
-        Err(other) => return Err(asking("check the database")(other)),
+        Err(other) => return Err(with_context("check the database")(other)),
     }
     let dangling =
         "SELECT DISTINCT \"table\" || ' refers to rows of ' || parent || ' that are not there'
                       FROM pragma_foreign_key_check";
     if damage.is_empty() {
         let dangling = texts(connection, dangling).await;
-        damage.extend(dangling.map_err(asking("check what refers to what"))?);
+        damage.extend(dangling.map_err(with_context("check what refers to what"))?);
     }
     damage.truncate(MOST_FINDINGS);
     let applied = sqlx::query("SELECT count(*) FROM _sqlx_migrations WHERE success")

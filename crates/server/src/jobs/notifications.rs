@@ -11,9 +11,9 @@ use serde_json::value::to_raw_value;
 use tokio::time::{MissedTickBehavior, sleep};
 
 use super::Progress;
-use super::events::News;
+use super::events::Notification;
 use super::queue::Shared;
-use crate::store::{FitState, StoreError, Told, Wire};
+use crate::store::{FitState, Listener, Payload, StoreError};
 
 /// How often it is looked for what nobody told.
 const LOOK: Duration = Duration::from_secs(5);
@@ -30,9 +30,9 @@ const MOST_ELSEWHERE: usize = 10_000;
 
 /// How far the fits of other servers are.
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere(Mutex<HashMap<String, Progress>>);
+pub(super) struct RemoteProgress(Mutex<HashMap<String, Progress>>);
 
-impl Elsewhere {
+impl RemoteProgress {
     pub(super) fn progress(&self, id: &str) -> Option<Progress> {
         self.lock().get(id).cloned()
     }
@@ -54,9 +54,9 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     let mut retry_after = RETRY_AFTER;
     while !shared.shutdown.is_cancelled() {
         let heard = match shared.db.listen().await {
-            Ok(Some(wire)) => {
+            Ok(Some(listener)) => {
                 retry_after = RETRY_AFTER;
-                hear_all(&shared, wire).await
+                hear_all(&shared, listener).await
             }
             Ok(None) => return,
             Err(error) => Err(error),
@@ -75,13 +75,13 @@ pub(super) async fn listen(shared: Arc<Shared>) {
 }
 
 /// Hears until the server ends, or the database cannot be reached.
-async fn hear_all(shared: &Shared, mut wire: Wire) -> Result<(), StoreError> {
+async fn hear_all(shared: &Shared, mut listener: Listener) -> Result<(), StoreError> {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let told = {
             // To the end: half of a message, or a connection that does not listen yet, would be lost.
-            let next = wire.next();
+            let next = listener.next();
             tokio::pin!(next);
             loop {
                 tokio::select! {
@@ -98,9 +98,9 @@ async fn hear_all(shared: &Shared, mut wire: Wire) -> Result<(), StoreError> {
     }
 }
 
-fn hear(shared: &Shared, told: Told) {
+fn hear(shared: &Shared, told: Payload) {
     match told {
-        Told::State {
+        Payload::State {
             id,
             state,
             attempts,
@@ -109,7 +109,7 @@ fn hear(shared: &Shared, told: Told) {
             let is_mine = holder.as_deref() == Some(shared.holder.name());
             has_changed(shared, &id, state, attempts, is_mine);
         }
-        Told::Progress {
+        Payload::Progress {
             id,
             holder,
             progress,
@@ -121,9 +121,9 @@ fn hear(shared: &Shared, told: Told) {
                 return;
             };
             if let Some(log) = shared.events.find(&id) {
-                log.push(News::Probe(progress.clone()));
+                log.push(Notification::Probe(progress.clone()));
             }
-            shared.elsewhere.note(id, progress);
+            shared.remote_progress.note(id, progress);
         }
     }
 }
@@ -135,9 +135,9 @@ fn has_changed(shared: &Shared, id: &str, state: FitState, attempts: i64, is_min
         FitState::Queued => shared.wake.notify_one(),
         FitState::Running if is_mine => return,
         // Who works on it reads its request.
-        FitState::Running => drop(shared.handover.take(id)),
+        FitState::Running => drop(shared.spec_cache.take(id)),
         FitState::Done | FitState::Failed | FitState::Cancelled => {
-            drop(shared.handover.take(id));
+            drop(shared.spec_cache.take(id));
             if let Some(running) = shared.running(id)
                 && !is_mine
             {
@@ -152,13 +152,13 @@ fn has_changed(shared: &Shared, id: &str, state: FitState, attempts: i64, is_min
             shared.wake.notify_one();
         }
     }
-    shared.elsewhere.lock().remove(id);
+    shared.remote_progress.lock().remove(id);
 }
 
 /// Looks where all fits stand that somebody here waits for or works on.
 async fn look(shared: &Shared) -> Result<(), StoreError> {
     let known = shared.events.unfinished();
-    let waiting = shared.handover.ids();
+    let waiting = shared.spec_cache.ids();
     let unfinished = shared.db.unfinished_fits().await?;
     let mut there = HashSet::new();
     let mut mine = HashSet::new();
@@ -178,15 +178,18 @@ async fn look(shared: &Shared) -> Result<(), StoreError> {
             has_changed(shared, &id, state, attempts, false);
         } else {
             // Dropped meanwhile.
-            drop(shared.handover.take(&id));
+            drop(shared.spec_cache.take(&id));
         }
     }
-    shared.elsewhere.lock().retain(|id, _| there.contains(id));
+    shared
+        .remote_progress
+        .lock()
+        .retain(|id, _| there.contains(id));
     Ok(())
 }
 
 /// Tells others how far the fits are that this server works on, until it ends.
-pub(super) async fn tell(shared: Arc<Shared>) {
+pub(super) async fn publish_progress(shared: Arc<Shared>) {
     let mut told: HashMap<String, Progress> = HashMap::new();
     let mut beats = tokio::time::interval(TELL);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);

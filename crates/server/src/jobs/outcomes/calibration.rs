@@ -7,7 +7,7 @@ use crate::model::{
     Checkpointing, DeviceChoice, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode, Taught,
     Workload, strategy,
 };
-use crate::store::{Asked, Db, LearntOn};
+use crate::store::{Db, LearntOn, NearestQuery};
 use batchfit_fit::named_card;
 
 /// How much of a model's digest is stored: accidents in 2^64 are rare enough.
@@ -20,7 +20,7 @@ pub(in crate::jobs) fn short_digest(digest: &str) -> String {
 
 /// What outcomes teach about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
 /// stands for, as [`Engine::check`](crate::jobs::Engine::check) does.
-pub fn taught(
+pub fn calibration(
     db: &Db,
     request: &Request,
     (lowered, digest): (&Lowered, &str),
@@ -60,7 +60,7 @@ pub fn taught(
             driver: driver.clone().unwrap_or_default(),
             pytorch: PYTORCH.to_owned(),
         };
-        db.taught(&on, &digest)
+        db.calibration(&on, &digest)
     };
     strategies.into_iter().filter_map(of).collect()
 }
@@ -73,7 +73,7 @@ pub async fn learn_before(
 ) -> Result<Vec<Taught>, JobError> {
     db.read_learnt().await?;
     let lowered = request.lower().map_err(EngineError::Invalid)?;
-    Ok(taught(
+    Ok(calibration(
         db,
         request,
         (lowered, &request.model_digest(lowered)),
@@ -102,7 +102,7 @@ fn card_of(request: &Request, card: Option<&str>) -> Option<(String, Option<Stri
 }
 
 /// What stored answers are compared with: the first variant of a request.
-pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> Asked {
+pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> NearestQuery {
     let variant = &request.variants[0];
     let said = |name: &str| if variant.recorded { "recorded" } else { name }.to_owned();
     let device = match &request.device {
@@ -120,7 +120,7 @@ pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> As
         }
         (None | Some(MemoryLimit::Fraction(_)), _) => None,
     };
-    Asked {
+    NearestQuery {
         model_digest: short_digest(digest),
         device,
         gpu: card_of(request, card).map(|(gpu, _)| gpu),

@@ -4,12 +4,12 @@ use crate::text::by_name;
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
-use super::engine::{ask, is_postgres, open_postgres};
-use super::{Db, StoreError, asking};
+use super::engine::{is_postgres, open_postgres, query};
+use super::{Db, StoreError, with_context};
 
 /// How many rows there are of what is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct RowCounts {
     /// Fits that wait.
     pub queued: i64,
     /// Fits that run.
@@ -28,12 +28,12 @@ by_name!(Fits: queued, running);
 
 impl Db {
     /// Counts what is watched, without looking at every row.
-    pub async fn counted(&self) -> Result<Counted, StoreError> {
+    pub async fn counted(&self) -> Result<RowCounts, StoreError> {
         self.read_recommendations().await?;
-        let fits = ask!(fetch_one Fits, self.pool.on(), "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
+        let fits = query!(fetch_one Fits, self.pool.on(), "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
                       (SELECT count(*) FROM fit WHERE state = 'running') AS running")
-        .map_err(asking("count what there is"))?;
-        Ok(Counted {
+        .map_err(with_context("count what there is"))?;
+        Ok(RowCounts {
             queued: fits.queued,
             running: fits.running,
             recommendations: i64::try_from(self.shelf.rows()).unwrap_or(i64::MAX),
@@ -71,7 +71,7 @@ impl Db {
         let checked: String = sqlx::query_scalar("PRAGMA quick_check(1)")
             .fetch_one(&mut connection)
             .await
-            .map_err(asking("check the database"))?;
+            .map_err(with_context("check the database"))?;
         if checked != "ok" {
             return Err(StoreError::Unreadable {
                 what: "the database",
@@ -84,7 +84,7 @@ impl Db {
                 .fetch_one(connection)
                 .await
         };
-        let looking = asking("count what there is");
+        let looking = with_context("count what there is");
         let there = async {
             let connection = &mut connection;
             let keys = "SELECT count(*) FROM sqlite_schema WHERE name = 'api_key'";
@@ -116,7 +116,7 @@ impl Db {
 /// The same of a schema of PostgreSQL, whose pages its server looks after.
 async fn health_of_server(database: &str) -> Result<Health, StoreError> {
     let pool = open_postgres(database, 1).await?;
-    let looking = asking("count what there is");
+    let looking = with_context("count what there is");
     let there = async {
         let count =
             async |query: &'static str| sqlx::query_scalar::<_, i64>(query).fetch_one(&pool).await;
