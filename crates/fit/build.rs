@@ -1,4 +1,4 @@
-//! Names the rules that this build answers by: `BATCHFIT_RULES` is a digest of all sources that an answer can depend on. A number that
+//! Names the rules that this build answers by: `BATCHFIT_ENGINE_DIGEST` is a digest of all sources that an answer can depend on. A number that
 //! people have to raise would be forgotten, and old answers served for new ones.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,10 @@ fn main() -> io::Result<()> {
         rules.write_usize(text.len());
         rules.write(&text);
     }
-    println!("cargo::rustc-env=BATCHFIT_RULES={:016x}", rules.finish());
+    println!(
+        "cargo::rustc-env=BATCHFIT_ENGINE_DIGEST={:016x}",
+        rules.finish()
+    );
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What a search for the largest batch of a command came to.
 
 use crate::jobs::SearchDocument;
-use crate::search::conversation::{Observation, Outcome, Recommended};
+use crate::search::ask_tell::{Observation, Outcome, Recommended};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::table::{facts, notes, text, with_header};

@@ -7,19 +7,19 @@ use tracing::info;
 
 use crate::device::cuda::cudnn::{self, AbsentCard, CardProperties, Tf32};
 use crate::device::sim::Card;
-use batchfit_fit::worker::heuristics::{Answer, Hello, LONGEST, Question};
+use batchfit_fit::worker::heuristics::{Answer, Handshake, HeuristicsQuery, LONGEST};
 use batchfit_fit::worker::process::{Line, read};
 
 /// The child's side: answers until its input ends.
 pub fn run_heuristics(input: &mut impl BufRead, mut output: impl Write) -> io::Result<()> {
     let hello = match cudnn::version() {
-        Ok(version) => Hello::Cudnn(format!(
+        Ok(version) => Handshake::Cudnn(format!(
             "{}.{}.{}",
             version / 10_000,
             version / 100 % 100,
             version % 100
         )),
-        Err(error) => Hello::Missing(error.to_string()),
+        Err(error) => Handshake::Missing(error.to_string()),
     };
     let mut say = |line: String| {
         writeln!(output, "{line}")?;
@@ -33,7 +33,7 @@ pub fn run_heuristics(input: &mut impl BufRead, mut output: impl Write) -> io::R
             Line::Half(_) | Line::End => return Ok(()),
             Line::TooLong => return Err(io::Error::other("a question is too long")),
         };
-        let Question { card, call, all } = serde_json::from_str(&line)?;
+        let HeuristicsQuery { card, call, all } = serde_json::from_str(&line)?;
         let asked = cards.entry(card).or_insert_with_key(|name| absent(name));
         let offers = asked.as_ref().and_then(|card| {
             let offers = if all {
@@ -74,7 +74,7 @@ mod tests {
         let call = layer.call(ConvolutionPass::Forward, DType::Float32, 32);
         let mut input = String::new();
         for card in ["h200", "no-such-card"] {
-            let question = Question {
+            let question = HeuristicsQuery {
                 card: card.to_owned(),
                 call,
                 all: false,
@@ -90,14 +90,14 @@ mod tests {
             panic!("{output}");
         };
 
-        let hello: Hello = serde_json::from_str(hello).unwrap();
+        let hello: Handshake = serde_json::from_str(hello).unwrap();
         let known: Answer = serde_json::from_str(known).unwrap();
         let unknown: Answer = serde_json::from_str(unknown).unwrap();
         // What an H200 was recorded to say, where there is a cuDNN to ask.
         let recorded = sim::workspaces::WorkspaceTable::h200().plans(&call);
         match hello {
-            Hello::Cudnn(_) => assert_eq!(known.workspaces, [recorded.workspaces[0].0]),
-            Hello::Missing(_) => assert!(known.workspaces.is_empty()),
+            Handshake::Cudnn(_) => assert_eq!(known.workspaces, [recorded.workspaces[0].0]),
+            Handshake::Missing(_) => assert!(known.workspaces.is_empty()),
         }
         assert!(unknown.workspaces.is_empty());
     }

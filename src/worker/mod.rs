@@ -14,12 +14,12 @@ mod room;
 mod turn;
 
 pub use batchfit_fit::worker::{
-    Account, Activity, BatchOutcome, Caller, Deadlines, Gpu, Heuristics, HeuristicsCommand, Hold,
-    Loss, ModuleToRecord, NoHeuristics, Opening, ProbeOrder, Programs, Ready, RecordedBatch,
-    Recorder, RecorderCommand, RecorderOpening, RecorderReady, Refusal, Supervisor, WorkerCommand,
-    WorkerError, protocol,
+    Activity, BatchOutcome, Caller, Deadlines, Gpu, GpuLease, Heuristics, HeuristicsCommand, Loss,
+    ModuleToRecord, NoHeuristics, Opening, ProbeOrder, Programs, Ready, RecordedBatch, Recorder,
+    RecorderCommand, RecorderOpening, RecorderReady, Refusal, Supervisor, WorkerCommand,
+    WorkerError, WorkerStats, protocol,
 };
-pub(crate) use batchfit_fit::worker::{Patience, reap, supervised};
+pub(crate) use batchfit_fit::worker::{SuspendAwareDeadline, reap, supervised};
 pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
 pub use handler::GpuHandler;

@@ -7,7 +7,7 @@ use super::FitResult;
 use crate::bounded::Cancel;
 use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::{Detail, ProbeReport};
-use crate::search::conversation::Foreseen;
+use crate::search::ask_tell::Prediction;
 
 /// What is said where steps are to be recorded and there is nobody who could.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
@@ -105,12 +105,12 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Result<ProbeReport, EngineError>;
 
     /// Says what recordings predict for a search; `request` names them, and what is looked for.
-    fn foresee(
+    fn predict(
         &self,
         request: &Request,
         runs: &Runs,
         cancel: &Cancel,
-    ) -> Result<Foreseen, EngineError>;
+    ) -> Result<Prediction, EngineError>;
 
     /// The simulated cards, and the real GPUs found, or what is missing to find any.
     fn devices(&self) -> Vec<DeviceSummary>;

@@ -27,7 +27,8 @@ pub use engine::{
     check_device, named_card,
 };
 pub use fitting::{
-    FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
+    FailingStep, FitEngine, FromRecordings, SafeBatch, SoakResult, SoakStep, StepKind,
+    run_isolated, soak,
 };
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use result::{

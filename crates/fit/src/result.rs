@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{LengthTable, Soaked};
+use super::{LengthTable, SoakResult};
 use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict, is_nothing,
@@ -348,7 +348,7 @@ pub struct FitResult {
     pub lengths: Option<LengthTable>,
     /// What many steps in one process came to, where the request asks for a soak: the recommendation is what is safe after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub soak: Option<Soaked>,
+    pub soak: Option<SoakResult>,
     /// What it was found with.
     pub environment: Environment,
     /// Samples that all GPUs are wanted to take at once, which `suggestions` reach or not. Missing where none were asked for.

@@ -5,11 +5,11 @@ use super::style::Style;
 use super::table::facts;
 use super::wrap::paragraph;
 use batchfit_card::probe::Verdict;
-use batchfit_fit::Soaked;
+use batchfit_fit::SoakResult;
 use batchfit_step::units::Bytes;
 
 /// Writes the verdict, what was reserved at first and at the end, and the batch that is safe.
-pub fn soak(soaked: &Soaked, style: &Style) -> String {
+pub fn soak(soaked: &SoakResult, style: &Style) -> String {
     let report = &soaked.report;
     let over = match report.verdict {
         Verdict::Fits | Verdict::FitsWithRetries => format!("over {} steps", report.steps),
@@ -30,7 +30,7 @@ pub fn soak(soaked: &Soaked, style: &Style) -> String {
 }
 
 /// What was reserved at first and at the end, and the batch that is safe.
-pub(super) fn figures(soaked: &Soaked, style: &Style) -> String {
+pub(super) fn figures(soaked: &SoakResult, style: &Style) -> String {
     let report = &soaked.report;
     let last = report.growth.last();
     let mut figures = vec![

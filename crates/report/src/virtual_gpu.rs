@@ -6,7 +6,9 @@ use super::style::Style;
 use super::table::{facts, notes, text, with_header};
 use super::wrap::paragraph;
 use batchfit_card::probe::Verdict;
-use batchfit_fit::virtual_gpu::{Answer, Certainty, Counted, Doubt, Shortage, Versions};
+use batchfit_fit::virtual_gpu::{
+    Answer, Certainty, NamedCount, Shortage, UncomputedRead, Versions,
+};
 use batchfit_step::units::Bytes;
 
 /// Phases that are shown: at the beginning, and the last.
@@ -252,7 +254,7 @@ fn guesses(answer: &Answer, style: &Style) -> String {
         Certainty::Doubtful => "the script may go another way on a card",
     };
     let mut out = paragraph("certainty: ", how, style.width);
-    let doubt = |doubt: &Doubt| {
+    let doubt = |doubt: &UncomputedRead| {
         format!(
             "{} reads what was never computed, {}",
             doubt.line,
@@ -264,7 +266,7 @@ fn guesses(answer: &Answer, style: &Style) -> String {
         &answer.doubts.iter().map(doubt).collect::<Vec<_>>(),
         style,
     );
-    let counted = |one: &Counted| format!("{} ({})", one.what, times(one.times));
+    let counted = |one: &NamedCount| format!("{} ({})", one.what, times(one.times));
     out += &listed(
         "assumption: ",
         &answer.assumptions.iter().map(counted).collect::<Vec<_>>(),

@@ -8,7 +8,7 @@ use super::engine::query;
 use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
 use crate::model::Digest;
-use batchfit_fit::search::conversation::{Observation, Outcome};
+use batchfit_fit::search::ask_tell::{Observation, Outcome};
 
 /// Where a search stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]

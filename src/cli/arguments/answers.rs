@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{DatabaseFlags, help};
 use crate::alloc::MemoryLimit;
-use crate::search::conversation::Outcome;
+use crate::search::ask_tell::Outcome;
 
 #[derive(Debug, Args)]
 #[command(after_help = help::OUTCOME)]

@@ -19,7 +19,7 @@ pub(in crate::cli) fn run(arguments: &Answer) -> Result<Outcome, CliError> {
     let _ = fs::write("/proc/self/oom_score_adj", FIRST_TO_GO);
     let engine = engine(arguments.patience.deadlines())?;
     let mut input = BufReader::new(watched_stdin().map_err(CliError::writing)?);
-    jobs::answer_apart(&engine, &mut input, io::stdout())
+    jobs::run_isolated(&engine, &mut input, io::stdout())
         .map(|()| Outcome::Answered)
         .map_err(CliError::writing)
 }

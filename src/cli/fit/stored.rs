@@ -7,7 +7,7 @@ use crate::cli::arguments::DatabaseFlags;
 use crate::cli::question::One;
 use crate::cli::{database, output};
 use crate::jobs::{self, Engine as _, FitEngine};
-use crate::model::{DeviceChoice, Taught};
+use crate::model::{DeviceChoice, HeadroomCalibration};
 use crate::store::Db;
 
 /// Stores answers. Whoever asked has them all the same where that cannot be done.
@@ -22,7 +22,7 @@ pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: 
     match calibration(kept, engine, questions) {
         Ok(taught) => {
             for (one, taught) in questions.iter_mut().zip(taught) {
-                one.request = one.request.clone().with_taught(taught);
+                one.request = one.request.clone().with_calibration(taught);
             }
         }
         Err(error) => info!("nothing is known of earlier answers: {error:#}"),
@@ -33,7 +33,7 @@ fn calibration(
     kept: &DatabaseFlags,
     engine: &FitEngine,
     questions: &[One],
-) -> anyhow::Result<Vec<Vec<Taught>>> {
+) -> anyhow::Result<Vec<Vec<HeadroomCalibration>>> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;
     runtime.block_on(async {

@@ -26,7 +26,7 @@ use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_u
 use crate::model::{Digest, Invalid, RECORDING_BOUNDS, UploadKind};
 use crate::recorded::GZIP;
 use crate::replay;
-use crate::search::conversation::{Observation, Terms};
+use crate::search::ask_tell::{Observation, SearchRequest};
 use crate::store::{Db, Time};
 use crate::worker::Deadlines;
 
@@ -121,7 +121,7 @@ impl Talk {
     fn answer(&mut self, line: &[u8]) -> Result<SearchDocument, Problem> {
         let document = read(line)?;
         let Some(id) = &self.search else {
-            let terms = Terms::parse(&document)?;
+            let terms = SearchRequest::parse(&document)?;
             let begun = self.runtime.block_on(self.jobs.create_search(terms, ""))?;
             self.search = Some(begun.id.clone());
             return Ok(begun);
@@ -257,7 +257,7 @@ fn read(line: &[u8]) -> Result<Value, Problem> {
 pub(super) fn read_lines(lines: &mut impl BufRead) {
     while let Ok(Some(line)) = next_line(lines) {
         if let Ok(document) = line.and_then(|line| read(&line)) {
-            let _ = (Terms::parse(&document), told(document));
+            let _ = (SearchRequest::parse(&document), told(document));
         }
     }
 }

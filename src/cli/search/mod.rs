@@ -23,7 +23,7 @@ use crate::bounded::Cancel;
 use crate::jobs::SearchDocument;
 use crate::model::Invalid;
 use crate::report;
-use crate::search::conversation::{Conversation, Observation, Outcome as Ended, Said, Terms};
+use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
 use crate::units::Bytes;
 use command::Template;
@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
     let rules = Rules::read(arguments)?;
     let interrupted = interrupts::watch().map_err(|error| CliError::Broken(error.into()))?;
     let started_at = Time::from(Timestamp::now());
-    let mut conversation = Conversation::new(terms);
+    let mut conversation = AskTell::new(terms);
     let said = lead(
         &mut conversation,
         &template,
@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
 }
 
 /// What is looked for, with the flag that is wrong where one is.
-fn terms(arguments: &Search) -> Result<Terms, CliError> {
+fn terms(arguments: &Search) -> Result<SearchRequest, CliError> {
     let document = json!({
         "memory_limit": arguments.memory_limit.as_deref().map(|text| size("--memory-limit", text)),
         "target_batch": arguments.target,
@@ -63,7 +63,7 @@ fn terms(arguments: &Search) -> Result<Terms, CliError> {
         "start_batch": arguments.start,
         "max_batch": arguments.max_batch,
     });
-    Terms::parse(&document).map_err(|invalid| {
+    SearchRequest::parse(&document).map_err(|invalid| {
         let flag = match invalid.pointer.as_str() {
             "/memory_limit" => "--memory-limit",
             "/target_batch" => "--target",
@@ -77,12 +77,12 @@ fn terms(arguments: &Search) -> Result<Terms, CliError> {
 
 /// Runs batch after batch until there is an answer, or somebody does not want to wait for it.
 fn lead(
-    conversation: &mut Conversation,
+    conversation: &mut AskTell,
     template: &Template,
     rules: &Rules,
     arguments: &Search,
     interrupted: &Cancel,
-) -> Result<Said, CliError> {
+) -> Result<Proposal, CliError> {
     loop {
         let said = conversation.says(None);
         let Some(batch) = said.next_batch else {
@@ -91,7 +91,7 @@ fn lead(
         if interrupted.is_cancelled() {
             return Ok(said);
         }
-        let number = conversation.told().len() + 1;
+        let number = conversation.observations().len() + 1;
         tell(arguments, &format!("run {number}: batch {batch}"));
         let began = Instant::now();
         let command = run::command(&template.at(batch))?;

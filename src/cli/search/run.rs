@@ -18,7 +18,7 @@ use super::wrong;
 use crate::bounded::Cancel;
 use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::worker::{Patience, reap, supervised};
+use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
 /// How often a wait looks whether the run is over or somebody asked to stop.
 const POLL: Duration = Duration::from_millis(10);
@@ -104,13 +104,13 @@ pub(in crate::cli) fn run(
     supervised::end_descendants(pid);
     // An error means that nothing is left.
     let _ = kill_process_group(pid, Signal::KILL);
-    let mut ending = Patience::of(ENDING);
+    let mut ending = SuspendAwareDeadline::of(ENDING);
     let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
         CliError::Broken(anyhow::anyhow!(
             "process {pid} was killed and does not end; a driver may hold it"
         ))
     })?;
-    let mut patience = Patience::of(if stopped.is_some() {
+    let mut patience = SuspendAwareDeadline::of(if stopped.is_some() {
         ENDING
     } else {
         LAST_WORDS

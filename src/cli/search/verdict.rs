@@ -7,7 +7,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::run::{End, Ran};
 use crate::cli::arguments::Search;
 use crate::cli::error::CliError;
-use crate::search::conversation::{Observation, Outcome};
+use crate::search::ask_tell::{Observation, Outcome};
 
 /// What frameworks say when a device's memory runs out: PyTorch (`OutOfMemoryError`, `CUDA error: out of memory`, allocation
 /// failures of its libraries), JAX (`RESOURCE_EXHAUSTED: Out of memory`), TensorFlow (`ResourceExhaustedError`, `OOM when

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::program_name;
-use crate::worker::{Patience, reap};
+use crate::worker::{SuspendAwareDeadline, reap};
 
 /// What PyTorch's wheels were built for since 2.9, where nothing is found.
 const USUAL: u32 = 13_000;
@@ -62,7 +62,7 @@ fn version_file(python: &Path) -> Option<String> {
         .ok()?;
     let stdout = child.stdout.take()?;
     // It has a few hundred bytes, which fit a pipe: nobody waits for them to be read.
-    let status = reap(&mut child, &mut Patience::of(PATIENCE), POLL);
+    let status = reap(&mut child, &mut SuspendAwareDeadline::of(PATIENCE), POLL);
     if !status.is_some_and(|status| status.success()) {
         let _ = child.kill();
         thread::spawn(move || child.wait());

@@ -2,7 +2,7 @@
 //! on or has ended, and what it says follows from what it was told.
 #![no_main]
 
-use batchfit::search::conversation::{Conversation, Observation, Terms};
+use batchfit::search::ask_tell::{AskTell, Observation, SearchRequest};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ fuzz_target!(|text: &str| {
     let Some(Ok(first)) = lines.next() else {
         return;
     };
-    let Ok(terms) = Terms::parse(&first) else {
+    let Ok(terms) = SearchRequest::parse(&first) else {
         return;
     };
-    let mut search = Conversation::new(terms.clone());
+    let mut search = AskTell::new(terms.clone());
     for line in lines.take(100).flatten() {
         if let Ok(observation) = Observation::parse(&line) {
             search.tell(observation);
@@ -24,6 +24,6 @@ fuzz_target!(|text: &str| {
             assert!((1..=terms.ceiling()).contains(&next), "proposes {next}");
         }
     }
-    let again = Conversation::of(terms, search.told().to_vec());
+    let again = AskTell::of(terms, search.told().to_vec());
     assert_eq!(again.says(None), search.says(None));
 });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
-use batchfit::model::{RULES, Request as Question, RequestDocument};
+use batchfit::model::{ENGINE_DIGEST, Request as Question, RequestDocument};
 use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
@@ -34,7 +34,7 @@ fn card(device: &str, kind: &str) -> Value {
 fn registration(name: &str) -> Value {
     json!({
         "name": name, "instance": "0123456789abcdef", "version": env!("CARGO_PKG_VERSION"), "protocol": PROTOCOL,
-        "rules": RULES, "cards": [card("cuda:0", "h200")]
+        "rules": ENGINE_DIGEST, "cards": [card("cuda:0", "h200")]
     })
 }
 

@@ -10,7 +10,7 @@ use batchfit::jobs::{
 };
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
-use batchfit::search::conversation::{Alone, Foreseen};
+use batchfit::search::ask_tell::{Alone, Prediction};
 use batchfit::units::Share;
 use tokio::sync::Semaphore;
 
@@ -114,14 +114,14 @@ impl Scripted {
 }
 
 impl Engine for Scripted {
-    fn foresee(
+    fn predict(
         &self,
         _request: &Request,
         _runs: &Runs,
         _cancel: &Cancel,
-    ) -> Result<Foreseen, EngineError> {
+    ) -> Result<Prediction, EngineError> {
         self.foreseen.fetch_add(1, Ordering::Relaxed);
-        Ok(Foreseen::Alone(Alone::default()))
+        Ok(Prediction::Alone(Alone::default()))
     }
 
     fn fit(

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use batchfit::http::router;
 use batchfit::jobs::Limits;
-use batchfit::search::conversation::{Observation, Outcome};
+use batchfit::search::ask_tell::{Observation, Outcome};
 use batchfit::store::{ObservationStatus, SearchBounds, Time};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -2,6 +2,6 @@
 
 mod alloc;
 mod answers;
-mod conversation;
+mod ask_tell;
 mod search;
 mod soaks;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use batchfit::probe::Verdict;
 use batchfit::search::{
-    Above, Agreement, Bisections, Goal, Prediction, Search, edge, exact_plans, short_plans,
+    Above, Agreement, Bisections, Goal, PredictedBatches, Search, edge, exact_plans, short_plans,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ proptest! {
     /// A right prediction is confirmed by two real probes, both of them by four.
     #[test]
     fn a_right_prediction_takes_two_probes((without_retries, hard) in maxima(1 << 20)) {
-        let prediction = Prediction { max_batch: hard, max_batch_steady: without_retries, max_batch_without_retries: without_retries };
+        let prediction = PredictedBatches { max_batch: hard, max_batch_steady: without_retries, max_batch_without_retries: without_retries };
         let confirming = || Search::confirming(prediction, 1 << 24, 12);
         let (mut one, mut both) = (confirming().only(Goal::FinishWithoutRetries), confirming());
 
@@ -121,7 +121,7 @@ proptest! {
     #[test]
     fn a_wrong_prediction_is_corrected((without_retries, hard) in maxima(5000), (low, high) in maxima(5000)) {
         prop_assume!(without_retries != low && hard != high);
-        let prediction = Prediction { max_batch: high, max_batch_steady: low, max_batch_without_retries: low };
+        let prediction = PredictedBatches { max_batch: high, max_batch_steady: low, max_batch_without_retries: low };
         let mut search = Search::confirming(prediction, 1 << 24, 200);
 
         let probes = run(&mut search, monotone(without_retries, hard));

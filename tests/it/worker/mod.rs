@@ -13,8 +13,8 @@ use batchfit::bounded::Cancel;
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
-    Account, Activity, Caller, Deadlines, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor,
-    Turn, WorkerCommand, WorkerError,
+    Activity, Caller, Deadlines, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor, Turn,
+    WorkerCommand, WorkerError, WorkerStats,
 };
 
 use crate::wait::{self, HANG};
@@ -357,7 +357,7 @@ fn a_worker_waits_for_its_turn_and_says_so() {
 
     let opened = Supervisor::open(in_turn(directory.path()), opening(), DEADLINES, caller);
 
-    let Account {
+    let WorkerStats {
         workers, waited, ..
     } = opened.unwrap().0.account();
     assert_eq!(workers, 1);

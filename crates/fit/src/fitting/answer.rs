@@ -4,13 +4,13 @@ use crate::model::{Compare, Variant};
 use crate::units::Bytes;
 use crate::{EngineError, Environment, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
 
-use super::advice::recommend;
 use super::headroom_policy::HeadroomPolicy;
 use super::memory_budget::MemoryBudget;
 use super::plan::BatchTarget;
 use super::probing::observer::Observer;
 use super::probing::runner::{ProbeCache, ProbeOutcome, Runner};
 use super::ranked::{Entry, ranked};
+use super::recommend::recommend;
 use super::variant_search::VariantSearch;
 use super::why::LimitSource;
 
@@ -19,11 +19,11 @@ use super::why::LimitSource;
 pub(super) struct FitSpec {
     /// In request order; never empty.
     pub(super) variants: Vec<Variant>,
-    pub(super) wish: BatchTarget,
+    pub(super) target: BatchTarget,
     /// What there is for the allocator.
-    pub(super) room: MemoryBudget,
+    pub(super) budget: MemoryBudget,
     /// What is said of what to leave free.
-    pub(super) sayings: HeadroomPolicy,
+    pub(super) headroom: HeadroomPolicy,
     /// The largest batch that may be tried: the graph holds for no larger one.
     pub(super) ceiling: u64,
     pub(super) method: SearchStrategy,
@@ -97,13 +97,13 @@ pub(super) fn answer(
 }
 
 /// A probe, and how many micro-steps it ran for each optimizer step.
-type Shown = (u32, ProbeOutcome);
+type ProbeEntry = (u32, ProbeOutcome);
 
 /// What came of one variant.
 struct Answered {
     recommendation: Recommendation,
     /// The probes to show with it.
-    probes: Vec<Shown>,
+    probes: Vec<ProbeEntry>,
     /// What to tell of a GPU that can be asked nothing more.
     lost: Option<String>,
 }
@@ -119,10 +119,10 @@ fn answer_variant(
         &mut *devices.simulated,
         observer,
         variant.clone(),
-        question.room.limit(&variant.parallel),
+        question.budget.limit(&variant.parallel),
         question.ceiling,
     )
-    .keeping(question.sayings.about(variant));
+    .with_headroom(question.headroom.about(variant));
     let alone = |simulated: &mut ProbeCache<'_>| {
         let recommendation = recommended(question, variant, simulated, None)?;
         let probes = around_answer(&recommendation, simulated);
@@ -139,10 +139,10 @@ fn answer_variant(
         &mut **prober,
         observer,
         variant.clone(),
-        question.room.limit(&variant.parallel),
+        question.budget.limit(&variant.parallel),
         question.ceiling,
     )
-    .keeping(question.sayings.about(variant));
+    .with_headroom(question.headroom.about(variant));
     let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
         Err(EngineError::DeviceFailed { cause, .. })
             if question.method == SearchStrategy::SimulateFirst =>
@@ -182,13 +182,13 @@ fn recommended<'b>(
 ) -> Result<Recommendation, EngineError> {
     let inquiry = VariantSearch::new(simulated, real, question.method);
     let notes = question.notes.clone();
-    let source = match question.room.asked {
-        Some(asked) if asked <= question.room.available(&variant.parallel) => LimitSource::Asked,
+    let source = match question.budget.asked {
+        Some(asked) if asked <= question.budget.available(&variant.parallel) => LimitSource::Asked,
         Some(_) | None => LimitSource::Device,
     };
-    let wish = question.wish.of(variant);
-    let mut found = recommend(wish, variant.accumulation, inquiry, source, notes)?;
-    offloaded(&mut found, wish.world_size, question.host_memory);
+    let target = question.target.of(variant);
+    let mut found = recommend(target, variant.accumulation, inquiry, source, notes)?;
+    offloaded(&mut found, target.world_size, question.host_memory);
     Ok(found)
 }
 
@@ -223,7 +223,7 @@ fn offloaded(found: &mut Recommendation, processes: u64, host: Option<Bytes>) {
 }
 
 /// All real probes, each with what was simulated for the same batch.
-fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<Shown> {
+fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<ProbeEntry> {
     let beside = |(accumulation, probed): (u32, &ProbeOutcome)| {
         let mut probed = probed.clone();
         let simulated = simulated.seen(accumulation, probed.report.batch);
@@ -235,7 +235,7 @@ fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<S
 }
 
 /// The simulated probes at the answer, at both maxima and just above them.
-fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<Shown> {
+fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<ProbeEntry> {
     let maxima = [
         recommendation.max_batch_without_retries,
         recommendation.max_batch_steady,
@@ -252,7 +252,7 @@ fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) ->
         .collect()
 }
 
-fn summary(place: usize, (accumulation, probed): Shown) -> ProbeSummary {
+fn summary(place: usize, (accumulation, probed): ProbeEntry) -> ProbeSummary {
     let mut report = probed.report;
     report.timeline.clear();
     ProbeSummary {

@@ -27,7 +27,11 @@ pub(super) struct Listed(Mutex<Option<(Instant, Inventory)>>);
 
 impl Listed {
     /// The last one, if it is not as old as this, or else a new one. One that was lost is not kept.
-    pub(super) fn within(&self, age: Duration, list: impl FnOnce() -> Inventory) -> Inventory {
+    pub(super) fn no_older_than(
+        &self,
+        age: Duration,
+        list: impl FnOnce() -> Inventory,
+    ) -> Inventory {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, inventory)) = &*known
             && when.elapsed() < age
@@ -344,7 +348,7 @@ mod tests {
         let listed = Listed::default();
         let mut times = 0;
         let mut list = |age| {
-            listed.within(age, || {
+            listed.no_older_than(age, || {
                 times += 1;
                 nothing_found()
             });
@@ -366,9 +370,9 @@ mod tests {
         };
 
         let refused = resolve(&DeviceChoice::Cuda(0), || {
-            listed.within(Duration::MAX, || lost)
+            listed.no_older_than(Duration::MAX, || lost)
         });
-        let next = listed.within(Duration::MAX, nothing_found);
+        let next = listed.no_older_than(Duration::MAX, nothing_found);
 
         assert!(matches!(refused, Err(EngineError::DeviceFailed { .. })));
         assert_eq!(next.lost, None);

@@ -1,30 +1,30 @@
 //! Who says what an answer leaves free: what it had to assume, what outcomes of earlier answers have taught, or the request.
 
-use crate::model::{Request, Taught, TaughtBy, Variant, strategy};
+use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, strategy};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom};
 
-use super::advice;
+use super::recommend;
 use super::uncertainty::{self, Uncertainty};
 
 /// What a request and earlier outcomes say about headroom, for all variants.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeadroomPolicy {
     asked: Option<Share>,
-    taught: Vec<Taught>,
+    calibration: Vec<HeadroomCalibration>,
 }
 
 /// Who says what is left free of one variant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
     /// Outcomes: so much at the least, or exactly.
-    Taught {
+    HeadroomCalibration {
         share: Share,
         replaces: bool,
-        of: TaughtBy,
+        of: CalibrationSource,
         outcomes: u64,
     },
     /// The request.
@@ -35,36 +35,41 @@ impl HeadroomPolicy {
     pub(super) fn of(request: &Request) -> HeadroomPolicy {
         HeadroomPolicy {
             asked: request.headroom,
-            taught: request.calibration().to_vec(),
+            calibration: request.calibration().to_vec(),
         }
     }
 
-    pub(super) fn about(&self, variant: &Variant) -> Kept {
+    pub(super) fn about(&self, variant: &Variant) -> VariantHeadroom {
         if let Some(asked) = self.asked {
-            return Kept::Asked(asked);
+            return VariantHeadroom::Asked(asked);
         }
         let named = strategy(&variant.parallel);
-        let taught = self.taught.iter().find(|taught| taught.strategy == named);
-        taught.map_or(Kept::ByDoubts, |taught| Kept::Taught {
-            share: taught.share,
-            replaces: taught.replaces,
-            of: taught.of,
-            outcomes: taught.outcomes,
+        let calibration = self
+            .calibration
+            .iter()
+            .find(|calibration| calibration.strategy == named);
+        calibration.map_or(VariantHeadroom::ByDoubts, |calibration| {
+            VariantHeadroom::HeadroomCalibration {
+                share: calibration.share,
+                replaces: calibration.replaces,
+                of: calibration.of,
+                outcomes: calibration.outcomes,
+            }
         })
     }
 }
 
-impl Kept {
+impl VariantHeadroom {
     /// What is to be left free of `limit`.
     pub(super) fn bytes(self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = || uncertainty::headroom(uncertainties, limit);
         match self {
-            Kept::ByDoubts => doubted(),
-            Kept::Asked(share) => share.bytes(limit),
-            Kept::Taught {
+            VariantHeadroom::ByDoubts => doubted(),
+            VariantHeadroom::Asked(share) => share.bytes(limit),
+            VariantHeadroom::HeadroomCalibration {
                 share, replaces, ..
             } if replaces => share.bytes(limit),
-            Kept::Taught { share, .. } => share.bytes(limit).max(doubted()),
+            VariantHeadroom::HeadroomCalibration { share, .. } => share.bytes(limit).max(doubted()),
         }
     }
 
@@ -77,16 +82,16 @@ impl Kept {
             outcomes: 0,
         };
         match self {
-            Kept::ByDoubts => by_doubts,
-            Kept::Asked(share) => Headroom {
+            VariantHeadroom::ByDoubts => by_doubts,
+            VariantHeadroom::Asked(share) => Headroom {
                 fraction: share.fraction(),
                 from: HeadroomFrom::Asked,
                 outcomes: 0,
             },
-            Kept::Taught {
+            VariantHeadroom::HeadroomCalibration {
                 share, replaces, ..
             } if !replaces && share < doubted => by_doubts,
-            Kept::Taught {
+            VariantHeadroom::HeadroomCalibration {
                 share,
                 of,
                 outcomes,
@@ -94,8 +99,8 @@ impl Kept {
             } => Headroom {
                 fraction: share.fraction(),
                 from: match of {
-                    TaughtBy::Itself => HeadroomFrom::Learnt,
-                    TaughtBy::Others => HeadroomFrom::Others,
+                    CalibrationSource::Itself => HeadroomFrom::Learnt,
+                    CalibrationSource::Others => HeadroomFrom::Others,
                 },
                 outcomes,
             },
@@ -106,15 +111,19 @@ impl Kept {
     pub(super) fn why(self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
         match self.document(uncertainties, limit).from {
-            HeadroomFrom::Default => advice::kept_free(left, uncertainties, limit),
+            HeadroomFrom::Default => recommend::kept_free(left, uncertainties, limit),
             HeadroomFrom::Asked => {
                 format!("{left} of the limit are left free, because the request asks for it")
             }
             HeadroomFrom::Learnt => {
                 let outcomes = match self {
-                    Kept::Taught { outcomes: 1, .. } => "one outcome".to_owned(),
-                    Kept::Taught { outcomes, .. } => format!("{outcomes} outcomes"),
-                    Kept::ByDoubts | Kept::Asked(_) => String::new(),
+                    VariantHeadroom::HeadroomCalibration { outcomes: 1, .. } => {
+                        "one outcome".to_owned()
+                    }
+                    VariantHeadroom::HeadroomCalibration { outcomes, .. } => {
+                        format!("{outcomes} outcomes")
+                    }
+                    VariantHeadroom::ByDoubts | VariantHeadroom::Asked(_) => String::new(),
                 };
                 format!(
                     "{left} of the limit are left free, as {outcomes} of earlier answers for this model and card have taught"
@@ -134,40 +143,46 @@ mod tests {
     const LIMIT: Bytes = Bytes(1_000_000);
     const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];
 
-    fn calibration(millionths: u32, replaces: bool) -> Kept {
-        Kept::Taught {
+    fn calibration(millionths: u32, replaces: bool) -> VariantHeadroom {
+        VariantHeadroom::HeadroomCalibration {
             share: Share(millionths),
             replaces,
-            of: TaughtBy::Itself,
+            of: CalibrationSource::Itself,
             outcomes: 3,
         }
     }
 
     #[test]
     fn what_was_learnt_adds_until_it_may_replace() {
-        let kept = |kept: Kept| {
-            let document = kept.document(&DOUBTS, LIMIT);
-            (kept.bytes(&DOUBTS, LIMIT).0, document.from)
+        let headroom = |headroom: VariantHeadroom| {
+            let document = headroom.document(&DOUBTS, LIMIT);
+            (headroom.bytes(&DOUBTS, LIMIT).0, document.from)
         };
 
-        assert_eq!(kept(Kept::ByDoubts), (15_000, HeadroomFrom::Default));
         assert_eq!(
-            kept(calibration(30_000, false)),
-            (30_000, HeadroomFrom::Learnt)
-        );
-        assert_eq!(
-            kept(calibration(9_000, false)),
+            headroom(VariantHeadroom::ByDoubts),
             (15_000, HeadroomFrom::Default)
         );
         assert_eq!(
-            kept(calibration(9_000, true)),
+            headroom(calibration(30_000, false)),
+            (30_000, HeadroomFrom::Learnt)
+        );
+        assert_eq!(
+            headroom(calibration(9_000, false)),
+            (15_000, HeadroomFrom::Default)
+        );
+        assert_eq!(
+            headroom(calibration(9_000, true)),
             (9_000, HeadroomFrom::Learnt)
         );
         assert_eq!(
-            kept(Kept::Asked(Share(1_000))),
+            headroom(VariantHeadroom::Asked(Share(1_000))),
             (1_000, HeadroomFrom::Asked)
         );
-        assert_eq!(kept(Kept::Asked(Share(0))), (0, HeadroomFrom::Asked));
+        assert_eq!(
+            headroom(VariantHeadroom::Asked(Share(0))),
+            (0, HeadroomFrom::Asked)
+        );
     }
 
     #[test]
@@ -176,7 +191,7 @@ mod tests {
             let document = calibration(32_727, true).document(&DOUBTS, Bytes(limit));
             assert!((document.fraction - 0.032_727).abs() < 1e-12);
         }
-        let document = Kept::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));
+        let document = VariantHeadroom::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));
         assert!((document.fraction - 0.015).abs() < 1e-12);
     }
 }

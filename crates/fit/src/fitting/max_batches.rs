@@ -2,7 +2,9 @@
 
 use crate::EngineError;
 use crate::probe::{Course, Evidence};
-use crate::search::{Above, Agreement, Bisections, Goal, MAX_BATCH, Prediction, Search, edge};
+use crate::search::{
+    Above, Agreement, Bisections, Goal, MAX_BATCH, PredictedBatches, Search, edge,
+};
 
 use super::probing::runner::ProbeCache;
 
@@ -22,7 +24,7 @@ const LONG_PROGRAM: usize = 500_000;
 /// All maxima, and what they rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MaxBatches {
-    pub(super) prediction: Prediction,
+    pub(super) prediction: PredictedBatches,
     /// Of the steady maximum.
     pub(super) evidence: Evidence,
     /// Of the other maxima.
@@ -47,7 +49,7 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineE
         without_retries
     };
     Ok(MaxBatches {
-        prediction: Prediction {
+        prediction: PredictedBatches {
             max_batch,
             max_batch_steady: steady,
             max_batch_without_retries: without_retries,
@@ -111,7 +113,7 @@ pub(super) fn confirm(
     // The simulation was wrong about one maximum, so it is not believed about the others.
     let found = steady.largest(Goal::FinishSteadily).batch;
     let shifted = |batch: u64| (batch + found).saturating_sub(prediction.max_batch_steady);
-    let shifted = Prediction {
+    let shifted = PredictedBatches {
         max_batch: shifted(prediction.max_batch).max(found),
         max_batch_steady: found,
         max_batch_without_retries: shifted(prediction.max_batch_without_retries).min(found),
@@ -140,7 +142,7 @@ fn maxima(search: &Search, evidence: Evidence) -> MaxBatches {
     let without_retries = search.largest(Goal::FinishWithoutRetries).batch;
     let steady = search.largest(Goal::FinishSteadily);
     MaxBatches {
-        prediction: Prediction {
+        prediction: PredictedBatches {
             max_batch: search.largest(Goal::Finish).batch.max(steady.batch),
             max_batch_steady: steady.batch,
             max_batch_without_retries: without_retries,

@@ -69,7 +69,7 @@ mod tests {
 
     const AVAILABLE: Bytes = Bytes::gib(15);
 
-    fn room(asked: Option<Bytes>) -> MemoryBudget {
+    fn budget_of(asked: Option<Bytes>) -> MemoryBudget {
         MemoryBudget {
             asked,
             available: AVAILABLE,
@@ -79,7 +79,7 @@ mod tests {
 
     fn limited(asked: Option<Bytes>) -> (Bytes, bool) {
         let alone = Parallel::None;
-        let room = room(asked);
+        let room = budget_of(asked);
         (
             room.limit(&alone),
             room.note([&alone].into_iter()).is_some(),
@@ -111,17 +111,17 @@ mod tests {
             world_size: 2,
             ..FullyShard::default()
         });
-        let left = |parallel: &Parallel| AVAILABLE.saturating_sub(room(None).limit(parallel));
+        let left = |parallel: &Parallel| AVAILABLE.saturating_sub(budget_of(None).limit(parallel));
 
         assert_eq!(left(&Parallel::None), Bytes::ZERO);
         assert_eq!(left(&ddp), Bytes::mib(1613 - 780));
         assert_eq!(left(&sharded), Bytes::mib(1609 - 780));
         let measured = MemoryBudget {
             is_of_rank: true,
-            ..room(None)
+            ..budget_of(None)
         };
         assert_eq!(measured.limit(&ddp), AVAILABLE);
-        let asked = room(Some(AVAILABLE));
+        let asked = budget_of(Some(AVAILABLE));
         assert!(asked.note([&Parallel::None, &ddp].into_iter()).is_some());
     }
 }

@@ -1,22 +1,22 @@
 //! Finds the largest batch: simulated probes bracket it, real ones confirm it.
 
-mod advice;
+mod alternate_plan;
 mod answer;
-mod apart;
+mod composite;
 mod devices;
 mod engine;
-mod foreseen;
 mod headroom_policy;
+mod isolated;
 mod lengths;
 mod max_batches;
 mod memory_budget;
-mod parts;
+mod notes;
 mod plan;
+mod prediction;
 mod probing;
 mod ranked;
+mod recommend;
 mod recorded;
-mod remarks;
-mod replanned;
 mod soak;
 mod suggest;
 mod uncertainty;
@@ -26,8 +26,8 @@ mod why;
 #[cfg(test)]
 mod tests;
 
-pub use apart::answer_apart;
 pub use engine::FitEngine;
+pub use isolated::run_isolated;
 pub use recorded::FromRecordings;
 pub(crate) use soak::check as check_soak;
-pub use soak::{FailingStep, SafeBatch, Soaked, Turn, TurnKind, soak};
+pub use soak::{FailingStep, SafeBatch, SoakResult, SoakStep, StepKind, soak};

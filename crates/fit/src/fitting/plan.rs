@@ -97,19 +97,19 @@ impl BatchTarget {
 ///
 /// `accumulation` is what a request without a target asks for.
 pub(super) fn choose(
-    wish: BatchTarget,
+    goal: BatchTarget,
     accumulation: u32,
     inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     // Each time around settles another number of micro-steps, of which there are few.
     loop {
-        let plan = match wish.target_batch {
-            Some(target) => towards(target, wish.world_size, inquiry)?,
-            None => largest(u64::from(accumulation), wish.world_size, inquiry)?,
+        let plan = match goal.target_batch {
+            Some(target) => towards(target, goal.world_size, inquiry)?,
+            None => largest(u64::from(accumulation), goal.world_size, inquiry)?,
         };
         let needed = micro_steps(match plan {
             Some(plan) => plan.accumulation_steps,
-            None => without_a_plan(wish, accumulation),
+            None => without_a_plan(goal, accumulation),
         });
         if !inquiry.is_settled(needed) {
             inquiry.settle(needed)?;
@@ -118,13 +118,13 @@ pub(super) fn choose(
         let Some(plan) = plan else {
             return Ok(None);
         };
-        let chosen = match wish.objective {
+        let chosen = match goal.objective {
             Objective::LargestBatch => None,
-            Objective::Throughput => smaller(&plan, wish, inquiry)?,
+            Objective::Throughput => smaller(&plan, goal, inquiry)?,
         };
         let chosen = match chosen {
             Some(chosen) => chosen,
-            None => faster(plan, wish, inquiry)?,
+            None => faster(plan, goal, inquiry)?,
         };
         let needed = micro_steps(chosen.plan.accumulation_steps);
         if inquiry.is_settled(needed) {
@@ -137,7 +137,7 @@ pub(super) fn choose(
 /// A plan with a smaller micro-batch that is nearly as fast as the fastest; `None` where there is none or speeds are not known.
 fn smaller(
     plan: &Plan,
-    wish: BatchTarget,
+    goal: BatchTarget,
     inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     let look = inquiry.look();
@@ -145,7 +145,7 @@ fn smaller(
         micro_batch: plan.micro_batch,
         share,
     };
-    let Some(target) = wish.target_batch else {
+    let Some(target) = goal.target_batch else {
         let steps = plan.accumulation_steps;
         let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
         let Some(found) = found else {
@@ -156,7 +156,7 @@ fn smaller(
             if inquiry.leaves_headroom(steps, micro_batch)? {
                 let plan = Plan {
                     micro_batch,
-                    global_batch: micro_batch * steps * wish.world_size,
+                    global_batch: micro_batch * steps * goal.world_size,
                     ..*plan
                 };
                 return Ok(Some(Chosen {
@@ -168,12 +168,12 @@ fn smaller(
         }
         return Ok(None);
     };
-    let mut plans = exact_plans(target, wish.world_size);
+    let mut plans = exact_plans(target, goal.world_size);
     plans
         .retain(|other| other.micro_batch <= plan.micro_batch && other.shortfall == plan.shortfall);
     plans.reverse();
     let batches: Vec<u64> = plans.iter().map(|plan| plan.micro_batch).collect();
-    let steps = |batch: u64| target / wish.world_size / batch;
+    let steps = |batch: u64| target / goal.world_size / batch;
     let found = smallest_enough(&batches, look, |batch| inquiry.speed(steps(batch), batch))?;
     let Some(found) = found else {
         return Ok(None);
@@ -192,8 +192,8 @@ fn smaller(
 }
 
 /// The steps that an answer without a plan is about: those that need the least.
-pub(super) fn without_a_plan(wish: BatchTarget, accumulation: u32) -> u64 {
-    match wish.target_batch {
+pub(super) fn without_a_plan(goal: BatchTarget, accumulation: u32) -> u64 {
+    match goal.target_batch {
         Some(_) => 1,
         None => u64::from(accumulation),
     }
@@ -262,8 +262,8 @@ fn leaves_headroom(plan: &Plan, inquiry: &mut VariantSearch<'_, '_>) -> Result<b
 }
 
 /// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
-pub(super) fn bounded(plan: &Plan, wish: BatchTarget) -> Option<String> {
-    let per_rank = wish.target_batch? / wish.world_size;
+pub(super) fn bounded(plan: &Plan, goal: BatchTarget) -> Option<String> {
+    let per_rank = goal.target_batch? / goal.world_size;
     let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;
     // One sample at a time would make any target.
     (!is_exact && per_rank > Variant::MOST_ACCUMULATION).then(|| {
@@ -278,7 +278,7 @@ pub(super) fn bounded(plan: &Plan, wish: BatchTarget) -> Option<String> {
 /// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
 fn faster(
     plan: Plan,
-    wish: BatchTarget,
+    goal: BatchTarget,
     inquiry: &mut VariantSearch<'_, '_>,
 ) -> Result<Chosen, EngineError> {
     let as_it_is = Chosen {
@@ -287,14 +287,14 @@ fn faster(
         exactly: None,
     };
     let is_long = micro_steps(plan.accumulation_steps) == MOST_MICRO_STEPS;
-    let (Some(target), true) = (wish.target_batch, is_long) else {
+    let (Some(target), true) = (goal.target_batch, is_long) else {
         return Ok(as_it_is);
     };
     let safe = inquiry.largest_safe(MOST_MICRO_STEPS)?;
     if plan.micro_batch >= safe.div_ceil(2) {
         return Ok(as_it_is);
     }
-    for other in short_plans(target, wish.world_size, safe) {
+    for other in short_plans(target, goal.world_size, safe) {
         let missing = plan.global_batch.saturating_sub(other.global_batch);
         let is_near = missing <= target / HARDLY_FEWER;
         if !is_near || !leaves_headroom(&other, inquiry)? {
@@ -310,7 +310,7 @@ fn faster(
         if !is_worth_it || missing == 0 {
             return Ok(as_it_is);
         }
-        let per_rank = target / wish.world_size;
+        let per_rank = target / goal.world_size;
         let fewest = per_rank.div_ceil(safe);
         let totals = (fewest..=2 * fewest).map(|steps| (per_rank.div_ceil(steps), steps));
         let above = totals.min_by_key(|(micro, steps)| (micro * steps, *steps));

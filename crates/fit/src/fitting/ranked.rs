@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::compile::Recomputed;
 use crate::model::{Checkpointing, Compare, Ddp, Mode, Optimizer, Parallel, Precision, Variant};
 use crate::probe::SpeedFrom;
-use crate::search::{Standing, rank, unbeaten};
+use crate::search::{RankKey, rank, unbeaten};
 use crate::{Recommendation, VariantResult};
 
 /// What was found out about one variant.
@@ -18,9 +18,9 @@ pub(super) struct Entry {
 
 /// The variants, best first, and the place of each of `entries` among them.
 pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>, Vec<usize>) {
-    let standings: Vec<Standing> = entries
+    let standings: Vec<RankKey> = entries
         .iter()
-        .map(|entry| Standing {
+        .map(|entry| RankKey {
             group: group(entries, entry, compare),
             at_once: at_once(entry),
             shortfall: entry.recommendation.shortfall,
@@ -90,7 +90,7 @@ fn comparable(entries: &[Entry], entry: &Entry) -> Option<f64> {
 }
 
 /// Which variants no other of their group beats.
-fn marks(standings: &[Standing]) -> Vec<Option<bool>> {
+fn marks(standings: &[RankKey]) -> Vec<Option<bool>> {
     let mut marks = vec![None; standings.len()];
     let groups: BTreeSet<usize> = standings.iter().map(|standing| standing.group).collect();
     for group in groups {

@@ -18,16 +18,16 @@ use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::validate::settings;
 use crate::worker::{
-    BatchOutcome, Hold, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
+    BatchOutcome, GpuLease, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
     Supervisor, WorkerCommand, WorkerError,
 };
 use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Isolation, Progress, Work};
 
-use super::advice::TARGET_DECIDES;
 use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
 use super::probing::gpu::translated;
 use super::probing::observer::Observer;
+use super::recommend::TARGET_DECIDES;
 
 /// Most batches that are recorded for one answer; two are the least.
 const MOST_RECORDED: usize = 5;
@@ -65,7 +65,7 @@ struct Session<'a> {
     /// The graph and the recordings; gone with this.
     folder: tempfile::TempDir,
     /// Nobody else of batchfit's uses the GPU meanwhile. Given back last.
-    _turn: Option<Hold>,
+    _turn: Option<GpuLease>,
 }
 
 impl FitEngine {
@@ -158,7 +158,7 @@ impl<'a> Session<'a> {
             Resolved::Cuda(_, gpu) => gpu.ordinal,
         };
         observer.before(0, "waiting for the GPU")?;
-        let turn = turn(engine, device, observer)?;
+        let turn = wait_for_gpu(engine, device, observer)?;
         let waited = began.elapsed();
         observer.tell("starting PyTorch");
         let opening = RecorderOpening {
@@ -339,7 +339,7 @@ impl<'a> Session<'a> {
         let files = files.values().cloned().collect();
         let request = Request::parse_with_recordings(document, files, &[], &sim::names());
         let request = request.map_err(EngineError::Invalid)?;
-        Ok(request.with_taught(self.request.calibration().to_vec()))
+        Ok(request.with_calibration(self.request.calibration().to_vec()))
     }
 
     /// What the reader should know of recordings that were made for the answer.
@@ -429,11 +429,11 @@ fn training(variant: &Variant) -> Value {
 }
 
 /// Waits until no other process of batchfit's uses the GPU. Where batchfit itself finds none, the recorder has the word.
-fn turn(
+fn wait_for_gpu(
     engine: &FitEngine,
     device: u32,
     observer: &Observer<'_>,
-) -> Result<Option<Hold>, EngineError> {
+) -> Result<Option<GpuLease>, EngineError> {
     let launch = WorkerCommand::this_binary(engine.program().to_owned());
     let device = format!("cuda:{device}");
     let taken =

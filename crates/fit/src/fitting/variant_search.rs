@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::EngineError;
 use crate::probe::{Course, Verdict};
-use crate::search::{Goal, Look};
+use crate::search::{Goal, SamplingDensity};
 use crate::units::Bytes;
 
 use super::answer::SearchStrategy;
@@ -82,10 +82,10 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// How closely speeds may be looked at: each is a training run where there is a real device.
-    pub(super) fn look(&self) -> Look {
+    pub(super) fn look(&self) -> SamplingDensity {
         match self.real {
-            Some(_) => Look::Sparingly,
-            None => Look::Closely,
+            Some(_) => SamplingDensity::Sparingly,
+            None => SamplingDensity::Closely,
         }
     }
 

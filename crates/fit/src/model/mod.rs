@@ -22,9 +22,9 @@ pub use batchfit_step::{
     Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
 pub use request::{
-    Course, DEEPSPEED, DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES,
-    Request, RequestDocument, SearchMode, Suggest, Taught, TaughtBy, Validation, Workload,
-    is_host_name, pack, parse_memory_limit, parse_size, strategy,
+    CalibrationSource, DEEPSPEED, DetachedModel, DeviceChoice, ENGINE_DIGEST, HeadroomCalibration,
+    Lowered, Priority, RECORDING_BOUNDS, Request, RequestDocument, SearchMode, SoakSchedule,
+    Suggest, Validation, Workload, is_host_name, pack, parse_memory_limit, parse_size, strategy,
 };
 pub use request::{LARGEST_TARGET, MOST_RANKS, nicknames};
 pub use uploaded::DIGEST_FORM;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::RecordedError;
 use super::align::align;
-use super::matching::{Apart, Matching};
+use super::matching::{Divergence, Matching};
 use super::sequence::Sequence;
 use super::steps::Steps;
 use crate::device::sim::workspaces::{Lookup, WorkspaceTable};
@@ -193,10 +193,11 @@ fn peak(events: impl Iterator<Item = (bool, u64)>) -> (usize, u64) {
 }
 
 fn alignment(small: &Sequence, large: &Sequence) -> Result<Alignment, RecordedError> {
-    let matching = Matching::of(small, large).map_err(|Apart(i, j)| RecordedError::Apart {
-        batches: [small.batch, large.batch],
-        places: [small.place(i), large.place(j)],
-    })?;
+    let matching =
+        Matching::of(small, large).map_err(|Divergence(i, j)| RecordedError::Divergence {
+            batches: [small.batch, large.batch],
+            places: [small.place(i), large.place(j)],
+        })?;
     let unmatched = matching.unmatched();
     let matched = small.blocks.len() - unmatched;
     Ok(Alignment {
@@ -204,7 +205,7 @@ fn alignment(small: &Sequence, large: &Sequence) -> Result<Alignment, RecordedEr
         matched,
         unmatched: [unmatched, large.blocks.len() - matched],
         first_difference: matching
-            .first_apart
+            .first_divergence
             .map(|(i, j)| [small.place(i), large.place(j)]),
     })
 }

@@ -10,7 +10,7 @@ pub(super) struct Matching {
     /// Blocks of the smaller batch's sequence: their partners in the larger one's.
     pub(super) partners: Vec<Option<Partner>>,
     /// The first events that have no partner, where there is one.
-    pub(super) first_apart: Option<(usize, usize)>,
+    pub(super) first_divergence: Option<(usize, usize)>,
 }
 
 /// The same block in another recording.
@@ -23,11 +23,11 @@ pub(super) struct Partner {
 
 /// Two sequences that are not of one program: where they part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Apart(pub(super) usize, pub(super) usize);
+pub(super) struct Divergence(pub(super) usize, pub(super) usize);
 
 impl Matching {
     /// Matches the sequence of a smaller batch with that of a larger one.
-    pub(super) fn of(small: &Sequence, large: &Sequence) -> Result<Matching, Apart> {
+    pub(super) fn of(small: &Sequence, large: &Sequence) -> Result<Matching, Divergence> {
         let same = |i: usize, j: usize| {
             let (a, b) = (small.events[i], large.events[j]);
             let (x, y) = (small.blocks[a.block], large.blocks[b.block]);
@@ -41,19 +41,19 @@ impl Matching {
                 && may_be_same(point(small, x.bytes), point(large, y.bytes))
         };
         let lengths = [small.events.len(), large.events.len()];
-        let pairs = align(lengths, same).map_err(|(i, j)| Apart(i, j))?;
-        let first_apart = first_apart(&pairs, lengths);
+        let pairs = align(lengths, same).map_err(|(i, j)| Divergence(i, j))?;
+        let first_divergence = first_divergence(&pairs, lengths);
         let pairs = fill_gaps(pairs, small, large);
         let matching = Matching {
             partners: partners(&pairs, small, large),
-            first_apart,
+            first_divergence,
         };
         let paired = matching.partners.iter().flatten().count();
         let fewest = small.blocks.len().min(large.blocks.len());
         // Of one program, nearly all are; what is half another program is none.
         if 2 * paired < fewest {
-            let (i, j) = first_apart.unwrap_or_default();
-            return Err(Apart(i, j));
+            let (i, j) = first_divergence.unwrap_or_default();
+            return Err(Divergence(i, j));
         }
         Ok(matching)
     }
@@ -79,7 +79,7 @@ fn live_alike(a: Option<usize>, b: Option<usize>) -> bool {
     }
 }
 
-fn first_apart(pairs: &[(usize, usize)], [n, m]: [usize; 2]) -> Option<(usize, usize)> {
+fn first_divergence(pairs: &[(usize, usize)], [n, m]: [usize; 2]) -> Option<(usize, usize)> {
     let alike = pairs
         .iter()
         .zip(0..)

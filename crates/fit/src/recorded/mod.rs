@@ -82,7 +82,7 @@ pub enum RecordedError {
         "the recordings of batches {batches:?} are not of the same program: they part at {places:?}; record the same \
          steps at each batch, from the same start"
     )]
-    Apart {
+    Divergence {
         /// The smaller and the larger batch.
         batches: [u64; 2],
         /// Where in their files.

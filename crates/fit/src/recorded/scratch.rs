@@ -77,7 +77,7 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
                 let site = Site {
                     event: index,
                     family,
-                    results: beside(sizes(result), &scratch),
+                    results: at_batches_of(sizes(result), &scratch),
                     scratch,
                 };
                 if site.results.len() == site.scratch.len() {
@@ -127,7 +127,7 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
 }
 
 /// The sizes at the batches of others.
-fn beside(sizes: &[Point], others: &[Point]) -> Vec<Point> {
+fn at_batches_of(sizes: &[Point], others: &[Point]) -> Vec<Point> {
     let is_with = |point: &&Point| others.iter().any(|other| other.batch == point.batch);
     sizes.iter().filter(is_with).copied().collect()
 }

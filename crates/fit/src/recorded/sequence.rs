@@ -16,7 +16,7 @@ const MOST_STREAMS: usize = 256;
 
 /// What happened to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Happening {
+pub(super) struct BlockEvent {
     /// An index into [`Sequence::blocks`].
     pub(super) block: usize,
     pub(super) is_free: bool,
@@ -58,7 +58,7 @@ pub struct Sequence {
     pub allocator: Option<String>,
     /// In order. Frees that follow each other are in the order of their allocations: which of them came first does not
     /// matter to the allocator, and hash tables are cleared in any order.
-    pub(super) events: Vec<Happening>,
+    pub(super) events: Vec<BlockEvent>,
     pub(super) blocks: Vec<Block>,
     /// The event that begins the first step, where it was marked.
     pub(super) first_step: Option<usize>,
@@ -187,7 +187,7 @@ impl Sequence {
 /// Puts a sequence together, event by event.
 #[derive(Default)]
 pub(super) struct Reader {
-    events: Vec<Happening>,
+    events: Vec<BlockEvent>,
     pub(super) blocks: Vec<Block>,
     alive: HashMap<Address, usize>,
     streams: Vec<Stream>,
@@ -234,7 +234,7 @@ impl Reader {
     }
 
     pub(super) fn push(&mut self, block: usize, is_free: bool) {
-        self.events.push(Happening { block, is_free });
+        self.events.push(BlockEvent { block, is_free });
     }
 
     /// The block that was there at this address.

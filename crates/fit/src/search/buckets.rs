@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A length: its tokens, the samples that have it, and the largest batch of them that is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OfLength {
+pub struct LengthBatch {
     /// Tokens of a sample, or pixels; at least one.
     pub units: u64,
     /// Samples.
@@ -17,8 +17,8 @@ pub struct OfLength {
 /// `None` where a length has no safe batch.
 ///
 /// `budget / units` samples of a length are at most `batch` as long as the budget is below `(batch + 1) * units`.
-pub fn budget(lengths: &[OfLength]) -> Option<u64> {
-    let below = |one: &OfLength| {
+pub fn budget(lengths: &[LengthBatch]) -> Option<u64> {
+    let below = |one: &LengthBatch| {
         let samples = (one.batch > 0).then(|| one.batch.saturating_add(1))?;
         Some(samples.saturating_mul(one.units) - 1)
     };
@@ -30,7 +30,7 @@ pub fn budget(lengths: &[OfLength]) -> Option<u64> {
 /// samples together are padded least.
 ///
 /// Exact, by dynamic programming over where the last bucket begins: `most` times the square of the number of lengths.
-pub fn buckets(lengths: &[OfLength], most: usize) -> Vec<Range<usize>> {
+pub fn buckets(lengths: &[LengthBatch], most: usize) -> Vec<Range<usize>> {
     let count = lengths.len();
     let most = most.clamp(1, count.max(1));
     // Samples before each length.
@@ -73,9 +73,9 @@ pub fn buckets(lengths: &[OfLength], most: usize) -> Vec<Range<usize>> {
 }
 
 /// What of the tokens of these samples is padding, from 0 to 1, where they are padded to the longest of them.
-pub fn padding(lengths: &[OfLength]) -> f64 {
+pub fn padding(lengths: &[LengthBatch]) -> f64 {
     let longest = lengths.iter().map(|one| one.units).max().unwrap_or(0);
-    let sum = |of: &dyn Fn(&OfLength) -> f64| lengths.iter().map(of).sum::<f64>();
+    let sum = |of: &dyn Fn(&LengthBatch) -> f64| lengths.iter().map(of).sum::<f64>();
     let real = sum(&|one| one.units as f64 * one.count as f64);
     let padded = sum(&|one| longest as f64 * one.count as f64);
     if padded == 0.0 {
@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
 
-    fn of(units: u64, count: u64, batch: u64) -> OfLength {
-        OfLength {
+    fn of(units: u64, count: u64, batch: u64) -> LengthBatch {
+        LengthBatch {
             units,
             count,
             batch,
@@ -114,7 +114,7 @@ mod tests {
         assert!(padding(&[of(7, 3, 1)]).abs() < 1e-12);
     }
 
-    fn tokens(lengths: &[OfLength], buckets: &[Range<usize>]) -> u64 {
+    fn tokens(lengths: &[LengthBatch], buckets: &[Range<usize>]) -> u64 {
         let of_one = |range: &Range<usize>| {
             let bucket = &lengths[range.clone()];
             let samples: u64 = bucket.iter().map(|one| one.count).sum();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// The least that any way of cutting comes to.
-    fn least(lengths: &[OfLength], most: usize) -> u64 {
+    fn least(lengths: &[LengthBatch], most: usize) -> u64 {
         let cuts = lengths.len() - 1;
         let ways = (0..1_u32 << cuts).filter(|way| way.count_ones() < u32::try_from(most).unwrap());
         let buckets = ways.map(|way| {
@@ -149,7 +149,7 @@ mod tests {
             lengths in prop::collection::btree_map(1_u64..1000, 1_u64..100, 1..9),
             most in 1_usize..6,
         ) {
-            let lengths: Vec<OfLength> =
+            let lengths: Vec<LengthBatch> =
                 lengths.into_iter().map(|(units, count)| of(units, count, 1)).collect();
 
             let found = buckets(&lengths, most);
@@ -165,7 +165,7 @@ mod tests {
         /// One token more would be too many at some length.
         #[test]
         fn a_budget_is_the_largest(lengths in prop::collection::vec((1_u64..1000, 1_u64..500), 1..9)) {
-            let lengths: Vec<OfLength> =
+            let lengths: Vec<LengthBatch> =
                 lengths.into_iter().map(|(units, batch)| of(units, 1, batch)).collect();
 
             let found = budget(&lengths).unwrap();

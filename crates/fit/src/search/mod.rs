@@ -5,9 +5,9 @@
 #![doc = include_str!("NOTES.md")]
 
 mod accumulation;
+pub mod ask_tell;
 mod bracket;
 mod buckets;
-pub mod conversation;
 mod edge;
 pub mod headroom;
 mod ranking;
@@ -15,8 +15,8 @@ mod state;
 mod throughput;
 
 pub use accumulation::{Plan, closest_plans, exact_plans, one_step, short_plans};
-pub use buckets::{OfLength, buckets, budget, padding};
+pub use buckets::{LengthBatch, buckets, budget, padding};
 pub use edge::{Bisections, edge};
-pub use ranking::{Standing, rank};
-pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};
-pub use throughput::{ENOUGH, Knee, Look, knee, smallest_enough, unbeaten};
+pub use ranking::{RankKey, rank};
+pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, PredictedBatches, Search};
+pub use throughput::{ENOUGH, Knee, SamplingDensity, knee, smallest_enough, unbeaten};

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// What a variant is judged by.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct RankKey {
     /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
     pub group: usize,
     /// Samples of its recommended micro-step, over all GPUs that train together; 0 when nothing fits.
@@ -18,15 +18,15 @@ pub struct Standing {
 }
 
 /// The order of the variants, best first, as positions in `standings`. Ties keep their order, so that of the request.
-pub fn rank(standings: &[Standing]) -> Vec<usize> {
+pub fn rank(standings: &[RankKey]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..standings.len()).collect();
     order.sort_by(|a, b| better_first(&standings[*a], &standings[*b]));
     order
 }
 
-fn better_first(a: &Standing, b: &Standing) -> Ordering {
-    let fits = |standing: &Standing| standing.at_once > 0;
-    let speed = |standing: &Standing| standing.samples_per_second.unwrap_or(f64::NEG_INFINITY);
+fn better_first(a: &RankKey, b: &RankKey) -> Ordering {
+    let fits = |standing: &RankKey| standing.at_once > 0;
+    let speed = |standing: &RankKey| standing.samples_per_second.unwrap_or(f64::NEG_INFINITY);
     a.group
         .cmp(&b.group)
         .then(fits(b).cmp(&fits(a)))
@@ -41,8 +41,8 @@ mod tests {
     use super::*;
 
     /// One that fits, without a target, and recomputes nothing.
-    fn plain(at_once: u64) -> Standing {
-        Standing {
+    fn plain(at_once: u64) -> RankKey {
+        RankKey {
             group: 0,
             at_once,
             shortfall: 0,
@@ -51,29 +51,29 @@ mod tests {
         }
     }
 
-    fn recomputing(recomputes: f64, at_once: u64) -> Standing {
-        Standing {
+    fn recomputing(recomputes: f64, at_once: u64) -> RankKey {
+        RankKey {
             recomputes,
             ..plain(at_once)
         }
     }
 
-    fn short(shortfall: u64, standing: Standing) -> Standing {
-        Standing {
+    fn short(shortfall: u64, standing: RankKey) -> RankKey {
+        RankKey {
             shortfall,
             ..standing
         }
     }
 
-    fn fast(samples_per_second: f64, standing: Standing) -> Standing {
-        Standing {
+    fn fast(samples_per_second: f64, standing: RankKey) -> RankKey {
+        RankKey {
             samples_per_second: Some(samples_per_second),
             ..standing
         }
     }
 
-    fn in_group(group: usize, standing: Standing) -> Standing {
-        Standing { group, ..standing }
+    fn in_group(group: usize, standing: RankKey) -> RankKey {
+        RankKey { group, ..standing }
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Goal {
 
 /// All maxima as something else found them: a simulation, or an earlier fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Prediction {
+pub struct PredictedBatches {
     /// See [`Goal::Finish`].
     pub max_batch: u64,
     /// See [`Goal::FinishSteadily`].
@@ -50,10 +50,10 @@ pub struct Prediction {
     pub max_batch_without_retries: u64,
 }
 
-impl Prediction {
+impl PredictedBatches {
     /// One number for all of them.
-    pub const fn all(batch: u64) -> Prediction {
-        Prediction {
+    pub const fn all(batch: u64) -> PredictedBatches {
+        PredictedBatches {
             max_batch: batch,
             max_batch_steady: batch,
             max_batch_without_retries: batch,
@@ -95,7 +95,7 @@ pub enum Agreement {
 /// Decides which batch to probe next. Runs nothing, waits for nothing.
 #[derive(Debug, Clone)]
 pub struct Search {
-    pursuits: [Pursuit; 3],
+    pursuits: [Bisection; 3],
     /// The goals that batches are proposed for; the first that needs another probe decides.
     wanted: Vec<Goal>,
     /// How many more probes are proposed.
@@ -105,7 +105,7 @@ pub struct Search {
 
 /// The search for the maximum of one goal.
 #[derive(Debug, Clone)]
-struct Pursuit {
+struct Bisection {
     goal: Goal,
     bracket: Bracket,
     /// `None` starts from the maximum of the goal before it.
@@ -118,7 +118,7 @@ impl Search {
     /// The recommendation depends on the steady maximum, so that comes first: the predicted
     /// batch and the next one. Where they are as predicted nothing more is proposed for it; otherwise the
     /// real edge is searched from there. Then the same for the other maxima.
-    pub fn confirming(prediction: Prediction, ceiling: u64, budget: u64) -> Search {
+    pub fn confirming(prediction: PredictedBatches, ceiling: u64, budget: u64) -> Search {
         let near = |guess| {
             Some(Start {
                 guess,
@@ -135,7 +135,7 @@ impl Search {
             ),
         ];
         Search::of(
-            pursuits.map(|(goal, guess)| Pursuit::new(goal, near(guess), ceiling)),
+            pursuits.map(|(goal, guess)| Bisection::new(goal, near(guess), ceiling)),
             budget,
         )
     }
@@ -148,17 +148,17 @@ impl Search {
             step: start,
             is_trusted: false,
         };
-        let pursuit = |goal| Pursuit::new(goal, Some(start), ceiling);
+        let pursuit = |goal| Bisection::new(goal, Some(start), ceiling);
         Search::of(REAL_GOALS.map(pursuit), u64::MAX)
     }
 
     /// A search by at most `budget` real probes alone.
     pub fn probing(guess: u64, ceiling: u64, budget: u64) -> Search {
-        let pursuit = |goal| Pursuit::new(goal, Some(fair(guess)), ceiling);
+        let pursuit = |goal| Bisection::new(goal, Some(fair(guess)), ceiling);
         Search::of(REAL_GOALS.map(pursuit), budget)
     }
 
-    fn of(pursuits: [Pursuit; 3], budget: u64) -> Search {
+    fn of(pursuits: [Bisection; 3], budget: u64) -> Search {
         Search {
             wanted: pursuits.iter().map(|pursuit| pursuit.goal).collect(),
             pursuits,
@@ -235,7 +235,7 @@ impl Search {
         }
     }
 
-    fn pursuit(&self, goal: Goal) -> &Pursuit {
+    fn pursuit(&self, goal: Goal) -> &Bisection {
         let found = self.pursuits.iter().find(|pursuit| pursuit.goal == goal);
         found.expect("every search pursues all goals")
     }
@@ -246,9 +246,9 @@ impl Search {
     }
 }
 
-impl Pursuit {
-    fn new(goal: Goal, start: Option<Start>, ceiling: u64) -> Pursuit {
-        Pursuit {
+impl Bisection {
+    fn new(goal: Goal, start: Option<Start>, ceiling: u64) -> Bisection {
+        Bisection {
             goal,
             bracket: Bracket::new(ceiling.min(MAX_BATCH)),
             start,

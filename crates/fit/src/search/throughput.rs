@@ -5,27 +5,27 @@ pub const ENOUGH: f64 = 0.95;
 
 /// How closely a curve is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum SamplingDensity {
     /// Down to batches that are half as fast as the best, and to the very batch: where a speed costs next to nothing.
     Closely,
     /// Down to the first that is too slow, and to a quarter: where each speed is a training run.
     Sparingly,
 }
 
-impl Look {
+impl SamplingDensity {
     /// Batches below one with less than this share of the best speed are not looked at.
     fn gives_up(self) -> f64 {
         match self {
-            Look::Closely => 0.5,
-            Look::Sparingly => ENOUGH,
+            SamplingDensity::Closely => 0.5,
+            SamplingDensity::Sparingly => ENOUGH,
         }
     }
 
     /// How near a batch that is fast enough may be to one that is not.
     fn grain(self, batch: u64) -> u64 {
         match self {
-            Look::Closely => 1,
-            Look::Sparingly => (batch / 4).max(1),
+            SamplingDensity::Closely => 1,
+            SamplingDensity::Sparingly => (batch / 4).max(1),
         }
     }
 }
@@ -46,7 +46,7 @@ pub struct Knee {
 /// fast enough. Curves rise, but for steps where kernels change; a knee between two such steps may be missed.
 pub fn knee<E>(
     largest: u64,
-    look: Look,
+    look: SamplingDensity,
     mut speed: impl FnMut(u64) -> Result<Option<f64>, E>,
 ) -> Result<Option<Knee>, E> {
     let powers = (0..u64::BITS).map(|power| 1 << power);
@@ -83,7 +83,7 @@ pub fn knee<E>(
 /// speed is not known.
 pub fn smallest_enough<E>(
     batches: &[u64],
-    look: Look,
+    look: SamplingDensity,
     mut speed: impl FnMut(u64) -> Result<Option<f64>, E>,
 ) -> Result<Option<Knee>, E> {
     let curve = curve(batches, look, &mut speed)?.unwrap_or_default();
@@ -97,7 +97,7 @@ pub fn smallest_enough<E>(
 /// The speeds of batches, which rise, from the largest down until one is so slow that none below it matters.
 fn curve<E>(
     batches: &[u64],
-    look: Look,
+    look: SamplingDensity,
     speed: &mut impl FnMut(u64) -> Result<Option<f64>, E>,
 ) -> Result<Option<Vec<(u64, f64)>>, E> {
     let (mut curve, mut best) = (Vec::new(), 0.0_f64);
@@ -160,7 +160,7 @@ mod tests {
 
     fn found(
         largest: u64,
-        look: Look,
+        look: SamplingDensity,
         speed: impl Fn(u64) -> Option<f64>,
     ) -> (Option<Knee>, usize) {
         let mut asked = 0;
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_knee_is_the_smallest_batch_that_is_fast_enough() {
-        let (knee, _) = found(1000, Look::Closely, |batch| Some(rising(batch)));
+        let (knee, _) = found(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
         let knee = knee.unwrap();
 
         let enough = ENOUGH * rising(1000);
@@ -184,8 +184,10 @@ mod tests {
 
     #[test]
     fn where_each_speed_is_a_training_run_there_are_few_and_the_knee_is_near() {
-        let (exact, _) = found(1000, Look::Closely, |batch| Some(rising(batch)));
-        let (near, asked) = found(1000, Look::Sparingly, |batch| Some(rising(batch)));
+        let (exact, _) = found(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
+        let (near, asked) = found(1000, SamplingDensity::Sparingly, |batch| {
+            Some(rising(batch))
+        });
         let (exact, near) = (exact.unwrap(), near.unwrap());
 
         assert!(asked <= 8, "{asked}");
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn there_is_a_knee_where_one_batch_fits_and_none_where_nothing_does_or_nothing_is_known() {
-        for look in [Look::Closely, Look::Sparingly] {
+        for look in [SamplingDensity::Closely, SamplingDensity::Sparingly] {
             let at = |largest, speed: fn(u64) -> Option<f64>| {
                 found(largest, look, speed).0.map(|knee| knee.batch)
             };
@@ -222,7 +224,7 @@ mod tests {
             })
         };
 
-        let (knee, _) = found(100, Look::Closely, falling);
+        let (knee, _) = found(100, SamplingDensity::Closely, falling);
 
         assert!((60..=64).contains(&knee.unwrap().batch), "{knee:?}");
     }
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn of_given_batches_the_first_that_is_fast_enough_is_taken() {
         let of = |batches: &[u64]| {
-            smallest_enough(batches, Look::Closely, |batch| {
+            smallest_enough(batches, SamplingDensity::Closely, |batch| {
                 Ok::<_, Infallible>(Some(rising(batch)))
             })
             .unwrap()

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Ending;
-use super::events::{Heard, Process, SaidPeak, SaidShortage};
+use super::events::{Process, RunEvents, SaidPeak, SaidShortage};
 use super::session::Session;
 use crate::probe::Verdict;
 use crate::replay::Findings;
@@ -59,11 +59,11 @@ pub struct Answer {
     /// How much was guessed.
     pub certainty: Certainty,
     /// Where the script read what was never computed, and may have taken another turn than on a card.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<UncomputedRead>,
     /// What was assumed of numbers that were never computed.
-    pub assumptions: Vec<Counted>,
+    pub assumptions: Vec<NamedCount>,
     /// Entry points that have no real answer.
-    pub unanswered: Vec<Counted>,
+    pub unanswered: Vec<NamedCount>,
     /// How the scratch memory of convolutions is known.
     pub convolutions: Convolutions,
     /// What the program was made of.
@@ -174,7 +174,7 @@ pub struct HostMemory {
 /// A place in the script that read what was never computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = RunDoubt)]
-pub struct Doubt {
+pub struct UncomputedRead {
     /// `train.py:12 if mask.any():`.
     pub line: String,
     /// How often.
@@ -186,7 +186,7 @@ pub struct Doubt {
 /// Something and how often.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = RunCounted)]
-pub struct Counted {
+pub struct NamedCount {
     /// What.
     pub what: String,
     /// How often.
@@ -236,7 +236,7 @@ impl Answer {
     pub fn of(
         command: Vec<String>,
         session: &Session,
-        heard: &Heard,
+        heard: &RunEvents,
         ending: Ending,
         says_out_of_memory: bool,
     ) -> Option<Answer> {
@@ -270,17 +270,20 @@ impl Answer {
         let refused = users.iter().any(|process| process.host_refused.is_some());
         let convolutions = convolutions(heard);
         let counted = |map: &BTreeMap<String, u64>| {
-            let all = map.iter().map(|(what, times)| Counted {
+            let all = map.iter().map(|(what, times)| NamedCount {
                 what: what.clone(),
                 times: *times,
             });
             all.collect::<Vec<_>>()
         };
-        let doubts = heard.doubts.iter().map(|(line, (times, bytes))| Doubt {
-            line: line.clone(),
-            times: *times,
-            bytes: *bytes,
-        });
+        let doubts = heard
+            .doubts
+            .iter()
+            .map(|(line, (times, bytes))| UncomputedRead {
+                line: line.clone(),
+                times: *times,
+                bytes: *bytes,
+            });
         let certainty = if !heard.doubts.is_empty() || !heard.problems.is_empty() {
             Certainty::Doubtful
         } else if !heard.unanswered.is_empty()
@@ -468,7 +471,7 @@ impl Shortage {
     }
 }
 
-fn convolutions(heard: &Heard) -> Convolutions {
+fn convolutions(heard: &RunEvents) -> Convolutions {
     let count = |how: &str| heard.convolutions.get(how).copied().unwrap_or(0);
     Convolutions {
         recorded: count("recorded") + count("interpolated"),
@@ -477,7 +480,7 @@ fn convolutions(heard: &Heard) -> Convolutions {
     }
 }
 
-fn notes(session: &Session, heard: &Heard, users: &[&Process], main: &Process) -> Vec<String> {
+fn notes(session: &Session, heard: &RunEvents, users: &[&Process], main: &Process) -> Vec<String> {
     let mut notes = Vec::new();
     let ranks = users.iter().filter_map(|process| process.rank).max();
     if session.gpus > 1 && ranks.is_none_or(|last| last == 0) {

@@ -17,7 +17,7 @@ const MOST_BLOCKS: usize = 1 << 20;
 
 /// What was heard of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Heard {
+pub struct RunEvents {
     /// One for each process that said something.
     pub(super) processes: Vec<Process>,
     /// How often, and of how many bytes, a place in the script read what was never computed.
@@ -125,8 +125,8 @@ pub(super) struct SaidError {
     pub(super) out_of_memory: bool,
 }
 
-impl Heard {
-    /// Takes note of a process; its number is for [`Heard::take`]. Of too many the last is several.
+impl RunEvents {
+    /// Takes note of a process; its number is for [`RunEvents::take`]. Of too many the last is several.
     pub(super) fn process(&mut self) -> usize {
         if self.processes.len() < MOST_PROCESSES {
             self.processes.push(Process::default());

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::events::Heard;
+use super::events::RunEvents;
 use super::oracle::Oracle;
 
 /// Longest line: twice what the object sends.
@@ -29,7 +29,7 @@ pub struct Listener {
 
 #[derive(Debug)]
 struct Shared {
-    heard: Mutex<Heard>,
+    heard: Mutex<RunEvents>,
     oracle: Oracle,
     is_over: AtomicBool,
     open: Mutex<Vec<Connection>>,
@@ -62,7 +62,7 @@ impl Listener {
     }
 
     /// Stops listening when those that speak have ended, and says what was heard.
-    pub fn finish(self) -> Heard {
+    pub fn finish(self) -> RunEvents {
         self.shared.is_over.store(true, Ordering::Release);
         // Wakes the thread that accepts, which then sees that it is over and takes those that wait.
         if UnixStream::connect(&self.socket).is_ok() {
@@ -73,12 +73,12 @@ impl Listener {
             let _ = connection.stream.shutdown(Shutdown::Both);
             let _ = connection.thread.join();
         }
-        self.shared.heard().clone()
+        self.shared.events().clone()
     }
 }
 
 impl Shared {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn events(&self) -> MutexGuard<'_, RunEvents> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
 fn hear(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let mut answers = stream;
     let mut stream = BufReader::new(stream);
-    let process = shared.heard().process();
+    let process = shared.events().process();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -147,11 +147,11 @@ fn hear(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
                 .oracle
                 .convolution(&fields)
                 .unwrap_or(("none", String::new()));
-            shared.heard().answered(how);
+            shared.events().answered(how);
             // Who asked may have ended; what it said after that is heard all the same.
             let _ = answers.write_all(format!("{how}\t{bytes}\n").as_bytes());
         } else {
-            shared.heard().take(process, &text);
+            shared.events().take(process, &text);
         }
     }
 }

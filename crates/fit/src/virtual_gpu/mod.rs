@@ -11,10 +11,10 @@ mod oracle;
 mod session;
 
 pub use answer::{
-    Answer, AtPeak, Certainty, Convolutions, Counted, Doubt, HostMemory, Peak, Phase, Shortage,
-    Versions,
+    Answer, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,
+    UncomputedRead, Versions,
 };
-pub use events::{Heard, MOST_NAMES};
+pub use events::{MOST_NAMES, RunEvents};
 pub use listener::{LONGEST_LINE, Listener};
 pub use oracle::Oracle;
 pub use session::{HISTORY, MOST_GPUS, OBJECT, SESSION, SOCKET, Session};

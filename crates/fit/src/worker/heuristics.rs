@@ -52,7 +52,7 @@ const KEPT: usize = 1 << 16;
 /// What the child says first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Hello {
+pub enum Handshake {
     /// The version of cuDNN that answers, as `9.19.0`.
     Cudnn(String),
     /// Why none does.
@@ -61,7 +61,7 @@ pub enum Hello {
 
 /// Parent to child.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct HeuristicsQuery {
     /// A card of the catalogue.
     pub card: String,
     /// What it runs.
@@ -112,7 +112,7 @@ pub struct Heuristics {
     command: HeuristicsCommand,
     version: String,
     /// The first is there from the start, the others when there is much to ask.
-    children: Vec<Mutex<Asked>>,
+    children: Vec<Mutex<HeuristicsChild>>,
     logs: TempDir,
     known: Mutex<Known>,
 }
@@ -122,7 +122,7 @@ type Known = HashMap<(&'static str, Convolution, bool), Vec<Bytes>>;
 
 /// A child, or a place for one.
 #[derive(Debug, Default)]
-struct Asked {
+struct HeuristicsChild {
     running: Option<Running>,
     lost: u32,
 }
@@ -133,10 +133,10 @@ impl Heuristics {
         let logs = tempfile::tempdir().map_err(NoHeuristics::Log)?;
         let (running, hello) = start(&command, &log_of(&logs, 0))?;
         let version = match hello {
-            Hello::Cudnn(version) => version,
-            Hello::Missing(why) => return Err(NoHeuristics::Missing(why)),
+            Handshake::Cudnn(version) => version,
+            Handshake::Missing(why) => return Err(NoHeuristics::Missing(why)),
         };
-        let first = Asked {
+        let first = HeuristicsChild {
             running: Some(running),
             lost: 0,
         };
@@ -164,7 +164,7 @@ impl Heuristics {
         if child.lost >= LOSSES {
             return Vec::new();
         }
-        let asked = Question {
+        let asked = HeuristicsQuery {
             card: card.name.to_owned(),
             call: *call,
             all,
@@ -180,7 +180,7 @@ impl Heuristics {
         answer
     }
 
-    fn asked(&self, card: &'static Card, call: &Convolution, all: bool) -> Vec<Bytes> {
+    fn lookup(&self, card: &'static Card, call: &Convolution, all: bool) -> Vec<Bytes> {
         let known = self.known().get(&(card.name, *call, all)).cloned();
         known.unwrap_or_else(|| self.ask(0, card, call, all))
     }
@@ -190,7 +190,12 @@ impl Heuristics {
     }
 
     /// What a child says.
-    fn answer(&self, child: &mut Asked, number: usize, question: &Question) -> Vec<u64> {
+    fn answer(
+        &self,
+        child: &mut HeuristicsChild,
+        number: usize,
+        question: &HeuristicsQuery,
+    ) -> Vec<u64> {
         let answer = self.of_child(child, number, question);
         if let Err(error) = &answer {
             child.running = None;
@@ -202,9 +207,9 @@ impl Heuristics {
 
     fn of_child(
         &self,
-        child: &mut Asked,
+        child: &mut HeuristicsChild,
         number: usize,
-        question: &Question,
+        question: &HeuristicsQuery,
     ) -> Result<Answer, WorkerError> {
         let running = match &mut child.running {
             Some(running) => running,
@@ -229,11 +234,11 @@ impl sim::Heuristics for Heuristics {
     }
 
     fn first_workspace(&self, card: &'static Card, call: &Convolution) -> Option<Bytes> {
-        self.asked(card, call, false).first().copied()
+        self.lookup(card, call, false).first().copied()
     }
 
     fn workspaces(&self, card: &'static Card, call: &Convolution) -> Option<Vec<Bytes>> {
-        Some(self.asked(card, call, true)).filter(|all| !all.is_empty())
+        Some(self.lookup(card, call, true)).filter(|all| !all.is_empty())
     }
 
     fn ask_ahead(&self, card: &'static Card, calls: &[Convolution]) {
@@ -263,7 +268,7 @@ fn log_of(logs: &TempDir, number: usize) -> PathBuf {
 }
 
 /// Starts a child; what it says first.
-fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Hello), WorkerError> {
+fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Handshake), WorkerError> {
     let mut environment = (command.environment)(log);
     if let Some(path) = &command.library_path {
         environment.push(("LD_LIBRARY_PATH".into(), path.clone()));
@@ -343,7 +348,7 @@ mod tests {
         assert_eq!(first.len(), calls.len());
         assert_eq!(*asked.known(), first, "they are known");
         // Each child counts its own questions.
-        let running = |child: &&Mutex<Asked>| child.lock().unwrap().running.is_some();
+        let running = |child: &&Mutex<HeuristicsChild>| child.lock().unwrap().running.is_some();
         let count = asked.children.iter().filter(running).count();
         let cores = std::thread::available_parallelism().unwrap().get();
         assert!((1..=cores.min(7)).contains(&count));

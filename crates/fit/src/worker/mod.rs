@@ -15,11 +15,13 @@ pub mod supervised;
 mod supervisor;
 
 pub use heuristics::{Heuristics, HeuristicsCommand, NoHeuristics};
-pub use process::{Activity, Loss, Patience, WorkerError, reap};
+pub use process::{Activity, Loss, SuspendAwareDeadline, WorkerError, reap};
 pub use programs::Programs;
 pub use protocol::{Gpu, ProbeOrder, Ready, Refusal};
 pub use recorder::{
     BatchOutcome, ModuleToRecord, RecordedBatch, Recorder, RecorderCommand, RecorderOpening,
     RecorderReady,
 };
-pub use supervisor::{Account, Caller, Deadlines, Hold, Opening, Supervisor, WorkerCommand};
+pub use supervisor::{
+    Caller, Deadlines, GpuLease, Opening, Supervisor, WorkerCommand, WorkerStats,
+};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::process::{Activity, Loss, Patience, Running, WorkerError};
+use super::process::{Activity, Loss, Running, SuspendAwareDeadline, WorkerError};
 use super::protocol::{Answer, Order, Ready, Refusal, VERSION};
 use super::supervisor::{Caller, Deadlines};
 use crate::bounded::Cancel;
@@ -48,7 +48,9 @@ pub(super) fn greet(
     let activity = Activity::Starting;
     match running.wait(activity, within, cancel)? {
         Answer::Hello { version: VERSION } => Ok(()),
-        Answer::Hello { version } => Err(running.lost(activity, Loss::Version(version, VERSION))),
+        Answer::Hello { version } => {
+            Err(running.crashed(activity, Loss::Version(version, VERSION)))
+        }
         other => Err(running.out_of_turn(&other, activity)),
     }
 }
@@ -132,13 +134,13 @@ pub(super) fn await_all(
         return Ok(vec![Some(taken(only, answer, activity)?)]);
     }
     let mut answers: Vec<Option<Answer>> = running.iter().map(|_| None).collect();
-    let mut patience = Patience::of(within);
+    let mut deadline = SuspendAwareDeadline::of(within);
     let mut is_stopped = false;
     while answers.iter().any(Option::is_none) {
         if cancel.is_cancelled() {
             return Err(WorkerError::Cancelled);
         }
-        let is_late = patience.is_over();
+        let is_late = deadline.is_over();
         if is_late && is_stopped {
             break;
         }
@@ -146,17 +148,17 @@ pub(super) fn await_all(
             if answer.is_some() {
                 continue;
             }
-            let given = patience.look(ROUND, |_| worker.poll(activity, ROUND))?;
+            let given = deadline.look(ROUND, |_| worker.poll(activity, ROUND))?;
             let Some(given) = given else {
                 if is_late {
-                    return Err(worker.lost(activity, Loss::TimedOut(within)));
+                    return Err(worker.crashed(activity, Loss::TimedOut(within)));
                 }
                 continue;
             };
             let given = taken(worker, given, activity)?;
             if let (Some(left), false) = (left(&given), is_stopped) {
                 is_stopped = true;
-                patience.shorten(left);
+                deadline.shorten(left);
             }
             *answer = Some(given);
         }
@@ -181,7 +183,7 @@ fn taken(running: &mut Running, answer: Answer, activity: Activity) -> Result<An
         Answer::Refused {
             refusal: Refusal::Lost,
             detail,
-        } => Err(running.lost(activity, Loss::GaveUp(detail))),
+        } => Err(running.crashed(activity, Loss::GaveUp(detail))),
         Answer::Refused { refusal, detail } => Err(WorkerError::Refused { refusal, detail }),
         answer => Ok(answer),
     }

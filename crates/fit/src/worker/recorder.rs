@@ -173,7 +173,7 @@ impl Recorder {
         match running.wait(Activity::Starting, deadlines.open, caller.cancel)? {
             Answer::Hello { version: VERSION } => {}
             Answer::Hello { version } => {
-                return Err(running.lost(Activity::Starting, Loss::Version(version, VERSION)));
+                return Err(running.crashed(Activity::Starting, Loss::Version(version, VERSION)));
             }
             other => return Err(out_of_turn(&mut running, &other, Activity::Starting)),
         }
@@ -237,5 +237,5 @@ impl Recorder {
 }
 
 fn out_of_turn(running: &mut Running, answer: &Answer, activity: Activity) -> WorkerError {
-    running.lost(activity, Loss::OutOfTurn(format!("{answer:?}")))
+    running.crashed(activity, Loss::OutOfTurn(format!("{answer:?}")))
 }

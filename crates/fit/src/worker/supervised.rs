@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_child_subreaper};
 
-use super::Patience;
+use super::SuspendAwareDeadline;
 
 /// The first word after the program's name of a supervisor; the second is the process that it ends with.
 const SUPERVISE: &str = "supervise";
@@ -64,13 +64,13 @@ pub fn command(program: &OsStr, arguments: &[OsString]) -> io::Result<Command> {
     let mut command = Command::new(THIS_PROGRAM);
     command
         .args([SUPERVISE, &id().to_string()])
-        .arg(found(program)?)
+        .arg(find_program(program)?)
         .args(arguments);
     Ok(command)
 }
 
 /// The file that a program's name means, as execvp(3) looks for it.
-fn found(program: &OsStr) -> io::Result<PathBuf> {
+fn find_program(program: &OsStr) -> io::Result<PathBuf> {
     let can_run = |path: &Path| {
         let found = fs::metadata(path)?;
         if found.is_file() && found.permissions().mode() & 0o111 != 0 {
@@ -135,17 +135,17 @@ fn end_like(status: ExitStatus) -> ExitCode {
 /// Kills what a process has started, and what that has started, until nothing runs or patience is over. Where it is a supervisor,
 /// that is everything.
 pub fn end_descendants(root: Pid) {
-    let mut patience = Patience::of(ENDING);
+    let mut deadline = SuspendAwareDeadline::of(ENDING);
     loop {
         let alive = descendants(root.as_raw_nonzero().get());
         for pid in alive.iter().copied().filter_map(Pid::from_raw) {
             // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
-        if alive.is_empty() || patience.is_over() {
+        if alive.is_empty() || deadline.is_over() {
             return;
         }
-        patience.look(MOMENT, thread::sleep);
+        deadline.look(MOMENT, thread::sleep);
     }
 }
 
@@ -199,11 +199,14 @@ mod tests {
 
     #[test]
     fn programs_are_found_as_a_shell_finds_them() {
-        assert!(found(OsStr::new("sh")).unwrap().is_absolute());
-        assert_eq!(found(OsStr::new("/bin/sh")).unwrap(), Path::new("/bin/sh"));
-        let absent = found(OsStr::new("no-such-program-anywhere")).unwrap_err();
+        assert!(find_program(OsStr::new("sh")).unwrap().is_absolute());
+        assert_eq!(
+            find_program(OsStr::new("/bin/sh")).unwrap(),
+            Path::new("/bin/sh")
+        );
+        let absent = find_program(OsStr::new("no-such-program-anywhere")).unwrap_err();
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
-        let folder = found(OsStr::new("/")).unwrap_err();
+        let folder = find_program(OsStr::new("/")).unwrap_err();
         assert_eq!(folder.kind(), io::ErrorKind::PermissionDenied);
     }
 }

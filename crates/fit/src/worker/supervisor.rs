@@ -106,7 +106,7 @@ pub struct Caller<'a> {
 
 /// What a job's workers cost so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Account {
+pub struct WorkerStats {
     /// Workers started.
     pub workers: u32,
     /// From the start of the last one until its device was open, without waiting for a turn.
@@ -117,7 +117,7 @@ pub struct Account {
 
 /// A device that is ours for as long as this is there.
 #[derive(Debug)]
-pub struct Hold {
+pub struct GpuLease {
     _running: Running,
 }
 
@@ -131,7 +131,7 @@ pub struct Supervisor {
     running: Vec<Running>,
     /// Each job gets one replacement: what kills two workers will kill a third.
     replacements_left: u32,
-    account: Account,
+    account: WorkerStats,
 }
 
 impl Supervisor {
@@ -149,7 +149,7 @@ impl Supervisor {
             opening,
             running: Vec::new(),
             replacements_left: 1,
-            account: Account::default(),
+            account: WorkerStats::default(),
         };
         let start = |supervisor: &mut Supervisor| supervisor.start(caller);
         let ready = supervisor.with_replacement(caller, start)?;
@@ -208,7 +208,7 @@ impl Supervisor {
     }
 
     /// What the workers cost so far.
-    pub fn account(&self) -> Account {
+    pub fn account(&self) -> WorkerStats {
         self.account
     }
 
@@ -244,11 +244,11 @@ impl Supervisor {
         device: &str,
         deadlines: Deadlines,
         caller: Caller<'_>,
-    ) -> Result<Hold, WorkerError> {
+    ) -> Result<GpuLease, WorkerError> {
         let mut running = Running::start(&launch.launch(None, deadlines))?;
         greet(&mut running, deadlines.start, caller.cancel)?;
         take_turn(&mut running, device, deadlines, caller)?;
-        Ok(Hold { _running: running })
+        Ok(GpuLease { _running: running })
     }
 
     /// Starts the workers, which open their devices as soon as it is their turn, and find each other. Where a device has no room

@@ -18,7 +18,7 @@ use crate::jobs::{
     AgentCard, Claim, ClaimDocument, Engine, JobDocument, PROTOCOL, Registration,
     RegistrationResponse,
 };
-use crate::model::{DeviceChoice, RULES};
+use crate::model::{DeviceChoice, ENGINE_DIGEST};
 use crate::store::Assignment;
 
 /// How long it waits for something to do at a time, and how much longer the answer may take.
@@ -146,7 +146,7 @@ impl Agent {
                 instance,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 protocol: PROTOCOL,
-                rules: RULES.to_owned(),
+                rules: ENGINE_DIGEST.to_owned(),
                 draining: false,
                 cards: self.cards.clone(),
             },

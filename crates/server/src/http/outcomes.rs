@@ -19,7 +19,7 @@ use crate::jobs::{
     ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
 };
 use crate::store::Time;
-use batchfit_fit::search::conversation::Outcome;
+use batchfit_fit::search::ask_tell::Outcome;
 
 /// The body of an outcome, for the OpenAPI document; [`ReportedOutcome::parse`] reads it.
 #[derive(ToSchema)]

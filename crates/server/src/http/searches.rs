@@ -14,7 +14,7 @@ use super::server::keys::Asker;
 use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
 use crate::model::{Digest, Invalid};
-use batchfit_fit::search::conversation::{Observation, Outcome, Terms};
+use batchfit_fit::search::ask_tell::{Observation, Outcome, SearchRequest};
 
 /// Longest body: a search or an observation has a few hundred bytes, and an allocator setting up to 4 KiB.
 const LONGEST: usize = 64 << 10;
@@ -22,7 +22,7 @@ const LONGEST: usize = 64 << 10;
 /// What such a body may take in memory.
 const MEMORY: usize = 1 << 20;
 
-/// The body of a new search, for the OpenAPI document; [`Terms::parse`] reads it.
+/// The body of a new search, for the OpenAPI document; [`SearchRequest::parse`] reads it.
 #[derive(ToSchema)]
 #[schema(
     title = "NewSearch",
@@ -78,11 +78,11 @@ pub(super) struct NewObservation {
 /// A small document, from a body of any content type.
 pub(super) struct Small<T>(T);
 
-impl FromRequest<App> for Small<Terms> {
+impl FromRequest<App> for Small<SearchRequest> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Small<Terms>, Problem> {
-        small(request, app, Terms::parse).await.map(Small)
+    async fn from_request(request: Request, app: &App) -> Result<Small<SearchRequest>, Problem> {
+        small(request, app, SearchRequest::parse).await.map(Small)
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) async fn small_named<T: Send + 'static>(
 pub(super) async fn create_search(
     State(app): State<App>,
     asker: Asker,
-    Small(terms): Small<Terms>,
+    Small(terms): Small<SearchRequest>,
 ) -> Result<Response, Problem> {
     let search = app.jobs.create_search(terms, &asker.id).await?;
     let location = [(LOCATION, format!("/v1/searches/{}", search.id))];

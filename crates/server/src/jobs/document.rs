@@ -10,7 +10,8 @@ use super::lanes::lane_of_fit;
 use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
-    Checkpointing, DeviceChoice, Digest, Mode, Priority, RULES, Request, RequestDocument, strategy,
+    Checkpointing, DeviceChoice, Digest, ENGINE_DIGEST, Mode, Priority, Request, RequestDocument,
+    strategy,
 };
 use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
@@ -375,7 +376,7 @@ pub(super) fn recommendations(
             created_at: now,
             stale: None,
             model_digest: model_digest.to_owned(),
-            rules: RULES.to_owned(),
+            rules: ENGINE_DIGEST.to_owned(),
         })
     };
     result.variants.iter().map(row).collect()

@@ -37,9 +37,9 @@ pub use events::{Event, FitNews, Follower, Notification, StateNews};
 pub use lanes::Permit;
 pub use leases::LEASE;
 pub use outcomes::{
-    AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, OutcomeStatus,
-    ReportedEnvironment, ReportedOutcome, Reporter, accuracy, add_outcome, followed, learn_before,
-    nearest, outcomes, question_of,
+    AccuracyDocument, HeadroomChange, NearDocument, OutcomeDocument, OutcomeStatus,
+    RejectReasonDocument, ReportedEnvironment, ReportedOutcome, Reporter, accuracy, add_outcome,
+    followed, learn_before, nearest, outcomes, question_of,
 };
 pub use probes::ProbeRequest;
 pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
@@ -54,6 +54,6 @@ pub use batchfit_fit::{
     AcrossRanks, Bucket, DeviceKind, DeviceSummary, Engine, EngineError, Environment, Exactly,
     FailingStep, FitEngine, FitResult, FromRecordings, GpuRun, GpuWork, Headroom, HeadroomFrom,
     Isolation, LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress, Recommendation,
-    Runs, SafeBatch, Soaked, Suggestion, SuggestionKind, Turn, TurnKind, VariantResult, Why, Work,
-    answer_apart, check_device, invalid_variant, soak, validate, validate_batch,
+    Runs, SafeBatch, SoakResult, SoakStep, StepKind, Suggestion, SuggestionKind, VariantResult,
+    Why, Work, check_device, invalid_variant, run_isolated, soak, validate, validate_batch,
 };

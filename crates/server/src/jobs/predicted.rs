@@ -16,7 +16,7 @@ use crate::device::sim::CARDS;
 use crate::model::{Digest, Invalid, Packed, Request, RequestDocument, Uploads};
 use crate::store::{SIMULATED_LANE, Time};
 use batchfit_fit::Runs;
-use batchfit_fit::search::conversation::{Foreseen, Observation, Outcome, Terms};
+use batchfit_fit::search::ask_tell::{Observation, Outcome, Prediction, SearchRequest};
 
 /// Most bytes of all recordings of a search together, decompressed; and from where on it waits for its turn among large
 /// models.
@@ -30,15 +30,15 @@ const MOST_KNOWN: usize = 64;
 type Recorded = BTreeMap<u64, String>;
 
 /// What was foreseen, by how it was asked: a search is read more often than it is told something.
-pub(super) type Known = Mutex<HashMap<Digest, Arc<OnceCell<Foreseen>>>>;
+pub(super) type Known = Mutex<HashMap<Digest, Arc<OnceCell<Prediction>>>>;
 
 impl Jobs {
     /// What the recordings of these runs say; nothing while there are none.
-    pub(super) async fn foreseen(
+    pub(super) async fn prediction(
         &self,
-        terms: &Terms,
+        terms: &SearchRequest,
         told: &[Observation],
-    ) -> Result<Option<Foreseen>, JobError> {
+    ) -> Result<Option<Prediction>, JobError> {
         let recorded = told
             .iter()
             .filter_map(|run| Some((run.batch, run.recorded.clone()?)));
@@ -74,18 +74,18 @@ impl Jobs {
             }
             Arc::clone(known.entry(Digest::of(asked.as_bytes())).or_default())
         };
-        let foreseen = known.get_or_try_init(|| self.foresee(terms, recorded, runs, found));
+        let foreseen = known.get_or_try_init(|| self.predict(terms, recorded, runs, found));
         foreseen.await.cloned().map(Some)
     }
 
     /// The same where nobody asked it before.
-    async fn foresee(
+    async fn predict(
         &self,
-        terms: &Terms,
+        terms: &SearchRequest,
         recorded: Recorded,
         runs: Runs,
         found: Found,
-    ) -> Result<Foreseen, JobError> {
+    ) -> Result<Prediction, JobError> {
         let is_large = found.bytes() > LARGE_BYTES;
         let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
         let _place = self.shared.enter_in_turn(lane).await;
@@ -98,12 +98,16 @@ impl Jobs {
         let foresee = move |engine: &dyn Engine| {
             yield_to_others(niceness);
             let request = read(&terms, &recorded, packed)?;
-            engine.foresee(&request, &runs, &cancel).map_err(told_of)
+            engine.predict(&request, &runs, &cancel).map_err(told_of)
         };
         Ok(self.on_thread("predict", foresee).await??)
     }
 
-    async fn find_recordings(&self, terms: &Terms, recorded: &Recorded) -> Result<Found, JobError> {
+    async fn find_recordings(
+        &self,
+        terms: &SearchRequest,
+        recorded: &Recorded,
+    ) -> Result<Found, JobError> {
         let question = question(terms, recorded)?;
         let references = question.references().map_err(EngineError::Invalid)?;
         let now = Time::from(Timestamp::now());
@@ -141,7 +145,7 @@ fn largest(told: &[Observation], recorded: &Recorded) -> Option<(u64, u64)> {
 }
 
 /// The request that a search comes to, as text.
-fn request_text(terms: &Terms, recorded: &Recorded) -> String {
+fn request_text(terms: &SearchRequest, recorded: &Recorded) -> String {
     let batches: Vec<u64> = recorded.keys().copied().collect();
     let digests: Vec<&String> = recorded.values().collect();
     let mut question = json!({
@@ -159,12 +163,16 @@ fn request_text(terms: &Terms, recorded: &Recorded) -> String {
     question.to_string()
 }
 
-fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
+fn question(terms: &SearchRequest, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
     let text = request_text(terms, recorded);
     RequestDocument::from_json(text.as_bytes()).map_err(EngineError::Invalid)
 }
 
-fn read(terms: &Terms, recorded: &Recorded, packed: Vec<Packed>) -> Result<Request, EngineError> {
+fn read(
+    terms: &SearchRequest,
+    recorded: &Recorded,
+    packed: Vec<Packed>,
+) -> Result<Request, EngineError> {
     let invalid = |invalid: Invalid| told_of(EngineError::Invalid(invalid));
     let uploads = Uploads::unpack(packed).map_err(invalid)?;
     let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();

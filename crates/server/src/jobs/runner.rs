@@ -19,7 +19,9 @@ use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::bounded::{Cancel, unless};
 use crate::jobs::{Isolation, Work};
-use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
+use crate::model::{
+    HeadroomCalibration, Invalid, Packed, Request, RequestDocument, UploadKind, Uploads,
+};
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
 use duplicates::{answered_before, wait_for_duplicate};
@@ -227,7 +229,7 @@ async fn answer(
         Some(request) => Arc::new(request),
         None => match read(shared, (id, &claimed.request), &running.cancel).await? {
             // As it was when it was asked: its fingerprint says so.
-            Ok(request) => Arc::new(request.with_taught(known(claimed))),
+            Ok(request) => Arc::new(request.with_calibration(known(claimed))),
             // It was valid when it was queued, so it was queued by another version.
             Err(error) => return fail(shared, claimed, error).await,
         },
@@ -372,7 +374,7 @@ pub(super) async fn read(
 }
 
 /// What outcomes had taught when a fit was asked.
-pub(super) fn known(claimed: &Claimed) -> Vec<Taught> {
+pub(super) fn known(claimed: &Claimed) -> Vec<HeadroomCalibration> {
     let text = claimed.taught.clone().into_shared();
     serde_json::from_str(&text).unwrap_or_default()
 }

@@ -16,8 +16,8 @@ use crate::store::{
     Db, Ids, JsonText, ObservationStatus, SearchAnswer, SearchBounds, SearchState, StoreError,
     StoredSearch, Time,
 };
-use batchfit_fit::search::conversation::{
-    Conversation, Foreseen, Observation, Outcome, Recommended, Said, Terms,
+use batchfit_fit::search::ask_tell::{
+    AskTell, Observation, Outcome, Prediction, Proposal, Recommended, SearchRequest,
 };
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
@@ -49,7 +49,7 @@ pub struct SearchDocument {
     /// The id of an earlier search whose answer this is: it was told the same recording of the same batch. Null otherwise.
     pub answered_by: Option<String>,
     /// What it is for.
-    pub request: Terms,
+    pub request: SearchRequest,
     /// What it was told, in order.
     pub observations: Vec<Observation>,
     /// When it was asked.
@@ -87,8 +87,8 @@ pub enum SearchCancellation {
 impl SearchDocument {
     /// The document of a search that was led here and now; `random` goes into its id.
     pub fn led(
-        conversation: &Conversation,
-        said: Said,
+        conversation: &AskTell,
+        said: Proposal,
         created_at: Time,
         updated_at: Time,
         random: u64,
@@ -105,8 +105,8 @@ impl SearchDocument {
     fn of(
         id: String,
         state: SearchState,
-        conversation: &Conversation,
-        said: Said,
+        conversation: &AskTell,
+        said: Proposal,
         created_at: Time,
         updated_at: Time,
     ) -> SearchDocument {
@@ -118,7 +118,7 @@ impl SearchDocument {
             recommendation: (!is_active).then_some(said.recommendation),
             answered_by: None,
             request: conversation.terms().clone(),
-            observations: conversation.told().to_vec(),
+            observations: conversation.observations().to_vec(),
             created_at,
             updated_at,
         }
@@ -162,7 +162,7 @@ impl Jobs {
     /// Begins a search, under an API key; empty where none is needed.
     pub async fn create_search(
         &self,
-        request: Terms,
+        request: SearchRequest,
         owner: &str,
     ) -> Result<SearchDocument, JobError> {
         let now = Time::from(Timestamp::now());
@@ -208,7 +208,7 @@ impl Jobs {
             return Ok(ObservationReply::Unknown);
         }
         let observation = &self.with_recording(id, observation.clone()).await?;
-        let mut foreseen = None;
+        let mut prediction = None;
         if let (Some(_), Some(stored)) = (&observation.recorded, db.search(id).await?) {
             let terms = stored_terms(&stored)?;
             let earlier = self.earlier(&stored, &terms, observation).await?;
@@ -223,10 +223,10 @@ impl Jobs {
             if !told.contains(observation) {
                 told.push(observation.clone());
             }
-            foreseen = Some((self.foreseen(&terms, &told).await?, told));
+            prediction = Some((self.prediction(&terms, &told).await?, told));
         }
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
-        self.observation_reply(id, kept, foreseen).await
+        self.observation_reply(id, kept, prediction).await
     }
 
     /// What became of an observation; what is foreseen is so after these observations.
@@ -234,7 +234,7 @@ impl Jobs {
         &self,
         id: &str,
         kept: ObservationStatus,
-        foreseen: Option<(Option<Foreseen>, Vec<Observation>)>,
+        prediction: Option<(Option<Prediction>, Vec<Observation>)>,
     ) -> Result<ObservationReply, JobError> {
         let is_new = match kept {
             ObservationStatus::New => true,
@@ -244,7 +244,11 @@ impl Jobs {
             ObservationStatus::Unknown => return Ok(ObservationReply::Unknown),
         };
         Ok(
-            match self.search_as_foreseen(id, foreseen).await?.map(Box::new) {
+            match self
+                .search_as_predicted(id, prediction)
+                .await?
+                .map(Box::new)
+            {
                 None => ObservationReply::Unknown,
                 Some(search) if is_new => ObservationReply::New(search),
                 Some(search) => ObservationReply::Again(search),
@@ -257,7 +261,7 @@ impl Jobs {
     async fn earlier(
         &self,
         search: &StoredSearch,
-        terms: &Terms,
+        terms: &SearchRequest,
         observation: &Observation,
     ) -> Result<Option<SearchAnswer>, JobError> {
         let Some(recorded) = &observation.recorded else {
@@ -347,7 +351,7 @@ impl Jobs {
     ) -> Result<Option<SearchDocument>, JobError> {
         match self.own_search(id, owner).await? {
             None => Ok(None),
-            Some(_) => self.search_as_foreseen(id, None).await,
+            Some(_) => self.search_as_predicted(id, None).await,
         }
     }
 
@@ -362,26 +366,26 @@ impl Jobs {
     }
 
     /// The same, where what is foreseen after these observations is known.
-    async fn search_as_foreseen(
+    async fn search_as_predicted(
         &self,
         id: &str,
-        foreseen: Option<(Option<Foreseen>, Vec<Observation>)>,
+        prediction: Option<(Option<Prediction>, Vec<Observation>)>,
     ) -> Result<Option<SearchDocument>, JobError> {
         let Some(stored) = self.shared.db.search(id).await? else {
             return Ok(None);
         };
         let (was, was_answered) = (stored.state, stored.answer.is_some());
-        let foreseen = match (stored.state, foreseen) {
+        let prediction = match (stored.state, prediction) {
             _ if was_answered => None,
             (SearchState::Cancelled, _) => None,
-            (_, Some((foreseen, told))) if told == stored.observations => foreseen,
+            (_, Some((prediction, told))) if told == stored.observations => prediction,
             (SearchState::Active | SearchState::Done, _) => {
-                self.foreseen(&stored_terms(&stored)?, &stored.observations)
+                self.prediction(&stored_terms(&stored)?, &stored.observations)
                     .await?
             }
         };
         let document = self
-            .on_thread("search", move |_| document(stored, foreseen.as_ref()))
+            .on_thread("search", move |_| document(stored, prediction.as_ref()))
             .await??;
         let is_done = document.state == SearchState::Done;
         if document.state != was || is_done && !was_answered {
@@ -414,10 +418,10 @@ impl Jobs {
 /// milliseconds.
 fn document(
     stored: StoredSearch,
-    foreseen: Option<&Foreseen>,
+    prediction: Option<&Prediction>,
 ) -> Result<SearchDocument, StoreError> {
-    let conversation = Conversation::of(stored_terms(&stored)?, stored.observations);
-    let mut said = conversation.says(foreseen);
+    let conversation = AskTell::of(stored_terms(&stored)?, stored.observations);
+    let mut said = conversation.says(prediction);
     let mut answered_by = None;
     // What was found stays so, whatever became of its recordings.
     if let Some(answer) = stored.answer.filter(|_| stored.state == SearchState::Done) {
@@ -447,15 +451,15 @@ fn document(
 }
 
 /// The terms of a stored search.
-fn stored_terms(stored: &StoredSearch) -> Result<Terms, StoreError> {
+fn stored_terms(stored: &StoredSearch) -> Result<SearchRequest, StoreError> {
     read_terms(&stored.terms)
 }
 
-fn read_terms(terms: &JsonText) -> Result<Terms, StoreError> {
+fn read_terms(terms: &JsonText) -> Result<SearchRequest, StoreError> {
     const WHAT: &str = "the terms of a search";
     let terms: Value =
         serde_json::from_str(terms.as_str()).map_err(|error| unreadable(WHAT, &error))?;
-    Terms::parse(&terms).map_err(|invalid: Invalid| unreadable(WHAT, &invalid))
+    SearchRequest::parse(&terms).map_err(|invalid: Invalid| unreadable(WHAT, &invalid))
 }
 
 fn unreadable(what: &'static str, problem: &dyn ToString) -> StoreError {
@@ -466,6 +470,6 @@ fn unreadable(what: &'static str, problem: &dyn ToString) -> StoreError {
 }
 
 /// The terms as they are stored.
-fn terms(terms: &Terms) -> JsonText {
+fn terms(terms: &SearchRequest) -> JsonText {
     JsonText::from(json(terms).to_string().as_str())
 }

@@ -5,7 +5,7 @@ use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{StoreError, Time, integer, with_context};
-use batchfit_fit::search::headroom::{Learnt, Lesson, Teller};
+use batchfit_fit::search::headroom::{HeadroomModel, Reporter, Sample};
 
 /// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
 /// taught, and those that nobody has told anything about for longest.
@@ -53,8 +53,8 @@ pub(crate) fn share(millionths: i64) -> Share {
 }
 
 impl Row {
-    fn learnt(self) -> Learnt {
-        Learnt {
+    fn learnt(self) -> HeadroomModel {
+        HeadroomModel {
             share: share(self.share),
             raised: share(self.raised),
             has_sunk: self.has_sunk,
@@ -94,20 +94,22 @@ pub(super) async fn learn(
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
     let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
-    let mut tellers = match id {
-        Some(id) => tellers(connection, id).await?,
+    let mut reporters = match id {
+        Some(id) => reporters(connection, id).await?,
         None => Vec::new(),
     };
-    let known = tellers.iter().position(|teller| teller.owner == owner);
-    let teller = known.unwrap_or_else(|| {
-        tellers.push(Teller::of(owner));
-        tellers.len() - 1
+    let known = reporters
+        .iter()
+        .position(|reporter| reporter.owner == owner);
+    let reporter = known.unwrap_or_else(|| {
+        reporters.push(Reporter::of(owner));
+        reporters.len() - 1
     });
-    let mut learnt = row.map_or_else(|| Learnt::begin(learning.begin), Row::learnt);
+    let mut learnt = row.map_or_else(|| HeadroomModel::begin(learning.begin), Row::learnt);
     let (before, raised) = (learnt.share, learnt.raised);
-    learnt.take(learning.lesson, &mut tellers, teller);
+    learnt.take(learning.lesson, &mut reporters, reporter);
     if learnt.raised > raised {
-        let only = tellers.iter().filter(|one| one.missed > Share(0)).count() <= 1;
+        let only = reporters.iter().filter(|one| one.missed > Share(0)).count() <= 1;
         raised_by = if only {
             owner.to_owned()
         } else {
@@ -120,7 +122,7 @@ pub(super) async fn learn(
         integer("outcomes", learnt.outcomes)?,
         integer("misses", learnt.misses)?,
     );
-    let refused = i64::from(matches!(learning.lesson, Lesson::NeedsMoreThan(_)));
+    let refused = i64::from(matches!(learning.lesson, Sample::NeedsMoreThan(_)));
     let (peaks, error) = (
         i64::from(learning.error.is_some()),
         learning.error.unwrap_or(0),
@@ -164,7 +166,7 @@ pub(super) async fn learn(
         None => query!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
             .map_err(with_context("look for what was learnt"))?,
     };
-    keep_tellers(connection, id, &tellers).await?;
+    keep_tellers(connection, id, &reporters).await?;
     let dropped = if is_new {
         drop_oldest(connection).await?
     } else {
@@ -174,27 +176,27 @@ pub(super) async fn learn(
 }
 
 /// What each key has told.
-async fn tellers(connection: &mut Link<'_>, id: i64) -> Result<Vec<Teller>, StoreError> {
+async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
     let rows = query!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
         .map_err(with_context("read what keys told"))?;
-    let tellers = rows.into_iter().map(|row| Teller {
+    let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
         agreed: count(row.agreed),
     });
-    Ok(tellers.collect())
+    Ok(reporters.collect())
 }
 
 async fn keep_tellers(
     connection: &mut Link<'_>,
     id: i64,
-    tellers: &[Teller],
+    reporters: &[Reporter],
 ) -> Result<(), StoreError> {
-    for teller in tellers {
-        let (missed, agreements) = (i64::from(teller.missed.0), i64::from(teller.agreed));
-        query!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+    for reporter in reporters {
+        let (missed, agreements) = (i64::from(reporter.missed.0), i64::from(reporter.agreed));
+        query!(execute, connection.on(), "INSERT INTO reporter (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
-            id, teller.owner, missed, agreements)
+            id, reporter.owner, missed, agreements)
         .map_err(with_context("keep what a key told"))?;
     }
     Ok(())

@@ -11,10 +11,10 @@ use tokio::task::yield_now;
 
 use super::learning::{count, share};
 use crate::engine::query;
-use crate::model::{Taught, TaughtBy};
+use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
 use crate::{Db, StoreError, with_context};
-use batchfit_fit::search::headroom::{Learnt, of_others};
+use batchfit_fit::search::headroom::{HeadroomModel, of_others};
 
 /// Rows that are read at once; others are served between.
 const AT_A_TIME: i64 = 500;
@@ -73,7 +73,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct OnCard {
     /// Each with the key that raised it most; empty for several, or where none is needed.
-    models: HashMap<String, (Learnt, String)>,
+    models: HashMap<String, (HeadroomModel, String)>,
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
@@ -111,7 +111,7 @@ by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch
 struct Row {
     on: LearntOn,
     model_digest: String,
-    learnt: Learnt,
+    learnt: HeadroomModel,
     owner: String,
     changed: i64,
 }
@@ -130,7 +130,7 @@ impl Lessons {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
-            let says = |learnt: &Learnt| (learnt.share, learnt.has_sunk);
+            let says = |learnt: &HeadroomModel| (learnt.share, learnt.has_sunk);
             let learnt = (row.learnt, row.owner);
             let before = card.models.insert(row.model_digest, learnt);
             let before = before.map(|(before, _)| before);
@@ -179,23 +179,27 @@ impl Lessons {
     }
 
     /// What it teaches about one model. One of which nothing is known learns from others.
-    pub(crate) fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+    pub(crate) fn calibration(
+        &self,
+        on: &LearntOn,
+        model_digest: &str,
+    ) -> Option<HeadroomCalibration> {
         let known = self.known.read().expect("nothing panics while it is held");
         let card = known.cards.get(&on.text())?;
         let strategy = on.strategy.clone();
         match card.models.get(model_digest) {
-            Some((learnt, _)) => Some(Taught {
+            Some((learnt, _)) => Some(HeadroomCalibration {
                 strategy,
                 share: learnt.share,
                 replaces: learnt.has_sunk,
-                of: TaughtBy::Itself,
+                of: CalibrationSource::Itself,
                 outcomes: learnt.outcomes,
             }),
-            None => card.others.map(|share| Taught {
+            None => card.others.map(|share| HeadroomCalibration {
                 strategy,
                 share,
                 replaces: false,
-                of: TaughtBy::Others,
+                of: CalibrationSource::Others,
                 outcomes: card.outcomes,
             }),
         }
@@ -250,7 +254,7 @@ impl Db {
                 pytorch: row.pytorch,
             },
             model_digest: row.model_digest,
-            learnt: Learnt {
+            learnt: HeadroomModel {
                 share: share(row.share),
                 raised: share(row.raised),
                 has_sunk: row.has_sunk,
@@ -266,7 +270,7 @@ impl Db {
     }
 
     /// What outcomes teach about answers for this model, as it was last read.
-    pub fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
+    pub fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<HeadroomCalibration> {
         self.lessons.calibration(on, model_digest)
     }
 

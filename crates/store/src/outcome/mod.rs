@@ -12,7 +12,7 @@ use sqlx::types::Json;
 use super::engine::{Link, query};
 use super::{Db, JsonText, StoreError, Time, integer, with_context};
 use crate::units::Share;
-use batchfit_fit::search::headroom::{Doubt, Lesson, Seen};
+use batchfit_fit::search::headroom::{RejectReason, Sample, TrainingRun};
 use learning::learn;
 pub(crate) use learning::share;
 pub use learnt::LearntOn;
@@ -30,11 +30,11 @@ pub struct NewOutcome {
     /// The recommendation that was followed.
     pub recommendation_id: String,
     /// What was seen.
-    pub seen: Seen,
+    pub seen: TrainingRun,
     /// Where it ran, as it was told.
     pub environment: JsonText,
     /// What is learnt of it, and about what, or why nothing is.
-    pub learning: Result<Learning, Doubt>,
+    pub learning: Result<Learning, RejectReason>,
     /// The API key under which it was told; empty where none is needed.
     pub owner: String,
     /// The name that the client gave it, and the SHA-256 of what was told.
@@ -47,7 +47,7 @@ pub struct NewOutcome {
 #[derive(Debug, Clone)]
 pub struct Learning {
     /// The lesson.
-    pub lesson: Lesson,
+    pub lesson: Sample,
     /// What answers it is about.
     pub on: LearntOn,
     /// Of which model.

@@ -1,10 +1,10 @@
 //! What is kept of outcomes, and what follows from them for answers.
 
 use super::*;
-use crate::model::TaughtBy;
+use crate::model::CalibrationSource;
 use crate::test_database::{DatabaseLocation, TestDatabase};
 use crate::units::Bytes;
-use batchfit_fit::search::conversation::Outcome;
+use batchfit_fit::search::ask_tell::Outcome;
 
 async fn in_memory(recommendations: u32) -> TestDatabase {
     let db = TestDatabase::new().await;
@@ -36,10 +36,10 @@ fn card() -> LearntOn {
     }
 }
 
-fn new_outcome(model: &str, learning: Result<Lesson, Doubt>) -> NewOutcome {
+fn new_outcome(model: &str, learning: Result<Sample, RejectReason>) -> NewOutcome {
     NewOutcome {
         recommendation_id: "answer1".to_owned(),
-        seen: Seen {
+        seen: TrainingRun {
             batch: 8,
             outcome: Outcome::Fits,
             peak_reserved: Some(Bytes(991)),
@@ -61,8 +61,8 @@ fn new_outcome(model: &str, learning: Result<Lesson, Doubt>) -> NewOutcome {
     }
 }
 
-const MISS: Result<Lesson, Doubt> = Ok(Lesson::Needs(Share(32_000)));
-const AGREES: Result<Lesson, Doubt> = Ok(Lesson::Needs(Share(0)));
+const MISS: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(32_000)));
+const AGREES: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(0)));
 
 #[tokio::test]
 async fn a_lesson_changes_what_the_next_answer_leaves_free() {
@@ -80,7 +80,7 @@ async fn a_lesson_changes_what_the_next_answer_leaves_free() {
     );
     let taught = db.calibration(&card(), "a").unwrap();
     assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
-    assert_eq!((taught.of, taught.outcomes), (TaughtBy::Itself, 1));
+    assert_eq!((taught.of, taught.outcomes), (CalibrationSource::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
     // One that agrees changes no answer, and twenty do.
     let turns = db.learnt_turns();
@@ -111,7 +111,10 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
     db.add_outcome(&new_outcome("b", MISS)).await.unwrap();
 
     let taught = db.calibration(&card(), "c").unwrap();
-    assert_eq!((taught.share, taught.of), (Share(36_000), TaughtBy::Others));
+    assert_eq!(
+        (taught.share, taught.of),
+        (Share(36_000), CalibrationSource::Others)
+    );
     let elsewhere = LearntOn {
         gpu: "NVIDIA L4".to_owned(),
         ..card()
@@ -124,7 +127,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     let db = in_memory(1).await;
 
     let kept = db
-        .add_outcome(&new_outcome("a", Err(Doubt::NoPeak)))
+        .add_outcome(&new_outcome("a", Err(RejectReason::NoPeak)))
         .await
         .unwrap();
 
@@ -208,15 +211,18 @@ async fn what_was_learnt_longest_ago_makes_room() {
     db.run(many).await.unwrap();
     db.read_learnt().await.unwrap();
     let by = |model: &str| db.calibration(&card(), model).unwrap().of;
-    assert_eq!(by("m1"), TaughtBy::Itself);
+    assert_eq!(by("m1"), CalibrationSource::Itself);
     let others = db.calibration(&card(), "unknown").unwrap();
-    assert_eq!((others.of, others.outcomes), (TaughtBy::Others, 10_000));
+    assert_eq!(
+        (others.of, others.outcomes),
+        (CalibrationSource::Others, 10_000)
+    );
 
     db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
 
-    assert_eq!(by("m1"), TaughtBy::Others);
-    assert_eq!(by("m2"), TaughtBy::Itself);
-    assert_eq!(by("a"), TaughtBy::Itself);
+    assert_eq!(by("m1"), CalibrationSource::Others);
+    assert_eq!(by("m2"), CalibrationSource::Itself);
+    assert_eq!(by("a"), CalibrationSource::Itself);
     let others = db.calibration(&card(), "unknown").unwrap();
     assert_eq!(others.outcomes, 10_000);
     assert_eq!(db.learnt_count().await.unwrap().models, 10_000);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{StoredRecommendation, is_simulation};
-use crate::model::{PYTORCH, RULES, TaughtBy};
+use crate::model::{CalibrationSource, ENGINE_DIGEST, PYTORCH};
 use crate::outcome::{LearntOn, Lessons};
 use crate::units::Share;
 
@@ -78,7 +78,7 @@ impl CurrentGpus {
         lessons: &Lessons,
     ) -> StoredRecommendation {
         let mut because = Vec::new();
-        if row.rules != RULES {
+        if row.rules != ENGINE_DIGEST {
             let was = match row.rules.as_str() {
                 "" => row.batchfit_version.clone(),
                 rules => format!("{} ({rules})", row.batchfit_version),
@@ -86,7 +86,7 @@ impl CurrentGpus {
             because.push(Outdated {
                 what: "batchfit",
                 was: Some(was),
-                now: Some(format!("{} ({RULES})", env!("CARGO_PKG_VERSION"))),
+                now: Some(format!("{} ({ENGINE_DIGEST})", env!("CARGO_PKG_VERSION"))),
             });
         }
         if !row.pytorch.is_empty() && minor(&row.pytorch) != PYTORCH {
@@ -125,7 +125,8 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
         now != was
     } else {
         // What it left free by itself may have been more.
-        now > was || (headroom.from == "learnt" && taught.of == TaughtBy::Itself && now != was)
+        now > was
+            || (headroom.from == "learnt" && taught.of == CalibrationSource::Itself && now != was)
     };
     let percent = |share: Share| Some(format!("{:.2}%", share.fraction() * 100.0));
     is_other.then(|| Outdated {

@@ -4,7 +4,7 @@ use super::{
     FilterColumn, NearestQuery, Outdated, RecommendationFilter, StoredHeadroom,
     StoredRecommendation,
 };
-use crate::model::RULES;
+use crate::model::ENGINE_DIGEST;
 use crate::test_database::TestDatabase;
 use crate::units::Share;
 use crate::{Db, Time};
@@ -112,7 +112,7 @@ async fn a_row_comes_out_as_it_was_stored() {
         created_at: Time(1_795_212_000_007),
         stale: None,
         model_digest: "00ff".to_owned(),
-        rules: RULES.to_owned(),
+        rules: ENGINE_DIGEST.to_owned(),
     };
     store(&db, &row).await;
     assert_eq!(db.recommendation("01J").await.unwrap().as_ref(), Some(&row));
@@ -266,7 +266,7 @@ fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
         created_at: Time(i64::from(number)),
         stale: None,
         model_digest: "00ff".to_owned(),
-        rules: RULES.to_owned(),
+        rules: ENGINE_DIGEST.to_owned(),
     }
 }
 

@@ -16,7 +16,7 @@ use batchfit::jobs::{
 };
 use batchfit::model::Request as Question;
 use batchfit::probe::ProbeReport;
-use batchfit::search::conversation::Foreseen;
+use batchfit::search::ask_tell::Prediction;
 use batchfit::store::Db;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -56,13 +56,13 @@ impl Engine for NoEngine {
         Err(failed())
     }
 
-    fn foresee(
+    fn predict(
         &self,
         request: &Question,
         runs: &Runs,
         cancel: &Cancel,
-    ) -> Result<Foreseen, EngineError> {
-        self.0.foresee(request, runs, cancel)
+    ) -> Result<Prediction, EngineError> {
+        self.0.predict(request, runs, cancel)
     }
 
     fn devices(&self) -> Vec<DeviceSummary> {

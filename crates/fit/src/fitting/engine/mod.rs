@@ -6,7 +6,7 @@ mod simulated;
 
 pub(super) use placed::is_of_kind;
 pub(super) use simulated::{
-    asked, card, room_on, simulated_probe, simulated_step_time, simulation,
+    card, requested_limit, room_on, simulated_probe, simulated_step_time, simulation,
 };
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::engine::card_name;
 use crate::model::{Invalid, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
-use crate::search::conversation::Foreseen;
+use crate::search::ask_tell::Prediction;
 use crate::units::Bytes;
 use crate::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::worker::{
@@ -31,17 +31,17 @@ use crate::{
 };
 
 use super::answer::{Devices, FitSpec, SearchStrategy, answer};
-use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
-use super::foreseen;
 use super::headroom_policy::HeadroomPolicy;
+use super::isolated::Subprocess;
 use super::memory_budget::MemoryBudget;
+use super::notes::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::plan::BatchTarget;
+use super::prediction;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::runner::{Runner as _, StepTime};
 use super::probing::simulator::Simulator;
-use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::suggest;
 pub(super) use placed::placed;
 use ready::{capability, compile_all, environment, unopened};
@@ -80,10 +80,10 @@ enum Fallback {
 }
 
 /// What a request is answered with.
-struct Setting<'a> {
+struct FitContext<'a> {
     simulator: Simulator,
     gpu: Option<GpuProber<'a>>,
-    room: MemoryBudget,
+    budget: MemoryBudget,
     environment: Environment,
     notes: Vec<String>,
     assumptions: Vec<String>,
@@ -153,7 +153,7 @@ impl FitEngine {
         deadlines: Deadlines,
         fallback: Fallback,
         observer: &'a Observer<'a>,
-    ) -> Result<Setting<'a>, EngineError> {
+    ) -> Result<FitContext<'a>, EngineError> {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let workload = &lowered.workload;
@@ -203,7 +203,7 @@ impl FitEngine {
                     }
                     Some(_) | None => data_parallelism(request, workload),
                 });
-                let asked = asked(request, &settings, memory);
+                let asked = requested_limit(request, &settings, memory);
                 match &ready.no_room {
                     Some(why) => notes.push(why.clone()),
                     None if asked.is_none_or(|asked| asked > memory.available) => {
@@ -211,14 +211,14 @@ impl FitEngine {
                     }
                     None => {}
                 }
-                let room = MemoryBudget {
+                let budget = MemoryBudget {
                     asked,
                     available: memory.available,
                     // What ranks need to talk was measured where they do.
                     is_of_rank: gpu.is_some(),
                 };
-                notes.extend(room.note(strategies(request)));
-                Ok(Setting {
+                notes.extend(budget.note(strategies(request)));
+                Ok(FitContext {
                     simulator: Simulator::new(
                         device.clone(),
                         workload.clone(),
@@ -230,7 +230,7 @@ impl FitEngine {
                     .of_card(Card::of_product(&ready.gpu.name)),
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
-                    room,
+                    budget,
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -307,13 +307,13 @@ impl FitEngine {
         }
         let mut question = FitSpec {
             variants,
-            wish: BatchTarget {
+            target: BatchTarget {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
                 objective: request.objective,
             },
-            room: setting.room,
-            sayings: HeadroomPolicy::of(request),
+            budget: setting.budget,
+            headroom: HeadroomPolicy::of(request),
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
                 SearchMode::Auto | SearchMode::Recorded => SearchStrategy::SimulateFirst,
@@ -340,8 +340,8 @@ impl FitEngine {
                 let first = &question.variants[0].parallel;
                 question
                     .notes
-                    .push(began_anew(question.room.limit(first), &lowered));
-                question.room = MemoryBudget {
+                    .push(began_anew(question.budget.limit(first), &lowered));
+                question.budget = MemoryBudget {
                     asked: Some(lowered.limit),
                     available: lowered.limit,
                     is_of_rank: true,
@@ -364,7 +364,7 @@ impl Engine for FitEngine {
     }
 
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        let inventory = || self.listed.within(LISTED, || self.inventory());
+        let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
         let placed = placed(request, inventory)?;
         let resolved = resolve(&placed.request.device, inventory)?;
         request
@@ -387,8 +387,8 @@ impl Engine for FitEngine {
             isolation == Isolation::OwnProcess && !is_to_be_recorded(request, work.cancel)?;
         let placed = placed(request, || self.inventory())?;
         if is_apart {
-            match Apart::new(&self.program, self.deadlines).fit(&placed.request, work) {
-                Ok(outcome) => return outcome.map(|result| placed.told(result)),
+            match Subprocess::new(&self.program, self.deadlines).fit(&placed.request, work) {
+                Ok(outcome) => return outcome.map(|result| placed.with_note(result)),
                 Err(error) => warn!("{error}; the fit runs in this process"),
             }
         }
@@ -396,7 +396,7 @@ impl Engine for FitEngine {
         if request.suggest.is_some() {
             suggest::add(self, &placed.request, &mut result, &Observer::new(work))?;
         }
-        Ok(placed.told(result))
+        Ok(placed.with_note(result))
     }
 
     fn probe(
@@ -411,13 +411,13 @@ impl Engine for FitEngine {
         Ok(placed.told_of_probe(report))
     }
 
-    fn foresee(
+    fn predict(
         &self,
         request: &Request,
         runs: &Runs,
         cancel: &Cancel,
-    ) -> Result<Foreseen, EngineError> {
-        foreseen::foresee(request, runs, cancel)
+    ) -> Result<Prediction, EngineError> {
+        prediction::predict(request, runs, cancel)
     }
 
     fn devices(&self) -> Vec<DeviceSummary> {
@@ -464,7 +464,7 @@ impl FitEngine {
             return Err(EngineError::Invalid(Invalid::at("/model", problem)));
         }
         let simulator = &mut setting.simulator;
-        let limit = setting.room.limit(&variant.parallel);
+        let limit = setting.budget.limit(&variant.parallel);
         let simulated = simulator.probe(variant, batch, limit, detail)?;
         let steps = u64::from(variant.accumulation);
         let mut report = match &mut setting.gpu {
@@ -472,7 +472,7 @@ impl FitEngine {
                 let mut report = simulated.report;
                 simulator
                     .step_time(variant, batch, steps)?
-                    .told(&mut report);
+                    .write_to(&mut report);
                 report
             }
             Some(gpu) => {
@@ -482,7 +482,7 @@ impl FitEngine {
                     events: simulated.report.events,
                     ..probed.report
                 };
-                StepTime::measured(&report, variant.accumulation, steps).told(&mut report);
+                StepTime::measured(&report, variant.accumulation, steps).write_to(&mut report);
                 report
             }
         };

@@ -58,7 +58,7 @@ pub(in crate::fitting) fn is_of_kind(product: &str, kind: &str) -> bool {
 
 impl Placed<'_> {
     /// Tells the reader of a fit.
-    pub(super) fn told(self, mut result: FitResult) -> FitResult {
+    pub(super) fn with_note(self, mut result: FitResult) -> FitResult {
         let Some(note) = self.note else {
             return result;
         };

@@ -10,12 +10,12 @@ use crate::units::Bytes;
 use crate::validate::settings_in_force;
 use crate::{EngineError, Environment, Headroom};
 
-use super::{Setting, environment, lowered};
-use crate::fitting::headroom_policy::{HeadroomPolicy, Kept};
+use super::{FitContext, environment, lowered};
+use crate::fitting::headroom_policy::{HeadroomPolicy, VariantHeadroom};
 use crate::fitting::memory_budget::MemoryBudget;
+use crate::fitting::notes::{machines, uneven};
 use crate::fitting::probing::runner::{ProbeOutcome, Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
-use crate::fitting::remarks::{machines, uneven};
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
 pub(in crate::fitting) fn simulation(
@@ -27,7 +27,7 @@ pub(in crate::fitting) fn simulation(
     let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
     let untold = (Vec::new(), Vec::new());
     let setting = simulated(request, workload, card, settings, untold, cancel);
-    Ok((setting.simulator, setting.room))
+    Ok((setting.simulator, setting.budget))
 }
 
 /// What a request about a simulated card is answered with.
@@ -38,7 +38,7 @@ pub(super) fn simulated<'a>(
     settings: Settings,
     (mut notes, assumptions): (Vec<String>, Vec<String>),
     cancel: &Cancel,
-) -> Setting<'a> {
+) -> FitContext<'a> {
     let device = format!("sim:{}", card.name);
     notes.extend(of_generation(card.capability.compute, request));
     notes.extend(card.notes());
@@ -50,8 +50,8 @@ pub(super) fn simulated<'a>(
         ));
     }
     let memory = card.memory();
-    let room = room_on(request, &settings, memory);
-    notes.extend(room.note(strategies(request)));
+    let budget = room_on(request, &settings, memory);
+    notes.extend(budget.note(strategies(request)));
     let simulator = Simulator::new(
         device.clone(),
         workload.clone(),
@@ -62,14 +62,14 @@ pub(super) fn simulated<'a>(
     )
     .of_card(Some(card));
     let is_other = other_card(workload, memory, &mut notes);
-    Setting {
+    FitContext {
         simulator: match (card.workspaces, workload) {
             (Workspaces::Recorded, Workload::Graph(_)) => simulator,
             (_, Workload::Recorded(_)) if !is_other => simulator,
             (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
         },
         gpu: None,
-        room,
+        budget,
         environment: Environment {
             cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
             ..environment(device, card.product.to_owned())
@@ -84,7 +84,7 @@ pub(in crate::fitting) struct Simulated {
     simulator: Simulator,
     probed: ProbeOutcome,
     limit: Bytes,
-    kept: Kept,
+    kept: VariantHeadroom,
 }
 
 impl Simulated {
@@ -126,8 +126,8 @@ pub(in crate::fitting) fn simulated_probe(
     let Some(card) = card(request) else {
         return Ok(None);
     };
-    let (mut simulator, room) = simulation(request, card, cancel)?;
-    let limit = room.limit(&variant.parallel);
+    let (mut simulator, budget) = simulation(request, card, cancel)?;
+    let limit = budget.limit(&variant.parallel);
     let probed = simulator.probe(variant, batch, limit, detail)?;
     Ok(Some(Simulated {
         simulator,
@@ -196,14 +196,14 @@ pub(in crate::fitting) fn room_on(
     memory: CardMemory,
 ) -> MemoryBudget {
     MemoryBudget {
-        asked: asked(request, settings, memory),
+        asked: requested_limit(request, settings, memory),
         available: memory.available,
         is_of_rank: false,
     }
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-pub(in crate::fitting) fn asked(
+pub(in crate::fitting) fn requested_limit(
     request: &Request,
     settings: &Settings,
     memory: CardMemory,
@@ -269,8 +269,14 @@ mod tests {
         let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
         let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
 
-        assert_eq!(asked(&none, &Settings::default(), memory), None);
-        assert_eq!(asked(&half, &quarter, memory), Some(Bytes::gib(8)));
-        assert_eq!(asked(&none, &quarter, memory), Some(Bytes::gib(4)));
+        assert_eq!(requested_limit(&none, &Settings::default(), memory), None);
+        assert_eq!(
+            requested_limit(&half, &quarter, memory),
+            Some(Bytes::gib(8))
+        );
+        assert_eq!(
+            requested_limit(&none, &quarter, memory),
+            Some(Bytes::gib(4))
+        );
     }
 }

@@ -10,9 +10,9 @@ mod table;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 
+use super::alternate_plan::{lowered_to, nothing_of};
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
-use super::replanned::{lowered_to, nothing_of};
 use crate::bounded::Cancel;
 use crate::model::{Invalid, Length, Lengths, Objective, Request, Variant};
 use crate::search::Plan;
@@ -41,7 +41,7 @@ pub(super) fn fit_each<'a>(
     lengths: &'a Lengths,
     work: &'a Work<'a>,
 ) -> Result<(FitResult, EachLength<'a>), EngineError> {
-    let mut asking = Asking {
+    let mut asking = LengthRunner {
         engine,
         lengths,
         work,
@@ -73,7 +73,7 @@ pub(super) fn fit_each<'a>(
 }
 
 /// Asks about one length after the other.
-struct Asking<'a> {
+struct LengthRunner<'a> {
     engine: &'a FitEngine,
     lengths: &'a Lengths,
     work: &'a Work<'a>,
@@ -81,7 +81,7 @@ struct Asking<'a> {
     done: u32,
 }
 
-impl Asking<'_> {
+impl LengthRunner<'_> {
     /// The answer to a question about the length at a place.
     fn fit(&mut self, question: &Request, place: usize) -> Result<FitResult, EngineError> {
         let length = self.lengths.each[place].length;
@@ -117,7 +117,7 @@ impl EachLength<'_> {
     /// equal ones the longest. All lengths train alike, so the variant that is best there is that of all.
     fn deciding(
         &self,
-        asking: &mut Asking<'_>,
+        asking: &mut LengthRunner<'_>,
     ) -> Result<(usize, Variant, FitResult), EngineError> {
         let has_wish = self.request.target_batch.is_some()
             || self.request.objective != Objective::LargestBatch;
@@ -185,7 +185,7 @@ impl EachLength<'_> {
             });
             return Ok(());
         }
-        let wish = BatchTarget {
+        let target = BatchTarget {
             target_batch: self.request.target_batch,
             world_size: self.request.world_size,
             objective: self.request.objective,
@@ -197,7 +197,7 @@ impl EachLength<'_> {
             shortfall: best.shortfall,
         };
         safety.holds(decides, asked.accumulation_steps, asked.micro_batch);
-        let outcome = safety.plan(&asked, wish.of(&table.training))?;
+        let outcome = safety.plan(&asked, target.of(&table.training))?;
         let all = table.rows.len();
         match outcome {
             // A real card is not asked for more than the largest batches.

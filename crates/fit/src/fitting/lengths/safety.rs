@@ -171,7 +171,7 @@ impl<'a> Safety<'a> {
     pub(super) fn plan(
         &mut self,
         asked: &Plan,
-        wish: BatchTarget,
+        goal: BatchTarget,
     ) -> Result<Outcome<Plan>, EngineError> {
         self.refused = None;
         let lengths: Vec<Length> = self.lengths.each.iter().map(|one| one.length).collect();
@@ -182,7 +182,7 @@ impl<'a> Safety<'a> {
             return Ok(as_asked);
         }
         let smaller = |plan: &Plan| plan.micro_batch < asked.micro_batch;
-        let Some(target) = wish.target_batch else {
+        let Some(target) = goal.target_batch else {
             let of_one = asked.global_batch / asked.micro_batch.max(1);
             let plans = below(asked.micro_batch).map(|micro_batch| Plan {
                 micro_batch,
@@ -191,7 +191,7 @@ impl<'a> Safety<'a> {
             });
             return self.first(&lengths, plans, of_plan);
         };
-        let exact = exact_plans(target, wish.world_size).into_iter();
+        let exact = exact_plans(target, goal.world_size).into_iter();
         let exact = self.first(&lengths, exact.filter(smaller).take(MOST_PLANS), of_plan)?;
         if exact != Outcome::Nothing {
             return Ok(exact);
@@ -199,7 +199,7 @@ impl<'a> Safety<'a> {
         let mut most = asked.micro_batch;
         while most > 1 {
             // Halves, because plans have micro-batches of at least half of what is safe.
-            let closest = closest_plans(target, wish.world_size, most - 1, most - 1);
+            let closest = closest_plans(target, goal.world_size, most - 1, most - 1);
             let closest = closest.into_iter().take(MOST_PLANS);
             let found = self.first(&lengths, closest, of_plan)?;
             if found != Outcome::Nothing {

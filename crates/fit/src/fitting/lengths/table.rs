@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::safety::{Outcome, Safety};
 use super::{EachLength, of_variant};
 use crate::model::{Counted, Length, LengthOf, Lengths};
-use crate::search::{OfLength, buckets, budget, padding};
+use crate::search::{LengthBatch, buckets, budget, padding};
 use crate::{
     Bucket, EngineError, FitResult, LengthRow, LengthTable, Recommendation, VariantResult,
 };
@@ -29,7 +29,7 @@ impl EachLength<'_> {
     ) -> Result<LengthTable, EngineError> {
         let (lengths, fits) = (self.lengths, &self.fits);
         let rows = rows(lengths, fits, decides, safety);
-        let all: Vec<OfLength> = rows.iter().map(of_length).collect();
+        let all: Vec<LengthBatch> = rows.iter().map(of_length).collect();
         let nests = nests(lengths);
         let most = lengths.buckets.unwrap_or(USUAL_BUCKETS);
         let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -110,7 +110,7 @@ fn rows(
 /// What lengths have in common that are put together.
 fn bucket(
     rows: &[LengthRow],
-    all: &[OfLength],
+    all: &[LengthBatch],
     safety: &mut Safety<'_>,
 ) -> Result<Bucket, EngineError> {
     let count = all
@@ -137,8 +137,8 @@ fn bucket(
     })
 }
 
-fn of_length(row: &LengthRow) -> OfLength {
-    OfLength {
+fn of_length(row: &LengthRow) -> LengthBatch {
+    LengthBatch {
         units: row.units,
         count: row.count,
         batch: row.recommendation.micro_batch,

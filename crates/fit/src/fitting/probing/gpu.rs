@@ -14,7 +14,7 @@ use crate::{EngineError, GpuRun, GpuWork};
 
 use super::observer::Observer;
 use super::runner::{ProbeOutcome, Runner};
-use crate::fitting::headroom_policy::Kept;
+use crate::fitting::headroom_policy::VariantHeadroom;
 use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// A GPU in the hands of a worker.
@@ -142,7 +142,7 @@ impl Runner for GpuProber<'_> {
             report,
             wall_ms,
             uncertainties: [&*self.uncertainties, self.assumed.at(batch).as_slice()].concat(),
-            kept: Kept::default(),
+            headroom: VariantHeadroom::default(),
         })
     }
 

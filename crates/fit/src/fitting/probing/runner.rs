@@ -10,7 +10,7 @@ use crate::search::Goal;
 use crate::units::Bytes;
 
 use super::observer::Observer;
-use crate::fitting::headroom_policy::Kept;
+use crate::fitting::headroom_policy::VariantHeadroom;
 use crate::fitting::uncertainty::Uncertainty;
 
 /// A finished probe.
@@ -23,13 +23,13 @@ pub(in crate::fitting) struct ProbeOutcome {
     /// What it had to assume, in order.
     pub(in crate::fitting) uncertainties: Vec<Uncertainty>,
     /// Who says what is left free.
-    pub(in crate::fitting) kept: Kept,
+    pub(in crate::fitting) headroom: VariantHeadroom,
 }
 
 impl ProbeOutcome {
     /// What is to be left free of `limit`.
     pub(in crate::fitting) fn headroom(&self, limit: Bytes) -> Bytes {
-        self.kept.bytes(&self.uncertainties, limit)
+        self.headroom.bytes(&self.uncertainties, limit)
     }
 
     /// Whether it ran steadily and left `headroom` free.
@@ -92,7 +92,7 @@ impl StepTime {
     }
 
     /// Writes it into the report of a probe whose steps finish.
-    pub(in crate::fitting) fn told(self, report: &mut ProbeReport) {
+    pub(in crate::fitting) fn write_to(self, report: &mut ProbeReport) {
         let ends = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
         if let (StepTime::Seconds(seconds, from), true) = (self, ends) {
             report.optimizer_step_ms = Some(1000.0 * seconds);
@@ -169,7 +169,7 @@ pub(in crate::fitting) struct ProbeCache<'a> {
     variant: Variant,
     limit: Bytes,
     ceiling: u64,
-    kept: Kept,
+    headroom: VariantHeadroom,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), ProbeOutcome>,
     /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
@@ -190,7 +190,7 @@ impl<'a> ProbeCache<'a> {
             variant,
             limit,
             ceiling,
-            kept: Kept::default(),
+            headroom: VariantHeadroom::default(),
             seen: BTreeMap::new(),
             outlined: BTreeMap::new(),
         }
@@ -198,8 +198,8 @@ impl<'a> ProbeCache<'a> {
 
     /// The same where somebody says what is to be left free.
     #[must_use]
-    pub(in crate::fitting) fn keeping(self, kept: Kept) -> ProbeCache<'a> {
-        ProbeCache { kept, ..self }
+    pub(in crate::fitting) fn with_headroom(self, headroom: VariantHeadroom) -> ProbeCache<'a> {
+        ProbeCache { headroom, ..self }
     }
 
     /// Whether its device can run nothing any more.
@@ -317,7 +317,7 @@ impl<'a> ProbeCache<'a> {
             let mut probed = self
                 .prober
                 .probe(&self.variant, batch, self.limit, detail)?;
-            probed.kept = self.kept;
+            probed.headroom = self.headroom;
             self.observer.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
@@ -339,8 +339,8 @@ impl<'a> ProbeCache<'a> {
         } else {
             self.probe_within(limit, batch, Detail::Verdict)?
         };
-        probed.is_safe(headroom, limit, |room| {
-            self.probe_within(room, batch, Detail::Verdict)
+        probed.is_safe(headroom, limit, |budget| {
+            self.probe_within(budget, batch, Detail::Verdict)
         })
     }
 
@@ -356,7 +356,7 @@ impl<'a> ProbeCache<'a> {
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
         let mut probed = self.prober.probe(&self.variant, batch, limit, detail)?;
-        probed.kept = self.kept;
+        probed.headroom = self.headroom;
         self.observer.after();
         Ok(probed)
     }

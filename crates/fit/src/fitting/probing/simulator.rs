@@ -21,7 +21,7 @@ use crate::worker::Programs;
 
 use super::ranks;
 use super::runner::{ProbeOutcome, Runner, StepTime};
-use crate::fitting::headroom_policy::Kept;
+use crate::fitting::headroom_policy::VariantHeadroom;
 use crate::fitting::memory_budget::for_others;
 use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
 
@@ -43,14 +43,14 @@ pub(in crate::fitting) struct Simulator {
     cancel: Cancel,
     assumed: Assumed,
     ceiling: u64,
-    ran: Option<Ran>,
+    ran: Option<MeasuredBatch>,
     /// The ranks of the variant that was asked about last, whatever it accumulates.
     classes: Option<(Variant, Vec<RankClass>)>,
 }
 
 /// A recorded batch that ran, and what it reserved.
 #[derive(Debug, Clone, Copy)]
-struct Ran {
+struct MeasuredBatch {
     batch: u64,
     /// By how much its prediction was too low.
     short_by: Bytes,
@@ -94,7 +94,7 @@ impl Simulator {
     ) -> Result<(), EngineError> {
         let predicted = self.probe(variant, batch, limit, Detail::Verdict)?.report;
         let predicted = Bytes(predicted.peak_reserved_bytes);
-        self.ran = Some(Ran {
+        self.ran = Some(MeasuredBatch {
             batch,
             short_by: reserved.saturating_sub(predicted),
         });
@@ -197,7 +197,7 @@ impl Simulator {
         if let Workload::Recorded(steps) = self.programs.workload() {
             if variant.accumulation > 1 && steps.accumulation == 1 {
                 report.notes.push(
-                    "recorded without accumulation: gradients that are kept from one micro-step to the next are added, \
+                    "recorded without accumulation: gradients that are headroom from one micro-step to the next are added, \
                      as much as there are parameters, which may be more than is needed; record steps with \
                      accumulation for an exact answer"
                         .to_owned(),
@@ -226,7 +226,7 @@ impl Simulator {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
             uncertainties: uncertainties.into_iter().collect(),
-            kept: Kept::default(),
+            headroom: VariantHeadroom::default(),
         })
     }
 }

@@ -19,7 +19,7 @@ use steps::Steps;
 
 /// What came of a soak, and the batch that it leaves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Soaked {
+pub struct SoakResult {
     /// Samples per micro-step.
     pub batch: u64,
     /// What the allocator may reserve.
@@ -35,17 +35,17 @@ pub struct Soaked {
     /// What each step was; not in a fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(ignore)]
-    pub order: Vec<Turn>,
+    pub order: Vec<SoakStep>,
 }
 
 /// The place of a step's length in the list of lengths, and what kind of step it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-pub struct Turn(usize, TurnKind);
+pub struct SoakStep(usize, StepKind);
 
 /// Kinds of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum TurnKind {
+pub enum StepKind {
     /// An optimizer step.
     Step,
     /// The last optimizer step of an epoch.
@@ -62,7 +62,7 @@ pub struct FailingStep {
     /// Counted from 1.
     pub step: u64,
     /// What it is.
-    pub kind: TurnKind,
+    pub kind: StepKind,
     /// Samples in it.
     pub batch: u64,
     /// Their length; missing where there is one, and of prompts.
@@ -75,9 +75,9 @@ impl fmt::Display for FailingStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FailingStep { batch, kind, .. } = self;
         match kind {
-            TurnKind::Step | TurnKind::Last => write!(f, "training with a micro-batch of {batch}")?,
-            TurnKind::Validation => write!(f, "validation with a batch of {batch}")?,
-            TurnKind::Generation => write!(f, "generation for {batch} prompts at a time")?,
+            StepKind::Step | StepKind::Last => write!(f, "training with a micro-batch of {batch}")?,
+            StepKind::Validation => write!(f, "validation with a batch of {batch}")?,
+            StepKind::Generation => write!(f, "generation for {batch} prompts at a time")?,
         }
         match self.length {
             Some(length) => write!(f, " at length {length}"),
@@ -123,7 +123,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Invalid> {
 }
 
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
-pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<Soaked, EngineError> {
+pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult, EngineError> {
     validate_single(request).map_err(EngineError::Invalid)?;
     check(request).map_err(EngineError::Invalid)?;
     let course = request.soak.clone().unwrap_or_default();
@@ -139,7 +139,7 @@ pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<Soaked, En
             Ok(fits(&report).then(|| SafeBatch::of(batch, &report)))
         })?
     };
-    Ok(Soaked {
+    Ok(SoakResult {
         batch,
         limit_bytes: steps.limit().0,
         report,

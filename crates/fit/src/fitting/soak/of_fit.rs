@@ -1,14 +1,14 @@
 //! The soak of what a fit recommends.
 
 use super::steps::Steps;
-use super::{SafeBatch, Soaked, largest};
+use super::{SafeBatch, SoakResult, largest};
+use crate::fitting::alternate_plan::alternate_plan;
 use crate::fitting::engine::{card, simulated_probe, simulation};
 use crate::fitting::lengths::SAFE_AT_ALL;
 use crate::fitting::probing::runner::Runner as _;
 use crate::fitting::ranked::{Entry, forget, ranked};
-use crate::fitting::replanned::replanned;
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
-use crate::model::{Course, Request, Variant};
+use crate::model::{Request, SoakSchedule, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
 use crate::search::{Plan, closest_plans, exact_plans};
 use crate::units::Bytes;
@@ -25,7 +25,7 @@ const MOST_VARIANTS: usize = 8;
 /// The variants are ranked by that.
 pub(in crate::fitting) fn last(
     request: &Request,
-    course: &Course,
+    course: &SoakSchedule,
     result: &mut FitResult,
     work: &Work<'_>,
 ) -> Result<(), EngineError> {
@@ -40,9 +40,9 @@ pub(in crate::fitting) fn last(
     let (simulator, _) = simulation(&question, card, work.cancel)?;
     let mut all = std::mem::take(&mut result.variants);
     let unsoaked = all.split_off(all.len().min(MOST_VARIANTS));
-    let mut soaked: Vec<(Entry, Option<Soaked>, usize)> = Vec::new();
+    let mut soaked: Vec<(Entry, Option<SoakResult>, usize)> = Vec::new();
     for (place, one) in all.into_iter().enumerate() {
-        let mut soaking = Soaking {
+        let mut soaking = SoakRunner {
             request,
             question: &question,
             course,
@@ -101,11 +101,11 @@ pub(in crate::fitting) fn last(
 }
 
 /// Soaks plans of one variant.
-struct Soaking<'a> {
+struct SoakRunner<'a> {
     request: &'a Request,
     /// The question about the length whose times are told.
     question: &'a Request,
-    course: &'a Course,
+    course: &'a SoakSchedule,
     variant: Variant,
     /// The steps of plans with so many micro-steps.
     steps: Option<(u32, Steps)>,
@@ -114,9 +114,9 @@ struct Soaking<'a> {
     work: &'a Work<'a>,
 }
 
-impl Soaking<'_> {
+impl SoakRunner<'_> {
     /// Soaks what is recommended, and recommends what lasts of it.
-    fn settle(&mut self, best: &mut Recommendation) -> Result<Soaked, EngineError> {
+    fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult, EngineError> {
         let asked = Plan {
             micro_batch: best.micro_batch,
             accumulation_steps: best.accumulation_steps,
@@ -129,7 +129,7 @@ impl Soaking<'_> {
             (false, None) => self.below(&asked)?,
             (false, Some(target)) => self.towards(target, &asked)?,
         };
-        let mut soaked = Soaked {
+        let mut soaked = SoakResult {
             batch: asked.micro_batch,
             limit_bytes: self.limit().0,
             safe: None,
@@ -163,13 +163,17 @@ impl Soaking<'_> {
             peak_reserved_bytes: report.peak_reserved_bytes,
         };
         let of = (self.question, &self.variant);
-        replanned(best, &plan, of, peaks, self.work.cancel)?;
+        alternate_plan(best, &plan, of, peaks, self.work.cancel)?;
         best.limited_by = format!("what {steps} steps of all shapes reserve");
         Ok(soaked)
     }
 
     /// Recommends nothing, because of the step that does not last with the smallest batch that was tried.
-    fn nothing(&self, best: &mut Recommendation, soaked: &mut Soaked) -> Result<(), EngineError> {
+    fn nothing(
+        &self,
+        best: &mut Recommendation,
+        soaked: &mut SoakResult,
+    ) -> Result<(), EngineError> {
         best.notes.retain(|note| !note.starts_with(SAFE_AT_ALL));
         best.notes.push(format!(
             "nothing lasts: not even a batch of one goes through {} steps without a retry and leaves headroom",

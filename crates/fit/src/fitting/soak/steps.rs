@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::{FailingStep, Turn, TurnKind};
+use super::{FailingStep, SoakStep, StepKind};
 use crate::alloc::{Settings, SimulatedMemory};
 use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::fitting::engine::{lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
 use crate::model::{
-    Checkpointing, Counted, Course, DeviceChoice, Invalid, Length, Lengths, Mode, Request, Variant,
-    Workload,
+    Checkpointing, Counted, DeviceChoice, Invalid, Length, Lengths, Mode, Request, SoakSchedule,
+    Variant, Workload,
 };
 use crate::probe::{
     Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
@@ -25,18 +25,18 @@ use crate::{EngineError, validate_batch};
 const MOST_ALLOCATIONS: usize = 1 << 22;
 
 /// The programs of one length.
-struct OfLength {
+struct LengthPrograms {
     training: Program,
     validation: Option<Program>,
 }
 
 /// What a soak runs.
 pub(super) struct Steps {
-    course: Course,
-    programs: Vec<OfLength>,
+    course: SoakSchedule,
+    programs: Vec<LengthPrograms>,
     /// What generates, whatever the length of samples that are trained on.
     generation: Option<Program>,
-    order: Vec<Turn>,
+    order: Vec<SoakStep>,
     /// The lengths, where there are several.
     lengths: Vec<Length>,
     memory: CardMemory,
@@ -50,7 +50,7 @@ impl Steps {
     /// Compiles the steps of a course for batches up to this one.
     pub(super) fn prepare(
         request: &Request,
-        course: Course,
+        course: SoakSchedule,
         variant: &Variant,
         batch: u64,
         cancel: &Cancel,
@@ -134,17 +134,17 @@ impl Steps {
     }
 
     /// What each step is.
-    pub(super) fn into_order(self) -> Vec<Turn> {
+    pub(super) fn into_order(self) -> Vec<SoakStep> {
         self.order
     }
 
     /// What a step runs.
-    fn program(&self, Turn(length, kind): Turn) -> &Program {
+    fn program(&self, SoakStep(length, kind): SoakStep) -> &Program {
         let programs = &self.programs[length];
         let program = match kind {
-            TurnKind::Step | TurnKind::Last => None,
-            TurnKind::Validation => programs.validation.as_ref(),
-            TurnKind::Generation => self.generation.as_ref(),
+            StepKind::Step | StepKind::Last => None,
+            StepKind::Validation => programs.validation.as_ref(),
+            StepKind::Generation => self.generation.as_ref(),
         };
         program.unwrap_or(&programs.training)
     }
@@ -157,8 +157,8 @@ impl Steps {
             Verdict::FitsWithRetries => report.first_retry?,
             Verdict::Fits => report.growth.last()?.step,
         };
-        let turn = self.turn(step)?;
-        let of_prompts = turn.1 == TurnKind::Generation;
+        let turn = self.step_at(step)?;
+        let of_prompts = turn.1 == StepKind::Generation;
         Some(FailingStep {
             step,
             kind: turn.1,
@@ -168,14 +168,14 @@ impl Steps {
     }
 
     /// What a step is, counted from 1.
-    fn turn(&self, step: u64) -> Option<Turn> {
+    fn step_at(&self, step: u64) -> Option<SoakStep> {
         let place = usize::try_from(step.checked_sub(1)?).ok()?;
         self.order.get(place).copied()
     }
 
     /// That step in a process of its own.
     pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
-        let turn = self.turn(failing.step).unwrap_or(self.order[0]);
+        let turn = self.step_at(failing.step).unwrap_or(self.order[0]);
         let probe = Probe {
             program: self.program(turn),
             batch: failing.batch,
@@ -189,12 +189,12 @@ impl Steps {
     pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
         let mut shapes = Vec::new();
         let mut places = HashMap::new();
-        let steps = self.order.iter().map(|Turn(length, kind)| {
+        let steps = self.order.iter().map(|SoakStep(length, kind)| {
             let batch = batch_of(&self.course, *kind, batch);
-            let trains = matches!(kind, TurnKind::Step | TurnKind::Last);
-            let of = if trains { TurnKind::Step } else { *kind };
+            let trains = matches!(kind, StepKind::Step | StepKind::Last);
+            let of = if trains { StepKind::Step } else { *kind };
             *places.entry((*length, of, batch)).or_insert_with(|| {
-                let program = self.program(Turn(*length, *kind));
+                let program = self.program(SoakStep(*length, *kind));
                 shapes.push(Shape { program, batch });
                 shapes.len() - 1
             })
@@ -222,36 +222,36 @@ impl Steps {
 }
 
 /// Samples of a step.
-fn batch_of(course: &Course, kind: TurnKind, batch: u64) -> u64 {
+fn batch_of(course: &SoakSchedule, kind: StepKind, batch: u64) -> u64 {
     match kind {
-        TurnKind::Step => batch,
-        TurnKind::Last => course.last_batch.map_or(batch, |last| last.min(batch)),
-        TurnKind::Validation => course
+        StepKind::Step => batch,
+        StepKind::Last => course.last_batch.map_or(batch, |last| last.min(batch)),
+        StepKind::Validation => course
             .validation
             .map_or(batch, |validation| validation.batch),
-        TurnKind::Generation => course
+        StepKind::Generation => course
             .generation
             .map_or(batch, |generation| generation.batch),
     }
 }
 
 /// The steps over lengths that so many samples have.
-fn order(course: &Course, counts: &[u64]) -> Vec<Turn> {
+fn order(course: &SoakSchedule, counts: &[u64]) -> Vec<SoakStep> {
     let mut draws = Draws::new(course.seed, counts);
     let mut order = Vec::new();
     let epoch = course.epoch();
     for step in 1..=course.steps {
         let ends = step % epoch == 0 || step == course.steps;
-        let kind = if ends { TurnKind::Last } else { TurnKind::Step };
-        order.push(Turn(draws.draw(), kind));
+        let kind = if ends { StepKind::Last } else { StepKind::Step };
+        order.push(SoakStep(draws.draw(), kind));
         let validation = course.validation.filter(|_| ends);
         for _ in 0..validation.map_or(0, |validation| validation.steps) {
-            order.push(Turn(draws.draw(), TurnKind::Validation));
+            order.push(SoakStep(draws.draw(), StepKind::Validation));
         }
         let generation = course.generation.filter(|_| ends);
         for _ in 0..generation.map_or(0, |generation| generation.times) {
             // Its prompts have a length of their own.
-            order.push(Turn(0, TurnKind::Generation));
+            order.push(SoakStep(0, StepKind::Generation));
         }
     }
     order
@@ -293,12 +293,12 @@ impl Draws {
 /// The programs that train and validate with one length.
 fn compiled(
     request: &Request,
-    course: &Course,
+    course: &SoakSchedule,
     variant: &Variant,
     batch: u64,
     card: &Card,
     cancel: &Cancel,
-) -> Result<OfLength, EngineError> {
+) -> Result<LengthPrograms, EngineError> {
     let lowered = lowered(request, cancel)?;
     let batches = [
         Some(batch),
@@ -316,7 +316,7 @@ fn compiled(
     let validation = course
         .validation
         .map(|_| compile(&mut compiler, &without_gradients(variant), cancel));
-    Ok(OfLength {
+    Ok(LengthPrograms {
         training,
         validation: validation.transpose()?,
     })

@@ -226,11 +226,11 @@ impl Solver<'_> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
-        let kept = HeadroomPolicy::of(self.aim.request).about(&variant);
+        let headroom = HeadroomPolicy::of(self.aim.request).about(&variant);
         let mut probed = self
             .simulator
             .probe(&variant, batch, limit, Detail::Verdict)?;
-        probed.kept = kept;
+        probed.headroom = headroom;
         let simulator = &mut self.simulator;
         let within = |room| simulator.probe(&variant, batch, room, Detail::Verdict);
         if probed.is_safe(probed.headroom(limit), limit, within)? {
@@ -239,7 +239,7 @@ impl Solver<'_> {
         let mut probed = self
             .simulator
             .probe(&variant, batch, PLENTY, Detail::Verdict)?;
-        probed.kept = kept;
+        probed.headroom = headroom;
         let needed = Bytes(probed.report.peak_reserved_bytes) + probed.headroom(limit);
         Ok(needed.saturating_sub(limit).0.max(1 << 20))
     }

@@ -171,7 +171,7 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
     for (target_batch, micro_batch) in [(None, 63), (Some(128), 32)] {
         let question = FitSpec {
             ceiling: 63,
-            wish: BatchTarget {
+            target: BatchTarget {
                 target_batch,
                 world_size: 1,
                 objective: Objective::default(),
@@ -257,7 +257,7 @@ fn a_batch_of_one_without_headroom_is_not_recommended() {
         "{:?}",
         found.notes
     );
-    question.room = within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
+    question.budget = within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
     let found = fit(&question, &mut simulated, None).recommendation;
     assert_eq!(found.micro_batch, 1);
 }

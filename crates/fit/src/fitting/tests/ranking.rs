@@ -20,7 +20,7 @@ fn checkpointed(variant: &Variant) -> Variant {
 fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> FitSpec {
     let mut question = question();
     question.variants = variants.to_vec();
-    question.wish.target_batch = target_batch;
+    question.target.target_batch = target_batch;
     question
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::compile::Recomputed;
 use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
-use crate::fitting::headroom_policy::{HeadroomPolicy, Kept};
+use crate::fitting::headroom_policy::{HeadroomPolicy, VariantHeadroom};
 use crate::fitting::memory_budget::MemoryBudget;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
@@ -160,7 +160,7 @@ impl Runner for Script {
         Ok(ProbeOutcome {
             report,
             wall_ms: 1.0,
-            kept: Kept::default(),
+            headroom: VariantHeadroom::default(),
             uncertainties: {
                 let assumed = Bytes(self.assumed_per_sample.0 * batch);
                 let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
@@ -237,19 +237,19 @@ pub(super) fn within(limit: Bytes) -> MemoryBudget {
 
 /// What the allocator may have.
 pub(super) fn limit(question: &FitSpec) -> Bytes {
-    question.room.limit(&question.variants[0].parallel)
+    question.budget.limit(&question.variants[0].parallel)
 }
 
 pub(super) fn question() -> FitSpec {
     FitSpec {
         variants: vec![sgd()],
-        wish: BatchTarget {
+        target: BatchTarget {
             target_batch: None,
             world_size: 1,
             objective: Objective::default(),
         },
-        room: within(Bytes::mib(1200)),
-        sayings: HeadroomPolicy::default(),
+        budget: within(Bytes::mib(1200)),
+        headroom: HeadroomPolicy::default(),
         ceiling: MAX_BATCH,
         method: SearchStrategy::SimulateFirst,
         compare: Compare::default(),

@@ -15,8 +15,8 @@ fn taking(fixed_ms: f64) -> Script {
 
 fn fast(target_batch: Option<u64>) -> FitSpec {
     let mut question = question();
-    question.wish.objective = Objective::Throughput;
-    question.wish.target_batch = target_batch;
+    question.target.objective = Objective::Throughput;
+    question.target.target_batch = target_batch;
     question
 }
 
@@ -30,7 +30,7 @@ fn checkpointed() -> Variant {
 #[test]
 fn a_simulated_answer_says_how_long_a_step_takes_and_how_that_is_known() {
     let mut question = question();
-    question.wish.target_batch = Some(1024);
+    question.target.target_batch = Some(1024);
 
     let best = fit(&question, &mut taking(10.0), None).recommendation;
 
@@ -178,7 +178,7 @@ fn the_faster_variant_comes_first_and_what_is_not_beaten_is_marked() {
     assert_eq!([found[0].pareto, found[1].pareto], [Some(true), Some(true)]);
 
     question.variants = vec![checkpointed(), sgd()];
-    question.wish.target_batch = Some(64);
+    question.target.target_batch = Some(64);
     let found = fit(&question, &mut taking(10.0), None).variants;
     // The same batch, and slower.
     assert_eq!(found[0].training.checkpointing, Checkpointing::None);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::source::{self, ModelSource, Once};
+use super::source::{self, LoweredCell, ModelSource};
 use super::{DeviceChoice, Request, Workload};
 use crate::model::uploaded::Uploads;
 use batchfit_models::Fields;
@@ -33,8 +33,8 @@ impl Request {
             ..changed
         };
         // What was learnt was learnt of this model.
-        let taught = self.taught.iter().filter(|_| is_same_model);
-        let changed = changed.with_taught(taught.cloned().collect());
+        let calibration = self.calibration.iter().filter(|_| is_same_model);
+        let changed = changed.with_calibration(calibration.cloned().collect());
         let known = self.lowered.0.get().filter(|_| {
             is_same_model
                 && changed.stored() == self.stored()
@@ -78,7 +78,7 @@ impl Request {
             soak: None,
             // They are changes of the whole request.
             suggest: None,
-            lowered: Once::default(),
+            lowered: LoweredCell::default(),
             ..self.clone()
         })
     }
@@ -87,7 +87,7 @@ impl Request {
     pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
         Ok(Request {
             model: self.model.generating(generation)?,
-            lowered: Once::default(),
+            lowered: LoweredCell::default(),
             ..self.alone()
         })
     }

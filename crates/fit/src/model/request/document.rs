@@ -156,7 +156,7 @@ impl RequestDocument {
         Digest::parse(named?)
     }
 
-    /// The same request with this JSON text of its model in place, which [`ModelAside`](super::ModelAside) has.
+    /// The same request with this JSON text of its model in place, which [`DetachedModel`](super::DetachedModel) has.
     pub fn with_model(mut self, model: &[u8]) -> Result<RequestDocument, Invalid> {
         let text = std::str::from_utf8(model).map_err(|error| {
             Invalid::at("/model", format!("the stored model is damaged: {error}"))
@@ -175,7 +175,7 @@ impl RequestDocument {
     pub fn text(&self) -> Arc<str> {
         match &self.read {
             Some(read) => Arc::clone(read),
-            None => Arc::from(self.written()),
+            None => Arc::from(self.to_text()),
         }
     }
 
@@ -224,7 +224,7 @@ impl RequestDocument {
     }
 
     /// The text anew, from the members and the text of the model.
-    fn written(&self) -> String {
+    fn to_text(&self) -> String {
         let Value::Object(fields) = &self.members else {
             return self.members.to_string();
         };

@@ -3,7 +3,7 @@
 //! A field that is added to [`Request`] later counts, unless it is marked `serde(skip)`. The other structs are taken apart without `..`: a
 //! field that is added to them does not compile until it is decided here whether it counts.
 
-use super::{DeviceChoice, Lowered, Request, SearchMode, Taught, Workload};
+use super::{DeviceChoice, HeadroomCalibration, Lowered, Request, SearchMode, Workload};
 use crate::device::sim::{Card, asked, calibrations_of};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
@@ -11,7 +11,7 @@ use crate::model::uploaded::Digest;
 
 /// Names the rules by which this program answers: a digest of its sources, made by `build.rs`. An answer that
 /// other rules made has another fingerprint, so it is never served in the place of a new one.
-pub const RULES: &str = env!("BATCHFIT_RULES");
+pub const ENGINE_DIGEST: &str = env!("BATCHFIT_ENGINE_DIGEST");
 
 impl Request {
     /// A digest of everything that the answer depends on; `lowered` is this request's model, and `card` says which
@@ -21,12 +21,12 @@ impl Request {
     /// values do not matter, except those of the batch, which an out-of-memory error names; paths and classes
     /// of modules do, since reports speak of paths and rules look at classes.
     pub fn fingerprint(&self, lowered: &Lowered, card: Option<&str>) -> String {
-        self.fingerprint_by(RULES, (lowered, &self.model_digest(lowered)), card)
+        self.fingerprint_by(ENGINE_DIGEST, (lowered, &self.model_digest(lowered)), card)
     }
 
     /// The same where the model's [digest](Request::model_digest) is known.
     pub fn fingerprint_with(&self, lowered: (&Lowered, &str), card: Option<&str>) -> String {
-        self.fingerprint_by(RULES, lowered, card)
+        self.fingerprint_by(ENGINE_DIGEST, lowered, card)
     }
 
     /// The fingerprint that a program with these rules gives.
@@ -49,15 +49,15 @@ impl Request {
         fingerprint.add(self);
         fingerprint.add_all(self.machines.iter().map(|machine| machine.name));
         fingerprint.add(&calibrations(&self.device, &self.cards));
-        fingerprint.add_all(self.taught.iter().map(|taught| {
-            let Taught {
+        fingerprint.add_all(self.calibration.iter().map(|calibration| {
+            let HeadroomCalibration {
                 strategy,
                 share,
                 replaces,
                 of,
                 // It is told with the answer, and does not change it.
                 outcomes: _,
-            } = taught;
+            } = calibration;
             (strategy, share, replaces, of)
         }));
         fingerprint.add(notes);

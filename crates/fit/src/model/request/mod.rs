@@ -11,14 +11,14 @@ mod source;
 mod training;
 
 pub use document::RequestDocument;
-pub use fingerprint::RULES;
+pub use fingerprint::ENGINE_DIGEST;
 pub use hardware::{
-    DeviceChoice, Taught, TaughtBy, is_host_name, nicknames, parse_memory_limit, parse_size,
-    strategy,
+    CalibrationSource, DeviceChoice, HeadroomCalibration, is_host_name, nicknames,
+    parse_memory_limit, parse_size, strategy,
 };
 pub use parallel::DEEPSPEED;
-pub use shown::{ModelAside, pack};
-pub use soak::{Course, Validation};
+pub use shown::{DetachedModel, pack};
+pub use soak::{SoakSchedule, Validation};
 pub use source::{Lowered, RECORDING_BOUNDS, Workload};
 
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use batchfit_models::members::REQUEST;
 pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
 use batchfit_models::{Fields, Generation, Invalid, Lengths, wrong};
 use batchfit_step::{Compare, Objective, Variant};
-use source::{ModelSource, Once, Recordings};
+use source::{LoweredCell, ModelSource, Recordings};
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -77,7 +77,7 @@ pub struct Request {
     pub host_memory: Option<Bytes>,
     /// What outcomes of earlier answers teach about it; nothing where the request says it.
     #[serde(skip)]
-    taught: Vec<Taught>,
+    calibration: Vec<HeadroomCalibration>,
     /// Samples for each optimizer step over all ranks.
     pub target_batch: Option<u64>,
     /// Ranks that train together.
@@ -100,7 +100,7 @@ pub struct Request {
     /// How many percent of what values of the batch may choose they are taken to choose.
     pub chosen_percent: Option<u64>,
     /// What is run with the batch that is found, to see whether it lasts.
-    pub soak: Option<Course>,
+    pub soak: Option<SoakSchedule>,
     /// Who is served first, where the request says it: when there is an answer, not which.
     #[serde(skip)]
     pub priority: Option<Priority>,
@@ -122,7 +122,7 @@ pub struct Request {
     #[serde(skip)]
     has_recorder: bool,
     #[serde(skip)]
-    lowered: Once,
+    lowered: LoweredCell,
 }
 
 impl Request {
@@ -267,11 +267,11 @@ impl Request {
             cards,
             machines,
             memory_limit,
-            headroom: hardware::asked(fields)?,
+            headroom: hardware::requested(fields)?,
             host_memory: (fields.get("host_memory"))
                 .map(|size| hardware::bytes(size, &fields.at("host_memory"), "host_memory"))
                 .transpose()?,
-            taught: Vec::new(),
+            calibration: Vec::new(),
             target_batch,
             world_size,
             names_strategy: names_strategy(fields),
@@ -281,7 +281,7 @@ impl Request {
             compare: fields.read("compare")?.unwrap_or_default(),
             objective: fields.read("objective")?.unwrap_or_default(),
             chosen_percent: fields.read("chosen_percent")?,
-            soak: Course::read(fields)?,
+            soak: SoakSchedule::read(fields)?,
             priority: fields.read("priority")?,
             timeout_seconds: fields.read("timeout_seconds")?,
             suggest: suggest(fields)?,
@@ -290,7 +290,7 @@ impl Request {
             model_name: String::new(),
             uploads: Vec::new(),
             has_recorder: false,
-            lowered: Once::default(),
+            lowered: LoweredCell::default(),
         })
     }
 
@@ -307,18 +307,21 @@ impl Request {
     pub fn with_recorder(self, has_recorder: bool) -> Request {
         Request {
             has_recorder,
-            lowered: Once::default(),
+            lowered: LoweredCell::default(),
             ..self
         }
     }
 
     /// The same with what outcomes of earlier answers teach, unless the request says itself what is to be left free.
     #[must_use]
-    pub fn with_taught(self, mut taught: Vec<Taught>) -> Request {
+    pub fn with_calibration(self, mut calibration: Vec<HeadroomCalibration>) -> Request {
         if self.headroom.is_some() {
-            taught.clear();
+            calibration.clear();
         }
-        Request { taught, ..self }
+        Request {
+            calibration,
+            ..self
+        }
     }
 
     /// Refuses a limit above the memory of the card that its device turned out to be.
@@ -327,8 +330,8 @@ impl Request {
     }
 
     /// What outcomes of earlier answers teach.
-    pub fn calibration(&self) -> &[Taught] {
-        &self.taught
+    pub fn calibration(&self) -> &[HeadroomCalibration] {
+        &self.calibration
     }
 
     /// Whether there is a recorder.

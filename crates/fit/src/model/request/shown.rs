@@ -16,7 +16,7 @@ const LARGEST_SHOWN: usize = 64 << 10;
 
 /// A model that is not shown with a fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelAside {
+pub struct DetachedModel {
     /// What names it in the request.
     pub digest: Digest,
     /// What it is: an exported graph, or the whole of the request's `model`.
@@ -80,7 +80,7 @@ impl Request {
 
     /// The request as it is stored and shown. An exported graph, and any other model that is too large to be shown, is
     /// named by its digest there, and is the other half.
-    pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
+    pub fn shown(&self) -> (RequestDocument, Option<DetachedModel>) {
         let mut shown = self.document.clone();
         let (way, kind, text) = match (&self.model, self.document.model()) {
             (ModelSource::Inline(text, range, _), _) => (
@@ -117,7 +117,7 @@ impl Request {
             Some(_) => source::exported_text(&format!("\"{digest}\""), seq_len),
             None => Arc::from(format!("{{\"{way}\":\"{digest}\"}}")),
         });
-        let aside = ModelAside {
+        let aside = DetachedModel {
             digest,
             kind,
             bytes: text.len(),

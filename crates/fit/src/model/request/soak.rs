@@ -14,7 +14,7 @@ const USUAL_VALIDATION: u64 = 20;
 
 /// What a training is made of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Course {
+pub struct SoakSchedule {
     /// Optimizer steps.
     pub steps: u64,
     /// Optimizer steps of an epoch; all of them where it is `None`.
@@ -38,9 +38,9 @@ pub struct Validation {
     pub steps: u64,
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for SoakSchedule {
+    fn default() -> SoakSchedule {
+        SoakSchedule {
             steps: USUAL_STEPS,
             epoch: None,
             last_batch: None,
@@ -51,7 +51,7 @@ impl Default for Course {
     }
 }
 
-impl Course {
+impl SoakSchedule {
     /// Steps of an epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch.unwrap_or(self.steps).max(1)
@@ -67,7 +67,7 @@ impl Course {
     }
 
     /// Reads the field `soak` of a request.
-    pub(super) fn read(request: &Fields<'_>) -> Result<Option<Course>, Invalid> {
+    pub(super) fn read(request: &Fields<'_>) -> Result<Option<SoakSchedule>, Invalid> {
         let Some(fields) = request.object("soak")? else {
             return Ok(None);
         };
@@ -82,7 +82,7 @@ impl Course {
             return Err(Invalid::at(fields.at("validation_steps"), problem));
         }
         let generation = Generation::of_soak(&fields)?;
-        let course = Course {
+        let course = SoakSchedule {
             generation,
             steps: fields.read("steps")?.unwrap_or(USUAL_STEPS),
             epoch: fields.read("epoch")?,

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
-    Checkpointing, CommHook, Ddp, FullyShard, Invalid, MixedPrecision, Mode, Optimizer,
-    OptimizerImpl, Parallel, Precision, Taught, TaughtBy,
+    CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration, Invalid,
+    MixedPrecision, Mode, Optimizer, OptimizerImpl, Parallel, Precision,
 };
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
@@ -247,28 +247,28 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     assert_ne!(fingerprint(&preset), fingerprint(&other));
 }
 
-fn calibration(share: u32, replaces: bool) -> Taught {
-    Taught {
+fn calibration(share: u32, replaces: bool) -> HeadroomCalibration {
+    HeadroomCalibration {
         strategy: "none".to_owned(),
         share: Share(share),
         replaces,
-        of: TaughtBy::Itself,
+        of: CalibrationSource::Itself,
         outcomes: 1,
     }
 }
 
 #[test]
 fn a_request_says_what_is_left_free_before_anybody_else_does() {
-    let taught = || vec![calibration(30_000, false)];
+    let calibration = || vec![calibration(30_000, false)];
     let of = |headroom: Value| {
         parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))
-            .with_taught(taught())
+            .with_calibration(calibration())
     };
 
     assert_eq!(of(json!(0.015)).headroom, Some(Share(15_000)));
     assert_eq!(of(json!(0.015)).calibration(), []);
     assert_eq!(of(json!(0)).headroom, Some(Share(0)));
-    assert_eq!(of(Value::Null).calibration(), taught());
+    assert_eq!(of(Value::Null).calibration(), calibration());
     for wrong in [json!(-0.1), json!(0.6), json!("3%")] {
         let document = json!({ "model": { "preset": "resnet18" }, "headroom": wrong });
         let error = Request::parse(RequestDocument::from(document), SIMS).unwrap_err();
@@ -324,8 +324,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.target_batch = Some(64),
         &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
         &|other| other.headroom = Some(Share(30_000)),
-        &|other| other.taught = vec![calibration(30_000, false)],
-        &|other| other.taught = vec![calibration(30_000, true)],
+        &|other| other.calibration = vec![calibration(30_000, false)],
+        &|other| other.calibration = vec![calibration(30_000, true)],
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
     ];
@@ -339,11 +339,11 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     seen.push(request.fingerprint_by("other rules", (&lowered, &lowered.digest()), None));
 
     let told_again = |outcomes| {
-        let taught = Taught {
+        let calibration = HeadroomCalibration {
             outcomes,
             ..calibration(30_000, true)
         };
-        let request = request.clone().with_taught(vec![taught]);
+        let request = request.clone().with_calibration(vec![calibration]);
         request.fingerprint(&lowered, None)
     };
     assert_eq!(told_again(1), told_again(2));
@@ -389,7 +389,7 @@ fn each_row_is_read() {
             }
             let mut request = inside(json!([{}]));
             request["model"] = json!({ "preset": "gpt2", "seq_len": 8 });
-            let refused = asked(&request).unwrap_err();
+            let refused = parsed(&request).unwrap_err();
             assert!(
                 refused.pointer.starts_with(&pointer),
                 "{pointer}: {refused}"
@@ -406,13 +406,13 @@ fn graph_of(lowered: &mut Lowered) -> &mut Graph {
     }
 }
 
-fn asked(document: &Value) -> Result<Request, Invalid> {
+fn parsed(document: &Value) -> Result<Request, Invalid> {
     let document = RequestDocument::from_json(document.to_string().as_bytes())?;
     Request::parse(document, &["h200"])
 }
 
 fn strategies(document: &Value) -> Vec<(Option<&'static str>, u64)> {
-    let request = asked(document).unwrap();
+    let request = parsed(document).unwrap();
     let variants = request.variants.iter();
     variants
         .map(|variant| (variant.parallel.name(), variant.parallel.world_size()))
@@ -442,7 +442,7 @@ fn ranks_train_under_ddp_unless_the_request_says_otherwise() {
         )),
         [(None, 1), (Some("zero1"), 8), (Some("ddp"), 8)]
     );
-    let request = asked(&with(json!({ "clip_grad_norm": 0.5, "parallel": {
+    let request = parsed(&with(json!({ "clip_grad_norm": 0.5, "parallel": {
         "strategy": "ddp", "bucket_cap_mb": 100, "comm_hook": "bf16", "gradient_as_bucket_view": true,
     } })))
     .unwrap();
@@ -465,7 +465,7 @@ fn what_several_gpus_cannot_do_is_told() {
         let training = json!({ "parallel": parallel });
         let document =
             json!({ "model": { "preset": "resnet18" }, "training": training, "world_size": 4 });
-        asked(&document).unwrap_err().to_string()
+        parsed(&document).unwrap_err().to_string()
     };
     for (parallel, expected) in [
         (
@@ -548,13 +548,13 @@ fn what_several_gpus_cannot_do_is_told() {
     let inference =
         json!({ "model": { "preset": "resnet18" }, "training": inference, "world_size": 4 });
     assert_eq!(
-        asked(&inference).unwrap_err().to_string(),
+        parsed(&inference).unwrap_err().to_string(),
         "at /training/parallel/strategy: ddp reduces gradients, and inference has none; leave parallel out, or set mode to \"train\""
     );
     for norm in [json!(0), json!(-1), json!("1")] {
         let training = json!({ "clip_grad_norm": norm });
         let document = json!({ "model": { "preset": "resnet18" }, "training": training });
-        assert!(asked(&document).is_err(), "{norm}");
+        assert!(parsed(&document).is_err(), "{norm}");
     }
 }
 
@@ -565,7 +565,7 @@ fn fully_shard_is_read_with_its_options_and_each_way_of_resharding() {
         "mixed_precision": { "param_dtype": "bf16", "reduce_dtype": "fp32" }, "cpu_offload": true,
     });
     let document = json!({ "model": { "preset": "gpt2" }, "training": { "parallel": parallel } });
-    let request = asked(&document).unwrap();
+    let request = parsed(&document).unwrap();
 
     let sharded = FullyShard {
         world_size: 4,

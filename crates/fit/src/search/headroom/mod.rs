@@ -2,13 +2,13 @@
 //!
 //! Pure: who asks says what was predicted, what was seen and what is known so far. See Note [Learning headroom].
 
-mod lesson;
 mod rule;
+mod sample;
 #[cfg(test)]
 mod tests;
 
-pub use lesson::{Answered, Doubt, Lesson, Seen, lesson};
 pub use rule::{
-    AGREEING, AGREEING_OF_A_KEY, CEILING, CEILING_OF_A_KEY, CEILING_OF_OTHERS, FLOOR, Learnt,
-    Teller, of_others,
+    AGREEING, AGREEING_OF_A_KEY, CEILING, CEILING_OF_A_KEY, CEILING_OF_OTHERS, FLOOR,
+    HeadroomModel, Reporter, of_others,
 };
+pub use sample::{Answered, RejectReason, Sample, TrainingRun, sample};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Lesson;
+use super::Sample;
 use crate::units::Share;
 
 /// What is left free at the least: what the driver's placement of memory was measured to be worth. See Note [Measured errors]
@@ -35,7 +35,7 @@ const GRAIN: u32 = 500;
 
 /// What is known about one model on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Learnt {
+pub struct HeadroomModel {
     /// What is to be left free.
     pub share: Share,
     /// What misses have raised it to, as far as it has not sunk since; nothing before the first.
@@ -54,7 +54,7 @@ pub struct Learnt {
 
 /// What one key has told about one model on one card. Where no keys are needed, everybody is one who is believed alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Teller {
+pub struct Reporter {
     /// The key; empty where none is needed.
     pub owner: String,
     /// What its misses ask for.
@@ -63,12 +63,12 @@ pub struct Teller {
     pub agreed: u32,
 }
 
-impl Teller {
+impl Reporter {
     /// Of this key, which has told nothing.
-    pub fn of(owner: &str) -> Teller {
-        Teller {
+    pub fn of(owner: &str) -> Reporter {
+        Reporter {
             owner: owner.to_owned(),
-            ..Teller::default()
+            ..Reporter::default()
         }
     }
 
@@ -88,23 +88,23 @@ impl Teller {
 }
 
 /// What the misses of these ask for together: as much as two of them do, and of what one alone does a part.
-fn believed<'t>(tellers: impl Iterator<Item = &'t Teller> + Clone) -> Share {
+fn believed<'t>(reporters: impl Iterator<Item = &'t Reporter> + Clone) -> Share {
     let [mut most, mut second] = [Share(0); 2];
-    for teller in tellers.clone() {
-        if teller.missed > most {
-            (most, second) = (teller.missed, most);
+    for reporter in reporters.clone() {
+        if reporter.missed > most {
+            (most, second) = (reporter.missed, most);
         } else {
-            second = second.max(teller.missed);
+            second = second.max(reporter.missed);
         }
     }
-    let alone = tellers.map(Teller::alone).max();
+    let alone = reporters.map(Reporter::alone).max();
     second.max(alone.unwrap_or_default())
 }
 
-impl Learnt {
+impl HeadroomModel {
     /// Before the first outcome: what the answer left free that it is about.
-    pub fn begin(share: Share) -> Learnt {
-        Learnt {
+    pub fn begin(share: Share) -> HeadroomModel {
+        HeadroomModel {
             share: share.clamp(FLOOR, CEILING),
             raised: Share(0),
             has_sunk: false,
@@ -117,46 +117,46 @@ impl Learnt {
 
     /// Takes in what was learnt of a run that `tellers[teller]` tells of, one of those who told before or now for the first time; says whether the headroom
     /// is another one now.
-    pub fn take(&mut self, lesson: Lesson, tellers: &mut [Teller], teller: usize) -> bool {
+    pub fn take(&mut self, lesson: Sample, reporters: &mut [Reporter], reporter: usize) -> bool {
         let before = (self.share, self.has_sunk);
         self.outcomes += 1;
         let (wanted, is_miss) = match lesson {
-            Lesson::Needs(need) => {
+            Sample::Needs(need) => {
                 let margin = MARGIN.0.max(need.0 / MARGIN_PART);
                 let wanted = Share(need.0 + margin);
                 (wanted, wanted > self.share)
             }
             // Twice what was not enough. Others that follow the same answer say the same, and change nothing.
-            Lesson::NeedsMoreThan(free) => (Share(free.0.saturating_mul(2)), true),
+            Sample::NeedsMoreThan(free) => (Share(free.0.saturating_mul(2)), true),
         };
         if is_miss {
             self.misses += 1;
             self.agreed = 0;
             self.needed = Share(0);
-            for one in tellers.iter_mut() {
+            for one in reporters.iter_mut() {
                 one.agreed = 0;
             }
-            let one = &mut tellers[teller];
+            let one = &mut reporters[reporter];
             one.missed = one.missed.max(wanted.clamp(FLOOR, CEILING));
-            self.raised = self.raised.max(believed(tellers.iter()));
+            self.raised = self.raised.max(believed(reporters.iter()));
             self.share = self.share.max(self.raised);
         } else {
             self.needed = self.needed.max(wanted);
-            let one = &mut tellers[teller];
+            let one = &mut reporters[reporter];
             if one.is_anybody() || one.agreed < AGREEING_OF_A_KEY {
                 one.agreed += 1;
                 self.agreed += 1;
             }
             if self.agreed == AGREEING {
-                self.sink(tellers);
+                self.sink(reporters);
             }
         }
         before != (self.share, self.has_sunk)
     }
 
     /// Half of the way to what was needed, or all of it where that is near; never below what the misses of those ask for who do not agree.
-    fn sink(&mut self, tellers: &mut [Teller]) {
-        let silent = tellers.iter().filter(|teller| teller.agreed == 0);
+    fn sink(&mut self, reporters: &mut [Reporter]) {
+        let silent = reporters.iter().filter(|reporter| reporter.agreed == 0);
         let needed = self.needed.max(FLOOR).max(believed(silent)).min(self.share);
         let beyond = self.share.0.saturating_sub(needed.0);
         self.share = Share(needed.0 + if beyond <= GRAIN { 0 } else { beyond / 2 });
@@ -164,9 +164,9 @@ impl Learnt {
         self.has_sunk = true;
         self.agreed = 0;
         self.needed = Share(0);
-        for teller in tellers {
-            if std::mem::take(&mut teller.agreed) > 0 {
-                teller.missed = teller.missed.min(self.share);
+        for reporter in reporters {
+            if std::mem::take(&mut reporter.agreed) > 0 {
+                reporter.missed = reporter.missed.min(self.share);
             }
         }
     }

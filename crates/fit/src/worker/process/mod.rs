@@ -1,8 +1,8 @@
 //! A child with its pipes: lines there, lines back, deadlines, and an end that leaves nothing behind.
 
+mod deadline;
 mod line;
 mod loss;
-mod patience;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ use tracing::{debug, warn};
 use super::supervised;
 use crate::bounded::{Cancel, shorten};
 
+pub use deadline::SuspendAwareDeadline;
 pub use line::{Line, read};
 pub use loss::{Activity, Loss, WorkerError};
-pub use patience::Patience;
 
 /// How often a wait looks whether somebody asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -156,18 +156,18 @@ impl Running {
         within: Duration,
         cancel: &Cancel,
     ) -> Result<A, WorkerError> {
-        let mut patience = Patience::of(within);
+        let mut deadline = SuspendAwareDeadline::of(within);
         loop {
             if cancel.is_cancelled() {
                 return Err(WorkerError::Cancelled);
             }
-            let is_late = patience.is_over();
-            let answer = patience.look(POLL_INTERVAL, |within| self.poll(activity, within))?;
+            let is_late = deadline.is_over();
+            let answer = deadline.look(POLL_INTERVAL, |within| self.poll(activity, within))?;
             if let Some(answer) = answer {
                 return Ok(answer);
             }
             if is_late {
-                return Err(self.lost(activity, Loss::TimedOut(within)));
+                return Err(self.crashed(activity, Loss::TimedOut(within)));
             }
         }
     }
@@ -190,13 +190,13 @@ impl Running {
                 self.await_exit().map_or(Loss::Mute, Loss::Exited)
             }
         };
-        Err(self.lost(activity, loss))
+        Err(self.crashed(activity, loss))
     }
 
     /// How the child ended, if it does so soon.
     fn await_exit(&mut self) -> Option<ExitStatus> {
-        let mut patience = Patience::of(EXIT_GRACE);
-        reap(self.child.as_mut()?, &mut patience, POLL_INTERVAL)
+        let mut deadline = SuspendAwareDeadline::of(EXIT_GRACE);
+        reap(self.child.as_mut()?, &mut deadline, POLL_INTERVAL)
     }
 
     /// The error of an answer to another question.
@@ -206,11 +206,11 @@ impl Running {
         activity: Activity,
     ) -> WorkerError {
         let line = serde_json::to_string(answer).expect("answers have string keys only");
-        self.lost(activity, Loss::OutOfTurn(shorten(&line)))
+        self.crashed(activity, Loss::OutOfTurn(shorten(&line)))
     }
 
     /// Ends the child and takes down what happened.
-    pub(super) fn lost(&mut self, activity: Activity, loss: Loss) -> WorkerError {
+    pub(super) fn crashed(&mut self, activity: Activity, loss: Loss) -> WorkerError {
         self.end();
         let words = self
             .last_words
@@ -231,13 +231,13 @@ impl Running {
             return;
         };
         self.orders = None;
-        let mut patience = Patience::of(self.ending);
+        let mut deadline = SuspendAwareDeadline::of(self.ending);
         // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's. An error
         // means that nothing is left of it.
         supervised::end_descendants(Pid::from_child(&child));
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
-        if reap(&mut child, &mut patience, MOMENT).is_none() {
+        if reap(&mut child, &mut deadline, MOMENT).is_none() {
             warn!("{} {} was killed and does not end", self.who, child.id());
             // Somebody has to take its status, or the system keeps it in its table.
             thread::spawn(move || child.wait());
@@ -245,8 +245,8 @@ impl Running {
         // The reader may be handing over a line that nobody wants any more.
         self.answers = sync_channel(0).1;
         for thread in self.threads.drain(..) {
-            while !thread.is_finished() && !patience.is_over() {
-                patience.look(MOMENT, thread::sleep);
+            while !thread.is_finished() && !deadline.is_over() {
+                deadline.look(MOMENT, thread::sleep);
             }
             if !thread.is_finished() {
                 debug!("somebody holds a pipe of the {} open", self.who);
@@ -258,12 +258,16 @@ impl Running {
 }
 
 /// How a child ended, if it does so before the patience is over.
-pub fn reap(child: &mut Child, patience: &mut Patience, interval: Duration) -> Option<ExitStatus> {
+pub fn reap(
+    child: &mut Child,
+    deadline: &mut SuspendAwareDeadline,
+    interval: Duration,
+) -> Option<ExitStatus> {
     loop {
-        let is_late = patience.is_over();
+        let is_late = deadline.is_over();
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if !is_late => patience.look(interval, thread::sleep),
+            Ok(None) if !is_late => deadline.look(interval, thread::sleep),
             Ok(None) | Err(_) => return None,
         }
     }

@@ -7,7 +7,7 @@ use crate::bounded::shorten;
 use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
-use crate::model::{Invalid, RULES, Taught, is_host_name};
+use crate::model::{ENGINE_DIGEST, HeadroomCalibration, Invalid, is_host_name};
 use crate::store::{Assignment, FitState, Time};
 
 /// Changes whenever what is said does.
@@ -134,10 +134,10 @@ impl Registration {
                 self.protocol
             ));
         }
-        (self.rules != RULES).then(|| {
+        (self.rules != ENGINE_DIGEST).then(|| {
             format!(
                 "this agent is another build of batchfit {VERSION}, with other rules, and its answers would be others; start the agent \
-                 with the file that the service was started with (rules {RULES})"
+                 with the file that the service was started with (rules {ENGINE_DIGEST})"
             )
         })
     }
@@ -286,7 +286,7 @@ pub struct JobDocument {
     pub timeout_seconds: Option<i64>,
     /// What outcomes had taught about the headroom of its answer.
     #[schema(value_type = Vec<Object>)]
-    pub taught: Vec<Taught>,
+    pub taught: Vec<HeadroomCalibration>,
     /// How long nothing may be said of it before it is given to another.
     pub lease_seconds: u64,
 }
@@ -354,7 +354,7 @@ mod tests {
             instance: "0123456789abcdef".to_owned(),
             version: VERSION.to_owned(),
             protocol: PROTOCOL,
-            rules: RULES.to_owned(),
+            rules: ENGINE_DIGEST.to_owned(),
             draining: false,
             cards: vec![card("cuda:0"), card("cuda:1")],
         }

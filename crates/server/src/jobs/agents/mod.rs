@@ -23,7 +23,7 @@ pub use work::answer_job;
 use super::clock::milliseconds;
 use super::document::{VERSION, chance, json};
 use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
-use crate::model::{DeviceChoice, RULES, Request};
+use crate::model::{DeviceChoice, ENGINE_DIGEST, Request};
 use crate::store::{AGENT_LANE, Assignment, JsonText, Registered, StoredAgent, Time};
 
 /// Most cards of agents in one list of devices; the lists of agents have all.
@@ -176,7 +176,7 @@ impl Jobs {
     /// it registers again, and is told.
     async fn own_agent(&self, id: &str, owner: &Owner) -> Result<Option<StoredAgent>, JobError> {
         let agent = self.shared.db.agent(id).await?;
-        Ok(agent.filter(|agent| agent.owner == owner && agent.rules == RULES))
+        Ok(agent.filter(|agent| agent.owner == owner && agent.rules == ENGINE_DIGEST))
     }
 
     /// What time it is where leases are counted.

@@ -28,7 +28,7 @@ pub async fn answer_job(
             let request = Request::parse(document, &known)?;
             Ok(request
                 .with_recorder(engine.records())
-                .with_taught(job.taught)
+                .with_calibration(job.taught)
                 .on(device))
         };
         let read = unless(&cancel, read).ok_or(EngineError::Cancelled)?;

@@ -64,7 +64,7 @@ fn understand(
     };
     let asked = question_about(&request, &digest, card.as_deref());
     let taught = calibration(db, &request, (lowered, &digest), card.as_deref());
-    let request = request.with_taught(taught);
+    let request = request.with_calibration(taught);
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     let with = (lowered, digest.as_str());
     let fingerprint = is_here.then(|| request.fingerprint_with(with, card.as_deref()));

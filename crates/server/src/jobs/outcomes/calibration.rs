@@ -4,8 +4,8 @@ use crate::alloc::MemoryLimit;
 use crate::device::sim::Card;
 use crate::jobs::{EngineError, JobError};
 use crate::model::{
-    Checkpointing, DeviceChoice, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode, Taught,
-    Workload, strategy,
+    Checkpointing, DeviceChoice, HeadroomCalibration, Lowered, Mode, PYTORCH, Parallel, Request,
+    SearchMode, Workload, strategy,
 };
 use crate::store::{Db, LearntOn, NearestQuery};
 use batchfit_fit::named_card;
@@ -25,7 +25,7 @@ pub fn calibration(
     request: &Request,
     (lowered, digest): (&Lowered, &str),
     card: Option<&str>,
-) -> Vec<Taught> {
+) -> Vec<HeadroomCalibration> {
     let Some((gpu, driver)) = card_of(request, card) else {
         return Vec::new();
     };
@@ -70,7 +70,7 @@ pub async fn learn_before(
     db: &Db,
     request: &Request,
     card: Option<&str>,
-) -> Result<Vec<Taught>, JobError> {
+) -> Result<Vec<HeadroomCalibration>, JobError> {
     db.read_learnt().await?;
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     Ok(calibration(

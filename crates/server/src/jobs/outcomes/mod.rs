@@ -21,8 +21,8 @@ use crate::store::{
     StoredRecommendation, Time,
 };
 use crate::units::{Bytes, Share};
-use batchfit_fit::search::conversation::Outcome;
-use batchfit_fit::search::headroom::{AGREEING, Answered, Doubt, FLOOR, lesson};
+use batchfit_fit::search::ask_tell::Outcome;
+use batchfit_fit::search::headroom::{AGREEING, Answered, FLOOR, RejectReason, sample};
 
 /// An outcome: what was predicted, what came of it, and what was learnt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -56,7 +56,7 @@ pub struct OutcomeDocument {
     /// learnt.
     pub headroom: Option<HeadroomChange>,
     /// Why nothing was learnt; null where something was.
-    pub doubt: Option<DoubtDocument>,
+    pub doubt: Option<RejectReasonDocument>,
     /// When it was told.
     pub created_at: Time,
 }
@@ -72,7 +72,7 @@ pub struct HeadroomChange {
 
 /// Why nothing was learnt of an outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct DoubtDocument {
+pub struct RejectReasonDocument {
     /// For programs: `crashed`, `larger_batch`, `smaller_batch`, `no_peak`, `few_steps`, `other_cause`, `environment_unknown`,
     /// `environment_other`, `other_limit` or `answer_too_old`.
     pub code: String,
@@ -213,8 +213,11 @@ pub async fn accuracy(
 }
 
 /// What is learnt of an outcome, or why nothing is.
-fn learning(answer: &StoredRecommendation, told: &ReportedOutcome) -> Result<Learning, Doubt> {
-    let headroom = answer.headroom.as_ref().ok_or(Doubt::AnswerTooOld)?;
+fn learning(
+    answer: &StoredRecommendation,
+    told: &ReportedOutcome,
+) -> Result<Learning, RejectReason> {
+    let headroom = answer.headroom.as_ref().ok_or(RejectReason::AnswerTooOld)?;
     let of = Answered {
         micro_batch: answer.micro_batch.unsigned_abs(),
         peak_reserved: Bytes(answer.peak_reserved_bytes.unsigned_abs()),
@@ -223,9 +226,9 @@ fn learning(answer: &StoredRecommendation, told: &ReportedOutcome) -> Result<Lea
         retries: answer.micro_batch > answer.max_batch_without_retries,
     };
     if answer.model_digest.is_empty() {
-        return Err(Doubt::AnswerTooOld);
+        return Err(RejectReason::AnswerTooOld);
     }
-    let lesson = lesson(&of, &told.seen)?;
+    let lesson = sample(&of, &told.seen)?;
     told.environment.is_of(answer)?;
     Ok(Learning {
         lesson,
@@ -296,8 +299,9 @@ impl OutcomeDocument {
                 before: part(before),
                 after: part(after),
             }),
-            doubt: stored.doubt.map(|code| DoubtDocument {
-                detail: Doubt::named(&code).map_or_else(String::new, |it| it.meaning().to_owned()),
+            doubt: stored.doubt.map(|code| RejectReasonDocument {
+                detail: RejectReason::named(&code)
+                    .map_or_else(String::new, |it| it.meaning().to_owned()),
                 code,
             }),
             created_at: stored.created_at,

@@ -8,8 +8,8 @@ use crate::model::Invalid;
 use crate::store::{JsonText, StoredRecommendation, minor};
 use crate::units::Bytes;
 use batchfit_fit::search::MAX_BATCH;
-use batchfit_fit::search::conversation::Outcome;
-use batchfit_fit::search::headroom::{Doubt, Seen};
+use batchfit_fit::search::ask_tell::Outcome;
+use batchfit_fit::search::headroom::{RejectReason, TrainingRun};
 use batchfit_models::{Fields, wrong};
 
 /// The members of an outcome.
@@ -35,7 +35,7 @@ const MOST: u64 = 1 << 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedOutcome {
     /// What was seen.
-    pub seen: Seen,
+    pub seen: TrainingRun,
     /// Where it ran.
     pub environment: ReportedEnvironment,
 }
@@ -77,7 +77,7 @@ impl ReportedOutcome {
             }
         };
         Ok(ReportedOutcome {
-            seen: Seen {
+            seen: TrainingRun {
                 batch: batch.ok_or_else(|| fields.missing("batch"))?,
                 outcome: outcome.ok_or_else(|| fields.missing("outcome"))?,
                 peak_reserved: fields.whole("peak_reserved_bytes", 1, MOST)?.map(Bytes),
@@ -118,23 +118,26 @@ impl ReportedEnvironment {
     }
 
     /// Whether this is what an answer is for. A simulated card has no driver, and stands for all of its cuDNN.
-    pub(super) fn is_of(&self, answer: &StoredRecommendation) -> Result<(), Doubt> {
+    pub(super) fn is_of(&self, answer: &StoredRecommendation) -> Result<(), RejectReason> {
         let (Some(gpu), Some(pytorch)) = (&self.gpu, &self.pytorch) else {
-            return Err(Doubt::EnvironmentUnknown);
+            return Err(RejectReason::EnvironmentUnknown);
         };
         if *gpu != answer.gpu || !answer.is_for_pytorch(pytorch) {
-            return Err(Doubt::EnvironmentOther);
+            return Err(RejectReason::EnvironmentOther);
         }
         let Some(of_answer) = &answer.driver else {
             return Ok(());
         };
-        let driver = self.driver.as_ref().ok_or(Doubt::EnvironmentUnknown)?;
+        let driver = self
+            .driver
+            .as_ref()
+            .ok_or(RejectReason::EnvironmentUnknown)?;
         let has_other_cudnn = match (&self.cudnn, &answer.cudnn) {
             (Some(here), Some(there)) => minor(here) != minor(there),
             (None, _) | (_, None) => false,
         };
         if driver != of_answer || has_other_cudnn {
-            return Err(Doubt::EnvironmentOther);
+            return Err(RejectReason::EnvironmentOther);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
-use crate::model::{DeviceChoice, ModelAside, Request};
+use crate::model::{DetachedModel, DeviceChoice, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
 use batchfit_fit::{validate, validate_fit};
 
@@ -178,7 +178,7 @@ impl Jobs {
             };
             let digest = request.model_digest(lowered);
             let taught = calibration(&db, &request, (lowered, &digest), card.as_deref());
-            let request = request.with_taught(taught);
+            let request = request.with_calibration(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
             let (shown, aside) = request.shown();
@@ -207,7 +207,7 @@ pub(in crate::jobs) struct Checked {
     /// The request as it is stored and shown.
     pub(in crate::jobs) shown: JsonText,
     /// Its model, where that is not shown.
-    aside: Option<ModelAside>,
+    aside: Option<DetachedModel>,
     /// What it must not run beside.
     pub(in crate::jobs) lane: String,
     /// Whether agents are to answer it.
@@ -217,7 +217,7 @@ pub(in crate::jobs) struct Checked {
 }
 
 /// The model of a fit that is not shown with it, to be kept beside it.
-fn detached_upload(aside: ModelAside, now: Time) -> NewUpload {
+fn detached_upload(aside: DetachedModel, now: Time) -> NewUpload {
     NewUpload {
         digest: aside.digest,
         names: Vec::new(),

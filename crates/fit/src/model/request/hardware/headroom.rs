@@ -9,7 +9,7 @@ use batchfit_models::Invalid;
 
 /// What outcomes of earlier answers teach about variants of one strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taught {
+pub struct HeadroomCalibration {
     /// How they train with others: [`strategy`].
     pub strategy: String,
     /// What is to be left free.
@@ -17,7 +17,7 @@ pub struct Taught {
     /// Whether that takes the place of what an answer leaves free by itself; otherwise it is the least.
     pub replaces: bool,
     /// Whose outcomes they were.
-    pub of: TaughtBy,
+    pub of: CalibrationSource,
     /// How many.
     pub outcomes: u64,
 }
@@ -25,7 +25,7 @@ pub struct Taught {
 /// Whose outcomes teach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TaughtBy {
+pub enum CalibrationSource {
     /// Those of this very model.
     Itself,
     /// Those of other models on the same card.
@@ -43,7 +43,7 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
     clippy::cast_sign_loss,
     reason = "at most half a million"
 )]
-pub(in crate::model::request) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
+pub(in crate::model::request) fn requested(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
     let fraction: Option<f64> = fields.read("headroom")?;
     Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }

@@ -8,7 +8,7 @@ pub mod nicknames;
 
 pub use device::{DeviceChoice, is_host_name};
 pub(super) use device::{machines, ranks, read};
-pub(super) use headroom::asked;
-pub use headroom::{Taught, TaughtBy, strategy};
+pub(super) use headroom::requested;
+pub use headroom::{CalibrationSource, HeadroomCalibration, strategy};
 pub(super) use memory_limit::{bytes, of_card};
 pub use memory_limit::{parse_memory_limit, parse_size};

@@ -232,7 +232,7 @@ fn family(card: &Card) -> String {
 mod tests {
     use super::*;
 
-    fn found(text: &str) -> (&'static str, Option<u64>) {
+    fn card_and_count(text: &str) -> (&'static str, Option<u64>) {
         let on = parse(text).unwrap();
         (on.card.name, on.count)
     }
@@ -252,15 +252,15 @@ mod tests {
             ("nvidia h100 80gb hbm3", "h100-80g"),
             (" T4 ", "t4"),
         ] {
-            assert_eq!(found(text), (card, None), "{text}");
+            assert_eq!(card_and_count(text), (card, None), "{text}");
         }
     }
 
     #[test]
     fn every_card_answers_to_its_name_and_its_product() {
         for card in CARDS {
-            assert_eq!(found(card.name).0, card.name);
-            let by_product = Card::find(found(card.product).0).unwrap();
+            assert_eq!(card_and_count(card.name).0, card.name);
+            let by_product = Card::find(card_and_count(card.product).0).unwrap();
             assert_eq!(by_product.product, card.product);
         }
     }
@@ -280,10 +280,13 @@ mod tests {
 
     #[test]
     fn of_members_with_as_much_memory_the_first_is_the_usual_one() {
-        assert_eq!(found("h100").0, "h100-80g");
-        assert_eq!(found("gh200").0, "gh200-96g");
-        assert_eq!(found("RTX 3080").0, "rtx3080-10g");
-        assert_eq!(found("NVIDIA GeForce RTX 4060 Ti").0, "rtx4060ti-8g");
+        assert_eq!(card_and_count("h100").0, "h100-80g");
+        assert_eq!(card_and_count("gh200").0, "gh200-96g");
+        assert_eq!(card_and_count("RTX 3080").0, "rtx3080-10g");
+        assert_eq!(
+            card_and_count("NVIDIA GeForce RTX 4060 Ti").0,
+            "rtx4060ti-8g"
+        );
         assert!(
             parse("h100")
                 .unwrap()
@@ -308,15 +311,18 @@ mod tests {
             ("RTX 3060", "rtx3060-12g"),
             ("rtx-3080-12gb", "rtx3080-12g"),
         ] {
-            assert_eq!(found(text), (card, None), "{text}");
+            assert_eq!(card_and_count(text), (card, None), "{text}");
         }
     }
 
     #[test]
     fn machines_of_clouds_are_their_cards() {
-        assert_eq!(found("p5.48xlarge"), ("h100-80g", Some(8)));
-        assert_eq!(found("2xp4d.24xlarge"), ("a100-40g", Some(16)));
-        assert_eq!(found("Standard_NC80adis_H100_v5"), ("h100-nvl", Some(2)));
+        assert_eq!(card_and_count("p5.48xlarge"), ("h100-80g", Some(8)));
+        assert_eq!(card_and_count("2xp4d.24xlarge"), ("a100-40g", Some(16)));
+        assert_eq!(
+            card_and_count("Standard_NC80adis_H100_v5"),
+            ("h100-nvl", Some(2))
+        );
         let note = parse("g5.12xlarge").unwrap().note;
         assert_eq!(note.unwrap(), "g5.12xlarge: 4 x NVIDIA A10G");
         let refused = parse("p5.24xlarge").unwrap_err().to_string();
@@ -328,11 +334,11 @@ mod tests {
 
     #[test]
     fn a_number_before_it_counts_gpus() {
-        assert_eq!(found("8xH100"), ("h100-80g", Some(8)));
-        assert_eq!(found("2 x rtx-4090"), ("rtx4090", Some(2)));
-        assert_eq!(found("4×t4"), ("t4", Some(4)));
+        assert_eq!(card_and_count("8xH100"), ("h100-80g", Some(8)));
+        assert_eq!(card_and_count("2 x rtx-4090"), ("rtx4090", Some(2)));
+        assert_eq!(card_and_count("4×t4"), ("t4", Some(4)));
         for text in ["8 h100", "h100x8", "H100 x8"] {
-            assert_eq!(found(text), ("h100-80g", Some(8)), "{text}");
+            assert_eq!(card_and_count(text), ("h100-80g", Some(8)), "{text}");
         }
     }
 

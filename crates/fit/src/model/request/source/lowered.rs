@@ -15,11 +15,13 @@ use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 /// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
 /// and whoever answers it.
 #[derive(Debug, Clone, Default)]
-pub(in crate::model::request) struct Once(pub(in crate::model::request) Arc<OnceLock<Lowered>>);
+pub(in crate::model::request) struct LoweredCell(
+    pub(in crate::model::request) Arc<OnceLock<Lowered>>,
+);
 
 /// Two requests say the same whether or not somebody has asked for their graphs.
-impl PartialEq for Once {
-    fn eq(&self, _: &Once) -> bool {
+impl PartialEq for LoweredCell {
+    fn eq(&self, _: &LoweredCell) -> bool {
         true
     }
 }

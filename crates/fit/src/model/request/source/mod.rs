@@ -6,7 +6,7 @@ mod recordings;
 mod schema;
 
 pub(super) use dtype::compare;
-pub(super) use lowered::Once;
+pub(super) use lowered::LoweredCell;
 pub use lowered::{Lowered, Workload};
 pub use recordings::RECORDING_BOUNDS;
 pub(super) use recordings::Recordings;

@@ -7,9 +7,9 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
+use super::alternate_plan::TIME_UNKNOWN;
 use super::plan::{BatchTarget, bounded, choose, without_a_plan};
 use super::probing::runner::{ProbeCache, StepTime};
-use super::replanned::TIME_UNKNOWN;
 use super::uncertainty::Uncertainty;
 use super::variant_search::{VariantSearch, micro_steps};
 use super::why::{Around, LimitSource};
@@ -29,33 +29,33 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
     reason = "a line for each member of the answer"
 )]
 pub(super) fn recommend(
-    wish: BatchTarget,
+    target: BatchTarget,
     accumulation: u32,
     mut inquiry: VariantSearch<'_, '_>,
     source: LimitSource,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
-    if let (Some(_), 2..) = (wish.target_batch, accumulation) {
+    if let (Some(_), 2..) = (target.target_batch, accumulation) {
         notes.push(format!(
             "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
-    let Some(chosen) = choose(wish, accumulation, &mut inquiry)? else {
-        let steps = without_a_plan(wish, accumulation);
-        return nothing_fits(steps, wish.world_size, inquiry, (source, notes));
+    let Some(chosen) = choose(target, accumulation, &mut inquiry)? else {
+        let steps = without_a_plan(target, accumulation);
+        return nothing_fits(steps, target.world_size, inquiry, (source, notes));
     };
     let plan = chosen.plan;
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
-    notes.extend(bounded(&plan, wish));
+    notes.extend(bounded(&plan, target));
     notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
     let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
     if let StepTime::Unknown(why) = step_time {
-        let instead = match wish.objective {
+        let instead = match target.objective {
             Objective::LargestBatch => "",
             Objective::Throughput => ", so the largest batch is recommended",
         };
@@ -73,14 +73,13 @@ pub(super) fn recommend(
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
-        let why = probed.kept.why(&probed.uncertainties, limit);
+        let why = probed.headroom.why(&probed.uncertainties, limit);
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
             format!("it reserves more, and runs as well where {why}")
         });
     }
-    let kept = probed.kept.document(&probed.uncertainties, limit);
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("the largest batch that runs steadily was tried on the GPU; `max_batch` and `max_batch_without_retries` are simulated".to_owned());
     }
@@ -101,7 +100,7 @@ pub(super) fn recommend(
         at_ceiling: maxima.at_ceiling,
         headroom,
         objective: chosen.instead_of.as_ref(),
-        has_target: wish.target_batch.is_some(),
+        has_target: target.target_batch.is_some(),
         source,
     };
     let why = around.why();
@@ -134,7 +133,7 @@ pub(super) fn recommend(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
-        headroom: kept,
+        headroom: probed.headroom.document(&probed.uncertainties, limit),
         limited_by,
         why: Some(why),
         evidence: maxima.evidence,
@@ -145,7 +144,7 @@ pub(super) fn recommend(
         missing_bytes: None,
         host_bytes: report.host_bytes,
         next_batch,
-        parallel: across_ranks(report, wish.world_size, communicated_bytes),
+        parallel: across_ranks(report, target.world_size, communicated_bytes),
         notes,
     })
 }
@@ -245,7 +244,7 @@ fn nothing_fits(
             "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
             Bytes(report.peak_reserved_bytes)
         ));
-        notes.push(probed.kept.why(&probed.uncertainties, limit));
+        notes.push(probed.headroom.why(&probed.uncertainties, limit));
     }
     let missing = simulated.max(needed.saturating_sub(limit));
     let around = Around {
@@ -271,7 +270,7 @@ fn nothing_fits(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: 0,
-        headroom: probed.kept.document(&probed.uncertainties, limit),
+        headroom: probed.headroom.document(&probed.uncertainties, limit),
         limited_by: described(report),
         why: Some(Why {
             at_peak: whole.at_peak,

@@ -1,7 +1,7 @@
 //! What a training that ran says about the headroom of the answer that it followed.
 
 use super::{CEILING, FLOOR};
-use crate::search::conversation::Outcome;
+use crate::search::ask_tell::Outcome;
 use crate::units::{Bytes, Share};
 
 /// Steps after which a peak counts: what an answer predicts is the peak of three.
@@ -31,7 +31,7 @@ pub struct Answered {
 
 /// What somebody saw who trained by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct TrainingRun {
     /// Samples per micro-step on one GPU.
     pub batch: u64,
     /// How it ended.
@@ -46,7 +46,7 @@ pub struct Seen {
 
 /// What is learnt of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lesson {
+pub enum Sample {
     /// So much headroom would just have been enough: it ran, and this is what was reserved beyond the prediction.
     Needs(Share),
     /// It ran out of memory, or had to retry, although so much was left free: more than this is needed, nobody knows how much.
@@ -55,7 +55,7 @@ pub enum Lesson {
 
 /// Why nothing is learnt of a run, which is kept all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
+pub enum RejectReason {
     /// It crashed.
     Crashed,
     /// It ran a larger batch than was recommended.
@@ -80,73 +80,75 @@ pub enum Doubt {
     AnswerTooOld,
 }
 
-impl Doubt {
+impl RejectReason {
     /// All of them.
-    pub const ALL: [Doubt; 11] = [
-        Doubt::Crashed,
-        Doubt::LargerBatch,
-        Doubt::SmallerBatch,
-        Doubt::NoPeak,
-        Doubt::FewSteps,
-        Doubt::OtherCause,
-        Doubt::EnvironmentUnknown,
-        Doubt::EnvironmentOther,
-        Doubt::Implausible,
-        Doubt::OtherLimit,
-        Doubt::AnswerTooOld,
+    pub const ALL: [RejectReason; 11] = [
+        RejectReason::Crashed,
+        RejectReason::LargerBatch,
+        RejectReason::SmallerBatch,
+        RejectReason::NoPeak,
+        RejectReason::FewSteps,
+        RejectReason::OtherCause,
+        RejectReason::EnvironmentUnknown,
+        RejectReason::EnvironmentOther,
+        RejectReason::Implausible,
+        RejectReason::OtherLimit,
+        RejectReason::AnswerTooOld,
     ];
 
     /// Its name in documents and in the table.
     pub const fn name(self) -> &'static str {
         match self {
-            Doubt::Crashed => "crashed",
-            Doubt::LargerBatch => "larger_batch",
-            Doubt::SmallerBatch => "smaller_batch",
-            Doubt::NoPeak => "no_peak",
-            Doubt::FewSteps => "few_steps",
-            Doubt::OtherCause => "other_cause",
-            Doubt::EnvironmentUnknown => "environment_unknown",
-            Doubt::EnvironmentOther => "environment_other",
-            Doubt::Implausible => "implausible",
-            Doubt::OtherLimit => "other_limit",
-            Doubt::AnswerTooOld => "answer_too_old",
+            RejectReason::Crashed => "crashed",
+            RejectReason::LargerBatch => "larger_batch",
+            RejectReason::SmallerBatch => "smaller_batch",
+            RejectReason::NoPeak => "no_peak",
+            RejectReason::FewSteps => "few_steps",
+            RejectReason::OtherCause => "other_cause",
+            RejectReason::EnvironmentUnknown => "environment_unknown",
+            RejectReason::EnvironmentOther => "environment_other",
+            RejectReason::Implausible => "implausible",
+            RejectReason::OtherLimit => "other_limit",
+            RejectReason::AnswerTooOld => "answer_too_old",
         }
     }
 
     /// The one of this name.
-    pub fn named(name: &str) -> Option<Doubt> {
-        Doubt::ALL.into_iter().find(|doubt| doubt.name() == name)
+    pub fn named(name: &str) -> Option<RejectReason> {
+        RejectReason::ALL
+            .into_iter()
+            .find(|doubt| doubt.name() == name)
     }
 
     /// What a person is told.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Doubt::Crashed => "a crash says nothing about memory",
-            Doubt::LargerBatch => "it ran a larger batch than was recommended",
-            Doubt::SmallerBatch => {
+            RejectReason::Crashed => "a crash says nothing about memory",
+            RejectReason::LargerBatch => "it ran a larger batch than was recommended",
+            RejectReason::SmallerBatch => {
                 "it ran a smaller batch than was recommended, of which nothing was predicted"
             }
-            Doubt::NoPeak => "it does not say how much was reserved (`peak_reserved_bytes`)",
-            Doubt::FewSteps => {
+            RejectReason::NoPeak => "it does not say how much was reserved (`peak_reserved_bytes`)",
+            RejectReason::FewSteps => {
                 "it does not say that it made three steps (`steps`): its peak may be still to come"
             }
-            Doubt::OtherCause => {
+            RejectReason::OtherCause => {
                 "it ran out of memory although more was left free than headroom ever gets: something else took it"
             }
-            Doubt::EnvironmentUnknown => {
+            RejectReason::EnvironmentUnknown => {
                 "it does not say on which card, with which PyTorch and, for an answer from a GPU, with which driver it ran \
                  (`environment`)"
             }
-            Doubt::EnvironmentOther => {
+            RejectReason::EnvironmentOther => {
                 "it ran on another card, or with another PyTorch, driver or cuDNN, than the answer is for"
             }
-            Doubt::Implausible => {
+            RejectReason::Implausible => {
                 "it reserved less than half of what was predicted: another model ran, or the figure is wrong"
             }
-            Doubt::OtherLimit => {
+            RejectReason::OtherLimit => {
                 "it reserved more than twice the limit that the answer is for: it ran under another one, or the figure is wrong"
             }
-            Doubt::AnswerTooOld => {
+            RejectReason::AnswerTooOld => {
                 "an earlier batchfit made the answer, which does not say for which model exactly"
             }
         }
@@ -158,47 +160,47 @@ impl Doubt {
 /// What was reserved beyond the prediction is taken as a part of what was reserved, since a batch near the limit would be short
 /// by the same part of the limit; where less than half of the limit was reserved, as a part of that half: small models are short
 /// by a constant, too.
-pub fn lesson(answered: &Answered, seen: &Seen) -> Result<Lesson, Doubt> {
+pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectReason> {
     let refused = match seen.outcome {
-        Outcome::Crashed => return Err(Doubt::Crashed),
+        Outcome::Crashed => return Err(RejectReason::Crashed),
         Outcome::OutOfMemory => true,
         Outcome::FitsWithRetries => !answered.retries,
         Outcome::Fits => !answered.retries && seen.retries.is_some_and(|retries| retries > 0),
     };
     if seen.batch > answered.micro_batch {
-        return Err(Doubt::LargerBatch);
+        return Err(RejectReason::LargerBatch);
     }
     if refused {
         let free = answered.limit.saturating_sub(answered.peak_reserved);
         let free = Share::of(free, answered.limit).max(answered.headroom);
         if free > CEILING {
-            return Err(Doubt::OtherCause);
+            return Err(RejectReason::OtherCause);
         }
-        return Ok(Lesson::NeedsMoreThan(free.max(Share(FLOOR.0 / 2))));
+        return Ok(Sample::NeedsMoreThan(free.max(Share(FLOOR.0 / 2))));
     }
     let is_smaller = seen.batch < answered.micro_batch;
     let Some(reserved) = seen.peak_reserved else {
         return Err(if is_smaller {
-            Doubt::SmallerBatch
+            RejectReason::SmallerBatch
         } else {
-            Doubt::NoPeak
+            RejectReason::NoPeak
         });
     };
     if reserved.0 / MOST_LIMITS > answered.limit.0 {
-        return Err(Doubt::OtherLimit);
+        return Err(RejectReason::OtherLimit);
     }
     if reserved.0 < answered.peak_reserved.0 / LEAST_PART && !is_smaller {
-        return Err(Doubt::Implausible);
+        return Err(RejectReason::Implausible);
     }
     let short_by = reserved.saturating_sub(answered.peak_reserved);
     if short_by == Bytes::ZERO {
         if is_smaller {
-            return Err(Doubt::SmallerBatch);
+            return Err(RejectReason::SmallerBatch);
         }
         if seen.steps.is_none_or(|steps| steps < STEPS) {
-            return Err(Doubt::FewSteps);
+            return Err(RejectReason::FewSteps);
         }
     }
     let whole = reserved.max(Bytes(answered.limit.0 / 2));
-    Ok(Lesson::Needs(Share::of(short_by, whole)))
+    Ok(Sample::Needs(Share::of(short_by, whole)))
 }

@@ -7,20 +7,20 @@ use crate::device::sim::{Card, CardMemory};
 use crate::model::{Invalid, Objective, Request, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::recorded::Steps;
-use crate::search::conversation::{Alone, Foreseen, Peaks, Predicted};
-use crate::search::{MAX_BATCH, Prediction};
+use crate::search::ask_tell::{Alone, Peaks, Predicted, Prediction};
+use crate::search::{MAX_BATCH, PredictedBatches};
 use crate::units::Bytes;
 use crate::validate::settings_in_force;
 use crate::{EngineError, Runs, Work};
 
-use super::advice::next_to_record;
 use super::answer::SearchStrategy;
-use super::engine::{asked, lowered};
+use super::engine::{lowered, requested_limit};
+use super::notes::settings_as_recorded;
 use super::plan::{BatchTarget, choose, without_a_plan};
 use super::probing::observer::Observer;
 use super::probing::runner::{ProbeCache, Runner as _};
 use super::probing::simulator::Simulator;
-use super::remarks::settings_as_recorded;
+use super::recommend::next_to_record;
 use super::variant_search::{VariantSearch, micro_steps};
 
 /// A batch to record is so much larger than the largest recorded one at least, as a part of that.
@@ -34,11 +34,11 @@ const MOST_CANDIDATES: u64 = 32;
 const NO_HOLE: u64 = 50;
 
 /// Learns from a request's recordings, and says what they predict on the very card on which they were made.
-pub(super) fn foresee(
+pub(super) fn predict(
     request: &Request,
     runs: &Runs,
     cancel: &Cancel,
-) -> Result<Foreseen, EngineError> {
+) -> Result<Prediction, EngineError> {
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
         let problem = "expected recordings, which decide all of how is trained";
@@ -50,7 +50,7 @@ pub(super) fn foresee(
         total: steps.total.unwrap_or(card.total_memory),
         available: card.available(),
     };
-    let limit = asked(request, &settings, memory).unwrap_or(memory.available);
+    let limit = requested_limit(request, &settings, memory).unwrap_or(memory.available);
     let mut simulator = Simulator::new(
         "the card that was recorded on".to_owned(),
         workload.clone(),
@@ -67,7 +67,7 @@ pub(super) fn foresee(
         let report = simulator
             .probe(&variant, batch, limit, Detail::Verdict)?
             .report;
-        return Ok(Foreseen::Alone(Alone {
+        return Ok(Prediction::Alone(Alone {
             batch,
             peaks: peaks(&report),
             standing: steps.standing().0,
@@ -81,7 +81,7 @@ pub(super) fn foresee(
     predicted
         .notes
         .extend(settings_as_recorded(request, workload));
-    Ok(Foreseen::Several(Box::new(predicted)))
+    Ok(Prediction::Several(Box::new(predicted)))
 }
 
 fn predicted(
@@ -91,7 +91,7 @@ fn predicted(
     (mut simulator, variant, limit): (Simulator, Variant, Bytes),
     observer: &Observer<'_>,
 ) -> Result<Predicted, EngineError> {
-    let wish = BatchTarget {
+    let target = BatchTarget {
         target_batch: request.target_batch,
         world_size: request.world_size,
         // Recordings do not say how fast a step is.
@@ -102,21 +102,21 @@ fn predicted(
     let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
     let mut inquiry = VariantSearch::new(&mut cache, None, SearchStrategy::SimulateFirst);
     // Without a target, recordings of several micro-steps are those of one step.
-    let mut plan = choose(wish, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
-    if let (Some(plan), None) = (&mut plan, wish.target_batch) {
+    let mut plan = choose(target, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
+    if let (Some(plan), None) = (&mut plan, target.target_batch) {
         plan.accumulation_steps = 1;
-        plan.global_batch = plan.micro_batch.saturating_mul(wish.world_size);
+        plan.global_batch = plan.micro_batch.saturating_mul(target.world_size);
     }
-    let micro_steps = micro_steps(match (plan, wish.target_batch) {
+    let micro_steps = micro_steps(match (plan, target.target_batch) {
         (Some(plan), Some(_)) => plan.accumulation_steps,
-        (Some(_) | None, _) => without_a_plan(wish, accumulation),
+        (Some(_) | None, _) => without_a_plan(target, accumulation),
     });
-    let maxima: Prediction = inquiry.maxima(micro_steps)?.prediction;
+    let maxima: PredictedBatches = inquiry.maxima(micro_steps)?.prediction;
     let cache = inquiry.simulation(micro_steps);
-    if let (Some(plan), None) = (&mut plan, wish.target_batch) {
+    if let (Some(plan), None) = (&mut plan, target.target_batch) {
         let largest = largest_of_all(maxima.max_batch_steady, plan.micro_batch, cache)?;
         plan.micro_batch = largest;
-        plan.global_batch = largest.saturating_mul(wish.world_size);
+        plan.global_batch = largest.saturating_mul(target.world_size);
     }
     let mut notes = Vec::new();
     let mut all = BTreeMap::new();
@@ -129,7 +129,7 @@ fn predicted(
         let found = peaks(&probed.report);
         let headroom = probed.headroom(limit);
         if headroom > Bytes::ZERO && !steps.is_recorded(plan.micro_batch) {
-            notes.push(probed.kept.why(&probed.uncertainties, limit));
+            notes.push(probed.headroom.why(&probed.uncertainties, limit));
         }
         all.insert(plan.micro_batch, found);
         // With half of the limit left, it may take twice what is predicted.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::search::{Plan, Prediction};
+use crate::search::{Plan, PredictedBatches};
 
 /// Most bytes of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,7 +17,7 @@ pub struct Peaks {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Predicted {
     /// Both maxima.
-    pub maxima: Prediction,
+    pub maxima: PredictedBatches,
     /// What to train with, with what is kept free because the prediction may be too low; nothing where not even one sample
     /// leaves that.
     pub plan: Option<Plan>,
@@ -46,35 +46,35 @@ pub struct Alone {
 
 /// What recordings tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Foreseen {
+pub enum Prediction {
     /// One batch was recorded.
     Alone(Alone),
     /// Several were.
     Several(Box<Predicted>),
 }
 
-impl Foreseen {
+impl Prediction {
     /// What is predicted, where several batches were recorded.
     pub fn predicted(&self) -> Option<&Predicted> {
         match self {
-            Foreseen::Alone(_) => None,
-            Foreseen::Several(predicted) => Some(predicted),
+            Prediction::Alone(_) => None,
+            Prediction::Several(predicted) => Some(predicted),
         }
     }
 
     /// The peaks of a batch, as they are known or predicted.
     pub(super) fn peaks(&self, batch: u64) -> Option<Peaks> {
         match self {
-            Foreseen::Alone(alone) => (alone.batch == batch).then_some(alone.peaks),
-            Foreseen::Several(predicted) => predicted.peaks.get(&batch).copied(),
+            Prediction::Alone(alone) => (alone.batch == batch).then_some(alone.peaks),
+            Prediction::Several(predicted) => predicted.peaks.get(&batch).copied(),
         }
     }
 
     /// Whether the batch itself was recorded.
     pub(super) fn is_recorded(&self, batch: u64) -> bool {
         match self {
-            Foreseen::Alone(alone) => alone.batch == batch,
-            Foreseen::Several(predicted) => predicted.recorded.contains(&batch),
+            Prediction::Alone(alone) => alone.batch == batch,
+            Prediction::Several(predicted) => predicted.recorded.contains(&batch),
         }
     }
 }

@@ -20,8 +20,8 @@ use tracing::warn;
 
 use crate::bounded::Cancel;
 use crate::device::sim;
-use crate::model::{RULES, Request, RequestDocument, Taught};
-use crate::worker::{Deadlines, Patience, reap};
+use crate::model::{ENGINE_DIGEST, HeadroomCalibration, Request, RequestDocument};
+use crate::worker::{Deadlines, SuspendAwareDeadline, reap};
 use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 /// How many processes a fit may take with it: what kills two will kill a third.
@@ -44,7 +44,7 @@ const WAITING: usize = 16;
 enum Message {
     /// The first line.
     Hello {
-        /// [`RULES`] of the child: the binary may have been replaced meanwhile.
+        /// [`ENGINE_DIGEST`] of the child: the binary may have been replaced meanwhile.
         rules: String,
     },
     /// How far it is.
@@ -70,7 +70,7 @@ pub(super) enum NotStarted {
 struct Died(String);
 
 /// Starts processes for fits.
-pub(super) struct Apart<'a> {
+pub(super) struct Subprocess<'a> {
     program: &'a Path,
     deadlines: Deadlines,
 }
@@ -84,9 +84,9 @@ fn question(request: &Request) -> io::Result<Vec<u8>> {
     Ok(lines)
 }
 
-impl<'a> Apart<'a> {
-    pub(super) fn new(program: &'a Path, deadlines: Deadlines) -> Apart<'a> {
-        Apart { program, deadlines }
+impl<'a> Subprocess<'a> {
+    pub(super) fn new(program: &'a Path, deadlines: Deadlines) -> Subprocess<'a> {
+        Subprocess { program, deadlines }
     }
 
     /// Finds the largest batch, as [`Engine::fit`] does.
@@ -128,7 +128,7 @@ fn ask_cudnn() -> Option<OsString> {
 
 impl Process {
     /// Starts a child that follows our rules.
-    fn start(apart: &Apart<'_>, question: &[u8], cancel: &Cancel) -> Result<Self, NotStarted> {
+    fn start(apart: &Subprocess<'_>, question: &[u8], cancel: &Cancel) -> Result<Self, NotStarted> {
         let Deadlines {
             start,
             open,
@@ -159,7 +159,7 @@ impl Process {
             messages,
         };
         match process.next(start, cancel) {
-            Some(Message::Hello { rules }) if rules == RULES => {}
+            Some(Message::Hello { rules }) if rules == ENGINE_DIGEST => {}
             Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
             // Whoever cancelled does not care; the loop for the outcome says so.
             None if cancel.is_cancelled() => return Ok(process),
@@ -209,7 +209,11 @@ impl Process {
             Err(TryRecvError::Disconnected) => ENDING,
             Ok(_) | Err(TryRecvError::Empty) => Duration::ZERO,
         };
-        match reap(&mut self.child, &mut Patience::of(patience), POLL_INTERVAL) {
+        match reap(
+            &mut self.child,
+            &mut SuspendAwareDeadline::of(patience),
+            POLL_INTERVAL,
+        ) {
             Some(status) => format!("ended ({status})"),
             None => "stopped to answer".to_owned(),
         }
@@ -251,7 +255,7 @@ fn read_messages(mut stdout: impl BufRead, messages: &SyncSender<Message>) {
 }
 
 /// The child's side: answers the one request on `input`.
-pub fn answer_apart(
+pub fn run_isolated(
     engine: &dyn Engine,
     input: &mut impl BufRead,
     output: impl Write,
@@ -265,12 +269,12 @@ pub fn answer_apart(
         output.flush()
     };
     say(&Message::Hello {
-        rules: RULES.to_owned(),
+        rules: ENGINE_DIGEST.to_owned(),
     })?;
-    let (mut taught, mut question) = (Vec::new(), Vec::new());
-    input.read_until(b'\n', &mut taught)?;
+    let (mut calibration, mut question) = (Vec::new(), Vec::new());
+    input.read_until(b'\n', &mut calibration)?;
     input.read_until(b'\n', &mut question)?;
-    let taught: Vec<Taught> = serde_json::from_slice(&taught)?;
+    let calibration: Vec<HeadroomCalibration> = serde_json::from_slice(&calibration)?;
     let outcome = RequestDocument::from_json(&question)
         .and_then(|document| Request::parse(document, &sim::names()))
         .map_err(EngineError::Invalid)
@@ -279,7 +283,7 @@ pub fn answer_apart(
                 // The parent is gone when this fails, and this process soon is, too.
                 let _ = say(&Message::Progress { progress });
             };
-            let request = request.with_taught(taught);
+            let request = request.with_calibration(calibration);
             let work = Work {
                 progress: &progress,
                 ..Work::UNWATCHED
@@ -333,7 +337,7 @@ mod tests {
                 cancel: &cancel,
                 progress: &|_| cancel.cancel(),
             };
-            Apart::new(&self.program, deadlines()).fit(&request(), &work)
+            Subprocess::new(&self.program, deadlines()).fit(&request(), &work)
         }
     }
 
@@ -353,7 +357,7 @@ mod tests {
 
     fn hello() -> String {
         say(&Message::Hello {
-            rules: RULES.to_owned(),
+            rules: ENGINE_DIGEST.to_owned(),
         })
     }
 
@@ -407,7 +411,7 @@ mod tests {
     #[test]
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
-        let apart = Apart::new(&script.program, deadlines());
+        let apart = Subprocess::new(&script.program, deadlines());
         let process = Process::start(&apart, b"{}\n", &Cancel::NEVER).unwrap();
 
         let outcome = process.outcome(3 * POLL_INTERVAL, &Work::UNWATCHED);
@@ -422,13 +426,13 @@ mod tests {
         let engine = FitEngine::new(PathBuf::from("/nowhere/batchfit"));
         let question = question(&request()).unwrap();
         let mut said = Vec::new();
-        answer_apart(&engine, &mut question.as_slice(), &mut said).unwrap();
+        run_isolated(&engine, &mut question.as_slice(), &mut said).unwrap();
 
         let (sender, messages) = sync_channel(1 << 10);
         read_messages(said.as_slice(), &sender);
         drop(sender);
         let messages: Vec<Message> = messages.iter().collect();
-        assert!(matches!(&messages[0], Message::Hello { rules } if rules == RULES));
+        assert!(matches!(&messages[0], Message::Hello { rules } if rules == ENGINE_DIGEST));
         let Some(Message::Answered { result }) = messages.last() else {
             panic!("{:?}", messages.last())
         };

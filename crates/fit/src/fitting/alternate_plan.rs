@@ -1,8 +1,8 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
-use super::advice::across_ranks;
 use super::engine::{simulated_probe, simulated_step_time};
 use super::probing::runner::StepTime;
+use super::recommend::across_ranks;
 use super::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::bounded::Cancel;
 use crate::model::{Request, Variant};
@@ -17,7 +17,7 @@ pub(super) const TIME_UNKNOWN: &str = "how long a step takes is not known";
 pub(super) type Of<'a> = (&'a Request, &'a Variant);
 
 /// Recommends another plan, which reserves so much; how long its steps take is that of the length that is asked about.
-pub(super) fn replanned(
+pub(super) fn alternate_plan(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
@@ -72,7 +72,7 @@ pub(super) fn lowered_to(
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
     };
-    replanned(best, plan, (question, training), peaks, cancel)?;
+    alternate_plan(best, plan, (question, training), peaks, cancel)?;
     best.headroom = simulated.document();
     if let Some(ranks) = &best.parallel {
         // A probe runs no more micro-steps.

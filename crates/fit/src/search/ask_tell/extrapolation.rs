@@ -1,6 +1,6 @@
 //! How large a batch may be, by the bytes that others reserved: see Note [Told bytes].
 
-use super::seen::Seen;
+use super::observations::Observations;
 
 /// So many times the largest batch that ran is the next one at most, unless memory that grows in proportion would
 /// still be within the limit.
@@ -8,7 +8,7 @@ const FARTHEST: u64 = 8;
 
 /// What a line through the bytes says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum Extrapolation {
     /// This batch is within the limit, and nearer to it.
     Try(u64),
     /// Not even one sample more is: a batch of `low + 1` would reserve so many bytes.
@@ -20,7 +20,7 @@ pub(super) enum Line {
 
 /// The next batch above `low`, the largest that is known to fit, by a line through what runs reserved. `None` where fewer
 /// than two batches came with bytes, that one among them.
-pub(super) fn next(seen: &Seen, low: u64, limit: u64) -> Option<Line> {
+pub(super) fn next(seen: &Observations, low: u64, limit: u64) -> Option<Extrapolation> {
     let here = seen.bytes(low)?;
     let (other, there) = partner(seen, low)?;
     let left = limit.saturating_sub(here);
@@ -30,18 +30,18 @@ pub(super) fn next(seen: &Seen, low: u64, limit: u64) -> Option<Line> {
         .max(in_proportion(low, here, limit));
     if grown == 0 {
         // As flat as far as anybody looked: a size was rounded up, perhaps.
-        return Some(Line::Try(farthest));
+        return Some(Extrapolation::Try(farthest));
     }
     let step = divided(left, samples, grown);
     if step == 0 {
         let bytes = here.saturating_add(divided(grown, 1, samples));
-        return Some(Line::Full {
+        return Some(Extrapolation::Full {
             bytes: bytes.max(limit.saturating_add(1)),
         });
     }
     // From below: nine tenths of the way, and the last samples at once.
     let near = divided(step, 9, 10).max(1).max(step.min(5));
-    Some(Line::Try(low.saturating_add(near).min(farthest)))
+    Some(Extrapolation::Try(low.saturating_add(near).min(farthest)))
 }
 
 /// What a batch may be when memory grows in proportion: nothing that takes a constant amount beside it takes more.
@@ -52,7 +52,7 @@ pub(super) fn in_proportion(batch: u64, bytes: u64, limit: u64) -> u64 {
 
 /// The batch that the line goes through besides `low`: the next one above that ran, though beyond the limit; otherwise the
 /// largest up to half of it, since small differences would magnify the rounding of sizes; otherwise the smallest.
-fn partner(seen: &Seen, low: u64) -> Option<(u64, u64)> {
+fn partner(seen: &Observations, low: u64) -> Option<(u64, u64)> {
     let above = seen.points().find(|(batch, _)| *batch > low);
     let half = seen.points().rfind(|(batch, _)| *batch <= low / 2);
     let smallest = seen.points().find(|(batch, _)| *batch < low);

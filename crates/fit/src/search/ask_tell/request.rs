@@ -29,7 +29,7 @@ const LONGEST_GPU: usize = 200;
 /// What a search is for: the body of `POST /v1/searches`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(title = "SearchTerms")]
-pub struct Terms {
+pub struct SearchRequest {
     /// What the program's allocator may reserve, in bytes; null where nobody says, and then bytes are told in vain.
     #[schema(minimum = 1)]
     pub memory_limit: Option<u64>,
@@ -55,9 +55,9 @@ pub struct Terms {
     pub fresh: bool,
 }
 
-impl Default for Terms {
-    fn default() -> Terms {
-        Terms {
+impl Default for SearchRequest {
+    fn default() -> SearchRequest {
+        SearchRequest {
             memory_limit: None,
             target_batch: None,
             world_size: 1,
@@ -71,11 +71,11 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl SearchRequest {
     /// Reads the members of a new search.
-    pub fn parse(document: &Value) -> Result<Terms, Invalid> {
+    pub fn parse(document: &Value) -> Result<SearchRequest, Invalid> {
         let fields = known(document, "a search", FIELDS)?;
-        let terms = Terms {
+        let terms = SearchRequest {
             memory_limit: fields
                 .get("memory_limit")
                 .map(|limit| bytes(limit, &fields.at("memory_limit")))
@@ -133,7 +133,7 @@ impl Terms {
 
     /// Whether the answer to `earlier` answers this: the same is asked for, with a limit that is at most this one and nearly
     /// as much.
-    pub fn is_answered_by(&self, earlier: &Terms) -> bool {
+    pub fn is_answered_by(&self, earlier: &SearchRequest) -> bool {
         let is_near = match (earlier.memory_limit, self.memory_limit) {
             (None, None) => true,
             (Some(earlier), Some(limit)) => {

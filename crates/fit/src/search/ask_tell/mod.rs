@@ -3,41 +3,41 @@
 //! Everything follows from what was told, in its order: there is no other state, so a search that is read from a table
 //! goes on where it was. See Note [Told from outside].
 
-mod careful;
-mod elsewhere;
+mod conservative;
+mod extrapolation;
 mod fields;
-mod line;
 mod observation;
+mod observations;
 mod predicted;
 mod recommended;
-mod seen;
-mod terms;
+mod request;
 #[cfg(test)]
 mod tests;
+mod untried;
 
 pub use observation::{Observation, Outcome};
-pub use predicted::{Alone, Foreseen, Peaks, Predicted};
+pub use predicted::{Alone, Peaks, Predicted, Prediction};
 pub use recommended::Recommended;
-pub use terms::Terms;
+pub use request::SearchRequest;
 
 use super::{Goal, MAX_BATCH, Plan, Search, closest_plans, exact_plans, one_step};
 use crate::probe::Verdict;
-use line::Line;
-use seen::Seen;
+use extrapolation::Extrapolation;
+use observations::Observations;
 
 /// So many crashes in a row end a search: it is the program that is at fault, not a batch.
 pub const MOST_CRASHES: usize = 3;
 
 /// A search that is told from outside.
 #[derive(Debug, Clone)]
-pub struct Conversation {
-    terms: Terms,
-    told: Vec<Observation>,
+pub struct AskTell {
+    terms: SearchRequest,
+    observations: Vec<Observation>,
 }
 
 /// Whether an observation was news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum ObservationStatus {
     /// It is kept.
     New,
     /// The same one was told before.
@@ -46,7 +46,7 @@ pub enum Told {
 
 /// What a search says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct Proposal {
     /// The batch to run next; `None` when the search has ended.
     pub next_batch: Option<u64>,
     /// What is known so far.
@@ -80,41 +80,44 @@ enum Next {
     End(Ended),
 }
 
-impl Conversation {
+impl AskTell {
     /// A search that was told nothing yet.
-    pub fn new(terms: Terms) -> Conversation {
-        Conversation::of(terms, Vec::new())
+    pub fn new(terms: SearchRequest) -> AskTell {
+        AskTell::of(terms, Vec::new())
     }
 
     /// A search that was told all this, in this order.
-    pub fn of(terms: Terms, told: Vec<Observation>) -> Conversation {
-        Conversation { terms, told }
+    pub fn of(terms: SearchRequest, observations: Vec<Observation>) -> AskTell {
+        AskTell {
+            terms,
+            observations,
+        }
     }
 
     /// What it is for.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &SearchRequest {
         &self.terms
     }
 
     /// What it was told.
-    pub fn told(&self) -> &[Observation] {
-        &self.told
+    pub fn observations(&self) -> &[Observation] {
+        &self.observations
     }
 
     /// Takes in what somebody saw, be it of the batch that was proposed or of another.
-    pub fn tell(&mut self, observation: Observation) -> Told {
-        if self.told.contains(&observation) {
-            return Told::Again;
+    pub fn tell(&mut self, observation: Observation) -> ObservationStatus {
+        if self.observations.contains(&observation) {
+            return ObservationStatus::Again;
         }
-        self.told.push(observation);
-        Told::New
+        self.observations.push(observation);
+        ObservationStatus::New
     }
 
-    /// What is known, and which batch would tell more. `foreseen` is what recordings of the program say.
-    pub fn says(&self, foreseen: Option<&Foreseen>) -> Said {
+    /// What is known, and which batch would tell more. `prediction` is what recordings of the program say.
+    pub fn says(&self, prediction: Option<&Prediction>) -> Proposal {
         let terms = &self.terms;
-        let predicted = foreseen.and_then(Foreseen::predicted);
-        let seen = Seen::of(terms, &self.told);
+        let predicted = prediction.and_then(Prediction::predicted);
+        let seen = Observations::of(terms, &self.observations);
         let mut search = match predicted {
             Some(predicted) => Search::confirming(predicted.maxima, terms.ceiling(), u64::MAX),
             None => Search::doubling(terms.start(), terms.ceiling()),
@@ -128,7 +131,7 @@ impl Conversation {
         let plans = self.plans(low, &seen);
         let next = match self.crashes_in_a_row() {
             Some(batches) => Next::End(Ended::Crashes { batches }),
-            None => self.next(&seen, &search, low, foreseen),
+            None => self.next(&seen, &search, low, prediction),
         };
         let (next_batch, ended) = match next {
             Next::Try(batch) => (Some(batch), None),
@@ -138,10 +141,10 @@ impl Conversation {
         };
         let fits = |plan: &&Plan| seen.verdict(plan.micro_batch) == Some(Verdict::Fits);
         let plan = plans.iter().find(fits).copied();
-        Said {
+        Proposal {
             recommendation: recommended::recommended(
                 terms,
-                (&seen, foreseen),
+                (&seen, prediction),
                 &search,
                 plan,
                 ended.as_ref(),
@@ -157,8 +160,9 @@ impl Conversation {
 
     /// The last observations, where they are crashes and enough of them.
     fn crashes_in_a_row(&self) -> Option<Vec<u64>> {
-        let told = self.told.iter().rev();
-        let crashed = told.take_while(|observation| observation.outcome == Outcome::Crashed);
+        let observations = self.observations.iter().rev();
+        let crashed =
+            observations.take_while(|observation| observation.outcome == Outcome::Crashed);
         let mut batches: Vec<u64> = crashed.map(|observation| observation.batch).collect();
         batches.truncate(MOST_CRASHES);
         batches.reverse();
@@ -166,15 +170,21 @@ impl Conversation {
     }
 
     /// The batch that narrows down the largest one, or why there is none.
-    fn next(&self, seen: &Seen, search: &Search, low: u64, foreseen: Option<&Foreseen>) -> Next {
+    fn next(
+        &self,
+        seen: &Observations,
+        search: &Search,
+        low: u64,
+        prediction: Option<&Prediction>,
+    ) -> Next {
         let careful = self.terms.avoid_out_of_memory;
         if let Some(next) = careful
-            .then(|| careful::next(self, seen, low, foreseen))
+            .then(|| conservative::next(self, seen, low, prediction))
             .flatten()
         {
             return next;
         }
-        let predicted = foreseen.and_then(Foreseen::predicted);
+        let predicted = prediction.and_then(Prediction::predicted);
         let ceiling = self.terms.ceiling();
         let high = seen.refused_above(low).filter(|high| *high <= ceiling);
         if let Some(predicted) = predicted {
@@ -194,16 +204,16 @@ impl Conversation {
             });
         };
         let wanted = match (predicted, self.terms.memory_limit) {
-            (None, Some(limit)) => match line::next(seen, low, limit) {
-                Some(Line::Full { bytes }) => {
+            (None, Some(limit)) => match extrapolation::next(seen, low, limit) {
+                Some(Extrapolation::Full { bytes }) => {
                     let batch = low + 1;
                     return Next::End(Ended::Full { batch, bytes });
                 }
-                Some(Line::Try(batch)) if high.is_none_or(|high| batch < high) => {
+                Some(Extrapolation::Try(batch)) if high.is_none_or(|high| batch < high) => {
                     batch.min(ceiling)
                 }
                 // The line leads to what is known not to fit, so it is not one.
-                Some(Line::Try(_)) => proposed,
+                Some(Extrapolation::Try(_)) => proposed,
                 None => certain(seen, low, limit, proposed, high.is_some()),
             },
             (Some(_), _) | (None, None) => proposed,
@@ -212,7 +222,7 @@ impl Conversation {
             return Next::Try(wanted);
         }
         let end = high.unwrap_or_else(|| ceiling.min(wanted.saturating_mul(2)) + 1);
-        match elsewhere::elsewhere(seen, wanted, low, end) {
+        match untried::untried_near(seen, wanted, low, end) {
             Some(batch) => Next::Try(batch),
             None => Next::End(Ended::NowhereElse { batch: wanted }),
         }
@@ -232,7 +242,7 @@ impl Conversation {
 
     /// The ways to make up the target with micro-batches of at most `largest`, the best first: exact ones, or where none
     /// may do those that stop short of it.
-    fn plans(&self, largest: u64, seen: &Seen) -> Vec<Plan> {
+    fn plans(&self, largest: u64, seen: &Observations) -> Vec<Plan> {
         let world_size = self.terms.world_size;
         let Some(target) = self.terms.target_batch else {
             let all = largest.saturating_mul(world_size);
@@ -248,22 +258,22 @@ impl Conversation {
 }
 
 /// Whether a plan's micro-batch fits, or has not run yet.
-fn may_do(plan: &Plan, seen: &Seen) -> bool {
+fn may_do(plan: &Plan, seen: &Observations) -> bool {
     let batch = plan.micro_batch;
     !seen.was_tried(batch) || seen.verdict(batch) == Some(Verdict::Fits)
 }
 
 /// The micro-batch of the best plan that may do, where it has not run yet.
-fn unconfirmed(plans: &[Plan], seen: &Seen) -> Option<u64> {
+fn unconfirmed(plans: &[Plan], seen: &Observations) -> Option<u64> {
     let best = plans.iter().find(|plan| may_do(plan, seen))?;
     (!seen.was_tried(best.micro_batch)).then_some(best.micro_batch)
 }
 
 /// Not farther than a single told peak lets be certain, while no batch was seen not to fit.
-fn certain(seen: &Seen, low: u64, limit: u64, proposed: u64, is_bracketed: bool) -> u64 {
+fn certain(seen: &Observations, low: u64, limit: u64, proposed: u64, is_bracketed: bool) -> u64 {
     match seen.bytes(low) {
         Some(bytes) if !is_bracketed => {
-            let most = line::in_proportion(low, bytes, limit).max(low + 1);
+            let most = extrapolation::in_proportion(low, bytes, limit).max(low + 1);
             proposed.min(most)
         }
         Some(_) | None => proposed,

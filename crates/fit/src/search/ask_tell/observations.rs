@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Observation, Outcome, Terms};
+use super::{Observation, Outcome, SearchRequest};
 use crate::probe::Verdict;
 use crate::units::Bytes;
 
@@ -39,13 +39,13 @@ impl Batch {
 
 /// What was told of each batch.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     batches: BTreeMap<u64, Batch>,
     limit: Option<u64>,
 }
 
-impl Seen {
-    pub(super) fn of(terms: &Terms, told: &[Observation]) -> Seen {
+impl Observations {
+    pub(super) fn of(terms: &SearchRequest, told: &[Observation]) -> Observations {
         let mut batches: BTreeMap<u64, Batch> = BTreeMap::new();
         for observation in told {
             let batch = batches.entry(observation.batch).or_default();
@@ -63,7 +63,7 @@ impl Seen {
             let exceeds = bytes.zip(terms.memory_limit);
             batch.exceeds |= finished && exceeds.is_some_and(|(bytes, limit)| bytes > limit);
         }
-        Seen {
+        Observations {
             batches,
             limit: terms.memory_limit,
         }

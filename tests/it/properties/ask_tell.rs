@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use batchfit::search::conversation::{
-    Conversation, Foreseen, MOST_CRASHES, Observation, Outcome, Predicted, Terms, Told,
+use batchfit::search::ask_tell::{
+    AskTell, MOST_CRASHES, Observation, ObservationStatus, Outcome, Predicted, Prediction,
+    SearchRequest,
 };
-use batchfit::search::{MAX_BATCH, Plan, Prediction};
+use batchfit::search::{MAX_BATCH, Plan, PredictedBatches};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -31,7 +32,7 @@ fn observation(largest: u64) -> impl Strategy<Value = Observation> {
     })
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
+fn terms() -> impl Strategy<Value = SearchRequest> {
     let some = |most: u64| prop_oneof![Just(None), (1..=most).prop_map(Some)];
     // Less than 64 MiB is refused.
     let limit = prop_oneof![Just(None), (64_u64 << 20..=1 << 36).prop_map(Some)];
@@ -45,27 +46,30 @@ fn terms() -> impl Strategy<Value = Terms> {
                 "start_batch": start_batch,
                 "max_batch": max_batch,
             });
-            Terms::parse(&document).unwrap()
+            SearchRequest::parse(&document).unwrap()
         },
     )
 }
 
 /// What holds of everything that a search says.
 fn check(
-    conversation: &Conversation,
-    predicted: Option<&Foreseen>,
+    conversation: &AskTell,
+    predicted: Option<&Prediction>,
 ) -> Result<Option<u64>, TestCaseError> {
     let said = conversation.says(predicted);
     let terms = conversation.terms();
     if let Some(next) = said.next_batch {
         prop_assert!((1..=terms.ceiling()).contains(&next));
-        let was_told = conversation.told().iter().any(|told| told.batch == next);
+        let was_told = conversation
+            .observations()
+            .iter()
+            .any(|told| told.batch == next);
         prop_assert!(!was_told, "{next} again");
     }
     let best = &said.recommendation;
     let of = |batch: u64| {
         conversation
-            .told()
+            .observations()
             .iter()
             .filter(move |told| told.batch == batch)
     };
@@ -103,21 +107,21 @@ proptest! {
         told in vec(prop_oneof![observation(40), observation(MAX_BATCH)], 0..30),
         maxima in prop_oneof![Just(None), (0..3000_u64, 0..300_u64, prop_oneof![Just(None), (1..300_u64).prop_map(Some)]).prop_map(Some)],
     ) {
-        let predicted = maxima.map(|(smooth, more, record_next)| Foreseen::Several(Box::new(Predicted {
-            maxima: Prediction { max_batch: smooth + more, max_batch_steady: smooth, max_batch_without_retries: smooth },
+        let predicted = maxima.map(|(smooth, more, record_next)| Prediction::Several(Box::new(Predicted {
+            maxima: PredictedBatches { max_batch: smooth + more, max_batch_steady: smooth, max_batch_without_retries: smooth },
             plan: (smooth > 0).then_some(Plan { micro_batch: smooth, accumulation_steps: 1, global_batch: smooth, shortfall: 0 }),
             record_next,
             limit: 1 << 60,
             ..Predicted::default()
         })));
-        let mut conversation = Conversation::new(Terms { avoid_out_of_memory, ..terms });
+        let mut conversation = AskTell::new(SearchRequest { avoid_out_of_memory, ..terms });
         for observation in &told {
             conversation.tell(observation.clone());
             check(&conversation, predicted.as_ref())?;
         }
         let said = conversation.says(predicted.as_ref());
         for observation in &told {
-            prop_assert_eq!(conversation.tell(observation.clone()), Told::Again);
+            prop_assert_eq!(conversation.tell(observation.clone()), ObservationStatus::Again);
         }
         prop_assert_eq!(conversation.says(predicted.as_ref()), said);
     }
@@ -129,14 +133,14 @@ proptest! {
         avoid_out_of_memory: bool,
         outcomes in vec((outcome(), prop_oneof![Just(None), (1..1_u64 << 37).prop_map(Some)]), 400),
     ) {
-        let mut conversation = Conversation::new(Terms { avoid_out_of_memory, ..terms });
+        let mut conversation = AskTell::new(SearchRequest { avoid_out_of_memory, ..terms });
         let mut outcomes = outcomes.into_iter();
         while let Some(batch) = check(&conversation, None)? {
             let Some((outcome, peak_reserved_bytes)) = outcomes.next() else {
                 return Err(TestCaseError::fail("no end"));
             };
             let observation = Observation { peak_reserved_bytes, ..Observation::new(batch, outcome) };
-            prop_assert_eq!(conversation.tell(observation), Told::New);
+            prop_assert_eq!(conversation.tell(observation), ObservationStatus::New);
         }
     }
 
@@ -152,7 +156,7 @@ proptest! {
     ) {
         let bytes = |batch: u64| (base + each * batch).next_multiple_of(segment);
         let document = json!({"memory_limit": limit, "start_batch": start});
-        let mut conversation = Conversation::new(Terms::parse(&document).unwrap());
+        let mut conversation = AskTell::new(SearchRequest::parse(&document).unwrap());
         let mut refused = BTreeMap::new();
         while let Some(batch) = conversation.says(None).next_batch {
             let mut observation = Observation::new(batch, Outcome::Fits);
@@ -169,29 +173,29 @@ proptest! {
             // Two runs tell the line, but for the rounding of segments: the batches that end in the same segment look alike,
             // and are halved by each run that is refused.
             let alike = (segment / each).checked_ilog2().map_or(0, |halvings| halvings as usize + 1);
-            prop_assert!(refused.len() <= 2 + alike, "{:?}", conversation.told());
+            prop_assert!(refused.len() <= 2 + alike, "{:?}", conversation.observations());
             let is_near = largest == MAX_BATCH || bytes(largest) + each + 2 * segment > limit;
-            prop_assert!(is_near, "{largest}: {:?}", conversation.told());
+            prop_assert!(is_near, "{largest}: {:?}", conversation.observations());
         }
-        prop_assert!(conversation.told().len() <= 40);
+        prop_assert!(conversation.observations().len() <= 40);
     }
 
     /// Without bytes the edge is exact, and few runs are spent.
     #[test]
     fn thresholds_are_exact(largest in 0..100_000_u64, start in 1..5000_u64) {
-        let mut conversation = Conversation::new(Terms::parse(&json!({"start_batch": start})).unwrap());
+        let mut conversation = AskTell::new(SearchRequest::parse(&json!({"start_batch": start})).unwrap());
         while let Some(batch) = conversation.says(None).next_batch {
             let outcome = if batch <= largest { Outcome::Fits } else { Outcome::OutOfMemory };
             conversation.tell(Observation::new(batch, outcome));
         }
         prop_assert_eq!(conversation.says(None).recommendation.micro_batch, largest);
-        prop_assert!(conversation.told().len() <= 40);
+        prop_assert!(conversation.observations().len() <= 40);
     }
 
     /// A program that crashes at some batches, never at three in a row, comes to what fits.
     #[test]
     fn crashes_are_gone_around(largest in 2..500_u64, crash in 1..500_u64) {
-        let mut conversation = Conversation::new(Terms::default());
+        let mut conversation = AskTell::new(SearchRequest::default());
         while let Some(batch) = conversation.says(None).next_batch {
             let outcome = match batch {
                 batch if batch == crash => Outcome::Crashed,

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::predicted::{Foreseen, Predicted};
-use super::seen::Seen;
-use super::{Ended, Terms};
+use super::observations::Observations;
+use super::predicted::{Predicted, Prediction};
+use super::{Ended, SearchRequest};
 use crate::probe::Evidence;
 use crate::search::{Goal, Plan, Search};
 use crate::units::Bytes;
@@ -47,18 +47,18 @@ pub struct Recommended {
 
 /// The recommendation, for a plan whose micro-batch was seen to fit.
 pub(super) fn recommended(
-    terms: &Terms,
-    (seen, foreseen): (&Seen, Option<&Foreseen>),
+    terms: &SearchRequest,
+    (seen, prediction): (&Observations, Option<&Prediction>),
     search: &Search,
     plan: Option<Plan>,
     ended: Option<&Ended>,
 ) -> Recommended {
     let largest = |goal| search.largest(goal).batch;
     let micro_batch = plan.map_or(0, |plan| plan.micro_batch);
-    let recorded = foreseen.and_then(|foreseen| foreseen.peaks(micro_batch));
+    let recorded = prediction.and_then(|prediction| prediction.peaks(micro_batch));
     let told = seen.bytes(micro_batch);
     let peak = told.or(recorded.map(|peaks| peaks.reserved));
-    let predicted = foreseen.and_then(Foreseen::predicted);
+    let predicted = prediction.and_then(Prediction::predicted);
     let limit = terms
         .memory_limit
         .or(predicted.map(|predicted| predicted.limit));
@@ -88,7 +88,7 @@ pub(super) fn recommended(
         Some(predicted) => further(maxima, predicted, terms, seen),
         None => maxima,
     };
-    let is_recorded = foreseen.is_some_and(|foreseen| foreseen.is_recorded(micro_batch));
+    let is_recorded = prediction.is_some_and(|prediction| prediction.is_recorded(micro_batch));
     let names = [
         ("max_batch", max_batch > maxima[0]),
         (
@@ -128,7 +128,12 @@ pub(super) fn recommended(
 
 /// Both maxima as recordings predict them, where that is more than what was seen and nothing that was seen speaks against
 /// it.
-fn further(maxima: [u64; 2], predicted: &Predicted, terms: &Terms, seen: &Seen) -> [u64; 2] {
+fn further(
+    maxima: [u64; 2],
+    predicted: &Predicted,
+    terms: &SearchRequest,
+    seen: &Observations,
+) -> [u64; 2] {
     let [finishes, fits] = maxima;
     let below =
         |high: Option<u64>| high.map_or(terms.ceiling(), |high| terms.ceiling().min(high - 1));
@@ -176,7 +181,7 @@ fn accumulating(plan: &Plan) -> Option<String> {
     })
 }
 
-fn limited_by(ended: &Ended, seen: &Seen) -> String {
+fn limited_by(ended: &Ended, seen: &Observations) -> String {
     match ended {
         Ended::Refused(batch) => seen.why_refused(*batch),
         Ended::Ceiling { batch, why } => format!("{why}: batches above {batch} are not tried"),

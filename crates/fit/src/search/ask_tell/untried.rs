@@ -1,13 +1,13 @@
 //! Where to try again when a run crashed.
 
-use super::seen::Seen;
+use super::observations::Observations;
 
 /// Many programs take only multiples of something: of these, the first that fits in.
 const MULTIPLES: [u64; 4] = [8, 4, 2, 1];
 
 /// A batch near `wanted` of which nothing was told yet, between `low` and `high`, both excluded. Smaller ones come first:
 /// they need less memory. `None` when all of them crashed.
-pub(super) fn elsewhere(seen: &Seen, wanted: u64, low: u64, high: u64) -> Option<u64> {
+pub(super) fn untried_near(seen: &Observations, wanted: u64, low: u64, high: u64) -> Option<u64> {
     let is_open = |batch: &u64| (low + 1..high).contains(batch) && !seen.was_tried(*batch);
     let near = MULTIPLES.into_iter().flat_map(|multiple| {
         let below = wanted.saturating_sub(1) / multiple * multiple;

@@ -1,8 +1,8 @@
 //! Searches in which nothing is to run out of memory. See Note [Careful searches].
 
-use super::predicted::{Alone, Foreseen, Predicted};
-use super::seen::Seen;
-use super::{Conversation, Ended, Next, elsewhere, line};
+use super::observations::Observations;
+use super::predicted::{Alone, Predicted, Prediction};
+use super::{AskTell, Ended, Next, extrapolation, untried};
 use crate::probe::Verdict;
 
 /// A first batch that does not fit is divided by this: recordings of small batches say how much larger to go.
@@ -33,24 +33,24 @@ const BELOW: [u64; 3] = [100, 32, 8];
 
 /// The next step; nothing where the bytes that were told lead on, or nothing was told at all.
 pub(super) fn next(
-    conversation: &Conversation,
-    seen: &Seen,
+    conversation: &AskTell,
+    seen: &Observations,
     low: u64,
-    foreseen: Option<&Foreseen>,
+    prediction: Option<&Prediction>,
 ) -> Option<Next> {
     let ceiling = conversation.terms.ceiling();
     if low == ceiling {
         return Some(Next::End(conversation.at_ceiling(ceiling)));
     }
-    if let Some(Foreseen::Several(predicted)) = foreseen {
+    if let Some(Prediction::Several(predicted)) = prediction {
         return Some(led(conversation, seen, low, predicted));
     }
     let high = seen.refused_above(low);
     if low == 0 {
         return down(seen, high?, ceiling);
     }
-    match foreseen {
-        Some(Foreseen::Alone(alone)) if seen.fitting() == 1 && alone.batch == low => {
+    match prediction {
+        Some(Prediction::Alone(alone)) if seen.fitting() == 1 && alone.batch == low => {
             let limit = conversation.terms.memory_limit?;
             let most = high.map_or(ceiling, |high| ceiling.min(high - 1));
             Some(second(seen, alone, limit, most))
@@ -60,7 +60,7 @@ pub(super) fn next(
 }
 
 /// Far below what does not fit, while nothing does.
-fn down(seen: &Seen, high: u64, ceiling: u64) -> Option<Next> {
+fn down(seen: &Observations, high: u64, ceiling: u64) -> Option<Next> {
     if high == 1 {
         return Some(Next::End(Ended::Refused(high)));
     }
@@ -69,18 +69,18 @@ fn down(seen: &Seen, high: u64, ceiling: u64) -> Option<Next> {
         return Some(Next::Try(wanted));
     }
     let end = high.min(ceiling.saturating_add(1));
-    let near = elsewhere::elsewhere(seen, wanted, 0, end);
+    let near = untried::untried_near(seen, wanted, 0, end);
     near.map(Next::Try)
 }
 
 /// A second batch to record: larger, where it fits even if all grows in proportion but what certainly does not.
-fn second(seen: &Seen, alone: &Alone, limit: u64, most: u64) -> Next {
+fn second(seen: &Observations, alone: &Alone, limit: u64, most: u64) -> Next {
     let batch = alone.batch;
     let peak = seen.bytes(batch).unwrap_or(alone.peaks.reserved);
     let standing = alone.standing.min(peak);
     let within = |tenths: u64| {
         let limit = (limit / 10 * tenths).saturating_sub(standing);
-        line::in_proportion(batch, peak - standing, limit)
+        extrapolation::in_proportion(batch, peak - standing, limit)
             .min(batch.saturating_mul(FARTHEST))
             .min(most)
     };
@@ -109,14 +109,14 @@ fn second(seen: &Seen, alone: &Alone, limit: u64, most: u64) -> Next {
     }
     // It crashed. Below, nothing needs more.
     let end = wanted.max(batch);
-    match elsewhere::elsewhere(seen, wanted.min(end), 0, end) {
+    match untried::untried_near(seen, wanted.min(end), 0, end) {
         Some(batch) => Next::Try(batch),
         None => Next::End(Ended::NowhereElse { batch: wanted }),
     }
 }
 
 /// The next step where recordings predict what fits.
-fn led(conversation: &Conversation, seen: &Seen, low: u64, predicted: &Predicted) -> Next {
+fn led(conversation: &AskTell, seen: &Observations, low: u64, predicted: &Predicted) -> Next {
     let ceiling = conversation.terms.ceiling();
     let high = seen.refused_above(low).filter(|high| *high <= ceiling);
     let plan = predicted.plan.map_or(0, |plan| plan.micro_batch);
@@ -148,7 +148,7 @@ fn led(conversation: &Conversation, seen: &Seen, low: u64, predicted: &Predicted
     if !seen.was_tried(goal) {
         return Next::Try(goal);
     }
-    match elsewhere::elsewhere(seen, goal, low, goal) {
+    match untried::untried_near(seen, goal, low, goal) {
         Some(batch) => Next::Try(batch),
         None => Next::End(Ended::NowhereElse { batch: goal }),
     }
@@ -169,7 +169,7 @@ fn nearer(low: u64, goal: u64, predicted: &Predicted) -> Option<u64> {
 }
 
 /// Why nothing larger is tried.
-fn ended(conversation: &Conversation, low: u64, high: Option<u64>, predicted: &Predicted) -> Ended {
+fn ended(conversation: &AskTell, low: u64, high: Option<u64>, predicted: &Predicted) -> Ended {
     let ceiling = conversation.terms.ceiling();
     let largest = predicted.maxima.max_batch_steady.max(low);
     match high {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::search::Prediction;
+use crate::search::PredictedBatches;
 
 const MIB: u64 = 1 << 20;
 
@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 type Program<'a> = &'a dyn Fn(u64) -> Observation;
 
 /// Runs what is proposed until the end, and gives all batches that ran.
-fn follow(conversation: &mut Conversation, program: Program<'_>) -> (Vec<u64>, Said) {
+fn follow(conversation: &mut AskTell, program: Program<'_>) -> (Vec<u64>, Proposal) {
     let mut ran = Vec::new();
     loop {
         let said = conversation.says(None);
@@ -20,7 +20,7 @@ fn follow(conversation: &mut Conversation, program: Program<'_>) -> (Vec<u64>, S
         assert!((1..=conversation.terms.ceiling()).contains(&batch));
         assert_eq!(
             conversation.tell(program(batch)),
-            Told::New,
+            ObservationStatus::New,
             "{batch} again"
         );
         ran.push(batch);
@@ -55,12 +55,12 @@ fn affine(base: u64, each: u64, limit: u64) -> impl Fn(u64) -> Observation {
     }
 }
 
-fn terms(document: &serde_json::Value) -> Terms {
-    Terms::parse(document).unwrap()
+fn terms(document: &serde_json::Value) -> SearchRequest {
+    SearchRequest::parse(document).unwrap()
 }
 
-fn search(document: &serde_json::Value) -> Conversation {
-    Conversation::new(terms(document))
+fn search(document: &serde_json::Value) -> AskTell {
+    AskTell::new(terms(document))
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn with_bytes_and_a_limit_nothing_runs_out_of_memory() {
         let largest = said.recommendation.micro_batch;
         let is_refused = |observation: &Observation| observation.outcome != Outcome::Fits;
         let failed = conversation
-            .told()
+            .observations()
             .iter()
             .filter(|told| is_refused(told))
             .count();
@@ -258,12 +258,18 @@ fn the_same_again_changes_nothing() {
     let mut conversation = search(&json!({}));
     let observation = Observation::new(1, Outcome::Crashed);
 
-    assert_eq!(conversation.tell(observation.clone()), Told::New);
+    assert_eq!(
+        conversation.tell(observation.clone()),
+        ObservationStatus::New
+    );
     let said = conversation.says(None);
-    assert_eq!(conversation.tell(observation.clone()), Told::Again);
-    assert_eq!(conversation.tell(observation), Told::Again);
+    assert_eq!(
+        conversation.tell(observation.clone()),
+        ObservationStatus::Again
+    );
+    assert_eq!(conversation.tell(observation), ObservationStatus::Again);
     assert_eq!(conversation.says(None), said);
-    assert_eq!(conversation.told().len(), 1);
+    assert_eq!(conversation.observations().len(), 1);
 }
 
 #[test]
@@ -385,13 +391,13 @@ fn the_ceiling_is_said_by_name() {
 
 #[test]
 fn recordings_say_where_to_record_and_what_to_confirm() {
-    let maxima = Prediction {
+    let maxima = PredictedBatches {
         max_batch: 105,
         max_batch_steady: 100,
         max_batch_without_retries: 100,
     };
     let of = |record_next| {
-        Foreseen::Several(Box::new(Predicted {
+        Prediction::Several(Box::new(Predicted {
             maxima,
             record_next,
             ..Predicted::default()
@@ -432,7 +438,7 @@ fn terms_are_refused_with_their_place() {
         (json!({"allocator": "expandable:True"}), "/allocator"),
         (json!({"max_bach": 8}), "/max_bach"),
     ] {
-        let refused = Terms::parse(&document).unwrap_err();
+        let refused = SearchRequest::parse(&document).unwrap_err();
         assert_eq!(refused.pointer, pointer, "{refused}");
     }
     let whole = terms(&json!({"memory_limit": "12GiB", "max_batch": 64.0, "start_batch": null}));

@@ -10,14 +10,14 @@ const MOST: u32 = 5;
 /// Time counts as it is waited for, look by look. While this process is stopped it does not wait: a container that is paused, or a
 /// machine that is suspended, stops children too, and what they answer afterwards is no less an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct SuspendAwareDeadline {
     left: Duration,
 }
 
-impl Patience {
+impl SuspendAwareDeadline {
     /// A deadline after this much time.
-    pub fn of(left: Duration) -> Patience {
-        Patience { left }
+    pub fn of(left: Duration) -> SuspendAwareDeadline {
+        SuspendAwareDeadline { left }
     }
 
     /// Whether the deadline has passed. Look once more before you believe it: the answer may be there.
@@ -55,23 +55,23 @@ mod tests {
 
     #[test]
     fn time_counts_as_it_is_waited_for() {
-        let mut patience = Patience::of(Duration::from_millis(50));
+        let mut deadline = SuspendAwareDeadline::of(Duration::from_millis(50));
 
-        patience.spend(LOOK, LOOK);
-        patience.spend(2 * LOOK, LOOK);
+        deadline.spend(LOOK, LOOK);
+        deadline.spend(2 * LOOK, LOOK);
 
-        assert!(patience.is_over());
-        assert_eq!(patience.look(LOOK, |within| within), Duration::ZERO);
+        assert!(deadline.is_over());
+        assert_eq!(deadline.look(LOOK, |within| within), Duration::ZERO);
     }
 
     #[test]
     fn time_in_which_this_process_was_stopped_does_not_count() {
-        let mut patience = Patience::of(Duration::from_secs(1));
+        let mut deadline = SuspendAwareDeadline::of(Duration::from_secs(1));
 
-        patience.spend(Duration::from_hours(8), LOOK);
+        deadline.spend(Duration::from_hours(8), LOOK);
 
-        assert_eq!(patience.left, Duration::from_millis(900));
-        patience.shorten(LOOK);
-        assert_eq!(patience.left, LOOK);
+        assert_eq!(deadline.left, Duration::from_millis(900));
+        deadline.shorten(LOOK);
+        assert_eq!(deadline.left, LOOK);
     }
 }
