@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use crate::alloc::SettingsError;
 use crate::http::{Code, Problem};
 use crate::jobs::{EngineError, JobError};
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::replay::{FractionOfUnknown, RecordingError};
 
 /// 128 and SIGPIPE.
@@ -31,7 +31,7 @@ pub(super) enum CliError {
         source: io::Error,
     },
     /// The request is wrong.
-    Invalid(Invalid),
+    Invalid(RequestError),
     /// A flag or a file is wrong, which the person who gave it knows by its name.
     Named {
         /// The flag, or the file.
@@ -39,7 +39,7 @@ pub(super) enum CliError {
         /// Where in the file, as a JSON pointer.
         at: String,
         /// What is wrong.
-        invalid: Invalid,
+        invalid: RequestError,
     },
     /// A recording is damaged, or contradicts itself.
     Recording {
@@ -69,7 +69,7 @@ pub(super) enum CliError {
 
 impl CliError {
     /// What is wrong with a flag or a file, as a whole.
-    pub(super) fn named(name: &dyn ToString, invalid: Invalid) -> CliError {
+    pub(super) fn named(name: &dyn ToString, invalid: RequestError) -> CliError {
         CliError::Named {
             name: name.to_string(),
             at: String::new(),
@@ -79,7 +79,7 @@ impl CliError {
 
     /// What is wrong with a flag.
     pub(super) fn flag(flag: &str, problem: impl Into<String>) -> CliError {
-        CliError::named(&flag, Invalid::at("", problem))
+        CliError::named(&flag, RequestError::at("", problem))
     }
 
     /// The trouble of a failed write to stdout.
@@ -129,7 +129,7 @@ impl CliError {
             CliError::Invalid(invalid) => Problem::from(invalid),
             CliError::Named { name, at, invalid } => {
                 let pointer = invalid.pointer.clone();
-                let clause = Invalid {
+                let clause = RequestError {
                     pointer: at,
                     ..invalid.clone()
                 };

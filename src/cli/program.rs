@@ -11,7 +11,7 @@ use crate::alloc::Event;
 use crate::bounded::Cancel;
 use crate::device::sim::Card;
 use crate::jobs::{invalid_variant, validate_batch};
-use crate::model::{DeviceChoice, Invalid, Request, Workload};
+use crate::model::{DeviceChoice, Request, RequestError, Workload};
 use crate::probe::STEPS;
 use crate::replay::{Bounds, Entry, read};
 use crate::report::{self, Requested};
@@ -27,7 +27,8 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, CliError> {
 }
 
 fn listed(request: &Request, arguments: &Program) -> Result<Outcome, CliError> {
-    let refuse = |pointer: &str, problem: String| CliError::Invalid(Invalid::at(pointer, problem));
+    let refuse =
+        |pointer: &str, problem: String| CliError::Invalid(RequestError::at(pointer, problem));
     let [variant] = request.variants.as_slice() else {
         return Err(refuse(
             "/training",

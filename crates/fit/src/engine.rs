@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::FitResult;
 use crate::bounded::Cancel;
-use crate::model::{DeviceChoice, Invalid, Request};
+use crate::model::{DeviceChoice, Request, RequestError};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::ask_tell::Prediction;
 
@@ -142,7 +142,7 @@ pub struct Progress {
 pub enum EngineError {
     /// The request turns out to be wrong, for example in a shape.
     #[error("{0}")]
-    Invalid(Invalid),
+    Invalid(RequestError),
     /// Each process that worked on it alone died.
     #[error("each process that worked on this fit alone died; the last one {cause}")]
     Died {

@@ -7,14 +7,14 @@ use crate::engine::NO_RECORDER;
 use crate::fitting::check_soak;
 use crate::graph::Graph;
 use crate::model::{
-    Checkpointing, DeviceChoice, Invalid, Lowered, Request, SearchMode, Variant, Workload,
+    Checkpointing, DeviceChoice, Lowered, Request, RequestError, SearchMode, Variant, Workload,
 };
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
-pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
+pub fn validate(request: &Request) -> Result<&Lowered, RequestError> {
     settings(request)?;
     if request.search == SearchMode::Recorded && !request.has_recorder() {
-        return Err(Invalid::at("/search", NO_RECORDER));
+        return Err(RequestError::at("/search", NO_RECORDER));
     }
     if request.soak.is_some() {
         check_soak(request)?;
@@ -40,7 +40,7 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
 const MOST_PROBED_LENGTHS: usize = 32;
 
 /// Whether the lengths of a request are those of its model: a graph of another length is another one.
-fn check_lengths(request: &Request, longest: &Graph) -> Result<(), Invalid> {
+fn check_lengths(request: &Request, longest: &Graph) -> Result<(), RequestError> {
     let Some(lengths) = &request.lengths else {
         return Ok(());
     };
@@ -51,17 +51,20 @@ fn check_lengths(request: &Request, longest: &Graph) -> Result<(), Invalid> {
              or simulate the card",
             lengths.each.len()
         );
-        return Err(Invalid::at(lengths.pointer(), problem));
+        return Err(RequestError::at(lengths.pointer(), problem));
     }
     let (of, shortest) = (lengths.of.name(), lengths.each[0].length);
     if shortest == lengths.longest() {
         return Ok(());
     }
-    let graph = request.at(shortest)?.graph().map_err(|invalid| Invalid {
-        pointer: lengths.pointer(),
-        problem: format!("{of} {shortest}: {}", invalid.problem),
-        ..invalid
-    })?;
+    let graph = request
+        .at(shortest)?
+        .graph()
+        .map_err(|invalid| RequestError {
+            pointer: lengths.pointer(),
+            problem: format!("{of} {shortest}: {}", invalid.problem),
+            ..invalid
+        })?;
     let shapes = |graph: &Graph| -> Vec<_> {
         let inputs = graph.inputs.iter();
         inputs
@@ -74,19 +77,19 @@ fn check_lengths(request: &Request, longest: &Graph) -> Result<(), Invalid> {
              what its samples differ in",
             lengths.longest()
         );
-        return Err(Invalid::at(lengths.pointer(), problem));
+        return Err(RequestError::at(lengths.pointer(), problem));
     }
     Ok(())
 }
 
 /// A probe is of one length, and of three steps.
-pub fn validate_alone(request: &Request) -> Result<(), Invalid> {
+pub fn validate_alone(request: &Request) -> Result<(), RequestError> {
     if request.soak.is_some() {
         let problem = "a probe runs three steps; a soak belongs to a fit, or to `batchfit soak`";
-        return Err(Invalid::at("/soak", problem));
+        return Err(RequestError::at("/soak", problem));
     }
     match &request.lengths {
-        Some(lengths) if lengths.each.len() > 1 => Err(Invalid::at(
+        Some(lengths) if lengths.each.len() > 1 => Err(RequestError::at(
             lengths.pointer(),
             format!(
                 "one length is answered at a time here, not {}; a fit answers for several",
@@ -98,7 +101,7 @@ pub fn validate_alone(request: &Request) -> Result<(), Invalid> {
 }
 
 /// A variant that the model does not have, at the member that asks for it.
-pub fn invalid_variant(error: &CompileError) -> Invalid {
+pub fn invalid_variant(error: &CompileError) -> RequestError {
     let member = match error {
         CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
             "/training/checkpointing"
@@ -112,14 +115,14 @@ pub fn invalid_variant(error: &CompileError) -> Invalid {
         }
         CompileError::Cancelled => "",
     };
-    Invalid::at(member, error.to_string())
+    RequestError::at(member, error.to_string())
 }
 
 /// What can be fitted: one recording says nothing of other batches.
-pub fn validate_fit(lowered: &Lowered) -> Result<(), Invalid> {
+pub fn validate_fit(lowered: &Lowered) -> Result<(), RequestError> {
     match &lowered.workload {
         Workload::Recorded(steps) => match steps.batches.as_slice() {
-            [only] => Err(Invalid::at(
+            [only] => Err(RequestError::at(
                 RECORDED,
                 format!(
                     "one recording answers for its own batch alone, which is {only} (`batchfit probe --batch {only}`); \
@@ -134,11 +137,11 @@ pub fn validate_fit(lowered: &Lowered) -> Result<(), Invalid> {
 }
 
 /// What one batch can be asked of: one recording has only its own.
-pub fn validate_batch(lowered: &Lowered, batch: u64) -> Result<(), Invalid> {
+pub fn validate_batch(lowered: &Lowered, batch: u64) -> Result<(), RequestError> {
     match &lowered.workload {
         Workload::Recorded(steps) if steps.batches.len() == 1 && !steps.is_recorded(batch) => {
             let only = steps.batches[0];
-            Err(Invalid::at(
+            Err(RequestError::at(
                 RECORDED,
                 format!(
                     "one recording answers for its own batch alone, which is {only}, not {batch}"
@@ -193,7 +196,7 @@ pub fn work(request: &Request) -> usize {
 }
 
 /// Whether the work that a request asks for is within bounds, before any of it is done.
-fn bounded(request: &Request, work: usize) -> Result<(), Invalid> {
+fn bounded(request: &Request, work: usize) -> Result<(), RequestError> {
     if work <= MOST_OPERATIONS {
         return Ok(());
     }
@@ -211,7 +214,7 @@ fn bounded(request: &Request, work: usize) -> Result<(), Invalid> {
         [] => "layers".to_owned(),
         makes => makes.join(", or "),
     };
-    Err(Invalid::at(
+    Err(RequestError::at(
         "/training",
         format!(
             "this makes {work} operations to simulate, and at most {MOST_OPERATIONS} are taken on for one request; ask for fewer {fewer} at \
@@ -225,7 +228,7 @@ fn bounded(request: &Request, work: usize) -> Result<(), Invalid> {
 pub(super) fn settings_in_force(
     request: &Request,
     workload: &Workload,
-) -> Result<Settings, Invalid> {
+) -> Result<Settings, RequestError> {
     let recorded = match workload {
         Workload::Recorded(steps) if request.allocator.is_empty() => steps.allocator.as_deref(),
         Workload::Recorded(_) | Workload::Graph(_) => None,
@@ -235,21 +238,21 @@ pub(super) fn settings_in_force(
     };
     recorded.parse().map_err(|error: SettingsError| {
         let problem = format!("the allocator settings of the recording: {error}");
-        Invalid::at(RECORDED, problem)
+        RequestError::at(RECORDED, problem)
     })
 }
 
 /// The allocator settings of a request.
-pub(super) fn settings(request: &Request) -> Result<Settings, Invalid> {
+pub(super) fn settings(request: &Request) -> Result<Settings, RequestError> {
     let settings = request.allocator.parse();
     settings.map_err(|error| invalid_settings(request, &error))
 }
 
 /// A probe tries one batch of one variant.
-pub fn validate_single(request: &Request) -> Result<(), Invalid> {
+pub fn validate_single(request: &Request) -> Result<(), RequestError> {
     match request.variants.as_slice() {
         [_one] => Ok(()),
-        several => Err(Invalid::at(
+        several => Err(RequestError::at(
             "/training",
             format!(
                 "a probe runs one variant, and these lists make {}",
@@ -259,9 +262,9 @@ pub fn validate_single(request: &Request) -> Result<(), Invalid> {
     }
 }
 
-fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
+fn invalid_settings(request: &Request, error: &SettingsError) -> RequestError {
     let (problem, nearest) = match error {
-        // Without the error's own hint, which `Invalid` gives in its own words.
+        // Without the error's own hint, which `RequestError` gives in its own words.
         SettingsError::UnknownKey { key, nearest } => (
             format!("unknown allocator setting {key:?}"),
             nearest.clone(),
@@ -271,10 +274,10 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
         | SettingsError::NoValue { .. }
         | SettingsError::WrongValue { .. } => (error.to_string(), None),
     };
-    Invalid {
+    RequestError {
         value: Some(format!("{:?}", shorten(&request.allocator))),
         nearest,
-        ..Invalid::at("/allocator", problem)
+        ..RequestError::at("/allocator", problem)
     }
 }
 

@@ -6,9 +6,9 @@
 
 use serde_json::{Map, Value};
 
-use super::invalid::Invalid;
 use super::members::{Choice, Kind, Member, Object};
-use super::words;
+use super::request_error::RequestError;
+use super::synonyms;
 use crate::bounded::shorten;
 
 /// Largest size read for anything in a model: keeps products of a few of them inside `u64`.
@@ -32,7 +32,7 @@ impl<'a> Fields<'a> {
         value: &'a Value,
         pointer: &str,
         object: &'static Object,
-    ) -> Result<Fields<'a>, Invalid> {
+    ) -> Result<Fields<'a>, RequestError> {
         let known: Vec<&str> = object.names().collect();
         let members = object.members;
         let fields = Fields::of(value, pointer, object.what, &known)?;
@@ -40,7 +40,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A member that is an object of which there are rows.
-    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, Invalid> {
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, RequestError> {
         let (value, Kind::Object(object)) = (self.get(name), self.row(name).kind) else {
             return Ok(None);
         };
@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A member, as its row says.
-    pub fn read<T: Readable<'a>>(&self, name: &str) -> Result<Option<T>, Invalid> {
+    pub fn read<T: Readable<'a>>(&self, name: &str) -> Result<Option<T>, RequestError> {
         T::read(self, self.row(name))
     }
 
@@ -65,25 +65,25 @@ impl<'a> Fields<'a> {
         pointer: &str,
         what: &str,
         known: &[&str],
-    ) -> Result<Fields<'a>, Invalid> {
+    ) -> Result<Fields<'a>, RequestError> {
         let fields = Fields::any(value, pointer, what)?;
         let unknown: Vec<&str> = fields.unknown_keys(known).take(MOST_NAMED).collect();
         match unknown.as_slice() {
             [] => Ok(fields),
             [one] => Err(fields.unknown(one, what, known)),
             several => {
-                let problems: Vec<Invalid> = several
+                let problems: Vec<RequestError> = several
                     .iter()
                     .map(|key| fields.unknown(key, what, known))
                     .collect();
                 let others = fields.unknown_keys(known).count() - several.len();
-                Err(words::together(pointer, what, &problems, others))
+                Err(synonyms::together(pointer, what, &problems, others))
             }
         }
     }
 
     /// The object at `pointer`, whatever its fields.
-    pub fn any(value: &'a Value, pointer: &str, what: &str) -> Result<Fields<'a>, Invalid> {
+    pub fn any(value: &'a Value, pointer: &str, what: &str) -> Result<Fields<'a>, RequestError> {
         match value {
             Value::Object(map) => Ok(Fields {
                 pointer: pointer.to_owned(),
@@ -131,18 +131,18 @@ impl<'a> Fields<'a> {
     }
 
     /// A problem with a field that `what` does not have.
-    pub fn unknown(&self, key: &str, what: &str, known: &[&str]) -> Invalid {
+    pub fn unknown(&self, key: &str, what: &str, known: &[&str]) -> RequestError {
         let field = (key, self.map.get(key));
-        words::unknown_field(&self.pointer, &self.at(key), field, what, known)
+        synonyms::unknown_field(&self.pointer, &self.at(key), field, what, known)
     }
 
     /// A problem with the object for lack of a field.
-    pub fn missing(&self, field: &str) -> Invalid {
-        Invalid::at(&self.pointer, format!("the field {field:?} is missing"))
+    pub fn missing(&self, field: &str) -> RequestError {
+        RequestError::at(&self.pointer, format!("the field {field:?} is missing"))
     }
 
     /// A text.
-    pub fn text(&self, field: &str) -> Result<Option<&'a str>, Invalid> {
+    pub fn text(&self, field: &str) -> Result<Option<&'a str>, RequestError> {
         match self.get(field) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -155,7 +155,7 @@ impl<'a> Fields<'a> {
     }
 
     /// `true` or `false`.
-    pub fn flag(&self, field: &str) -> Result<Option<bool>, Invalid> {
+    pub fn flag(&self, field: &str) -> Result<Option<bool>, RequestError> {
         match self.get(field) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -168,7 +168,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number within bounds.
-    pub fn number(&self, field: &str, least: f64, most: f64) -> Result<Option<f64>, Invalid> {
+    pub fn number(&self, field: &str, least: f64, most: f64) -> Result<Option<f64>, RequestError> {
         let Some(value) = self.get(field) else {
             return Ok(None);
         };
@@ -186,7 +186,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number above 0.
-    fn positive(&self, field: &str) -> Result<Option<f64>, Invalid> {
+    fn positive(&self, field: &str) -> Result<Option<f64>, RequestError> {
         let is_positive = |number: &f64| number.is_finite() && *number > 0.0;
         let Some(value) = self.get(field) else {
             return Ok(None);
@@ -202,7 +202,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number within bounds.
-    pub fn whole(&self, field: &str, least: u64, most: u64) -> Result<Option<u64>, Invalid> {
+    pub fn whole(&self, field: &str, least: u64, most: u64) -> Result<Option<u64>, RequestError> {
         let value = self.get(field);
         value
             .map(|value| whole(value, &self.at(field), field, least, most))
@@ -210,12 +210,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A size: a whole number of at least one.
-    pub fn size(&self, field: &str) -> Result<Option<u64>, Invalid> {
+    pub fn size(&self, field: &str) -> Result<Option<u64>, RequestError> {
         self.whole(field, 1, LARGEST)
     }
 
     /// Height and width, of which one number stands for both.
-    pub fn pair(&self, field: &str, least: u64) -> Result<Option<[u64; 2]>, Invalid> {
+    pub fn pair(&self, field: &str, least: u64) -> Result<Option<[u64; 2]>, RequestError> {
         let at = self.at(field);
         let one = |value: &Value, at: &str| whole(value, at, field, least, LARGEST);
         match self.get(field) {
@@ -224,7 +224,10 @@ impl<'a> Fields<'a> {
                 let [height, width] = values.as_slice() else {
                     let problem = format!("{field} must be a number or [height, width]");
                     let found = values.len();
-                    return Err(Invalid::at(at, format!("{problem}, not {found} numbers")));
+                    return Err(RequestError::at(
+                        at,
+                        format!("{problem}, not {found} numbers"),
+                    ));
                 };
                 Ok(Some([
                     one(height, &format!("{at}/0"))?,
@@ -236,7 +239,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of sizes.
-    pub fn sizes(&self, field: &str) -> Result<Option<Vec<u64>>, Invalid> {
+    pub fn sizes(&self, field: &str) -> Result<Option<Vec<u64>>, RequestError> {
         let at = self.at(field);
         match self.get(field) {
             None => Ok(None),
@@ -255,7 +258,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of texts.
-    pub fn texts(&self, field: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
+    pub fn texts(&self, field: &str) -> Result<Option<Vec<&'a str>>, RequestError> {
         let at = self.at(field);
         match self.get(field) {
             None => Ok(None),
@@ -286,7 +289,7 @@ impl<'a> Fields<'a> {
         field: &str,
         what: &str,
         known: &[(&str, T)],
-    ) -> Result<Option<T>, Invalid> {
+    ) -> Result<Option<T>, RequestError> {
         let value = self.get(field);
         value
             .map(|value| choice(value, &self.at(field), what, known))
@@ -297,11 +300,11 @@ impl<'a> Fields<'a> {
 /// What a member can be read as.
 pub trait Readable<'a>: Sized {
     /// Reads it as its row says.
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<Self>, Invalid>;
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<Self>, RequestError>;
 }
 
 impl<'a> Readable<'a> for u64 {
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<u64>, Invalid> {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<u64>, RequestError> {
         match row.kind {
             Kind::Whole(least, most) => fields.whole(row.name, least, most),
             kind => unreachable!("{} is {kind:?}", row.name),
@@ -310,7 +313,7 @@ impl<'a> Readable<'a> for u64 {
 }
 
 impl<'a> Readable<'a> for f64 {
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<f64>, Invalid> {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<f64>, RequestError> {
         match row.kind {
             Kind::Number(least, most) => fields.number(row.name, least, most),
             _ => fields.positive(row.name),
@@ -319,21 +322,21 @@ impl<'a> Readable<'a> for f64 {
 }
 
 impl<'a> Readable<'a> for bool {
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<bool>, Invalid> {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<bool>, RequestError> {
         fields.flag(row.name)
     }
 }
 
 impl<'a> Readable<'a> for &'a str {
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<&'a str>, Invalid> {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<&'a str>, RequestError> {
         fields.text(row.name)
     }
 }
 
 impl<'a, T: Choice> Readable<'a> for T {
-    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<T>, Invalid> {
+    fn read(fields: &Fields<'a>, row: &Member) -> Result<Option<T>, RequestError> {
         match row.kind {
-            Kind::Word(what, _) => fields.choice(row.name, what, &T::words()),
+            Kind::Word(what, _) => fields.choice(row.name, what, &T::names()),
             kind => unreachable!("{} is {kind:?}", row.name),
         }
     }
@@ -345,16 +348,16 @@ pub fn choice<T: Copy>(
     pointer: &str,
     what: &str,
     known: &[(&str, T)],
-) -> Result<T, Invalid> {
+) -> Result<T, RequestError> {
     let Value::String(word) = value else {
         let must = format!("the {what} must be a text");
         return Err(wrong(pointer, value, &must).or_word(what, value));
     };
     let named = |word: &str| known.iter().find(|(name, _)| *name == word);
-    let found = named(word).or_else(|| named(words::same(what, word)?));
-    found
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(|| Invalid::unknown(pointer, what, word, known.iter().map(|(name, _)| *name)))
+    let found = named(word).or_else(|| named(synonyms::same(what, word)?));
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        RequestError::unknown(pointer, what, word, known.iter().map(|(name, _)| *name))
+    })
 }
 
 /// A whole number within bounds; `1024.0` is one too, because many JSON writers print it so.
@@ -364,7 +367,7 @@ pub fn whole(
     field: &str,
     least: u64,
     most: u64,
-) -> Result<u64, Invalid> {
+) -> Result<u64, RequestError> {
     /// Up to here every whole `f64` is the number that was written.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[expect(
@@ -388,11 +391,11 @@ pub fn whole(
 }
 
 /// `{must}, not {value}`.
-pub fn wrong(pointer: &str, value: &Value, must: &str) -> Invalid {
+pub fn wrong(pointer: &str, value: &Value, must: &str) -> RequestError {
     let found = match value {
         Value::Object(_) => "an object".to_owned(),
         Value::Array(_) => "a list".to_owned(),
         other => shorten(&other.to_string()),
     };
-    Invalid::at(pointer, format!("{must}, not {found}")).with_value(value)
+    RequestError::at(pointer, format!("{must}, not {found}")).with_value(value)
 }

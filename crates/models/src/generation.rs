@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::fields::Fields;
-use crate::invalid::Invalid;
 use crate::members::SOAK;
+use crate::request_error::RequestError;
 use batchfit_step::{Mode, Variant};
 
 /// Most times that a soak generates, and most steps of one, validation included: some minutes for the largest models.
@@ -71,7 +71,7 @@ pub struct Sampling {
 
 impl Generation {
     /// Reads the members of `soak` whose names begin with `generation_`; `None` where nothing is generated.
-    pub fn of_soak(fields: &Fields<'_>) -> Result<Option<Generation>, Invalid> {
+    pub fn of_soak(fields: &Fields<'_>) -> Result<Option<Generation>, RequestError> {
         let batch = fields.read("generation_batch")?;
         let times = fields.read("generation_times")?;
         let generation = Generation {
@@ -89,13 +89,13 @@ impl Generation {
                 let problem = format!(
                     "{name} needs generation_batch: how many prompts are completed at a time"
                 );
-                Err(Invalid::at(fields.at(name), problem))
+                Err(RequestError::at(fields.at(name), problem))
             }
         }
     }
 
     /// Reads the field `generation` of a request, all whose steps generate.
-    pub fn of_request(request: &Fields<'_>) -> Result<Option<Generation>, Invalid> {
+    pub fn of_request(request: &Fields<'_>) -> Result<Option<Generation>, RequestError> {
         let Some(fields) = request.object("generation")? else {
             return Ok(None);
         };
@@ -129,7 +129,7 @@ impl Generation {
         Ok(())
     }
 
-    fn read(fields: &Fields<'_>, prefix: &str) -> Result<Generation, Invalid> {
+    fn read(fields: &Fields<'_>, prefix: &str) -> Result<Generation, RequestError> {
         let name = |name: &str| format!("{prefix}{name}");
         Ok(Generation {
             batch: 1,
@@ -165,7 +165,7 @@ impl Generation {
 }
 
 impl Sampling {
-    fn read(fields: &Fields<'_>, prefix: &str) -> Result<Option<Sampling>, Invalid> {
+    fn read(fields: &Fields<'_>, prefix: &str) -> Result<Option<Sampling>, RequestError> {
         let [sample, temperature, top_k, top_p] =
             ["sample", "temperature", "top_k", "top_p"].map(|name| format!("{prefix}{name}"));
         let sampling = Sampling {
@@ -183,7 +183,7 @@ impl Sampling {
                 let problem = format!(
                     "{name} is of drawn tokens; without \"{sample}\": true the likeliest is taken"
                 );
-                Err(Invalid::at(fields.at(name), problem))
+                Err(RequestError::at(fields.at(name), problem))
             }
         }
     }

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use crate::bounded::shorten;
 use crate::fields::{Fields, LARGEST, whole, wrong};
-use crate::invalid::Invalid;
 use crate::members::LENGTHS;
+use crate::request_error::RequestError;
 
 /// Most lengths of a request. A compilation and a search each take some 20 ms for GPT-2, so these take ten seconds.
 const MOST_LENGTHS: usize = 512;
@@ -115,7 +115,7 @@ impl fmt::Display for Length {
 
 /// A length, and how many samples have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct Counted {
+pub struct LengthCount {
     /// The length.
     pub length: Length,
     /// Samples; 1 of each where only lengths are named.
@@ -128,7 +128,7 @@ pub struct Lengths {
     /// What differs.
     pub of: LengthOf,
     /// Each length once, the smallest first; at least one.
-    pub each: Vec<Counted>,
+    pub each: Vec<LengthCount>,
     /// Into how many buckets they are put, at most; what seems good where it is `None`.
     pub buckets: Option<u64>,
 }
@@ -140,7 +140,7 @@ impl Lengths {
     }
 
     /// Refuses the JSON text of a model that says one length itself.
-    pub fn stand_alone(&self, model: &str) -> Result<(), Invalid> {
+    pub fn stand_alone(&self, model: &str) -> Result<(), RequestError> {
         /// Longer texts are graphs and lists of layers.
         const LONGEST: usize = 1 << 20;
         let name = self.of.name();
@@ -153,7 +153,7 @@ impl Lengths {
                 let problem = format!(
                     "the request has `lengths.{name}`, too, which names all of them; leave one out"
                 );
-                Err(Invalid::at(format!("/model/{name}"), problem).with_value(one))
+                Err(RequestError::at(format!("/model/{name}"), problem).with_value(one))
             }
         }
     }
@@ -171,7 +171,7 @@ impl Lengths {
     }
 
     /// Reads the field `lengths` of a request.
-    pub fn read(request: &Fields<'_>) -> Result<Option<Lengths>, Invalid> {
+    pub fn read(request: &Fields<'_>) -> Result<Option<Lengths>, RequestError> {
         let Some(fields) = request.object("lengths")? else {
             return Ok(None);
         };
@@ -183,13 +183,13 @@ impl Lengths {
             (Some(one), None) => one,
             (None, _) => {
                 let beside = LENGTHS.names().find(|name| fields.get(name).is_some());
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     beside.map_or_else(|| request.at("lengths"), |name| fields.at(name)),
                     "lengths needs one of seq_len and image_size, as in {\"seq_len\": \"128,256,512\"}",
                 ));
             }
             (Some(_), Some(_)) => {
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     request.at("lengths"),
                     "lengths are of seq_len or of image_size, not of both",
                 ));
@@ -220,7 +220,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn value(&mut self, value: &Value) -> Result<(), Invalid> {
+    fn value(&mut self, value: &Value) -> Result<(), RequestError> {
         match value {
             Value::Object(histogram) => {
                 for (length, count) in histogram {
@@ -232,7 +232,7 @@ impl Reader {
                 Ok(())
             }
             Value::Array(list) => list.iter().try_for_each(|item| self.item(item)),
-            Value::String(text) => text.split(',').try_for_each(|item| self.words(item)),
+            Value::String(text) => text.split(',').try_for_each(|item| self.parse_spec(item)),
             Value::Number(_) => self.item(value),
             Value::Null | Value::Bool(_) => {
                 let must = "lengths are a list, a text such as \"64,128\" or \"32-512:8\", or an object of lengths and \
@@ -243,10 +243,10 @@ impl Reader {
     }
 
     /// An item of a list.
-    fn item(&mut self, item: &Value) -> Result<(), Invalid> {
+    fn item(&mut self, item: &Value) -> Result<(), RequestError> {
         let name = self.of.name();
         match (item, self.of) {
-            (Value::String(text), _) => self.words(text),
+            (Value::String(text), _) => self.parse_spec(text),
             (Value::Array(sides), LengthOf::ImageSize) if sides.len() == 2 => {
                 let side = |side| whole(side, &self.at, name, 1, LARGEST);
                 let length = square([side(&sides[0])?, side(&sides[1])?]);
@@ -260,7 +260,7 @@ impl Reader {
     }
 
     /// `512`, `224x320`, `512:100` (of which there are 100), `32-512:8` (every eighth) or `32-512`.
-    fn words(&mut self, text: &str) -> Result<(), Invalid> {
+    fn parse_spec(&mut self, text: &str) -> Result<(), RequestError> {
         let text = text.trim();
         let refused = || self.wrong(text);
         if let Some((range, step)) = range(text) {
@@ -301,7 +301,7 @@ impl Reader {
         }
     }
 
-    fn add(&mut self, length: Length, count: u64) -> Result<(), Invalid> {
+    fn add(&mut self, length: Length, count: u64) -> Result<(), RequestError> {
         let counted = self
             .found
             .entry(length.rounded_up(self.multiple))
@@ -313,27 +313,27 @@ impl Reader {
         Ok(())
     }
 
-    fn too_many(&self) -> Invalid {
+    fn too_many(&self) -> RequestError {
         let problem = format!(
             "these are more than the {MOST_LENGTHS} lengths that are answered at a time; with \"multiple_of\": 8 they are \
              rounded up, as collators pad them, or give a range a larger step, as in 32-4096:8"
         );
-        Invalid::at(&self.at, problem)
+        RequestError::at(&self.at, problem)
     }
 
-    fn each(self) -> Result<Vec<Counted>, Invalid> {
+    fn each(self) -> Result<Vec<LengthCount>, RequestError> {
         if self.found.is_empty() {
-            return Err(Invalid::at(&self.at, "there is no length in it"));
+            return Err(RequestError::at(&self.at, "there is no length in it"));
         }
         let each = self.found.into_iter();
-        let mut each: Vec<Counted> = each
-            .map(|(length, count)| Counted { length, count })
+        let mut each: Vec<LengthCount> = each
+            .map(|(length, count)| LengthCount { length, count })
             .collect();
         each.sort_by_key(|one| (one.length.units(self.of), one.length));
         Ok(each)
     }
 
-    fn wrong(&self, text: &str) -> Invalid {
+    fn wrong(&self, text: &str) -> RequestError {
         let shown = shorten(text);
         let problem = match (text.trim(), self.of) {
             ("", _) => "a value is missing: the list has an empty place; write it without a comma at its ends".to_owned(),
@@ -346,9 +346,9 @@ impl Reader {
                  thirty-second), with commas between them"
             ),
         };
-        Invalid {
+        RequestError {
             value: Some(format!("{shown:?}")),
-            ..Invalid::at(&self.at, problem)
+            ..RequestError::at(&self.at, problem)
         }
     }
 }

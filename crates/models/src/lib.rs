@@ -16,22 +16,22 @@ pub mod exported;
 mod fields;
 mod generation;
 pub mod huggingface;
-mod invalid;
 pub mod layers;
 mod lengths;
 pub mod members;
 mod nn;
 pub mod presets;
+mod request_error;
+mod synonyms;
 mod tracing;
-mod words;
 
 /// The PyTorch whose behaviour is predicted.
 pub const PYTORCH: &str = "2.11";
 
 pub use fields::{Fields, LARGEST, Readable, choice, whole, wrong};
 pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
-pub use invalid::{Invalid, nearest};
-pub use lengths::{Counted, Length, LengthOf, Lengths};
+pub use lengths::{Length, LengthCount, LengthOf, Lengths};
+pub use request_error::{RequestError, nearest};
 
 use batchfit_step::{Globs, bounded, program, shape};
 use batchfit_torch::{aten, compile, graph, ops};

@@ -13,7 +13,7 @@ use crate::cli::arguments::{ListOutcomes, TellOutcome};
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
-use crate::model::{Digest, Invalid};
+use crate::model::{Digest, RequestError};
 use crate::report;
 use crate::store::Time;
 
@@ -158,7 +158,7 @@ fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
     }
-    let wrong = |problem: String| CliError::named(&file.display(), Invalid::at("", problem));
+    let wrong = |problem: String| CliError::named(&file.display(), RequestError::at("", problem));
     if bytes.len() as u64 > LONGEST {
         return Err(wrong(format!("it is longer than {} KiB", LONGEST >> 10)));
     }
@@ -171,7 +171,7 @@ fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
 }
 
 /// What is wrong, by the name of the flag or the file that says it.
-fn blame(arguments: &TellOutcome, invalid: Invalid) -> CliError {
+fn blame(arguments: &TellOutcome, invalid: RequestError) -> CliError {
     let missing = |name: &str| invalid.problem.contains(&format!("\"{name}\" is missing"));
     if missing("batch") {
         return CliError::flag("--batch", "how many samples a micro-step had is missing");

@@ -9,7 +9,7 @@ use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
 use crate::device::sim::Card;
-use crate::model::{DeviceChoice, Invalid, Request};
+use crate::model::{DeviceChoice, Request, RequestError};
 use crate::report;
 use crate::worker::Programs;
 
@@ -45,7 +45,10 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
     for variant in &request.variants {
         let program = programs.of(variant, &Cancel::NEVER);
         let program = program.map_err(|error| {
-            CliError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+            CliError::Invalid(RequestError::at(
+                "/training/checkpointing",
+                error.to_string(),
+            ))
         })?;
         let found = plan::survey(program, batch, target);
         explanation.variants.push(OfVariant {
@@ -109,5 +112,5 @@ fn card(choice: &DeviceChoice) -> Result<(String, Capability), CliError> {
 }
 
 fn refused(problem: String) -> CliError {
-    CliError::Invalid(Invalid::at("/device", problem))
+    CliError::Invalid(RequestError::at("/device", problem))
 }

@@ -9,7 +9,7 @@ use super::super::arguments::{Arguments, Export, Fit};
 use super::super::error::CliError;
 use super::super::{Outcome, output};
 use super::{interpreter, without_python};
-use crate::model::Invalid;
+use crate::model::RequestError;
 
 /// The module that exports; see `clients/python/src/batchfit/export/__main__.py`.
 const MODULE: &str = "batchfit.export";
@@ -85,7 +85,7 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
         return Ok(Some(graph));
     }
     let why = format!("{} -m {MODULE} could not export it", python.display());
-    Err(CliError::named(&name, Invalid::at("", why)))
+    Err(CliError::named(&name, RequestError::at("", why)))
 }
 
 const ONE_BATCH: &str = "it is the batch of a module of your own, as in `batchfit fit my.py:build --batch TENSORS`; whether a batch fits is \

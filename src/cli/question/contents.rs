@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::flags::WAYS;
 use crate::bounded::{Text, shorten};
 use crate::model::members::REQUEST;
-use crate::model::{Invalid, RequestDocument, exported, of_another_library};
+use crate::model::{RequestDocument, RequestError, exported, of_another_library};
 use crate::recorded;
 
 /// What a file can be.
@@ -40,12 +40,12 @@ const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 const MOST_MEMBERS: usize = 1000;
 
 /// Tells what these bytes are; the error is a clause about the file that they are from.
-pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
+pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, RequestError> {
     if exported::is_archive(&bytes) {
         let model = exported::model_of_archive(Cursor::new(bytes));
         return model
             .map(Contents::Graph)
-            .map_err(|error| Invalid::at("", error.to_string()));
+            .map_err(|error| RequestError::at("", error.to_string()));
     }
     if recorded::is_recording(&bytes) {
         return Ok(Contents::Recording(bytes));
@@ -56,7 +56,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = text.trim_ascii_start();
     if !text.starts_with(b"{") {
-        return Err(Invalid::at("", unlike(text)));
+        return Err(RequestError::at("", unlike(text)));
     }
     let Ok(members) = members(text) else {
         // Whoever reads requests says what is wrong with the JSON, and where.
@@ -72,15 +72,15 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
     if let Some(problem) = of_a_trainer(text, is_member).filter(|_| !is_member("model")) {
-        return Err(Invalid::at("", problem));
+        return Err(RequestError::at("", problem));
     }
     if let Some(problem) = of_another_library(is_member).filter(|_| !has(&["model"])) {
-        return Err(Invalid::at("", problem));
+        return Err(RequestError::at("", problem));
     }
     // People write those of the model at the top of a request.
     let known = || REQUEST.names().chain(WAYS);
     let alike = |member: &String| {
-        let nearest = Invalid::unknown("", "member", member, known());
+        let nearest = RequestError::unknown("", "member", member, known());
         known().any(|name| name == member) || nearest.nearest.is_some()
     };
     if members.is_empty() || members.iter().any(alike) {
@@ -95,7 +95,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
         "it is JSON with {}, and none of these: {EXPECTED}",
         first.join(", ")
     );
-    Err(Invalid::at("", problem))
+    Err(RequestError::at("", problem))
 }
 
 /// What to type in place of a file that says how is trained, and not what.

@@ -19,7 +19,7 @@ use super::error::CliError;
 use super::{arguments, output};
 use crate::device::sim;
 use crate::jobs::EngineError;
-use crate::model::{Invalid, Request, RequestDocument};
+use crate::model::{Request, RequestDocument, RequestError};
 use contents::Contents;
 use document::Files;
 use flags::FlagValue;
@@ -104,7 +104,7 @@ impl Asked {
         {
             let several = lengths.each.len();
             let problem = format!("one length is answered at a time, not {several}");
-            return Err(origin.name(Invalid::at(lengths.pointer(), problem)));
+            return Err(origin.name(RequestError::at(lengths.pointer(), problem)));
         }
         // What one length is, its model is.
         Ok((request.alone(), origin))
@@ -122,7 +122,7 @@ impl Origin {
         }
     }
 
-    fn name(&self, invalid: Invalid) -> CliError {
+    fn name(&self, invalid: RequestError) -> CliError {
         let rest = |place: &str| {
             let rest = invalid.pointer.strip_prefix(place)?;
             (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())

@@ -10,7 +10,7 @@ use super::hub;
 use crate::bounded::shorten;
 use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::model::{Invalid, exported, preset, presets};
+use crate::model::{RequestError, exported, preset, presets};
 
 /// Where the model comes from.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
     if let Some(problem) = script(what) {
         return Err(CliError::named(
             &shorten(&what.display().to_string()),
-            Invalid::at("", problem),
+            RequestError::at("", problem),
         ));
     }
     let found = fs::metadata(what);
@@ -125,7 +125,10 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
         }
         let problem =
             "the folder has no config.json; a model that Hugging Face's libraries saved does";
-        return Err(CliError::named(&what.display(), Invalid::at("", problem)));
+        return Err(CliError::named(
+            &what.display(),
+            RequestError::at("", problem),
+        ));
     }
     Err(unknown(what, name))
 }
@@ -186,9 +189,9 @@ fn unknown(what: &Path, name: &str) -> CliError {
     };
     CliError::named(
         &shorten(&what.display().to_string()),
-        Invalid {
+        RequestError {
             nearest: nearest(name).filter(|_| of.is_none()),
-            ..Invalid::at("", problem)
+            ..RequestError::at("", problem)
         },
     )
 }
@@ -220,7 +223,7 @@ fn nearest(name: &str) -> Option<String> {
     };
     let misspelt = || {
         let near = alike().filter(|known| score(known) >= MISSPELT);
-        Invalid::unknown("", "model", &name, near).nearest
+        RequestError::unknown("", "model", &name, near).nearest
     };
     found.map(str::to_owned).or_else(misspelt)
 }
@@ -258,7 +261,7 @@ fn archived(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
     let model = exported::model_of_archive(file);
     model
         .map(Some)
-        .map_err(|error| CliError::named(&path.display(), Invalid::at("", error.to_string())))
+        .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
 }
 
 /// Reads a graph for `--model`, whatever it looks like.

@@ -25,7 +25,7 @@ use crate::device::sim::workspaces::{
     Provenance, WorkspaceTable, condense, layer_text, merge, pack, parse_layer, unpack,
 };
 use crate::jobs::EngineError;
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::model::nicknames as cards;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
@@ -375,7 +375,7 @@ fn work(
 
 /// Takes over an exported table, after all of it was read.
 fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
-    let wrong = |problem: &str| CliError::named(&file.display(), Invalid::at("", problem));
+    let wrong = |problem: &str| CliError::named(&file.display(), RequestError::at("", problem));
     let unreadable = |source| CliError::Unreadable {
         path: file.to_owned(),
         source,

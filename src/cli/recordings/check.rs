@@ -6,7 +6,7 @@ use crate::cli::arguments::RecordCheck;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
 use crate::cli::{Outcome, output, style};
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::recorded::{Check, Sequence, read};
 use crate::replay::Bounds;
 use crate::report;
@@ -27,7 +27,7 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
     let against = arguments.against.as_deref();
     let against = against.map(|path| recording(path, None)).transpose()?;
     let check = Check::of(sequences, against.as_ref())
-        .map_err(|error| CliError::Invalid(Invalid::at("", error.to_string())))?;
+        .map_err(|error| CliError::Invalid(RequestError::at("", error.to_string())))?;
     if arguments.json {
         output::json(&check)?;
     } else {
@@ -38,5 +38,5 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
 
 fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, CliError> {
     read(&read_bytes(path)?, batch, Bounds::default())
-        .map_err(|error| CliError::named(&path.display(), Invalid::at("", error.to_string())))
+        .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
 }

@@ -23,7 +23,7 @@ use crate::cli::question::files::read_bytes;
 use crate::cli::{Outcome, database, output};
 use crate::http::{Code, Problem};
 use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_upload};
-use crate::model::{Digest, Invalid, RECORDING_BOUNDS, UploadKind};
+use crate::model::{Digest, RECORDING_BOUNDS, RequestError, UploadKind};
 use crate::recorded::GZIP;
 use crate::replay;
 use crate::search::ask_tell::{Observation, SearchRequest};
@@ -152,7 +152,7 @@ impl Talk {
     async fn keep(&self, path: &str, batch: u64) -> Result<String, Problem> {
         let wrong = |problem: String| {
             let given = Value::from(shorten(path));
-            Problem::from(Invalid::at("/recorded", problem).with_value(&given))
+            Problem::from(RequestError::at("/recorded", problem).with_value(&given))
         };
         let file = read_bytes(Path::new(path));
         let file = file.map_err(|trouble| wrong(trouble.into_problem().detail))?;
@@ -186,7 +186,9 @@ fn told(mut document: Value) -> Result<(Observation, Option<String>), Problem> {
         Some(Value::String(path)) => Some(path),
         Some(other) => {
             let problem = "recorded must be the path of a recording";
-            return Err(Invalid::at("/recorded", problem).with_value(&other).into());
+            return Err(RequestError::at("/recorded", problem)
+                .with_value(&other)
+                .into());
         }
     };
     Ok((Observation::parse(&document)?, recorded))

@@ -21,7 +21,7 @@ use super::question::size;
 use super::{Outcome, output, style};
 use crate::bounded::Cancel;
 use crate::jobs::SearchDocument;
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::report;
 use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
@@ -212,5 +212,5 @@ fn chance() -> u64 {
 
 /// What is wrong with the command itself.
 pub(super) fn wrong(problem: impl Into<String>) -> CliError {
-    CliError::named(&"CMD", Invalid::at("", problem))
+    CliError::named(&"CMD", RequestError::at("", problem))
 }

@@ -4,18 +4,18 @@
 
 mod bad_requests;
 mod beside_exports;
+mod config_fields;
 mod exported;
 mod huggingface;
 mod limits;
 mod lowering;
 mod mutations;
 mod presets;
-mod said;
 
 use std::io::Read;
 use std::path::PathBuf;
 
-use batchfit::model::{Invalid, Request, RequestDocument};
+use batchfit::model::{Request, RequestDocument, RequestError};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
@@ -52,6 +52,6 @@ fn golden_json(name: &str) -> Value {
 }
 
 /// Reads a request.
-fn request(document: Value) -> Result<Request, Invalid> {
+fn request(document: Value) -> Result<Request, RequestError> {
     Request::parse(RequestDocument::from(document), SIMS)
 }

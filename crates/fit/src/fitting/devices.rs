@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::device::sim::{CARDS, Card, PROCESS_OVERHEAD};
-use crate::model::{DeviceChoice, Invalid};
+use crate::model::{DeviceChoice, RequestError};
 use crate::units::Bytes;
 use crate::worker::Gpu;
 use crate::{DeviceKind, DeviceSummary, EngineError};
@@ -69,7 +69,7 @@ pub(super) fn resolve(
     let wanted = match choice {
         DeviceChoice::Sim(name) => {
             let unknown = || {
-                Invalid::at(
+                RequestError::at(
                     "/device",
                     format!("there is no simulated device `sim:{name}`"),
                 )

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory};
-use crate::model::{Invalid, Objective, Request, Variant, Workload};
+use crate::model::{Objective, Request, RequestError, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::recorded::Steps;
 use crate::search::ask_tell::{Alone, Peaks, Predicted, Prediction};
@@ -42,7 +42,7 @@ pub(super) fn predict(
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
         let problem = "expected recordings, which decide all of how is trained";
-        return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+        return Err(EngineError::Invalid(RequestError::at("/model", problem)));
     };
     let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
     let card = Card::recorded_on(steps.gpu.as_deref(), steps.total);

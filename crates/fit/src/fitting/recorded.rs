@@ -12,7 +12,7 @@ use crate::bounded::Cancel;
 use crate::device::sim;
 use crate::engine::NO_RECORDER;
 use crate::model::{
-    Checkpointing, DeviceChoice, Invalid, Mode, Parallel, Request, RequestDocument, Variant,
+    Checkpointing, DeviceChoice, Mode, Parallel, Request, RequestDocument, RequestError, Variant,
 };
 use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::units::Bytes;
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         observer: &'a Observer<'a>,
     ) -> Result<Session<'a>, EngineError> {
         let invalid =
-            |pointer: &str, problem: &str| EngineError::Invalid(Invalid::at(pointer, problem));
+            |pointer: &str, problem: &str| EngineError::Invalid(RequestError::at(pointer, problem));
         let command = engine
             .recorder()
             .ok_or_else(|| invalid("/search", NO_RECORDER))?;
@@ -252,7 +252,10 @@ impl<'a> Session<'a> {
                 "PyTorch trains with batch {only} and with no other that was tried ({tried:?}); two are needed to say more"
             ),
         };
-        Err(EngineError::Invalid(Invalid::at("/memory_limit", problem)))
+        Err(EngineError::Invalid(RequestError::at(
+            "/memory_limit",
+            problem,
+        )))
     }
 
     /// Records a batch; says whether it fits.
@@ -389,8 +392,9 @@ impl<'a> Session<'a> {
 
 /// The only variant of a request, trained.
 fn single(request: &Request) -> Result<&Variant, EngineError> {
-    let refuse =
-        |pointer: &str, problem: String| Err(EngineError::Invalid(Invalid::at(pointer, problem)));
+    let refuse = |pointer: &str, problem: String| {
+        Err(EngineError::Invalid(RequestError::at(pointer, problem)))
+    };
     let [variant] = request.variants.as_slice() else {
         let problem = format!(
             "one variant is recorded at a time, and this asks for {}; give single values",
@@ -454,7 +458,7 @@ fn in_our_words(error: WorkerError, request: &Request) -> EngineError {
         WorkerError::Refused {
             refusal: Refusal::Invalid,
             detail,
-        } => EngineError::Invalid(Invalid::at("/model", detail)),
+        } => EngineError::Invalid(RequestError::at("/model", detail)),
         other => translated(other, &request.device.to_string()),
     }
 }

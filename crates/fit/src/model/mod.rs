@@ -15,7 +15,7 @@ pub use batchfit_models::members;
 pub use batchfit_models::presets::is_of_transformers;
 pub use batchfit_models::presets::{Override, Preset, preset, presets};
 pub use batchfit_models::{
-    Counted, Generation, Invalid, KeptIn, Length, LengthOf, Lengths, PYTORCH, Sampling,
+    Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, PYTORCH, RequestError, Sampling,
 };
 pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,

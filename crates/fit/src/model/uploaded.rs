@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flate2::read::GzDecoder;
 
 use super::fingerprint;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 
 /// What digests begin with.
 const PREFIX: &str = "sha256:";
@@ -114,10 +114,10 @@ pub struct Packed {
 
 impl Packed {
     /// The contents. Not on the threads that serve connections: they may be tens of megabytes.
-    pub fn unpack(&self) -> Result<Vec<u8>, Invalid> {
+    pub fn unpack(&self) -> Result<Vec<u8>, RequestError> {
         let damaged = |problem: &str| {
             let named = &self.named;
-            Invalid::at(
+            RequestError::at(
                 "/model",
                 format!("the stored {named} is damaged: {problem}"),
             )
@@ -153,7 +153,7 @@ pub struct Uploads(Vec<Upload>);
 
 impl Uploads {
     /// Decompresses uploads. Not on the threads that serve connections.
-    pub fn unpack(packed: Vec<Packed>) -> Result<Uploads, Invalid> {
+    pub fn unpack(packed: Vec<Packed>) -> Result<Uploads, RequestError> {
         let unpacked = packed.into_iter().map(|packed| {
             Ok(Upload {
                 contents: packed.unpack()?.into(),

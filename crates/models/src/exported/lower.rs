@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
         }
         let lowered =
             ops::read(&arguments).map_err(|problem| format!("cannot read {target}: {problem}"))?;
-        let written = unknown::written(&node.inputs);
+        let written = unknown::out_tensors(&node.inputs);
         let (op, operands) = if let Some(lowered) = lowered {
             lowered
         } else if let Some(written) = written {

@@ -19,7 +19,7 @@ pub(super) struct Declared<'a> {
 }
 
 /// An input that becomes a parameter or buffer.
-struct Held<'a> {
+struct StoredTensor<'a> {
     name: &'a str,
     path: &'a str,
     kind: ParameterKind,
@@ -65,7 +65,7 @@ pub(super) fn declare<'a>(
                 let problem = format!("a path longer than {LONGEST_PATH} bytes");
                 return Err(refused(&pointer)(problem));
             }
-            Some(path) => held.push(Held {
+            Some(path) => held.push(StoredTensor {
                 name,
                 path,
                 kind: match spec {
@@ -128,7 +128,7 @@ pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
 /// its shape and dtype from the one that feeds both an embedding and a linear, and takes its place in
 /// module order if it comes first, because that is where the tensor is then made.
 fn hold<'a>(
-    held: &[Held<'a>],
+    held: &[StoredTensor<'a>],
     reads: &ValueUses<'a>,
     walk: &mut Walk<'a>,
     at: &str,
@@ -168,7 +168,7 @@ fn hold<'a>(
             }
         }
     }
-    let mut order: Vec<(usize, &Held<'a>)> = held.iter().enumerate().collect();
+    let mut order: Vec<(usize, &StoredTensor<'a>)> = held.iter().enumerate().collect();
     order.retain(|(_, held)| !dropped.contains(held.name));
     order.sort_by_key(|(index, held)| position.get(held.name).copied().unwrap_or(*index));
 

@@ -182,7 +182,7 @@ pub(super) fn estimates(
 }
 
 /// The names of the tensors that an operator writes its results into: arguments called `out`, or `out0` and so on.
-pub(super) fn written<'a>(inputs: &'a [NamedArg<'a>]) -> Option<Vec<&'a str>> {
+pub(super) fn out_tensors<'a>(inputs: &'a [NamedArg<'a>]) -> Option<Vec<&'a str>> {
     let is_out = |name: &str| {
         name.strip_prefix("out")
             .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))

@@ -11,7 +11,7 @@ use crate::tracing::{
 
 /// How a family attends, apart from how it calls `scaled_dot_product_attention`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct AttentionCode {
     pub(super) eager: Eager,
     /// Whether tokens attend to those before them alone; `None` where there are no texts, which could be padded.
     pub(super) causal: Option<bool>,
@@ -50,12 +50,12 @@ const WRITTEN: &[(&str, Eager, Option<bool>)] = &[
 ];
 
 /// How attention is written for a class, where it is known.
-pub(super) fn written(class: &str) -> Option<Written> {
+pub(super) fn attention_code(class: &str) -> Option<AttentionCode> {
     let stem = stem(class);
     let is_known = |stems: &str| stems.split(' ').any(|known| known == stem);
     let mut known = WRITTEN.iter().filter(|(stems, ..)| is_known(stems));
     let (_, eager, causal) = *known.next()?;
-    Some(Written { eager, causal })
+    Some(AttentionCode { eager, causal })
 }
 
 /// Runs `forward` on texts, which are padded if the request says so.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use crate::fields::{Fields, whole, wrong};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// Most layers read. The deepest models in use have a few hundred.
 const MOST_LAYERS: u64 = 1024;
@@ -16,14 +16,14 @@ pub(super) struct Config<'a> {
 }
 
 impl<'a> Config<'a> {
-    pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, Invalid> {
+    pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, RequestError> {
         Ok(Config {
             fields: Fields::any(value, pointer, "a Hugging Face config")?,
         })
     }
 
     /// A part of it, such as `vision_config`; `None` where it is missing.
-    pub(super) fn part(&self, name: &str) -> Result<Option<Config<'a>>, Invalid> {
+    pub(super) fn part(&self, name: &str) -> Result<Option<Config<'a>>, RequestError> {
         let value = self.fields.get(name);
         value
             .map(|value| Config::of(value, &self.fields.at(name)))
@@ -31,7 +31,7 @@ impl<'a> Config<'a> {
     }
 
     /// The same, without any value where it is missing.
-    pub(super) fn part_or_empty(&self, name: &str) -> Result<Config<'a>, Invalid> {
+    pub(super) fn part_or_empty(&self, name: &str) -> Result<Config<'a>, RequestError> {
         static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
         match self.part(name)? {
             Some(part) => Ok(part),
@@ -40,12 +40,12 @@ impl<'a> Config<'a> {
     }
 
     /// A width, or a number of heads, words or channels.
-    pub(super) fn size(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+    pub(super) fn size(&self, name: &str, default: u64) -> Result<u64, RequestError> {
         Ok(self.fields.size(name)?.unwrap_or(default))
     }
 
     /// A number that may be zero.
-    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, RequestError> {
         let most = crate::fields::LARGEST;
         Ok(self.fields.whole(name, 0, most)?.unwrap_or(default))
     }
@@ -56,7 +56,7 @@ impl<'a> Config<'a> {
     }
 
     /// The same, which may be missing.
-    pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, Invalid> {
+    pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, RequestError> {
         self.fields.size(name)
     }
 
@@ -65,13 +65,13 @@ impl<'a> Config<'a> {
         &self,
         name: &str,
         default: Option<u64>,
-    ) -> Result<Option<u64>, Invalid> {
+    ) -> Result<Option<u64>, RequestError> {
         let default = default.filter(|_| !self.fields.is_null(name));
         Ok(self.fields.size(name)?.or(default))
     }
 
     /// A list of whole numbers, which may be zero.
-    pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>, Invalid> {
+    pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>, RequestError> {
         let most = crate::fields::LARGEST;
         match self.fields.get(name) {
             None => Ok(None),
@@ -92,7 +92,7 @@ impl<'a> Config<'a> {
     }
 
     /// A number of layers.
-    pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+    pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, RequestError> {
         Ok(self.fields.whole(name, 1, MOST_LAYERS)?.unwrap_or(default))
     }
 
@@ -102,19 +102,19 @@ impl<'a> Config<'a> {
     }
 
     /// A list of sizes.
-    pub(super) fn sizes(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+    pub(super) fn sizes(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, RequestError> {
         let given = self.fields.sizes(name)?;
         Ok(given.unwrap_or_else(|| default.to_vec()))
     }
 
     /// Numbers of layers, one for each stage of a net.
-    pub(super) fn depths(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+    pub(super) fn depths(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, RequestError> {
         let depths = self.sizes(name, default)?;
         let all = depths
             .iter()
             .fold(0_u64, |sum, depth| sum.saturating_add(*depth));
         if depths.is_empty() || all > MOST_LAYERS {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 self.at(name),
                 format!("{name} must be from 1 to {MOST_LAYERS} layers in all, not {all}"),
             ));
@@ -124,7 +124,11 @@ impl<'a> Config<'a> {
 
     /// An index of a token, which an explicit `null` says there is none of; PyTorch counts negative ones from the end of the
     /// vocabulary, and so does this.
-    pub(super) fn token(&self, name: &str, default: Option<u64>) -> Result<Option<u64>, Invalid> {
+    pub(super) fn token(
+        &self,
+        name: &str,
+        default: Option<u64>,
+    ) -> Result<Option<u64>, RequestError> {
         match self.fields.get(name) {
             None if self.fields.is_null(name) => Ok(None),
             Some(Value::Number(number)) if number.as_i64().is_some_and(|n| n < 0) => Ok(None),
@@ -134,12 +138,12 @@ impl<'a> Config<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Invalid> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, RequestError> {
         Ok(self.fields.flag(name)?.unwrap_or(default))
     }
 
     /// A small number, such as `rms_norm_eps` or `attention_dropout`.
-    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, Invalid> {
+    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, RequestError> {
         Ok(self.fields.number(name, -1e12, 1e12)?.unwrap_or(default))
     }
 
@@ -148,23 +152,23 @@ impl<'a> Config<'a> {
         &self,
         name: &str,
         default: Option<f64>,
-    ) -> Result<Option<f64>, Invalid> {
+    ) -> Result<Option<f64>, RequestError> {
         let default = default.filter(|_| !self.fields.is_null(name));
         Ok(self.fields.number(name, -1e12, 1e12)?.or(default))
     }
 
     /// A word.
-    pub(super) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Invalid> {
+    pub(super) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, RequestError> {
         Ok(self.fields.text(name)?.unwrap_or(default))
     }
 
     /// A list of words.
-    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
+    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, RequestError> {
         self.fields.texts(name)
     }
 
     /// Height and width, of which one number stands for both.
-    pub(super) fn pair(&self, name: &str, default: u64) -> Result<[u64; 2], Invalid> {
+    pub(super) fn pair(&self, name: &str, default: u64) -> Result<[u64; 2], RequestError> {
         Ok(self.fields.pair(name, 1)?.unwrap_or([default, default]))
     }
 
@@ -180,7 +184,7 @@ impl<'a> Config<'a> {
     }
 
     /// How many entries an object has; `None` where it is missing.
-    pub(super) fn entries(&self, name: &str) -> Result<Option<u64>, Invalid> {
+    pub(super) fn entries(&self, name: &str) -> Result<Option<u64>, RequestError> {
         match self.fields.get(name) {
             None => Ok(None),
             Some(Value::Object(entries)) => Ok(Some(entries.len() as u64)),
@@ -193,8 +197,8 @@ impl<'a> Config<'a> {
     }
 
     /// A problem with an option that is not built.
-    pub(super) fn not_built(&self, name: &str) -> Invalid {
-        Invalid::at(
+    pub(super) fn not_built(&self, name: &str) -> RequestError {
+        RequestError::at(
             self.at(name),
             format!(
                 "batchfit does not build models with this value of {name}; `batchfit export --hf config.json -o \
@@ -212,11 +216,11 @@ impl<'a> Config<'a> {
     pub(super) fn quotient(
         &self,
         [(total_name, total), (parts_name, parts)]: [(&str, u64); 2],
-    ) -> Result<u64, Invalid> {
+    ) -> Result<u64, RequestError> {
         if total.is_multiple_of(parts) {
             return Ok(total / parts);
         }
-        Err(Invalid::at(
+        Err(RequestError::at(
             self.at(parts_name),
             format!("{parts_name} is {parts}, which does not divide {total_name}, {total}"),
         ))

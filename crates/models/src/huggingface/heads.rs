@@ -2,12 +2,14 @@
 
 use super::config::Config;
 use crate::graph::CHECKPOINTED;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{
     binary_cross_entropy_with_logits, cross_entropy, mean_squared_error, summed_cross_entropy,
 };
-use crate::tracing::{Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{
+    ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
+};
 
 /// What a label is where there is nothing to learn.
 const IGNORED: f64 = -100.0;
@@ -45,8 +47,8 @@ pub(super) fn chunked_loss(
     let parts = (hidden.chunk(chunks, 1), (&labels).chunk(chunks, 1));
     let mut total: Option<Tensor> = None;
     for (index, (hidden, labels)) in parts.0.iter().zip(&parts.1).enumerate() {
-        let place = Place::new(format!("chunked_loss.chunk{index}"), CHECKPOINTED);
-        let loss = tracer.within(&place, || loss_of(hidden, labels));
+        let place = ModulePath::new(format!("chunked_loss.chunk{index}"), CHECKPOINTED);
+        let loss = tracer.in_module(&place, || loss_of(hidden, labels));
         total = Some(match &total {
             None => loss.add_number(0),
             Some(before) => before.add(loss),
@@ -77,21 +79,21 @@ enum Problem {
 
 impl Labels {
     /// What a config says, whose class has this many labels where none are given.
-    pub(super) fn of(config: &Config<'_>, default: u64) -> Result<Labels, Invalid> {
+    pub(super) fn of(config: &Config<'_>, default: u64) -> Result<Labels, RequestError> {
         let count = match config.entries("id2label")? {
             Some(count) => count,
             None => config.size("num_labels", default)?,
         };
         if count == 0 {
             let problem = "a classifier needs a label at least, and id2label has none";
-            return Err(Invalid::at(config.at("id2label"), problem));
+            return Err(RequestError::at(config.at("id2label"), problem));
         }
         let problem = match config.text("problem_type", "")? {
             "" if count == 1 => Problem::Regression,
             "" => Problem::OneClass,
             "single_label_classification" if count > 1 => Problem::OneClass,
             "single_label_classification" => {
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     config.at("problem_type"),
                     "single_label_classification needs two labels at least, and the config has one",
                 ));
@@ -105,14 +107,14 @@ impl Labels {
                     "multi_label_classification",
                 ];
                 let at = config.at("problem_type");
-                return Err(Invalid::unknown(at, "problem type", other, known));
+                return Err(RequestError::unknown(at, "problem type", other, known));
             }
         };
         Ok(Labels { count, problem })
     }
 
     /// Two: where the answer to a question begins, and where it ends.
-    pub(super) fn must_be_two(self, config: &Config<'_>) -> Result<(), Invalid> {
+    pub(super) fn must_be_two(self, config: &Config<'_>) -> Result<(), RequestError> {
         if self.count == 2 {
             return Ok(());
         }
@@ -120,7 +122,7 @@ impl Labels {
             "a model that answers questions has two labels, the start and the end of the answer, not {}",
             self.count
         );
-        Err(Invalid::at(config.at("num_labels"), problem))
+        Err(RequestError::at(config.at("num_labels"), problem))
     }
 
     /// The labels of a batch.

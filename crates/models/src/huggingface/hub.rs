@@ -199,7 +199,7 @@ pub(crate) fn find(id: &str) -> Option<&'static HubModel> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Invalid;
+    use crate::RequestError;
     use crate::graph::Graph;
     use crate::huggingface::{Run, lower, parse};
     use serde_json::json;
@@ -208,7 +208,7 @@ mod tests {
     const LENGTH: u64 = 64;
 
     /// The graph, with lengths where the model asks for them.
-    fn graph(model: &HubModel) -> Result<Graph, Invalid> {
+    fn graph(model: &HubModel) -> Result<Graph, RequestError> {
         let mut description = json!({ "hf": model.config });
         let lengths = [("seq_len", model.seq_len), ("target_len", model.target_len)];
         for (name, length) in lengths {

@@ -6,12 +6,12 @@
 mod attention;
 mod causal;
 mod config;
+mod config_fields;
 mod generation;
 mod heads;
 pub mod hub;
 mod masked;
 mod rotary;
-mod said;
 mod seq2seq;
 mod tasks;
 mod text;
@@ -21,17 +21,17 @@ mod vision;
 use serde_json::Value;
 
 use super::fields::Fields;
-use super::invalid::Invalid;
+use super::request_error::RequestError;
 use super::tracing::{Attending, Tensor, Tracer};
 use super::{Generation, Length, LengthOf};
 use crate::bounded::shorten;
 use crate::graph::{Graph, GraphError, ParameterKind};
 use crate::shape::DType;
-use attention::Written;
+use attention::AttentionCode;
 use config::Config;
-use said::Saying;
-pub use said::config_fields;
-pub use said::of_another_library;
+use config_fields::Saying;
+pub use config_fields::config_fields;
+pub use config_fields::of_another_library;
 use training::Training;
 
 /// The fields of such a model in a request.
@@ -112,7 +112,7 @@ struct Sizes {
 
 impl HuggingFaceModel {
     /// The same generating text.
-    pub fn generating(&self, generation: &Generation) -> Result<HuggingFaceModel, Invalid> {
+    pub fn generating(&self, generation: &Generation) -> Result<HuggingFaceModel, RequestError> {
         let (class, _) = builder(self)?;
         generation::check(class, &generation.pointer())?;
         Ok(HuggingFaceModel {
@@ -151,7 +151,7 @@ struct Task<'a> {
     sizes: Sizes,
     training: &'a Training,
     /// How attention is written without `scaled_dot_product_attention`, for those for which that is known.
-    written: Option<Written>,
+    written: Option<AttentionCode>,
     is_eager: bool,
     dtype: DType,
     /// What adapters are stored in: float32 under autocast, as PEFT makes them (`autocast_adapter_dtype`), and with all of the
@@ -162,7 +162,7 @@ struct Task<'a> {
 }
 
 /// Builds a model with its loss.
-type Build = fn(&Task<'_>) -> Result<Graph, Invalid>;
+type Build = fn(&Task<'_>) -> Result<Graph, RequestError>;
 
 /// The families: the classes that each builds.
 const FAMILIES: &[(&[&str], Build)] = &[
@@ -189,7 +189,7 @@ const FAMILIES: &[(&[&str], Build)] = &[
 ];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
-pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> {
+pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, RequestError> {
     let fields = Fields::of(value, pointer, "a Hugging Face model", &FIELDS)?;
     let config = fields.get("hf").ok_or_else(|| fields.missing("hf"))?;
     let config = tasks::chosen(&fields, config, pointer)?;
@@ -211,7 +211,7 @@ pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> 
     let (class, _) = builder(&model)?;
     model.training.check(class, &format!("{pointer}/lora"))?;
     if model.sizes.loss_chunks.is_some() && !is_language_model(class) {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             format!("{pointer}/loss_chunks"),
             format!("losses in chunks are built for causal language models, not for {class}"),
         ));
@@ -229,7 +229,7 @@ pub(crate) fn parse_hub(
     model: &'static hub::HubModel,
     value: &Value,
     pointer: &str,
-) -> Result<HuggingFaceModel, Invalid> {
+) -> Result<HuggingFaceModel, RequestError> {
     let known = FIELDS.map(|field| if field == "hf" { "preset" } else { field });
     Fields::of(value, pointer, &model.id, &known)?;
     let mut description = value.as_object().cloned().unwrap_or_default();
@@ -252,20 +252,20 @@ pub(crate) fn parse_hub(
 }
 
 /// The class that a config names, and what builds it.
-fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
+fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), RequestError> {
     let at = format!("{}/hf", model.pointer);
     let fields = Fields::any(&model.config, &at, "a Hugging Face config")?;
     let classes = fields.texts("architectures")?.unwrap_or_default();
     let class = classes.first().ok_or_else(|| {
         let other = of_another_library(|member| fields.get(member).is_some());
-        Invalid::at(
+        RequestError::at(
             fields.at("architectures"),
             other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
         )
     })?;
     let family = FAMILIES.iter().find(|(classes, _)| classes.contains(class));
     let (_, build) = family.ok_or_else(|| {
-        Invalid::at(
+        RequestError::at(
             fields.at("architectures"),
             format!(
                 "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
@@ -318,11 +318,11 @@ fn exported(class: &str) -> String {
 
 /// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that
 /// of the precision, else that of the config.
-pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
+pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>), RequestError> {
     let (class, build) = builder(model)?;
     let (saying, stated) = (model.saying, model.training.dtype);
     saying.check(model, run)?;
-    let written = attention::written(class);
+    let written = attention::attention_code(class);
     model.attends(class, written)?;
     let loaded = stated.or(run.stored).or(saying.dtype);
     let graph = build(&Task {
@@ -355,7 +355,7 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
 
 impl HuggingFaceModel {
     /// Refuses attention that is not built.
-    fn attends(&self, class: &str, written: Option<Written>) -> Result<(), Invalid> {
+    fn attends(&self, class: &str, written: Option<AttentionCode>) -> Result<(), RequestError> {
         let generates = self.sizes.generation.is_some();
         let has_padding = written.is_some_and(|written| written.causal.is_some());
         let (member, what) = if self.saying.is_eager && (written.is_none() || generates) {
@@ -369,15 +369,18 @@ impl HuggingFaceModel {
             "{what} is not built for {class}{}; `batchfit export`, of batchfit's Python client, writes the graph of such a model",
             if generates { " that generates" } else { "" }
         );
-        Err(Invalid::at(format!("{}/{member}", self.pointer), problem))
+        Err(RequestError::at(
+            format!("{}/{member}", self.pointer),
+            problem,
+        ))
     }
 }
 
 impl Task<'_> {
     /// Tokens of a sample, which no config says.
-    fn seq_len(&self) -> Result<u64, Invalid> {
+    fn seq_len(&self) -> Result<u64, RequestError> {
         self.sizes.seq_len.ok_or_else(|| {
-            Invalid::at(
+            RequestError::at(
                 format!("{}/seq_len", self.pointer),
                 "the config does not say how many tokens a sample has: give seq_len, such as 512",
             )
@@ -398,7 +401,7 @@ impl Task<'_> {
     }
 
     /// Tokens of a sample, or those that are read where text is generated.
-    fn tokens_read(&self) -> Result<u64, Invalid> {
+    fn tokens_read(&self) -> Result<u64, RequestError> {
         match self.sizes.generation {
             None => self.seq_len(),
             Some(generation) => Ok(generation.tokens_read()),
@@ -406,10 +409,10 @@ impl Task<'_> {
     }
 
     /// Refuses as many tokens as [`tokens_read`](Task::tokens_read) says: `but` says why.
-    fn too_many(&self, tokens: u64, but: &str) -> Invalid {
+    fn too_many(&self, tokens: u64, but: &str) -> RequestError {
         let Some(generation) = &self.sizes.generation else {
             let at = format!("{}/seq_len", self.pointer);
-            return Invalid::at(at, format!("seq_len is {tokens}, but {but}"));
+            return RequestError::at(at, format!("seq_len is {tokens}, but {but}"));
         };
         let Generation {
             prompt,
@@ -420,11 +423,11 @@ impl Task<'_> {
         let problem = format!(
             "a prompt of {prompt} tokens and {new} new ones are {tokens} tokens that are read, but {but}"
         );
-        Invalid::at(generation.at(longer), problem)
+        RequestError::at(generation.at(longer), problem)
     }
 
     /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
-    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
+    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, RequestError> {
         let tokens = self.tokens_read()?;
         if tokens <= most {
             return Ok(tokens);
@@ -434,12 +437,12 @@ impl Task<'_> {
     }
 
     /// The traced graph.
-    fn finish(&self, tracer: Tracer, loss: &Tensor) -> Result<Graph, Invalid> {
+    fn finish(&self, tracer: Tracer, loss: &Tensor) -> Result<Graph, RequestError> {
         tracer.finish(loss).map_err(|error| self.invalid(&error))
     }
 
     /// What does not fit in the config.
-    fn invalid(&self, error: &GraphError) -> Invalid {
-        Invalid::at(format!("{}/hf", self.pointer), error.to_string())
+    fn invalid(&self, error: &GraphError) -> RequestError {
+        RequestError::at(format!("{}/hf", self.pointer), error.to_string())
     }
 }

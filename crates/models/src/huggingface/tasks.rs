@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{FAMILIES, HuggingFaceModel, is_language_model};
 use crate::fields::Fields;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// Tasks by their names in requests, and how the classes of models for them end.
 const TASKS: &[(&str, &[&str])] = &[
@@ -46,7 +46,11 @@ fn tasks(class: &str) -> Vec<(&'static str, &'static str)> {
 }
 
 /// The config of the model with the head and the number of labels that the description asks for.
-pub(super) fn chosen(fields: &Fields<'_>, config: &Value, pointer: &str) -> Result<Value, Invalid> {
+pub(super) fn chosen(
+    fields: &Fields<'_>,
+    config: &Value,
+    pointer: &str,
+) -> Result<Value, RequestError> {
     let mut config = config.clone();
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
     let class = class.unwrap_or_default().to_owned();
@@ -55,7 +59,7 @@ pub(super) fn chosen(fields: &Fields<'_>, config: &Value, pointer: &str) -> Resu
         let found = known.iter().find(|(known, _)| *known == task);
         let (_, chosen) = found.ok_or_else(|| {
             let names = known.iter().map(|(known, _)| *known);
-            Invalid::unknown(format!("{pointer}/task"), "task", task, names)
+            RequestError::unknown(format!("{pointer}/task"), "task", task, names)
         })?;
         config["architectures"] = json!([chosen]);
     }
@@ -63,7 +67,7 @@ pub(super) fn chosen(fields: &Fields<'_>, config: &Value, pointer: &str) -> Resu
         let class = config.pointer("/architectures/0").and_then(Value::as_str);
         if !class.is_some_and(|class| class.ends_with("Classification")) {
             let problem = "only classifiers have labels; `--with task=sequence_classification` makes one of a model of text";
-            return Err(Invalid::at(format!("{pointer}/num_labels"), problem));
+            return Err(RequestError::at(format!("{pointer}/num_labels"), problem));
         }
         config["id2label"] = Value::Null;
         config["num_labels"] = labels.into();

@@ -7,7 +7,7 @@ use super::attention::padded;
 use super::config::Config;
 use super::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::graph::Graph;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
 use crate::tracing::{
@@ -32,7 +32,7 @@ pub(super) fn next_token(
     seq_len: u64,
     forward: impl FnOnce(&Tensor) -> Tensor,
     (lm_head, vocabulary): (&Linear, u64),
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     // One tensor, as training scripts do it: the model shifts its labels itself.
     let ids = ids(&tracer, "labels", seq_len);
     let outputs = padded(task, &ids, || forward(&ids));
@@ -54,7 +54,7 @@ pub(super) fn masked_token(
     seq_len: u64,
     scores: impl FnOnce(&Tensor) -> (Tensor, Tensor),
     vocabulary: u64,
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
     let (outputs, prediction_scores) = padded(task, &given, || scores(&given));
@@ -73,7 +73,7 @@ pub(super) fn classes(
     seq_len: u64,
     labels: Labels,
     logits: impl FnOnce(&Tensor) -> Classified,
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
     let Classified { logits, held } = padded(task, &ids, || logits(&ids));
@@ -94,7 +94,7 @@ pub(super) fn classes_of_last_token(
     tracer: Tracer,
     forward: impl FnOnce(&Tensor) -> Tensor,
     (score, labels): (&Linear, Labels),
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let padding = the_padding(&task.config, padding)?;
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
@@ -114,10 +114,10 @@ pub(super) fn classes_of_last_token(
 }
 
 /// The token that fills the ends of texts, without which no batch can be classified.
-fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, Invalid> {
+fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, RequestError> {
     let token = token.and_then(|token| i64::try_from(token).ok());
     token.map(Scalar::Int).ok_or_else(|| {
-        Invalid::at(
+        RequestError::at(
             config.at("pad_token_id"),
             "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
         )
@@ -131,7 +131,7 @@ pub(super) fn token_classes(
     seq_len: u64,
     forward: impl FnOnce(&Tensor) -> Tensor,
     (dropout, classifier, count): (Option<&Dropout>, &Linear, u64),
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
     let outputs = padded(task, &given, || forward(&given));
@@ -155,7 +155,7 @@ pub(super) fn answer(
     seq_len: u64,
     forward: impl FnOnce(&Tensor) -> Answered,
     qa_outputs: &Linear,
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let start_positions = positions(&tracer, "start_positions");
     let end_positions = positions(&tracer, "end_positions");

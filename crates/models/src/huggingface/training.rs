@@ -8,7 +8,7 @@ use crate::Globs;
 use crate::compile::in_short;
 use crate::fields::Fields;
 use crate::graph::Graph;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{Lora, Targets, Trained, prefixes};
 
@@ -81,7 +81,7 @@ struct Adapters {
 
 impl Training {
     /// Reads `param_dtype`, `lora` and `frozen`.
-    pub(super) fn parse(fields: &Fields<'_>) -> Result<Training, Invalid> {
+    pub(super) fn parse(fields: &Fields<'_>) -> Result<Training, RequestError> {
         let dtypes = [
             ("fp32", DType::Float32),
             ("bf16", DType::BFloat16),
@@ -101,11 +101,11 @@ impl Training {
     }
 
     /// Refuses adapters for a class for which they are not built.
-    pub(super) fn check(&self, class: &str, at: &str) -> Result<(), Invalid> {
+    pub(super) fn check(&self, class: &str, at: &str) -> Result<(), RequestError> {
         if self.lora.is_none() || is_language_model(class) {
             return Ok(());
         }
-        Err(Invalid::at(
+        Err(RequestError::at(
             at,
             format!(
                 "adapters are built for causal language models, not for {class}; `batchfit export`, of batchfit's \
@@ -135,7 +135,11 @@ impl Training {
 
     /// Names that adapt nothing, which PEFT passes over, as sentences; what they name and cannot be adapted is an error, as it is
     /// of PEFT.
-    pub(super) fn unadapted(&self, graph: &Graph, pointer: &str) -> Result<Vec<String>, Invalid> {
+    pub(super) fn unadapted(
+        &self,
+        graph: &Graph,
+        pointer: &str,
+    ) -> Result<Vec<String>, RequestError> {
         let targets = self.lora.as_ref().and_then(|lora| lora.targets.as_ref());
         let Some(Targets::Names(names)) = targets else {
             return Ok(Vec::new());
@@ -167,14 +171,14 @@ impl Training {
                 let problem = format!(
                     "{name} names {path}, which is neither a linear layer nor an embedding, and PEFT adapts no other"
                 );
-                return Err(Invalid::at(at, problem));
+                return Err(RequestError::at(at, problem));
             }
         }
         Ok(notes)
     }
 
     /// Refuses a pattern of what is frozen that nothing of the model matches.
-    pub(super) fn check_frozen(&self, graph: &Graph, pointer: &str) -> Result<(), Invalid> {
+    pub(super) fn check_frozen(&self, graph: &Graph, pointer: &str) -> Result<(), RequestError> {
         let globs = Globs::new(&self.frozen);
         let paths = graph.parameters.iter().map(|one| one.path.as_str());
         let Some(idle) = globs.unmatched(paths.clone().flat_map(prefixes)) else {
@@ -182,11 +186,11 @@ impl Training {
         };
         let there = in_short(paths.flat_map(prefixes));
         let problem = format!("no module or parameter matches {idle:?}; there are {there}");
-        Err(Invalid::at(format!("{pointer}/frozen"), problem))
+        Err(RequestError::at(format!("{pointer}/frozen"), problem))
     }
 
     /// A problem with a model of which nothing is trained.
-    pub(super) fn nothing_trained(&self, graph: &Graph, pointer: &str) -> Invalid {
+    pub(super) fn nothing_trained(&self, graph: &Graph, pointer: &str) -> RequestError {
         let paths = graph
             .parameters
             .iter()
@@ -194,14 +198,14 @@ impl Training {
         let example = paths.filter(|path| path.contains(".0.")).take(4);
         let example = example.collect::<Vec<_>>().join(", ");
         if self.lora.is_some() {
-            return Invalid::at(
+            return RequestError::at(
                 format!("{pointer}/lora/target_modules"),
                 format!(
                     "no linear layer and no embedding of the model has one of these names; its parameters are {example}, and so on"
                 ),
             );
         }
-        Invalid::at(
+        RequestError::at(
             format!("{pointer}/frozen"),
             "all parameters are frozen, so that nothing is trained; \"mode\": \"inference\" in `training` asks about \
              inference",
@@ -214,7 +218,7 @@ fn own(path: &str) -> &str {
     path.strip_prefix("base_model.model.").unwrap_or(path)
 }
 
-fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {
+fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, RequestError> {
     let Some(value) = fields.get("lora") else {
         return Ok(None);
     };
@@ -224,7 +228,7 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {
             "adapters are not built with {member}; `batchfit export`, of batchfit's Python client, writes the graph of a model that PEFT \
              has adapted, and --model takes it"
         );
-        return Err(Invalid::at(any.at(member), problem));
+        return Err(RequestError::at(any.at(member), problem));
     }
     let lora = Fields::of(value, &fields.at("lora"), "lora", &LORA)?;
     let targets = match lora.get("target_modules") {
@@ -247,19 +251,19 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {
     }))
 }
 
-fn check_names(names: &[&str], at: &str) -> Result<(), Invalid> {
+fn check_names(names: &[&str], at: &str) -> Result<(), RequestError> {
     if names.len() > MOST_NAMES {
         let problem = format!(
             "{} names are more than the {MOST_NAMES} that are read",
             names.len()
         );
-        return Err(Invalid::at(at, problem));
+        return Err(RequestError::at(at, problem));
     }
     match names
         .iter()
         .position(|name| name.is_empty() || name.len() > LONGEST_NAME)
     {
-        Some(index) => Err(Invalid::at(
+        Some(index) => Err(RequestError::at(
             format!("{at}/{index}"),
             format!(
                 "a name has 1 to {LONGEST_NAME} bytes, not {}",

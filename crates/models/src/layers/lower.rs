@@ -5,19 +5,22 @@ use std::collections::HashMap;
 use super::{INPUT, Layer, LayerKind, Layers};
 use crate::bounded::shorten;
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
-use crate::invalid::{Invalid, nearest};
 use crate::nn::{At, Net, unary};
 use crate::ops::{Dropout, Elementwise, Loss, Pool, Random, View};
 use crate::program::Placement;
+use crate::request_error::{RequestError, nearest};
 use crate::shape::{DType, Extent, is_oversize};
 
 /// The forward pass of the layers, with the loss.
-pub fn lower(model: &Layers) -> Result<Graph, Invalid> {
+pub fn lower(model: &Layers) -> Result<Graph, RequestError> {
     let mut shape = vec![Extent::BATCH];
     shape.extend(model.input.iter().copied().map(Extent::fixed));
     if is_oversize(&shape) {
         let pointer = model.pointer.replace("/layers", "/input/shape");
-        return Err(Invalid::at(pointer, "a sample is too large for any device"));
+        return Err(RequestError::at(
+            pointer,
+            "a sample is too large for any device",
+        ));
     }
     let content = match model.dtype {
         DType::Int64 => Content::Below(smallest_vocabulary(model)),
@@ -33,16 +36,16 @@ pub fn lower(model: &Layers) -> Result<Graph, Invalid> {
         let inputs = operands(layer, &results, last, &pointer)?;
         agree(layer, &net, &inputs, &pointer)?;
         last = apply(layer, &name, &mut net, &inputs)
-            .map_err(|error| Invalid::at(&pointer, error.to_string()))?;
+            .map_err(|error| RequestError::at(&pointer, error.to_string()))?;
         if results.insert(name.clone(), last).is_some() {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 format!("{pointer}/name"),
                 format!("there is a layer named {name:?} before this one"),
             ));
         }
     }
     let end = format!("{}/{}", model.pointer, model.stack.len() - 1);
-    let loss = loss(&mut net, last).map_err(|problem| Invalid::at(end, problem))?;
+    let loss = loss(&mut net, last).map_err(|problem| RequestError::at(end, problem))?;
     Ok(net.finish(last, loss))
 }
 
@@ -60,7 +63,7 @@ fn operands(
     results: &HashMap<String, ValueId>,
     last: ValueId,
     pointer: &str,
-) -> Result<Vec<ValueId>, Invalid> {
+) -> Result<Vec<ValueId>, RequestError> {
     if layer.inputs.is_empty() {
         return Ok(vec![last]);
     }
@@ -73,7 +76,7 @@ fn operands(
                 // Names in a stable order, so that the same request gets the same suggestion.
                 let mut known: Vec<&str> = results.keys().map(String::as_str).collect();
                 known.sort_unstable();
-                Invalid {
+                RequestError {
                     pointer: format!("{pointer}/inputs/{index}"),
                     value: Some(format!("{:?}", shorten(name))),
                     problem: format!("no layer named {:?} comes before this one", shorten(name)),
@@ -85,7 +88,7 @@ fn operands(
 }
 
 /// Checks what a layer says about its input, which shapes alone do not show.
-fn agree(layer: &Layer, net: &Net, inputs: &[ValueId], pointer: &str) -> Result<(), Invalid> {
+fn agree(layer: &Layer, net: &Net, inputs: &[ValueId], pointer: &str) -> Result<(), RequestError> {
     let input = net.value(inputs[0]);
     let embeds = matches!(layer.kind, LayerKind::Embedding { .. });
     let any = matches!(layer.kind, LayerKind::Flatten { .. });
@@ -95,7 +98,7 @@ fn agree(layer: &Layer, net: &Net, inputs: &[ValueId], pointer: &str) -> Result<
         } else {
             "int64 token ids must go through an embedding first"
         };
-        return Err(Invalid::at(pointer, problem));
+        return Err(RequestError::at(pointer, problem));
     }
     let (field, said, axis) = match &layer.kind {
         LayerKind::Conv2d {
@@ -113,7 +116,7 @@ fn agree(layer: &Layer, net: &Net, inputs: &[ValueId], pointer: &str) -> Result<
         _ => return Ok(()),
     };
     match input.shape.get(axis) {
-        Some(actual) if *actual != Extent::fixed(said) => Err(Invalid::at(
+        Some(actual) if *actual != Extent::fixed(said) => Err(RequestError::at(
             format!("{pointer}/{field}"),
             format!(
                 "{field} is {said}, but the input {:?} has {actual}",

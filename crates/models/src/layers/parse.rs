@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 use super::{INPUT, Layer, LayerKind, Layers};
 use crate::bounded::{AnyValue, clause, within};
 use crate::fields::{Fields, wrong};
-use crate::invalid::Invalid;
 use crate::nn::{BatchNorm, Bias};
 use crate::program::{Placement, Unary};
+use crate::request_error::RequestError;
 use crate::shape::{DType, Window};
 
 /// Most layers read. The deepest network in use has a few thousand, and each takes up to ten kilobytes in a step.
@@ -59,7 +59,7 @@ pub(crate) const LAYER_TYPES: &[(&str, &[&str])] = &[
 const LAYER_BYTES: usize = 64 << 10;
 
 /// Reads the description at `pointer`; `text` is the JSON text of its `layers`.
-pub fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, Invalid> {
+pub fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, RequestError> {
     let fields = Fields::of(value, pointer, "a model of layers", FIELDS)?;
     fields.choice("loss", "loss", &[("cross_entropy", ())])?;
     let (input, dtype) = input(&fields)?;
@@ -82,12 +82,12 @@ pub fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, Invalid
     if let Some(wrong) = reader.wrong {
         return Err(wrong);
     }
-    let count = read.map_err(|error| Invalid::at(&at, clause(&error)))?;
+    let count = read.map_err(|error| RequestError::at(&at, clause(&error)))?;
     if count == 0 {
-        return Err(Invalid::at(at, "a model needs at least one layer"));
+        return Err(RequestError::at(at, "a model needs at least one layer"));
     }
     if count > MOST_LAYERS {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             at,
             format!("{count} layers are more than the {MOST_LAYERS} that are read"),
         ));
@@ -104,7 +104,7 @@ pub fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, Invalid
 struct Reader<'a> {
     at: &'a str,
     stack: Vec<Layer>,
-    wrong: Option<Invalid>,
+    wrong: Option<RequestError>,
 }
 
 impl<'de> Visitor<'de> for &mut Reader<'_> {
@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
             let pointer = format!("{}/{count}", self.at);
             let (value, _) = within(LAYER_BYTES, || serde_json::from_str::<AnyValue>(text.get()));
             let read = value
-                .map_err(|error| Invalid::at(&pointer, clause(&error)))
+                .map_err(|error| RequestError::at(&pointer, clause(&error)))
                 .and_then(|AnyValue(value)| layer(&value, &pointer));
             match read {
                 Ok(layer) => self.stack.push(layer),
@@ -141,7 +141,7 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
     }
 }
 
-fn input(model: &Fields<'_>) -> Result<(Vec<u64>, DType), Invalid> {
+fn input(model: &Fields<'_>) -> Result<(Vec<u64>, DType), RequestError> {
     let value = model.get(INPUT).ok_or_else(|| model.missing(INPUT))?;
     let fields = Fields::of(value, &model.at(INPUT), "the input", &["shape", "dtype"])?;
     let shape = fields
@@ -152,19 +152,24 @@ fn input(model: &Fields<'_>) -> Result<(Vec<u64>, DType), Invalid> {
             "a sample has 1 to {MOST_DIMENSIONS} dimensions, not {}",
             shape.len()
         );
-        return Err(Invalid::at(fields.at("shape"), problem));
+        return Err(RequestError::at(fields.at("shape"), problem));
     }
     let known = [("float32", DType::Float32), ("int64", DType::Int64)];
     let dtype = fields.choice("dtype", "input dtype", &known)?;
     Ok((shape, dtype.unwrap_or(DType::Float32)))
 }
 
-fn layer(value: &Value, pointer: &str) -> Result<Layer, Invalid> {
+fn layer(value: &Value, pointer: &str) -> Result<Layer, RequestError> {
     let any = Fields::any(value, pointer, "a layer")?;
     let word = any.text("type")?.ok_or_else(|| any.missing("type"))?;
     let Some((kind, own)) = LAYER_TYPES.iter().find(|(name, _)| *name == word) else {
         let known = LAYER_TYPES.iter().map(|(name, _)| *name);
-        return Err(Invalid::unknown(any.at("type"), "layer type", word, known));
+        return Err(RequestError::unknown(
+            any.at("type"),
+            "layer type",
+            word,
+            known,
+        ));
     };
     let known: Vec<&str> = ["type", "name", "inputs"]
         .iter()
@@ -179,7 +184,7 @@ fn layer(value: &Value, pointer: &str) -> Result<Layer, Invalid> {
     })
 }
 
-fn name(fields: &Fields<'_>) -> Result<Option<String>, Invalid> {
+fn name(fields: &Fields<'_>) -> Result<Option<String>, RequestError> {
     let Some(name) = fields.text("name")? else {
         return Ok(None);
     };
@@ -194,11 +199,11 @@ fn name(fields: &Fields<'_>) -> Result<Option<String>, Invalid> {
     Ok(Some(name.to_owned()))
 }
 
-fn inputs(fields: &Fields<'_>, kind: &str) -> Result<Vec<String>, Invalid> {
+fn inputs(fields: &Fields<'_>, kind: &str) -> Result<Vec<String>, RequestError> {
     let takes = if kind == "add" { 2 } else { 1 };
     match fields.texts("inputs")? {
         Some(names) if names.len() == takes => Ok(names.into_iter().map(str::to_owned).collect()),
-        Some(names) => Err(Invalid::at(
+        Some(names) => Err(RequestError::at(
             fields.at("inputs"),
             format!(
                 "{kind} takes {takes} input{}, not {}",
@@ -211,9 +216,9 @@ fn inputs(fields: &Fields<'_>, kind: &str) -> Result<Vec<String>, Invalid> {
     }
 }
 
-fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, Invalid> {
+fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, RequestError> {
     let size = |field: &str| fields.size(field)?.ok_or_else(|| fields.missing(field));
-    let bias = || -> Result<Bias, Invalid> {
+    let bias = || -> Result<Bias, RequestError> {
         Ok(if fields.flag("bias")?.unwrap_or(true) {
             Bias::With
         } else {
@@ -294,10 +299,10 @@ fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, Invalid> {
 }
 
 /// A number or a list of numbers, as in PyTorch.
-fn normalized_shape(fields: &Fields<'_>) -> Result<Option<Vec<u64>>, Invalid> {
+fn normalized_shape(fields: &Fields<'_>) -> Result<Option<Vec<u64>>, RequestError> {
     match fields.get("normalized_shape") {
         Some(Value::Number(_)) => Ok(fields.size("normalized_shape")?.map(|length| vec![length])),
-        Some(Value::Array(lengths)) if lengths.is_empty() => Err(Invalid::at(
+        Some(Value::Array(lengths)) if lengths.is_empty() => Err(RequestError::at(
             fields.at("normalized_shape"),
             "normalized_shape needs at least one length",
         )),
@@ -305,7 +310,7 @@ fn normalized_shape(fields: &Fields<'_>) -> Result<Option<Vec<u64>>, Invalid> {
     }
 }
 
-fn window(fields: &Fields<'_>) -> Result<Window, Invalid> {
+fn window(fields: &Fields<'_>) -> Result<Window, RequestError> {
     let kernel = fields
         .pair("kernel_size", 1)?
         .ok_or_else(|| fields.missing("kernel_size"))?;

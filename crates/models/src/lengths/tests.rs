@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::members::REQUEST;
 
-fn read(lengths: &Value) -> Result<Lengths, Invalid> {
+fn read(lengths: &Value) -> Result<Lengths, RequestError> {
     let request = json!({ "lengths": lengths });
     let fields = Fields::of_object(&request, "", &REQUEST).unwrap();
     Lengths::read(&fields).map(Option::unwrap)
@@ -11,7 +11,7 @@ fn read(lengths: &Value) -> Result<Lengths, Invalid> {
 
 fn seq_len(lengths: &Value) -> Vec<(u64, u64)> {
     let read = read(&json!({ "seq_len": lengths })).unwrap();
-    let pair = |one: &Counted| (one.length.sides()[0], one.count);
+    let pair = |one: &LengthCount| (one.length.sides()[0], one.count);
     read.each.iter().map(pair).collect()
 }
 

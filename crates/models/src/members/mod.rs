@@ -127,14 +127,14 @@ pub enum Heading {
 /// A type of which a request names one by a word.
 pub trait Choice: Copy + 'static {
     /// Each word, and what it says.
-    fn words() -> Vec<(&'static str, Self)>;
+    fn names() -> Vec<(&'static str, Self)>;
 }
 
 /// Implements [`Choice`], by the type's own list of names or by this one.
 macro_rules! choices {
     ($($type:ty $({ $($word:literal => $value:expr),+ })?;)+) => {
         $(impl Choice for $type {
-            fn words() -> Vec<(&'static str, $type)> {
+            fn names() -> Vec<(&'static str, $type)> {
                 choices!(@words $type $({ $($word => $value),+ })?)
             }
         })+
@@ -158,8 +158,8 @@ choices! {
     KeptIn { "dynamic" => KeptIn::Dynamic, "static" => KeptIn::Static };
 }
 
-fn words<T: Choice>() -> Vec<&'static str> {
-    T::words().into_iter().map(|(word, _)| word).collect()
+fn names<T: Choice>() -> Vec<&'static str> {
+    T::names().into_iter().map(|(word, _)| word).collect()
 }
 
 impl Object {
@@ -203,7 +203,7 @@ impl Member {
     }
 
     const fn word<T: Choice>(name: &'static str, what: &'static str, doc: &'static str) -> Member {
-        Member::new(name, Kind::Word(what, words::<T>), doc)
+        Member::new(name, Kind::Word(what, names::<T>), doc)
     }
 
     /// What others call it.

@@ -1,7 +1,7 @@
 //! Rows of `training`.
 
 use super::Heading::Training;
-use super::{Kind, Member, Object, words};
+use super::{Kind, Member, Object, names};
 use batchfit_step::shape::DType;
 use batchfit_step::{CommHook, Mode, Optimizer, OptimizerImpl, Precision, Variant};
 
@@ -14,10 +14,10 @@ pub static TRAINING: Object = Object {
     schema: "Training",
     doc: "How the model is trained. Precision, optimizer and checkpointing may be lists: every combination is\nthen a variant.",
     members: &[
-        Member::new("precision", Kind::Words(words::<Precision>), "`fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.")
+        Member::new("precision", Kind::Words(names::<Precision>), "`fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.")
             .flag(Training, "precision", "TYPE,..", "fp32 (default), amp_fp16, amp_bf16, bf16 or fp16")
             .also("mixed_precision dtype torch_dtype autocast_dtype"),
-        Member::new("optimizer", Kind::Words(words::<Optimizer>), "`sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,\n`adamw_bnb_8bit` as transformers' Trainer makes it, `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.")
+        Member::new("optimizer", Kind::Words(names::<Optimizer>), "`sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,\n`adamw_bnb_8bit` as transformers' Trainer makes it, `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.")
             .flag(Training, "optimizer", "NAME,..", "adamw (default), adam, sgd, sgd_momentum, adafactor, ..")
             .also("optim opt optimizer_name optimizer_type"),
         Member::word::<OptimizerImpl>("optimizer_impl", "optimizer implementation", "`foreach` (default), `fused` or `for_loop`, for those optimizers that have it; `adafactor` is `for_loop` unless told otherwise.").example("\"foreach\"")

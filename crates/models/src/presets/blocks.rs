@@ -3,7 +3,7 @@
 use super::layers::{Activation, Module, Plain, Sequential, adaptive_pool, relu};
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
+    Argument, BatchNorm, Conv, Dropout, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
 };
 
 /// What `nn.BatchNorm2d` is called with.
@@ -130,7 +130,7 @@ impl ConvNorm {
 
 /// `SqueezeExcitation`.
 pub(super) struct SqueezeExcitation {
-    place: Place,
+    place: ModulePath,
     avgpool: Plain,
     fc1: Conv,
     fc2: Conv,
@@ -145,7 +145,7 @@ impl SqueezeExcitation {
         [input, squeeze]: [u64; 2],
         [activation, scale_activation]: [Activation; 2],
     ) -> SqueezeExcitation {
-        let place = Place::new(path, "torchvision.ops.misc.SqueezeExcitation");
+        let place = ModulePath::new(path, "torchvision.ops.misc.SqueezeExcitation");
         let conv = |name, channels| Conv::new(tracer, place.path(name), channels, &[1, 1], 1, true);
         SqueezeExcitation {
             avgpool: adaptive_pool(place.path("avgpool"), 1),
@@ -168,7 +168,7 @@ impl SqueezeExcitation {
 
 impl Module for SqueezeExcitation {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let scale = self.scale(input);
             (&scale).mul(input)
         })
@@ -177,14 +177,14 @@ impl Module for SqueezeExcitation {
 
 /// `StochasticDepth(p, "row")`.
 pub(super) struct StochasticDepth {
-    place: Place,
+    place: ModulePath,
     p: f64,
 }
 
 impl StochasticDepth {
     pub(super) fn new(path: String, p: f64) -> StochasticDepth {
         StochasticDepth {
-            place: Place::new(path, "torchvision.ops.stochastic_depth.StochasticDepth"),
+            place: ModulePath::new(path, "torchvision.ops.stochastic_depth.StochasticDepth"),
             p,
         }
     }
@@ -196,7 +196,7 @@ impl Module for StochasticDepth {
             return input.clone();
         }
         let tracer = input.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let survival_rate = 1.0 - self.p;
             let mut size = vec![Size::from(input.size(0))];
             size.resize(input.shape().len(), Size::from(1));

@@ -1,8 +1,8 @@
 //! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them.
 
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tensors,
-    Tracer, Views as _,
+    Argument, BatchNorm, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor,
+    Tensors, Tracer, Views as _,
 };
 
 /// What takes one tensor and makes one.
@@ -66,7 +66,7 @@ pub(super) fn run(modules: &[AnyModule], x: &Tensor) -> Tensor {
 
 /// `torch.nn.Sequential` and classes made of it.
 pub(super) struct Sequential {
-    place: Place,
+    place: ModulePath,
     modules: Vec<AnyModule>,
 }
 
@@ -78,7 +78,7 @@ impl Sequential {
     /// One whose class is made of `Sequential`.
     pub(super) fn of_class(path: String, class: &'static str) -> Sequential {
         Sequential {
-            place: Place::new(path, class),
+            place: ModulePath::new(path, class),
             modules: Vec::new(),
         }
     }
@@ -108,13 +108,13 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || run(&self.modules, x))
+        x.tracer().in_module(&self.place, || run(&self.modules, x))
     }
 }
 
 /// A module without parameters.
 pub(super) struct Plain {
-    place: Place,
+    place: ModulePath,
     function: Box<dyn Fn(&Tensor) -> Tensor>,
 }
 
@@ -125,7 +125,7 @@ impl Plain {
         function: impl Fn(&Tensor) -> Tensor + 'static,
     ) -> Plain {
         Plain {
-            place: Place::new(path, class),
+            place: ModulePath::new(path, class),
             function: Box::new(function),
         }
     }
@@ -133,7 +133,7 @@ impl Plain {
 
 impl Module for Plain {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || (self.function)(x))
+        x.tracer().in_module(&self.place, || (self.function)(x))
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::huggingface::{self, HuggingFaceModel, Run, hub};
-use super::invalid::Invalid;
+use super::request_error::RequestError;
 use super::{Generation, Length, LengthOf};
 use crate::graph::Graph;
 use entry::{Entry, Sizes};
@@ -197,7 +197,7 @@ impl PartialEq for TorchvisionModel {
 const CLASSES: &str = "classes";
 
 /// Reads `{"preset": NAME, ...overrides}` at `pointer`.
-pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
+pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, RequestError> {
     let any = Fields::any(value, pointer, "the model")?;
     let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
     let name = preset(name).map_or(name, |preset| preset.name);
@@ -207,20 +207,25 @@ pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
     }
     let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
         let known = presets().map(|preset| preset.name);
-        return Err(Invalid::unknown(any.at("preset"), "preset", name, known));
+        return Err(RequestError::unknown(
+            any.at("preset"),
+            "preset",
+            name,
+            known,
+        ));
     };
     let preset = &entry.preset;
     let mut known = vec!["preset"];
     known.extend(preset.overrides.iter().map(|change| change.name));
     known.push(CLASSES);
     let fields = Fields::of(value, pointer, preset.name, &known)?;
-    let size = |field| -> Result<u64, Invalid> {
+    let size = |field| -> Result<u64, RequestError> {
         Ok(fields.size(field)?.unwrap_or(preset.default(field)))
     };
     let classes = match (fields.size("num_classes")?, fields.size(CLASSES)?) {
         (Some(_), Some(_)) => {
             let problem = "it is given as num_classes too; one of them is enough";
-            return Err(Invalid::at(fields.at(CLASSES), problem));
+            return Err(RequestError::at(fields.at(CLASSES), problem));
         }
         (None, Some(classes)) => classes,
         (_, None) => size("num_classes")?,
@@ -266,7 +271,7 @@ impl PresetModel {
     }
 
     /// The same generating text; `None` where it is no model of text.
-    pub fn generating(&self, generation: &Generation) -> Option<Result<PresetModel, Invalid>> {
+    pub fn generating(&self, generation: &Generation) -> Option<Result<PresetModel, RequestError>> {
         match &self.0 {
             Kind::HuggingFace(model) => {
                 let model = model.generating(generation);
@@ -283,11 +288,11 @@ impl PresetModel {
 }
 
 /// The forward pass of a preset, with the loss, and sentences for the answer.
-pub fn lower(model: &PresetModel, run: Run) -> Result<(Graph, Vec<String>), Invalid> {
+pub fn lower(model: &PresetModel, run: Run) -> Result<(Graph, Vec<String>), RequestError> {
     match &model.0 {
         Kind::Torchvision(model) => (model.entry.build)(&model.sizes)
             .map(|graph| (graph, Vec::new()))
-            .map_err(|error| Invalid::at(&model.pointer, error.to_string())),
+            .map_err(|error| RequestError::at(&model.pointer, error.to_string())),
         Kind::HuggingFace(model) => huggingface::lower(model, run),
     }
 }

@@ -1,14 +1,14 @@
 //! Activations as configs name them.
 
+use super::module_path::ModulePath;
 use super::operands::Tensors;
-use super::place::Place;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
 
 /// An activation as a module, by its name in transformers' `ACT2FN`.
 #[derive(Debug, Clone)]
 pub(crate) struct Activation {
-    place: Place,
+    place: ModulePath,
     function: Function,
 }
 
@@ -61,14 +61,14 @@ impl Activation {
             }
         };
         Activation {
-            place: Place::new(path, class),
+            place: ModulePath::new(path, class),
             function,
         }
     }
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
+        let made = tracer.in_module(&self.place, || {
             let x = x.tensor();
             match self.function {
                 Function::Relu => x.relu(),

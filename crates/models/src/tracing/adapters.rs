@@ -1,9 +1,9 @@
 //! Which parameters are trained: all, those that no pattern freezes, or low-rank adapters of PEFT alone.
 
 use super::functional;
+use super::module_path::ModulePath;
 use super::modules::Dropout;
 use super::operands::Tensors;
-use super::place::Place;
 use super::pointwise::Pointwise as _;
 use super::reductions::Reductions as _;
 use super::tracer::{Tensor, Tracer};
@@ -99,10 +99,10 @@ pub(crate) fn prefixes(path: &str) -> impl Iterator<Item = &str> + Clone {
 /// The adapter of a linear layer or an embedding: `Linear` or `Embedding` of `peft.tuners.lora.layer`.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapter {
-    place: Place,
+    place: ModulePath,
     dropout: Option<Dropout>,
-    down: (Place, Tensor),
-    up: (Place, Tensor),
+    down: (ModulePath, Tensor),
+    up: (ModulePath, Tensor),
     scaling: f64,
 }
 
@@ -127,12 +127,15 @@ impl Adapter {
         let linear = |name: &str, shape: &[u64]| {
             let path = format!("{path}.{name}.default");
             let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape, lora.dtype);
-            (Place::new(path, "torch.nn.modules.linear.Linear"), weight)
+            (
+                ModulePath::new(path, "torch.nn.modules.linear.Linear"),
+                weight,
+            )
         };
         let dropout = (lora.dropout > 0.0)
             .then(|| Dropout::new(format!("{path}.lora_dropout.default"), lora.dropout));
         Some(Box::new(Adapter {
-            place: Place::new(path.to_owned(), "peft.tuners.lora.layer.Linear"),
+            place: ModulePath::new(path.to_owned(), "peft.tuners.lora.layer.Linear"),
             dropout,
             down: linear("lora_A", &[lora.r, inputs]),
             up: linear("lora_B", &[outputs, lora.r]),
@@ -156,7 +159,7 @@ impl Adapter {
         [rows, width]: [u64; 2],
     ) -> Option<Box<Adapter>> {
         let lora = tracer.trained(|trained| trained.of_embedding(path).cloned())?;
-        let place = Place::new(path.to_owned(), "peft.tuners.lora.layer.Embedding");
+        let place = ModulePath::new(path.to_owned(), "peft.tuners.lora.layer.Embedding");
         let matrix = |name: &str, shape: &[u64]| {
             let weight =
                 tracer.adapter_parameter(&format!("{path}.{name}.default"), shape, lora.dtype);
@@ -181,7 +184,7 @@ impl Adapter {
         let Some(adapter) = adapter else {
             return layer(indices);
         };
-        indices.tracer().within(&adapter.place, || {
+        indices.tracer().in_module(&adapter.place, || {
             let mut result = layer(indices);
             let result_dtype = result.dtype();
             let embedding_a = (&adapter.down.1).transposed();
@@ -211,7 +214,7 @@ impl Adapter {
     }
 
     fn add_to(&self, layer: impl FnOnce(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut result = layer(x);
             let result_dtype = result.dtype();
             let x = x.to_dtype_of(self.down.1.dtype());
@@ -227,8 +230,8 @@ impl Adapter {
     }
 }
 
-fn linear((place, weight): &(Place, Tensor), x: impl Tensors) -> Tensor {
+fn linear((place, weight): &(ModulePath, Tensor), x: impl Tensors) -> Tensor {
     let tracer = x.tensor().tracer();
-    let made = tracer.within(place, || functional::linear(x.tensor(), weight, None));
+    let made = tracer.in_module(place, || functional::linear(x.tensor(), weight, None));
     made.and_drop(x)
 }

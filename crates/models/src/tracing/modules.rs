@@ -3,8 +3,8 @@
 use super::adapters::Adapter;
 use super::argument::Argument;
 use super::functional;
+use super::module_path::ModulePath;
 use super::operands::Tensors;
-use super::place::Place;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
 use super::views::Views as _;
@@ -13,7 +13,7 @@ use crate::shape::DType;
 /// `torch.nn.Linear`.
 #[derive(Debug, Clone)]
 pub(crate) struct Linear {
-    place: Place,
+    place: ModulePath,
     pub(crate) weight: Tensor,
     pub(crate) bias: Option<Tensor>,
     adapter: Option<Box<Adapter>>,
@@ -32,7 +32,7 @@ impl Linear {
             weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
             bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
             adapter: Adapter::of_layer(tracer, path, [inputs, outputs]),
-            place: Place::new(own, "torch.nn.modules.linear.Linear"),
+            place: ModulePath::new(own, "torch.nn.modules.linear.Linear"),
         }
     }
 
@@ -47,7 +47,7 @@ impl Linear {
         let own = Adapter::path_of_layer(&tracer, &path);
         Linear {
             adapter: Adapter::of_layer(&tracer, &path, [inputs, outputs]),
-            place: Place::new(own, "torch.nn.modules.linear.Linear"),
+            place: ModulePath::new(own, "torch.nn.modules.linear.Linear"),
             weight: weight.clone(),
             bias,
         }
@@ -58,7 +58,7 @@ impl Linear {
     }
 
     fn run(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             functional::linear(x, &self.weight, self.bias.as_ref())
         })
     }
@@ -67,7 +67,7 @@ impl Linear {
 /// `torch.nn.Embedding`.
 #[derive(Debug, Clone)]
 pub(crate) struct Embedding {
-    place: Place,
+    place: ModulePath,
     pub(crate) weight: Tensor,
     padding: Option<u64>,
     adapter: Option<Box<Adapter>>,
@@ -83,7 +83,7 @@ impl Embedding {
         Embedding {
             weight: tracer.parameter(&format!("{own}.weight"), &sizes),
             adapter: Adapter::of_embedding(tracer, &path, sizes),
-            place: Place::new(own, "torch.nn.modules.sparse.Embedding"),
+            place: ModulePath::new(own, "torch.nn.modules.sparse.Embedding"),
             padding: None,
         }
     }
@@ -92,7 +92,7 @@ impl Embedding {
     pub(crate) fn tied(path: String, weight: &Tensor) -> Embedding {
         Embedding {
             weight: weight.clone(),
-            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
             adapter: None,
         }
@@ -117,7 +117,7 @@ impl Embedding {
         let how = (self.padding, None);
         let made = Adapter::embed(self.adapter.as_deref(), indices.tensor(), how, |indices| {
             let tracer = indices.tracer();
-            tracer.within(&self.place, || self.look_up(indices))
+            tracer.in_module(&self.place, || self.look_up(indices))
         });
         made.and_drop(indices)
     }
@@ -144,7 +144,7 @@ impl Embedding {
     pub(crate) fn frozen(tracer: &Tracer, path: String, [rows, width]: [u64; 2]) -> Embedding {
         Embedding {
             weight: tracer.frozen_parameter(&format!("{path}.weight"), &[rows, width]),
-            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
             adapter: None,
         }
@@ -158,7 +158,7 @@ impl Embedding {
     }
 
     /// Where it is.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ModulePath {
         &self.place
     }
 }
@@ -166,7 +166,7 @@ impl Embedding {
 /// `torch.nn.LayerNorm` over the last dimension.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerNorm {
-    place: Place,
+    place: ModulePath,
     width: u64,
     eps: f64,
     weight: Option<Tensor>,
@@ -178,7 +178,7 @@ impl LayerNorm {
         let weight = tracer.parameter(&format!("{path}.weight"), &[width]);
         let bias = tracer.parameter(&format!("{path}.bias"), &[width]);
         LayerNorm {
-            place: Place::new(path, "torch.nn.modules.normalization.LayerNorm"),
+            place: ModulePath::new(path, "torch.nn.modules.normalization.LayerNorm"),
             width,
             eps,
             weight: Some(weight),
@@ -189,7 +189,7 @@ impl LayerNorm {
     /// One without weights: `elementwise_affine=False`.
     pub(crate) fn plain(path: String, width: u64, eps: f64) -> LayerNorm {
         LayerNorm {
-            place: Place::new(path, "torch.nn.modules.normalization.LayerNorm"),
+            place: ModulePath::new(path, "torch.nn.modules.normalization.LayerNorm"),
             width,
             eps,
             weight: None,
@@ -206,7 +206,7 @@ impl LayerNorm {
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || self.normalized(x.tensor()));
+        let made = tracer.in_module(&self.place, || self.normalized(x.tensor()));
         made.and_drop(x)
     }
 
@@ -217,7 +217,7 @@ impl LayerNorm {
         before: impl FnOnce(&Tensor) -> Tensor,
         after: impl FnOnce(&Tensor) -> Tensor,
     ) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut features = before(x);
             features = self.normalized(&features);
             features = after(&features);
@@ -243,21 +243,21 @@ impl LayerNorm {
 /// `torch.nn.Dropout`.
 #[derive(Debug, Clone)]
 pub(crate) struct Dropout {
-    place: Place,
+    place: ModulePath,
     p: f64,
 }
 
 impl Dropout {
     pub(crate) fn new(path: String, p: f64) -> Dropout {
         Dropout {
-            place: Place::new(path, "torch.nn.modules.dropout.Dropout"),
+            place: ModulePath::new(path, "torch.nn.modules.dropout.Dropout"),
             p,
         }
     }
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || functional::dropout(x.tensor(), self.p));
+        let made = tracer.in_module(&self.place, || functional::dropout(x.tensor(), self.p));
         made.and_drop(x)
     }
 }
@@ -265,7 +265,7 @@ impl Dropout {
 /// A convolution along one or two dimensions.
 #[derive(Debug, Clone)]
 pub(crate) struct Conv {
-    place: Place,
+    place: ModulePath,
     target: &'static str,
     pub(crate) weight: Tensor,
     bias: Option<Tensor>,
@@ -301,7 +301,7 @@ impl Conv {
             _ => ("aten.conv2d.default", "torch.nn.modules.conv.Conv2d"),
         };
         Conv {
-            place: Place::new(path, class),
+            place: ModulePath::new(path, class),
             target,
             weight,
             bias,
@@ -344,7 +344,7 @@ impl Conv {
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
+        let made = tracer.in_module(&self.place, || {
             let mut arguments = vec![
                 ("input", Argument::Tensor(x.tensor())),
                 ("weight", Argument::Tensor(&self.weight)),
@@ -365,7 +365,7 @@ impl Conv {
 /// `torch.nn.BatchNorm2d` in training mode.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchNorm {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
@@ -392,7 +392,7 @@ impl BatchNorm {
             mean: tracer.buffer(&of("running_mean"), &[channels], dtype),
             var: tracer.buffer(&of("running_var"), &[channels], dtype),
             tracked: tracer.buffer(&of("num_batches_tracked"), &[], DType::Int64),
-            place: Place::new(path, "torch.nn.modules.batchnorm.BatchNorm2d"),
+            place: ModulePath::new(path, "torch.nn.modules.batchnorm.BatchNorm2d"),
             momentum,
             eps,
         }
@@ -400,7 +400,7 @@ impl BatchNorm {
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
+        let made = tracer.in_module(&self.place, || {
             self.tracked
                 .change_in_place("aten.add_.Tensor", &[("other", Argument::Int(1))]);
             tracer.call(

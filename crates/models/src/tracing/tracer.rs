@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::adapters::{ADAPTED_MODEL, Trained};
 use super::argument::{ArgText, Argument};
-use super::place::Place;
+use super::module_path::ModulePath;
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
 use crate::bounded::Text;
@@ -22,7 +22,7 @@ use crate::ops::{self, Cast, Op};
 use crate::shape::{DType, Extent, Type, is_oversize};
 use batchfit_step::unwrapped;
 
-use tensor::Held;
+use tensor::Shared;
 pub(crate) use tensor::Tensor;
 
 /// Traces one model. Clones trace the same one.
@@ -215,7 +215,7 @@ impl Tracer {
     }
 
     fn named(&self, values: Vec<ValueId>, is_made: bool) -> Tensor {
-        Tensor(Rc::new(Held {
+        Tensor(Rc::new(Shared {
             state: Rc::clone(&self.0),
             values: RefCell::new(values),
             is_made,
@@ -223,7 +223,7 @@ impl Tracer {
     }
 
     /// Runs a module's `forward`.
-    pub(crate) fn within<T>(&self, place: &Place, forward: impl FnOnce() -> T) -> T {
+    pub(crate) fn in_module<T>(&self, place: &ModulePath, forward: impl FnOnce() -> T) -> T {
         {
             let mut state = self.0.borrow_mut();
             let path = state.in_wrapper(&place.path);

@@ -18,7 +18,7 @@ use super::unpack::Unpacked;
 use super::uploads::BufferedBody;
 use crate::bounded::shorten;
 use crate::jobs::{UploadDocument, examine, new_upload};
-use crate::model::{DIGEST_FORM, Digest, Invalid};
+use crate::model::{DIGEST_FORM, Digest, RequestError};
 use crate::store::{Dropped, NewUpload, Time};
 
 /// Upload a graph or a recording under its digest.
@@ -234,7 +234,7 @@ fn examined(
         });
     }
     let (kind, about) = examine(&contents).map_err(
-        |Invalid {
+        |RequestError {
              pointer, problem, ..
          }| Problem {
             pointer: Some(pointer),

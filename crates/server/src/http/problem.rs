@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use crate::bounded::shorten;
 use crate::jobs::{EngineError, JobError};
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::store::Fault;
 
 /// The media type of problem documents.
@@ -235,8 +235,8 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Problem {
+impl From<RequestError> for Problem {
+    fn from(invalid: RequestError) -> Problem {
         let detail = invalid.to_string();
         Problem {
             pointer: Some(invalid.pointer),

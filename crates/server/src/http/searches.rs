@@ -13,7 +13,7 @@ use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
-use crate::model::{Digest, Invalid};
+use crate::model::{Digest, RequestError};
 use batchfit_fit::search::ask_tell::{Observation, Outcome, SearchRequest};
 
 /// Longest body: a search or an observation has a few hundred bytes, and an allocator setting up to 4 KiB.
@@ -97,7 +97,7 @@ impl FromRequest<App> for Small<Observation> {
 async fn small<T: Send + 'static>(
     request: Request,
     app: &App,
-    parse: fn(&Value) -> Result<T, Invalid>,
+    parse: fn(&Value) -> Result<T, RequestError>,
 ) -> Result<T, Problem> {
     small_named(request, app, parse).await.map(|(read, _)| read)
 }
@@ -106,7 +106,7 @@ async fn small<T: Send + 'static>(
 pub(super) async fn small_named<T: Send + 'static>(
     request: Request,
     app: &App,
-    parse: fn(&Value) -> Result<T, Invalid>,
+    parse: fn(&Value) -> Result<T, RequestError>,
 ) -> Result<(T, String), Problem> {
     let arrived = app.uploads.arrive(request).await?;
     let read = move |body: Vec<u8>| {

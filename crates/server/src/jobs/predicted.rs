@@ -13,7 +13,7 @@ use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::bounded::CancelOnDrop;
 use crate::device::sim::CARDS;
-use crate::model::{Digest, Invalid, Packed, Request, RequestDocument, Uploads};
+use crate::model::{Digest, Packed, Request, RequestDocument, RequestError, Uploads};
 use crate::store::{SIMULATED_LANE, Time};
 use batchfit_fit::Runs;
 use batchfit_fit::search::ask_tell::{Observation, Outcome, Prediction, SearchRequest};
@@ -55,7 +55,7 @@ impl Jobs {
                 found.bytes() >> 20,
                 MOST_BYTES >> 20
             );
-            return Err(EngineError::Invalid(Invalid::at("/recorded", problem)).into());
+            return Err(EngineError::Invalid(RequestError::at("/recorded", problem)).into());
         }
         let runs = Runs {
             ceiling: terms.ceiling(),
@@ -173,7 +173,7 @@ fn read(
     recorded: &Recorded,
     packed: Vec<Packed>,
 ) -> Result<Request, EngineError> {
-    let invalid = |invalid: Invalid| told_of(EngineError::Invalid(invalid));
+    let invalid = |invalid: RequestError| told_of(EngineError::Invalid(invalid));
     let uploads = Uploads::unpack(packed).map_err(invalid)?;
     let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
     Request::parse_with_uploads(question(terms, recorded)?, &uploads, &names).map_err(invalid)
@@ -183,7 +183,7 @@ fn read(
 fn told_of(error: EngineError) -> EngineError {
     match error {
         EngineError::Invalid(invalid) => {
-            EngineError::Invalid(Invalid::at("/recorded", invalid.problem))
+            EngineError::Invalid(RequestError::at("/recorded", invalid.problem))
         }
         other => other,
     }

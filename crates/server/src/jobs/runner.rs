@@ -20,7 +20,7 @@ use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::bounded::{Cancel, unless};
 use crate::jobs::{Isolation, Work};
 use crate::model::{
-    HeadroomCalibration, Invalid, Packed, Request, RequestDocument, UploadKind, Uploads,
+    HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind, Uploads,
 };
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
@@ -361,11 +361,11 @@ pub(super) async fn read(
         };
         move |_: &dyn Engine| unless(&cancel, read)
     };
-    let parsed: Result<Option<Result<Request, Invalid>>, JobError> =
+    let parsed: Result<Option<Result<Request, RequestError>>, JobError> =
         on_thread(id, Arc::clone(&shared.engine), parse).await;
     let parsed = parsed.map(|parsed| {
         // The row is `cancelled` then, and takes no error.
-        parsed.unwrap_or_else(|| Err(Invalid::at("", "cancelled")))
+        parsed.unwrap_or_else(|| Err(RequestError::at("", "cancelled")))
     });
     Ok(match parsed {
         Ok(parsed) => parsed.map_err(|invalid| FitError::from(EngineError::Invalid(invalid))),

@@ -11,7 +11,7 @@ use super::clock::Clock;
 use super::document::{chance, json};
 use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
-use crate::model::{Digest, Invalid, UploadKind};
+use crate::model::{Digest, RequestError, UploadKind};
 use crate::store::{
     Db, Ids, JsonText, ObservationStatus, SearchAnswer, SearchBounds, SearchState, StoreError,
     StoredSearch, Time,
@@ -314,7 +314,7 @@ impl Jobs {
         let db = &self.shared.db;
         let wrong = |problem: String| {
             let given = Value::from(recorded.to_string());
-            let invalid = Invalid::at("/recorded", problem).with_value(&given);
+            let invalid = RequestError::at("/recorded", problem).with_value(&given);
             JobError::Engine(EngineError::Invalid(invalid))
         };
         let missing = || {
@@ -459,7 +459,7 @@ fn read_terms(terms: &JsonText) -> Result<SearchRequest, StoreError> {
     const WHAT: &str = "the terms of a search";
     let terms: Value =
         serde_json::from_str(terms.as_str()).map_err(|error| unreadable(WHAT, &error))?;
-    SearchRequest::parse(&terms).map_err(|invalid: Invalid| unreadable(WHAT, &invalid))
+    SearchRequest::parse(&terms).map_err(|invalid: RequestError| unreadable(WHAT, &invalid))
 }
 
 fn unreadable(what: &'static str, problem: &dyn ToString) -> StoreError {

@@ -13,8 +13,8 @@ use super::document::json;
 use super::queue::Shared;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{
-    Digest, Invalid, Packed, RECORDING_BOUNDS, Reference, Request, RequestDocument, UploadKind,
-    Uploads, exported, pack,
+    Digest, Packed, RECORDING_BOUNDS, Reference, Request, RequestDocument, RequestError,
+    UploadKind, Uploads, exported, pack,
 };
 use crate::recorded;
 use crate::replay;
@@ -132,12 +132,12 @@ pub(super) fn about(stored: &StoredUpload) -> About {
 
 /// Reads the contents of a file that somebody uploads, within bounds: an exported graph, whose operators are looked at
 /// when a request names it, or a recording. Not on the threads that serve connections.
-pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
+pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), RequestError> {
     match contents.first() {
         // Only whoever names a snapshot says which batch it is of.
         Some(&PICKLE) => {
             let recording = replay::read(contents, RECORDING_BOUNDS)
-                .map_err(|error| Invalid::at("", error.to_string()))?;
+                .map_err(|error| RequestError::at("", error.to_string()))?;
             let about = About {
                 events: u64::try_from(recording.entries.len()).ok(),
                 ..About::default()
@@ -146,7 +146,7 @@ pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
         }
         _ if recorded::is_recording(contents) => {
             let read = recorded::read(contents, None, RECORDING_BOUNDS);
-            let sequence = read.map_err(|error| Invalid::at("", error.to_string()))?;
+            let sequence = read.map_err(|error| RequestError::at("", error.to_string()))?;
             let about = About {
                 events: u64::try_from(sequence.len()).ok(),
                 batch: Some(sequence.batch),
@@ -158,14 +158,14 @@ pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
         }
         _ if contents.trim_ascii_start().starts_with(b"{") => {
             let nodes = exported::count_nodes(contents)
-                .map_err(|error| Invalid::at(error.pointer(), error.to_string()))?;
+                .map_err(|error| RequestError::at(error.pointer(), error.to_string()))?;
             let about = About {
                 nodes: u64::try_from(nodes).ok(),
                 ..About::default()
             };
             Ok((UploadKind::Exported, about))
         }
-        _ => Err(Invalid::at("", neither(contents))),
+        _ => Err(RequestError::at("", neither(contents))),
     }
 }
 
@@ -279,7 +279,7 @@ impl Jobs {
                     stored.kind.noun(),
                     kind.noun()
                 );
-                return Err(EngineError::Invalid(Invalid::at(pointer, problem)).into());
+                return Err(EngineError::Invalid(RequestError::at(pointer, problem)).into());
             }
             db.use_upload(&stored.digest, now).await?;
             all.push((digest, stored));
@@ -303,7 +303,7 @@ impl Jobs {
         &self,
         document: RequestDocument,
         uploads: &Uploads,
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         self.shared.parse(document, uploads)
     }
 }

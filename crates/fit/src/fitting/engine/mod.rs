@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use crate::bounded::Cancel;
 use crate::device::sim::{self, Card, CardMemory};
 use crate::engine::card_name;
-use crate::model::{Invalid, Request, SearchMode, Workload};
+use crate::model::{Request, RequestError, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::ask_tell::Prediction;
@@ -439,7 +439,7 @@ impl FitEngine {
                 "a probe runs one variant, and this asks for {}; give single values",
                 request.variants.len()
             );
-            return Err(EngineError::Invalid(Invalid::at("/training", problem)));
+            return Err(EngineError::Invalid(RequestError::at("/training", problem)));
         };
         if is_to_be_recorded(request, cancel)? {
             return self.probe_recorded(request, batch, detail, cancel);
@@ -461,7 +461,7 @@ impl FitEngine {
             let problem = format!(
                 "the graph was exported for batches up to {ceiling}, and this asks for {batch}"
             );
-            return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+            return Err(EngineError::Invalid(RequestError::at("/model", problem)));
         }
         let simulator = &mut setting.simulator;
         let limit = setting.budget.limit(&variant.parallel);

@@ -14,7 +14,7 @@ use super::alternate_plan::{lowered_to, nothing_of};
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
 use crate::bounded::Cancel;
-use crate::model::{Invalid, Length, Lengths, Objective, Request, Variant};
+use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
 use crate::search::Plan;
 use crate::{
     Engine as _, EngineError, FitResult, Isolation, LengthTable, LimitKind, Progress,
@@ -247,12 +247,12 @@ pub(super) fn at(
 
 /// An error, with the length that it is about.
 fn about(error: EngineError, lengths: &Lengths, length: Length) -> EngineError {
-    let of_length = |invalid: &Invalid| {
+    let of_length = |invalid: &RequestError| {
         invalid.pointer.starts_with("/model") || invalid.pointer.starts_with("/lengths")
     };
     match error {
         EngineError::Invalid(invalid) if of_length(&invalid) && lengths.each.len() > 1 => {
-            EngineError::Invalid(Invalid {
+            EngineError::Invalid(RequestError {
                 pointer: lengths.pointer(),
                 problem: format!("{} {length}: {}", lengths.of.name(), invalid.problem),
                 ..invalid

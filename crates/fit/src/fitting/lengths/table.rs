@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::safety::{Outcome, Safety};
 use super::{EachLength, of_variant};
-use crate::model::{Counted, Length, LengthOf, Lengths};
+use crate::model::{Length, LengthCount, LengthOf, Lengths};
 use crate::search::{LengthBatch, buckets, budget, padding};
 use crate::{
     Bucket, EngineError, FitResult, LengthRow, LengthTable, Recommendation, VariantResult,
@@ -77,7 +77,7 @@ fn rows(
         short.why = None;
         short
     };
-    let row = |(one, fit): (&Counted, &FitResult)| {
+    let row = |(one, fit): (&LengthCount, &FitResult)| {
         let recommendation = without(of_variant(fit, &training));
         let units = one.length.units(lengths.of);
         LengthRow {

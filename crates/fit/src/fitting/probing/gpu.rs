@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::graph::Graph;
-use crate::model::{Invalid, Request, Variant};
+use crate::model::{Request, RequestError, Variant};
 use crate::probe::{Detail, Evidence, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
@@ -172,7 +172,7 @@ pub(in crate::fitting) fn translated(error: WorkerError, device: &str) -> Engine
             holder: busy.to_string(),
         },
         WorkerError::Refused { refusal, detail } => match refusal {
-            Refusal::Invalid => EngineError::Invalid(Invalid::at("", detail)),
+            Refusal::Invalid => EngineError::Invalid(RequestError::at("", detail)),
             Refusal::DeviceUnavailable => crate::fitting::devices::unavailable(device, detail),
             Refusal::DeviceFailed | Refusal::Lost | Refusal::OutOfTurn => failed(detail),
         },

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::EngineError;
 use crate::bounded::Cancel;
-use crate::model::{DeviceChoice, Invalid, Length, Request};
+use crate::model::{DeviceChoice, Length, Request, RequestError};
 use crate::probe::{SoakReport, Verdict};
 use crate::validate::validate_single;
 
@@ -105,10 +105,10 @@ impl SafeBatch {
 }
 
 /// Says why a request cannot be soaked.
-pub(crate) fn check(request: &Request) -> Result<(), Invalid> {
+pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
     if !matches!(request.device, DeviceChoice::Sim(_)) {
         let problem = "a soak is of a simulated card; name one, such as sim:h200";
-        return Err(Invalid::at("/device", problem));
+        return Err(RequestError::at("/device", problem));
     }
     if let Some(generation) = request.soak.as_ref().and_then(|course| course.generation) {
         // Built once more where it is run; what is wrong with it is said at once.
@@ -117,7 +117,7 @@ pub(crate) fn check(request: &Request) -> Result<(), Invalid> {
     let mut variants = request.variants.iter();
     if variants.any(|variant| variant.recorded || !variant.parallel.is_none()) {
         let problem = "a soak is of one process whose model is described: no recordings, no strategy over several GPUs";
-        return Err(Invalid::at("/training", problem));
+        return Err(RequestError::at("/training", problem));
     }
     Ok(())
 }

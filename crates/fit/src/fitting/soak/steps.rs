@@ -9,8 +9,8 @@ use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::fitting::engine::{lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
 use crate::model::{
-    Checkpointing, Counted, DeviceChoice, Invalid, Length, Lengths, Mode, Request, SoakSchedule,
-    Variant, Workload,
+    Checkpointing, DeviceChoice, Length, LengthCount, Lengths, Mode, Request, RequestError,
+    SoakSchedule, Variant, Workload,
 };
 use crate::probe::{
     Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
@@ -64,7 +64,7 @@ impl Steps {
         };
         let Some(card) = card else {
             let problem = "a soak is of a simulated card; name one, such as sim:h200";
-            return Err(EngineError::Invalid(Invalid::at("/device", problem)));
+            return Err(EngineError::Invalid(RequestError::at("/device", problem)));
         };
         let workload = &lowered(request, cancel)?.workload;
         let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
@@ -74,10 +74,10 @@ impl Steps {
         let (questions, counts): (Vec<Request>, Vec<u64>) = match lengths {
             None => (vec![request.clone()], vec![1]),
             Some(lengths) => {
-                let at = |one: &Counted| -> Result<(Request, u64), Invalid> {
+                let at = |one: &LengthCount| -> Result<(Request, u64), RequestError> {
                     Ok((request.at(one.length)?, one.count))
                 };
-                let all: Result<Vec<_>, Invalid> = lengths.each.iter().map(at).collect();
+                let all: Result<Vec<_>, RequestError> = lengths.each.iter().map(at).collect();
                 all.map_err(EngineError::Invalid)?.into_iter().unzip()
             }
         };
@@ -108,7 +108,7 @@ impl Steps {
                     counts.len()
                 );
                 let at = lengths.map_or_else(|| "/model".to_owned(), Lengths::pointer);
-                return Err(EngineError::Invalid(Invalid::at(at, problem)));
+                return Err(EngineError::Invalid(RequestError::at(at, problem)));
             }
             programs.push(of_length);
         }
@@ -309,7 +309,7 @@ fn compiled(
     }
     if matches!(lowered.workload, Workload::Recorded(_)) {
         let problem = "recordings are of the steps that were recorded; describe the model";
-        return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+        return Err(EngineError::Invalid(RequestError::at("/model", problem)));
     }
     let mut compiler = Programs::simulated(lowered.workload.clone(), card.capability);
     let training = compile(&mut compiler, variant, cancel)?;
@@ -345,7 +345,7 @@ fn compile(
         return Ok(program.clone());
     }
     let problem = "its steps keep tensors from one to the next; no such training can be soaked yet";
-    Err(EngineError::Invalid(Invalid::at("/training", problem)))
+    Err(EngineError::Invalid(RequestError::at("/training", problem)))
 }
 
 #[cfg(test)]

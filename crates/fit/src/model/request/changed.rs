@@ -6,14 +6,14 @@ use super::source::{self, LoweredCell, ModelSource};
 use super::{DeviceChoice, Request, Workload};
 use crate::model::uploaded::Uploads;
 use batchfit_models::Fields;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::members::REQUEST;
 use batchfit_models::{Generation, Length};
 
 impl Request {
     /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a
     /// preset or a config can be changed; a graph that was read is not read again.
-    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, Invalid> {
+    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, RequestError> {
         let mut document = self.document.clone();
         document.merge(patch);
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
@@ -67,7 +67,7 @@ impl Request {
     }
 
     /// The same about one of its lengths alone: what a request is whose model says it.
-    pub fn at(&self, length: Length) -> Result<Request, Invalid> {
+    pub fn at(&self, length: Length) -> Result<Request, RequestError> {
         let model = match &self.lengths {
             Some(lengths) => self.model.at(lengths.of, length, &lengths.pointer())?,
             None => self.model.clone(),
@@ -84,7 +84,7 @@ impl Request {
     }
 
     /// The same model generating text.
-    pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
+    pub fn generating(&self, generation: &Generation) -> Result<Request, RequestError> {
         Ok(Request {
             model: self.model.generating(generation)?,
             lowered: LoweredCell::default(),

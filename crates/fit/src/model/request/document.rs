@@ -15,7 +15,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::source::{self, ModelSchema};
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::uploaded::{Digest, Reference};
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::huggingface::hub::assumed_tokens_of;
 use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
 use batchfit_models::presets::preset;
@@ -59,7 +59,7 @@ impl fmt::Debug for RequestDocument {
 
 impl RequestDocument {
     /// Reads JSON text.
-    pub fn from_json(text: &[u8]) -> Result<RequestDocument, Invalid> {
+    pub fn from_json(text: &[u8]) -> Result<RequestDocument, RequestError> {
         // Some editors begin every file with a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let text = std::str::from_utf8(text).map_err(|error| {
@@ -72,7 +72,7 @@ impl RequestDocument {
     }
 
     /// Reads JSON text, of which no second copy is kept meanwhile.
-    pub fn from_bytes(text: Vec<u8>) -> Result<RequestDocument, Invalid> {
+    pub fn from_bytes(text: Vec<u8>) -> Result<RequestDocument, RequestError> {
         let shared: Option<Arc<str>> = match std::str::from_utf8(&text) {
             Ok(valid) if !valid.starts_with('\u{feff}') => Some(Arc::from(valid.trim_ascii())),
             Ok(_) | Err(_) => None,
@@ -87,7 +87,7 @@ impl RequestDocument {
     }
 
     /// Reads JSON text that is shared from then on.
-    pub fn read(text: Arc<str>) -> Result<RequestDocument, Invalid> {
+    pub fn read(text: Arc<str>) -> Result<RequestDocument, RequestError> {
         let (members, excess) = within(MEMBERS_BYTES, || {
             if text.starts_with('{') {
                 let mut json = serde_json::Deserializer::from_str(&text);
@@ -97,7 +97,7 @@ impl RequestDocument {
             serde_json::from_str(&text).map(|AnyValue(other)| (other, None))
         });
         if excess == Some(Excess::Memory) {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 "",
                 format!(
                     "the members of the request beside its model would take more than {} MiB of memory",
@@ -143,7 +143,7 @@ impl RequestDocument {
     }
 
     /// The uploads that the model names.
-    pub fn references(&self) -> Result<Vec<Reference>, Invalid> {
+    pub fn references(&self) -> Result<Vec<Reference>, RequestError> {
         self.model().map_or(Ok(Vec::new()), source::references)
     }
 
@@ -157,9 +157,9 @@ impl RequestDocument {
     }
 
     /// The same request with this JSON text of its model in place, which [`DetachedModel`](super::DetachedModel) has.
-    pub fn with_model(mut self, model: &[u8]) -> Result<RequestDocument, Invalid> {
+    pub fn with_model(mut self, model: &[u8]) -> Result<RequestDocument, RequestError> {
         let text = std::str::from_utf8(model).map_err(|error| {
-            Invalid::at("/model", format!("the stored model is damaged: {error}"))
+            RequestError::at("/model", format!("the stored model is damaged: {error}"))
         })?;
         self.set_model(Arc::from(text));
         Ok(self)
@@ -286,8 +286,8 @@ impl From<Value> for RequestDocument {
     }
 }
 
-fn not_json(line: usize, column: usize, clause: &str) -> Invalid {
-    Invalid::at(
+fn not_json(line: usize, column: usize, clause: &str) -> RequestError {
+    RequestError::at(
         "",
         format!("the request is not valid JSON at line {line}, column {column}: {clause}"),
     )

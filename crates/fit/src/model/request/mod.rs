@@ -35,7 +35,7 @@ use crate::units::{Bytes, Share};
 use batchfit_models::exported::UnknownOps;
 use batchfit_models::members::REQUEST;
 pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
-use batchfit_models::{Fields, Generation, Invalid, Lengths, wrong};
+use batchfit_models::{Fields, Generation, Lengths, RequestError, wrong};
 use batchfit_step::{Compare, Objective, Variant};
 use source::{LoweredCell, ModelSource, Recordings};
 
@@ -134,7 +134,7 @@ impl Request {
     }
 
     /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
-    pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
+    pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, RequestError> {
         Request::parse_with_uploads(document, &Uploads::default(), known_sims)
     }
 
@@ -143,7 +143,7 @@ impl Request {
         document: RequestDocument,
         uploads: &Uploads,
         known_sims: &[&str],
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let text = document.model().ok_or_else(|| fields.missing("model"))?;
         let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
@@ -169,7 +169,7 @@ impl Request {
         mut document: RequestDocument,
         file: &[u8],
         known_sims: &[&str],
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         let seq_len = document.model().and_then(source::seq_len_alone);
         let (model, digest) = ModelSource::file(file, seq_len)?;
         let name = model.exported().map(exported_name).unwrap_or_default();
@@ -191,7 +191,7 @@ impl Request {
         files: Vec<Vec<u8>>,
         batches: &[u64],
         known_sims: &[&str],
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         let recordings = Recordings::of_files(files, batches);
         let model = recordings.named().to_string();
         let name = model_name(&model);
@@ -210,7 +210,7 @@ impl Request {
         model: ModelSource,
         fields: &Fields<'_>,
         known_sims: &[&str],
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         let limit = fields.get("memory_limit");
         let target_batch = fields.read("target_batch")?;
         let lengths = Lengths::read(fields)?;
@@ -235,7 +235,7 @@ impl Request {
             Some(generation) => {
                 let is_simulated = matches!(device, DeviceChoice::Sim(_));
                 Generation::check(&variants, is_simulated, lengths.is_some())
-                    .map_err(|problem| Invalid::at(generation.pointer(), problem))?;
+                    .map_err(|problem| RequestError::at(generation.pointer(), problem))?;
                 model.generating(&generation)?
             }
         };
@@ -249,7 +249,7 @@ impl Request {
                  {world_size} are needed"
             );
             let value = Value::from(target);
-            return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
+            return Err(RequestError::at(fields.at("target_batch"), problem).with_value(&value));
         }
         if matches!(&model, ModelSource::Recorded(recordings) if !recordings.is_empty()) {
             variants.truncate(1);
@@ -298,7 +298,7 @@ impl Request {
     pub fn parse_unrecorded(
         document: RequestDocument,
         known_sims: &[&str],
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         Request::parse_with_recordings(document, Vec::new(), &[], known_sims)
     }
 
@@ -325,7 +325,7 @@ impl Request {
     }
 
     /// Refuses a limit above the memory of the card that its device turned out to be.
-    pub fn fits_on(&self, total: Bytes) -> Result<(), Invalid> {
+    pub fn fits_on(&self, total: Bytes) -> Result<(), RequestError> {
         hardware::of_card(self.memory_limit, total)
     }
 
@@ -400,7 +400,7 @@ fn named(way: &str, digest: &Digest) -> String {
     format!("{way}-{}", digits.get(..8).unwrap_or(digits))
 }
 
-fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
+fn allocator(fields: &Fields<'_>) -> Result<String, RequestError> {
     let text = fields.text("allocator")?.unwrap_or_default();
     if text.len() > LONGEST_ALLOCATOR {
         return Err(wrong(
@@ -413,7 +413,7 @@ fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
 }
 
 /// Whether changes are asked for: a truth value, or the micro-batch that is wanted.
-fn suggest(fields: &Fields<'_>) -> Result<Option<Suggest>, Invalid> {
+fn suggest(fields: &Fields<'_>) -> Result<Option<Suggest>, RequestError> {
     match fields.get("suggest") {
         Some(Value::Number(_)) => {
             let micro_batch = fields.whole("suggest", 1, LARGEST_TARGET)?;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::training::{choices, globs};
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::members::PARALLEL;
 use batchfit_models::{Fields, choice, wrong};
 use batchfit_step::{Checkpointing, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
@@ -91,7 +91,7 @@ pub(super) fn read(
     training: &Fields<'_>,
     is_training: bool,
     ranks_of_machines: Option<u64>,
-) -> Result<(Vec<Parallel>, u64), Invalid> {
+) -> Result<(Vec<Parallel>, u64), RequestError> {
     let ranks = request.read("world_size")?;
     let Some(fields) = training.object("parallel")? else {
         let ranks = ranks.or(ranks_of_machines).unwrap_or(1);
@@ -116,7 +116,7 @@ pub(super) fn read(
             "{} reduces gradients, and inference has none; leave parallel out, or set mode to \"train\"",
             name.map_or("it", |(name, _)| name)
         );
-        return Err(Invalid::at(fields.at("strategy"), problem));
+        return Err(RequestError::at(fields.at("strategy"), problem));
     }
     own_fields_alone(&fields, &strategies)?;
     let ddp = ddp(&fields, world_size)?;
@@ -157,7 +157,7 @@ pub(super) fn as_trainer_wraps(
     wraps
 }
 
-fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
+fn strategy(value: &Value, pointer: &str) -> Result<Strategy, RequestError> {
     let named = value.as_str().unwrap_or_default().to_lowercase();
     let word = named.replace(['-', ' '], "_");
     let other = OTHERS.iter().find(|(words, ..)| words.contains(&&*word));
@@ -170,7 +170,7 @@ fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
     } else {
         return choice(value, pointer, "strategy", &STRATEGIES);
     };
-    Err(Invalid::at(pointer, problem).with_value(value))
+    Err(RequestError::at(pointer, problem).with_value(value))
 }
 
 /// How many train together: said once, or twice alike.
@@ -180,7 +180,7 @@ fn world_size(
     outer: Option<u64>,
     strategies: &[Strategy],
     ranks_of_machines: Option<u64>,
-) -> Result<u64, Invalid> {
+) -> Result<u64, RequestError> {
     let inner = fields.read("world_size")?;
     let alone = strategies.iter().all(|one| *one == Strategy::None);
     match (inner, outer) {
@@ -189,7 +189,7 @@ fn world_size(
                 "world_size is {inner} here and {outer} at {}; leave one of them out",
                 request.at("world_size")
             );
-            Err(Invalid::at(fields.at("world_size"), problem).with_value(&Value::from(inner)))
+            Err(RequestError::at(fields.at("world_size"), problem).with_value(&Value::from(inner)))
         }
         (Some(ranks), _) | (None, Some(ranks)) => Ok(ranks),
         (None, None) if alone => Ok(ranks_of_machines.unwrap_or(1)),
@@ -199,13 +199,13 @@ fn world_size(
         }
         (None, None) => ranks_of_machines.ok_or_else(|| {
             let problem = "how many GPUs train together is missing; give it, as in \"world_size\": 2 (`--world-size 2`)";
-            Invalid::at(fields.at("world_size"), problem)
+            RequestError::at(fields.at("world_size"), problem)
         }),
     }
 }
 
 /// Refuses what belongs to a strategy that is not asked for.
-fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), Invalid> {
+fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), RequestError> {
     let is_ddp = |one: &Strategy| [Strategy::Ddp, Strategy::Zero1].contains(one);
     let is_sharded = |one: &Strategy| *one == Strategy::Fsdp2;
     let (with_ddp, with_sharded) = (
@@ -238,13 +238,13 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
                 "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out",
                 asked.join(", ")
             );
-            Err(Invalid::at(fields.at(field), problem))
+            Err(RequestError::at(fields.at(field), problem))
         }
     }
 }
 
 /// `fully_shard` with each of the settings asked for: resharding may be a list.
-fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, Invalid> {
+fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, RequestError> {
     let usual = FullyShard::default();
     let reshard = |value: &Value, pointer: &str| match value {
         Value::Bool(flag) => Ok(Some(*flag)),
@@ -277,7 +277,7 @@ fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, 
     Ok(reshards.into_iter().map(with).collect())
 }
 
-fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, Invalid> {
+fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, RequestError> {
     let Some(fields) = fields.object("mixed_precision")? else {
         return Ok(MixedPrecision::default());
     };
@@ -288,9 +288,10 @@ fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, Invalid> {
     })
 }
 
-fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, Invalid> {
+fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, RequestError> {
     let usual = Ddp::default();
-    let flag = |field: &str, usual: bool| Ok::<_, Invalid>(fields.read(field)?.unwrap_or(usual));
+    let flag =
+        |field: &str, usual: bool| Ok::<_, RequestError>(fields.read(field)?.unwrap_or(usual));
     let cap: Option<u64> = fields.read("bucket_cap_mb")?;
     Ok(Ddp {
         world_size,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use batchfit_models::Fields;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::{Generation, MOST_SOAKED};
 
 /// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
@@ -67,7 +67,7 @@ impl SoakSchedule {
     }
 
     /// Reads the field `soak` of a request.
-    pub(super) fn read(request: &Fields<'_>) -> Result<Option<SoakSchedule>, Invalid> {
+    pub(super) fn read(request: &Fields<'_>) -> Result<Option<SoakSchedule>, RequestError> {
         let Some(fields) = request.object("soak")? else {
             return Ok(None);
         };
@@ -79,7 +79,7 @@ impl SoakSchedule {
         if let (None, Some(_)) = (validation, validation_steps) {
             let problem =
                 "validation_steps needs validation_batch: how many samples are validated at a time";
-            return Err(Invalid::at(fields.at("validation_steps"), problem));
+            return Err(RequestError::at(fields.at("validation_steps"), problem));
         }
         let generation = Generation::of_soak(&fields)?;
         let course = SoakSchedule {
@@ -95,7 +95,7 @@ impl SoakSchedule {
             let problem = format!(
                 "{length} steps, those of validation included, are more than the {MOST_SOAKED} that are run"
             );
-            return Err(Invalid::at(request.at("soak"), problem));
+            return Err(RequestError::at(request.at("soak"), problem));
         }
         Ok(Some(course))
     }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
-    CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration, Invalid,
-    MixedPrecision, Mode, Optimizer, OptimizerImpl, Parallel, Precision,
+    CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration,
+    MixedPrecision, Mode, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
 };
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
@@ -406,7 +406,7 @@ fn graph_of(lowered: &mut Lowered) -> &mut Graph {
     }
 }
 
-fn parsed(document: &Value) -> Result<Request, Invalid> {
+fn parsed(document: &Value) -> Result<Request, RequestError> {
     let document = RequestDocument::from_json(document.to_string().as_bytes())?;
     Request::parse(document, &["h200"])
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::parallel;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::members::{Choice, TRAINING};
 use batchfit_models::{Fields, choice, wrong};
 use batchfit_step::Parallel;
@@ -24,7 +24,7 @@ const LONGEST_GLOB: usize = 127;
 pub(super) fn variants(
     request: &Fields<'_>,
     ranks_of_machines: Option<u64>,
-) -> Result<(Vec<Variant>, u64), Invalid> {
+) -> Result<(Vec<Variant>, u64), RequestError> {
     let empty = Value::Object(serde_json::Map::new());
     let value = request.get("training").unwrap_or(&empty);
     let fields = Fields::of_object(value, &request.at("training"), &TRAINING)?;
@@ -34,12 +34,12 @@ pub(super) fn variants(
     }
     let accumulation: u64 = fields.read("accumulation")?.unwrap_or(1);
     let optimizer_impl = fields.read("optimizer_impl")?;
-    let precisions: Vec<Precision> = words(&fields, "precision")?;
-    let optimizers: Vec<Optimizer> = words(&fields, "optimizer")?;
+    let precisions: Vec<Precision> = one_or_more(&fields, "precision")?;
+    let optimizers: Vec<Optimizer> = one_or_more(&fields, "optimizer")?;
     implemented(&fields, &optimizers, optimizer_impl)?;
     let checkpointings = choices(&fields, "checkpointing", checkpointing)?;
     if mode == Mode::Inference && checkpointings.iter().any(|one| *one != Checkpointing::None) {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             fields.at("checkpointing"),
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
@@ -56,7 +56,7 @@ pub(super) fn variants(
             "these lists make {count} combinations, and at most {MOST_VARIANTS} are answered at a time; ask for \
              fewer choices in each request"
         );
-        return Err(Invalid::at(request.at("training"), problem));
+        return Err(RequestError::at(request.at("training"), problem));
     }
 
     let mut variants = Vec::new();
@@ -94,7 +94,7 @@ fn implemented(
     fields: &Fields<'_>,
     optimizers: &[Optimizer],
     asked: Option<OptimizerImpl>,
-) -> Result<(), Invalid> {
+) -> Result<(), RequestError> {
     let Some(asked) = asked else {
         return Ok(());
     };
@@ -110,7 +110,7 @@ fn implemented(
         asked.name(),
         known.collect::<Vec<_>>().join(" or ")
     );
-    Err(Invalid::at(fields.at("optimizer_impl"), problem))
+    Err(RequestError::at(fields.at("optimizer_impl"), problem))
 }
 
 /// Refuses optimizers whose work on shards is not known.
@@ -118,7 +118,7 @@ fn sharded(
     fields: &Fields<'_>,
     optimizers: &[Optimizer],
     parallels: &[Parallel],
-) -> Result<(), Invalid> {
+) -> Result<(), RequestError> {
     let shards = |parallel: &Parallel| matches!(parallel, Parallel::Fsdp2(_));
     let unknown = optimizers.iter().find(|one| !one.takes_shards());
     match unknown.filter(|_| parallels.iter().any(shards)) {
@@ -129,13 +129,13 @@ fn sharded(
                  sgd_momentum and sgd",
                 optimizer.name()
             );
-            Err(Invalid::at(fields.at("optimizer"), problem))
+            Err(RequestError::at(fields.at("optimizer"), problem))
         }
     }
 }
 
 /// Refuses what only makes sense in training.
-fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
+fn inference_alone(fields: &Fields<'_>) -> Result<(), RequestError> {
     match [
         "optimizer",
         "optimizer_impl",
@@ -146,7 +146,7 @@ fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
     .find(|field| fields.get(field).is_some())
     {
         None => Ok(()),
-        Some(field) => Err(Invalid::at(
+        Some(field) => Err(RequestError::at(
             fields.at(field),
             format!("inference takes no {field}; leave it out, or set mode to \"train\""),
         )),
@@ -154,12 +154,12 @@ fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
 }
 
 /// One word or a list of them.
-fn words<T: Choice + Default + PartialEq>(
+fn one_or_more<T: Choice + Default + PartialEq>(
     fields: &Fields<'_>,
     field: &str,
-) -> Result<Vec<T>, Invalid> {
+) -> Result<Vec<T>, RequestError> {
     choices(fields, field, |value, at| {
-        choice(value, at, field, &T::words())
+        choice(value, at, field, &T::names())
     })
 }
 
@@ -167,8 +167,8 @@ fn words<T: Choice + Default + PartialEq>(
 pub(super) fn choices<T: Default + PartialEq>(
     fields: &Fields<'_>,
     field: &str,
-    read: impl Fn(&Value, &str) -> Result<T, Invalid>,
-) -> Result<Vec<T>, Invalid> {
+    read: impl Fn(&Value, &str) -> Result<T, RequestError>,
+) -> Result<Vec<T>, RequestError> {
     let at = fields.at(field);
     match fields.get(field) {
         None => Ok(vec![T::default()]),
@@ -178,7 +178,7 @@ pub(super) fn choices<T: Default + PartialEq>(
                     "a list of 1 to {MOST_CHOICES} choices is needed, not {}",
                     values.len()
                 );
-                return Err(Invalid::at(at, problem));
+                return Err(RequestError::at(at, problem));
             }
             let mut found = Vec::new();
             for (index, value) in values.iter().enumerate() {
@@ -195,7 +195,7 @@ pub(super) fn choices<T: Default + PartialEq>(
 }
 
 /// Globs that name modules.
-pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<String>>, Invalid> {
+pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<String>>, RequestError> {
     let Some(globs) = fields.texts(field)? else {
         return Ok(None);
     };
@@ -204,7 +204,7 @@ pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<Strin
             "{} globs are more than the {MOST_GLOBS} that are read",
             globs.len()
         );
-        return Err(Invalid::at(fields.at(field), problem));
+        return Err(RequestError::at(fields.at(field), problem));
     }
     let is_wrong = |glob: &&str| glob.is_empty() || glob.len() > LONGEST_GLOB;
     if let Some(index) = globs.iter().position(is_wrong) {
@@ -212,7 +212,7 @@ pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<Strin
             "a glob has 1 to {LONGEST_GLOB} bytes, not {}",
             globs[index].len()
         );
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             format!("{}/{index}", fields.at(field)),
             problem,
         ));
@@ -220,13 +220,13 @@ pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<Strin
     Ok(Some(globs.into_iter().map(str::to_owned).collect()))
 }
 
-fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid> {
+fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, RequestError> {
     match value {
         Value::Object(_) => {
             let fields = Fields::of(value, pointer, "checkpointing", &["modules"])?;
             let globs = globs(&fields, "modules")?.ok_or_else(|| fields.missing("modules"))?;
             if globs.is_empty() {
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     fields.at("modules"),
                     "modules must name at least one module, such as \"layer1.*\"",
                 ));
@@ -236,7 +236,7 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid>
         Value::String(word) => match word.as_str() {
             "none" => Ok(Checkpointing::None),
             "per_block" => Ok(Checkpointing::PerBlock),
-            other => Err(Invalid::unknown(
+            other => Err(RequestError::unknown(
                 pointer,
                 "checkpointing",
                 other,

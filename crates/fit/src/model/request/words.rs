@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Request, RequestDocument};
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::members::REQUEST;
 
 /// What is said of a request for a ResNet with these members besides.
-fn refused(members: &Value) -> Invalid {
+fn refused(members: &Value) -> RequestError {
     let mut document = json!({ "model": { "preset": "resnet18" } });
     for (key, value) in members.as_object().unwrap() {
         document[key] = value.clone();

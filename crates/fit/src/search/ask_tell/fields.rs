@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::Invalid;
+use crate::model::RequestError;
 use batchfit_models::Fields;
 
 /// The members of an object, all of which are known; `what` names it in problems, such as "a search".
@@ -10,14 +10,14 @@ pub(super) fn known<'a>(
     document: &'a Value,
     what: &str,
     known: &[&str],
-) -> Result<Fields<'a>, Invalid> {
+) -> Result<Fields<'a>, RequestError> {
     let fields = Fields::any(document, "", what)?;
     match fields.unknown_key(known) {
         None => Ok(fields),
         Some(key) => {
             let of = format!("field of {what}");
             let known = known.iter().copied();
-            Err(Invalid::unknown(fields.at(key), &of, key, known))
+            Err(RequestError::unknown(fields.at(key), &of, key, known))
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::known;
-use crate::model::{DIGEST_FORM, Digest, Invalid};
+use crate::model::{DIGEST_FORM, Digest, RequestError};
 use crate::search::MAX_BATCH;
 
 /// The members of an observation.
@@ -82,7 +82,7 @@ impl Observation {
     }
 
     /// Reads the members of an observation.
-    pub fn parse(document: &Value) -> Result<Observation, Invalid> {
+    pub fn parse(document: &Value) -> Result<Observation, RequestError> {
         let fields = known(document, "an observation", FIELDS)?;
         let names = Outcome::ALL.map(|outcome| (outcome.name(), outcome));
         let batch = fields.whole("batch", 1, MAX_BATCH)?;
@@ -100,10 +100,10 @@ impl Observation {
 }
 
 /// The name of a recording.
-fn recorded(digest: &str, pointer: &str) -> Result<String, Invalid> {
+fn recorded(digest: &str, pointer: &str) -> Result<String, RequestError> {
     let read = Digest::parse(digest).map(|digest| digest.to_string());
     read.ok_or_else(|| {
         let problem = format!("recorded must be the digest of an upload; {DIGEST_FORM}");
-        Invalid::at(pointer, problem).with_value(&Value::from(digest))
+        RequestError::at(pointer, problem).with_value(&Value::from(digest))
     })
 }

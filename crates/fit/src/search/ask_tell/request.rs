@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::fields::known;
 use crate::alloc::{MemoryLimit, Settings};
 use crate::bounded::shorten;
-use crate::model::{Invalid, LARGEST_TARGET, MOST_RANKS};
+use crate::model::{LARGEST_TARGET, MOST_RANKS, RequestError};
 use crate::search::MAX_BATCH;
 
 /// The members of a new search.
@@ -73,7 +73,7 @@ impl Default for SearchRequest {
 
 impl SearchRequest {
     /// Reads the members of a new search.
-    pub fn parse(document: &Value) -> Result<SearchRequest, Invalid> {
+    pub fn parse(document: &Value) -> Result<SearchRequest, RequestError> {
         let fields = known(document, "a search", FIELDS)?;
         let terms = SearchRequest {
             memory_limit: fields
@@ -95,14 +95,14 @@ impl SearchRequest {
                 gpu.len()
             );
             let given = Value::from(shorten(gpu));
-            return Err(Invalid::at(fields.at("gpu"), problem).with_value(&given));
+            return Err(RequestError::at(fields.at("gpu"), problem).with_value(&given));
         }
         terms.allocator.parse::<Settings>().map_err(|error| {
             let given = Value::from(shorten(&terms.allocator));
-            Invalid::at(fields.at("allocator"), error.to_string()).with_value(&given)
+            RequestError::at(fields.at("allocator"), error.to_string()).with_value(&given)
         })?;
         let wrong = |field: &str, value: u64, problem: String| {
-            Err(Invalid::at(fields.at(field), problem).with_value(&Value::from(value)))
+            Err(RequestError::at(fields.at(field), problem).with_value(&Value::from(value)))
         };
         if let Some(target) = terms
             .target_batch
@@ -156,10 +156,10 @@ impl SearchRequest {
 }
 
 /// A limit in bytes: a share of a card is not known here, since no card is.
-fn bytes(limit: &Value, pointer: &str) -> Result<u64, Invalid> {
+fn bytes(limit: &Value, pointer: &str) -> Result<u64, RequestError> {
     match crate::model::parse_memory_limit(limit, pointer)? {
         MemoryLimit::Bytes(bytes) => Ok(bytes.0),
-        MemoryLimit::Fraction(_) => Err(Invalid::at(
+        MemoryLimit::Fraction(_) => Err(RequestError::at(
             pointer,
             "a fraction of a card that the search does not know; write bytes, or a size such as \"12GiB\"",
         )

@@ -7,12 +7,12 @@ use crate::huggingface::attention::causal_biases;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional;
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor,
-    Tensors, Tracer, Views as _,
+    Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
+    Tensor, Tensors, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -21,8 +21,8 @@ pub(in crate::huggingface) const CLASSES: &[&str] =
 
 const MODULE: &str = "transformers.models.bloom.modeling_bloom";
 
-fn place(path: impl Into<String>, class: &str) -> Place {
-    Place::new(path, format!("{MODULE}.Bloom{class}"))
+fn place(path: impl Into<String>, class: &str) -> ModulePath {
+    ModulePath::new(path, format!("{MODULE}.Bloom{class}"))
 }
 
 /// What a config says of such a model.
@@ -40,7 +40,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn read(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
         if config.flag("slow_but_exact", false)? && config.size("pretraining_tp", 1)? > 1 {
             return Err(config.not_built("slow_but_exact"));
         }
@@ -63,7 +63,7 @@ impl Decoder {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
     let tracer = task.tracer("bloom.modeling_bloom");
@@ -124,7 +124,7 @@ fn gelu_back(x: &Tensor, gradient: &Tensor) -> Tensor {
 
 /// `BloomAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     query_key_value: Linear,
     dense: Linear,
     weights_dropout: Dropout,
@@ -152,7 +152,7 @@ impl Attention {
 
     /// The states, and the weights that the attention gave.
     fn forward(&self, x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, length): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let (heads, dim): (Size, Size) = (self.heads.into(), self.head_dim.into());
             let rows = x.size(0).checked_mul(Extent::fixed(self.heads));
@@ -197,9 +197,9 @@ impl Attention {
 
 /// `BloomMLP`.
 struct Mlp {
-    place: Place,
+    place: ModulePath,
     dense_h_to_4h: Linear,
-    gelu_impl: Place,
+    gelu_impl: ModulePath,
     dense_4h_to_h: Linear,
     dropout: f64,
 }
@@ -222,14 +222,14 @@ impl Mlp {
     fn gelu(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
         let name = format!("{MODULE}.GeLUFunction");
-        let made = tracer.within(&self.gelu_impl, || {
+        let made = tracer.in_module(&self.gelu_impl, || {
             tracer.function(&name, x.tensor(), gelu, gelu_back)
         });
         made.and_drop(x)
     }
 
     fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let hidden_states = self.gelu(self.dense_h_to_4h.forward(x));
             let intermediate_output = self.dense_4h_to_h.forward(&hidden_states);
             let output = dropout_add(&intermediate_output, residual, self.dropout);
@@ -240,7 +240,7 @@ impl Mlp {
 
 /// `BloomBlock`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     input_layernorm: LayerNorm,
     self_attention: Attention,
     post_attention_layernorm: LayerNorm,
@@ -264,7 +264,7 @@ impl Block {
 
     /// The states, and the weights of the attention.
     fn forward(&self, x: &Tensor, biases: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let past = |normed: &Tensor, states: &Tensor| {
                 let past = if self.normalizes_residual {
                     normed
@@ -289,7 +289,7 @@ impl Block {
 
 /// `BloomModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     heads: u64,
     word_embeddings: Embedding,
     word_embeddings_layernorm: LayerNorm,
@@ -315,7 +315,7 @@ impl Model {
 
     fn forward(&self, ids: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let inputs_embeds = self.word_embeddings.forward(ids);
             let mut hidden_states = self.word_embeddings_layernorm.forward(&inputs_embeds);
             let sizes = [ids.size(0).into(), ids.size(1).into()];

@@ -10,20 +10,20 @@ use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apply_rotary,
 };
 use crate::huggingface::text;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Adapter, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _,
+    Activation, Adapter, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
     Size, Tensor, Tensors, Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["FalconForCausalLM"];
 
-fn place(path: impl Into<String>, class: &str) -> Place {
+fn place(path: impl Into<String>, class: &str) -> ModulePath {
     let module = "transformers.models.falcon.modeling_falcon";
-    Place::new(path, format!("{module}.Falcon{class}"))
+    ModulePath::new(path, format!("{module}.Falcon{class}"))
 }
 
 /// How a layer is laid out.
@@ -67,7 +67,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn read(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
         let hidden_size = config.spelling(&["n_embed", "hidden_size"]);
         let width = config.size(hidden_size, 4544)?;
         let heads = config.size("num_attention_heads", 71)?;
@@ -120,7 +120,7 @@ impl Decoder {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
     let tracer = task.tracer("falcon.modeling_falcon");
@@ -138,7 +138,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `FalconLinear`.
 struct FalconLinear {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Option<Tensor>,
     adapter: Option<Box<Adapter>>,
@@ -161,7 +161,7 @@ impl FalconLinear {
 
     fn forward(&self, input: impl Tensors) -> Tensor {
         Adapter::forward(self.adapter.as_deref(), input, |input| {
-            input.tracer().within(&self.place, || {
+            input.tracer().in_module(&self.place, || {
                 let hidden_states = input.matmul((&self.weight).transposed());
                 match &self.bias {
                     Some(bias) => hidden_states.add(bias),
@@ -181,7 +181,7 @@ fn dropout_add(x: &Tensor, residual: &Tensor, p: f64) -> Tensor {
 
 /// `FalconAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     query_key_value: FalconLinear,
     dense: FalconLinear,
     heads: u64,
@@ -258,7 +258,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let fused_qkv = self.query_key_value.forward(x);
             let [mut query, mut key, mut value] = self.split_heads(&fused_qkv);
             let (batch, length): (Size, Size) = (query.size(0).into(), query.size(1).into());
@@ -299,7 +299,7 @@ impl Attention {
 
 /// `FalconMLP`.
 struct Mlp {
-    place: Place,
+    place: ModulePath,
     dense_h_to_4h: FalconLinear,
     act: Activation,
     dense_4h_to_h: FalconLinear,
@@ -320,7 +320,7 @@ impl Mlp {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = self.act.forward(self.dense_h_to_4h.forward(x));
             x = self.dense_4h_to_h.forward(&x);
             x
@@ -330,7 +330,7 @@ impl Mlp {
 
 /// `FalconDecoderLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     layout: Layout,
     self_attention: Attention,
     mlp: Mlp,
@@ -373,7 +373,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let norm = |index: usize, x: &Tensor| match &self.norms[index] {
                 Some(norm) => norm.forward(x),
                 None => x.clone(),
@@ -402,7 +402,7 @@ impl Layer {
 
 /// `FalconModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     heads: u64,
     head_dim: u64,
     has_alibi: bool,
@@ -439,7 +439,7 @@ impl Model {
 
     fn forward(&self, ids: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let (batch, seq_len) = (ids.size(0), ids.length(1));
             let inputs_embeds = self.word_embeddings.forward(ids);
             let mut biases = self.has_alibi.then(|| {

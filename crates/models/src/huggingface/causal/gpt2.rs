@@ -4,14 +4,16 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
-use crate::huggingface::generation::{Past, Traits, generated, masked, positions};
+use crate::huggingface::generation::{
+    GenerationInputs, GenerationTraits, generated, masked, positions,
+};
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Adapter, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size,
+    Activation, Adapter, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size,
     Tensor, Tensors, Tracer, Views as _,
 };
 
@@ -44,7 +46,7 @@ struct Decoder {
 const POSITIONS: &[&str] = &["n_positions", "max_position_embeddings"];
 
 impl Decoder {
-    fn read(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
         if config.flag("add_cross_attention", false)? {
             return Err(config.not_built("add_cross_attention"));
         }
@@ -83,7 +85,7 @@ impl Decoder {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let positions = task.config.spelling(POSITIONS);
     let seq_len = task.tokens_of(positions, config.positions)?;
@@ -121,8 +123,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
                 linear("lm_head", config.vocabulary, false)
             };
             if let Some(generation) = &task.sizes.generation {
-                let forward = |ids: &Tensor, past: &Past<'_>| model.forward(ids, Some(past));
-                let how = (generation, &Traits::plain(config.layers));
+                let forward =
+                    |ids: &Tensor, past: &GenerationInputs<'_>| model.forward(ids, Some(past));
+                let how = (generation, &GenerationTraits::plain(config.layers));
                 return generated(task, tracer, how, forward, |x| lm_head.forward(x));
             }
             let head = (&lm_head, config.vocabulary);
@@ -133,7 +136,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `Conv1D`: a linear layer whose weight is transposed.
 struct Conv1D {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Tensor,
     adapter: Option<Box<Adapter>>,
@@ -148,14 +151,14 @@ impl Conv1D {
             weight: tracer.parameter(&format!("{own}.weight"), &[inputs, outputs]),
             bias: tracer.parameter(&format!("{own}.bias"), &[outputs]),
             adapter: Adapter::of_layer(tracer, path, [inputs, outputs]),
-            place: Place::new(own, "transformers.pytorch_utils.Conv1D"),
+            place: ModulePath::new(own, "transformers.pytorch_utils.Conv1D"),
             outputs,
         }
     }
 
     fn forward(&self, x: impl Tensors) -> Tensor {
         Adapter::forward(self.adapter.as_deref(), x, |x| {
-            x.tracer().within(&self.place, || {
+            x.tracer().in_module(&self.place, || {
                 let rows = x.view(&[Size::REST, x.size(-1).into()]);
                 let y = functional::addmm(&self.bias, rows, &self.weight);
                 y.view(&[x.size(0).into(), x.size(1).into(), self.outputs.into()])
@@ -166,7 +169,7 @@ impl Conv1D {
 
 /// `GPT2Attention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     c_attn: Conv1D,
     c_proj: Conv1D,
     resid_dropout: Dropout,
@@ -179,7 +182,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
-        let place = Place::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Attention");
+        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Attention");
         let width = config.width;
         Attention {
             c_attn: Conv1D::new(
@@ -198,8 +201,13 @@ impl Attention {
         }
     }
 
-    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>, mask: Option<&Tensor>) -> Tensor {
-        x.tracer().within(&self.place, || {
+    fn forward(
+        &self,
+        x: &Tensor,
+        past: Option<&GenerationInputs<'_>>,
+        mask: Option<&Tensor>,
+    ) -> Tensor {
+        x.tracer().in_module(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let heads = [
                 batch.into(),
@@ -236,7 +244,7 @@ impl Attention {
 
 /// `GPT2MLP`.
 struct Mlp {
-    place: Place,
+    place: ModulePath,
     c_fc: Conv1D,
     c_proj: Conv1D,
     act: Activation,
@@ -245,7 +253,7 @@ struct Mlp {
 
 impl Mlp {
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let place = Place::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2MLP");
+        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2MLP");
         let (outer, inner) = (config.width, config.intermediate);
         Mlp {
             c_fc: Conv1D::new(tracer, place.path("c_fc"), [outer, inner]),
@@ -257,7 +265,7 @@ impl Mlp {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.c_fc.forward(x);
             hidden_states = self.act.forward(&hidden_states);
             hidden_states = self.c_proj.forward(&hidden_states);
@@ -269,7 +277,7 @@ impl Mlp {
 
 /// `GPT2Block`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     ln_1: LayerNorm,
     attn: Attention,
     ln_2: LayerNorm,
@@ -278,7 +286,7 @@ struct Block {
 
 impl Block {
     fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Block {
-        let place = Place::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Block");
+        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Block");
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
         Block {
             ln_1: norm("ln_1"),
@@ -289,8 +297,13 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>, mask: Option<&Tensor>) -> Tensor {
-        x.tracer().within(&self.place, || {
+    fn forward(
+        &self,
+        x: &Tensor,
+        past: Option<&GenerationInputs<'_>>,
+        mask: Option<&Tensor>,
+    ) -> Tensor {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.ln_1.forward(x);
             let attn_output = self.attn.forward(&hidden_states, past, mask);
             hidden_states = (&attn_output).add(x);
@@ -305,7 +318,7 @@ impl Block {
 
 /// `GPT2Model`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     wte: Embedding,
     wpe: Embedding,
     drop: Dropout,
@@ -315,7 +328,7 @@ struct Model {
 
 impl Model {
     fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let place = Place::new(
+        let place = ModulePath::new(
             "transformer",
             "transformers.models.gpt2.modeling_gpt2.GPT2Model",
         );
@@ -332,9 +345,9 @@ impl Model {
         }
     }
 
-    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let seq_len = ids.length(1);
             let input_ids = ids.view(&[Size::REST, seq_len.into()]);
             let inputs_embeds = self.wte.forward(&input_ids);

@@ -5,27 +5,29 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
-use crate::huggingface::generation::{Past, Traits, generated, masked, positions};
+use crate::huggingface::generation::{
+    GenerationInputs, GenerationTraits, generated, masked, positions,
+};
 use crate::huggingface::heads::Labels;
 use crate::huggingface::rotary::rotation::{
-    Part, Rotary, Rotation, Rotations, Update, apart, apply_rotary,
+    Part, Rotary, Rotation, Rotations, Update, apply_rotary, split_heads_at,
 };
 use crate::huggingface::text;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    Activation, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =
     &["GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"];
 
-fn place(path: impl Into<String>, class: &str) -> Place {
+fn place(path: impl Into<String>, class: &str) -> ModulePath {
     let module = "transformers.models.gpt_neox.modeling_gpt_neox";
-    Place::new(path, format!("{module}.GPTNeoX{class}"))
+    ModulePath::new(path, format!("{module}.GPTNeoX{class}"))
 }
 
 /// What a config says of such a model.
@@ -45,7 +47,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn read(config: &Config<'_>) -> Result<Decoder, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
         let width = config.size("hidden_size", 6144)?;
         let heads = config.size("num_attention_heads", 64)?;
         let head_dim = config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
@@ -67,7 +69,7 @@ impl Decoder {
 }
 
 /// How many elements of a head are rotated.
-fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, Invalid> {
+fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, RequestError> {
     let mut factor = config.number("rotary_pct", 0.25)?;
     let mut at = config.at("rotary_pct");
     if let Some(rope) = plain_rotation(config)? {
@@ -83,12 +85,12 @@ fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, Invalid> {
     if rotated == 0 || factor > 1.0 {
         let problem =
             format!("a part of {head_dim} elements must be rotated, and {factor} is none");
-        return Err(Invalid::at(at, problem));
+        return Err(RequestError::at(at, problem));
     }
     Ok(rotated)
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.tokens_read()?;
     let tracer = task.tracer("gpt_neox.modeling_gpt_neox");
@@ -113,8 +115,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
         linear("lm_head", config.vocabulary)
     };
     if let Some(generation) = &task.sizes.generation {
-        let forward = |ids: &Tensor, past: &Past<'_>| model.forward(ids, Some(past));
-        let how = (generation, &Traits::plain(config.layers));
+        let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model.forward(ids, Some(past));
+        let how = (generation, &GenerationTraits::plain(config.layers));
         return generated(task, tracer, how, forward, |x| lm_head.forward(x));
     }
     let head = (&lm_head, config.vocabulary);
@@ -125,8 +127,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 fn rotate_first_part(query: &Tensor, key: &Tensor, rotations: &Rotations) -> [Tensor; 2] {
     let tracer = query.tracer();
     let dims = rotations.dims();
-    let (query_rot, query_pass) = apart(query, dims);
-    let (key_rot, key_pass) = apart(key, dims);
+    let (query_rot, query_pass) = split_heads_at(query, dims);
+    let (key_rot, key_pass) = split_heads_at(key, dims);
     let [mut query, mut key] = apply_rotary(&query_rot, &key_rot, rotations, Part::Whole);
     query = tracer.cat_of(&[&query, &query_pass], -1);
     key = tracer.cat_of(&[&key, &key_pass], -1);
@@ -136,7 +138,7 @@ fn rotate_first_part(query: &Tensor, key: &Tensor, rotations: &Rotations) -> [Te
 
 /// `GPTNeoXAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     query_key_value: Linear,
     dense: Linear,
     head_dim: u64,
@@ -145,7 +147,11 @@ struct Attention {
 }
 
 /// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
-type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Option<&'a Past<'a>>);
+type Around<'a> = (
+    &'a Rotations,
+    Option<&'a Tensor>,
+    Option<&'a GenerationInputs<'a>>,
+);
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
@@ -163,7 +169,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let heads = [
                 batch,
@@ -198,7 +204,7 @@ impl Attention {
 
 /// `GPTNeoXMLP`.
 struct Mlp {
-    place: Place,
+    place: ModulePath,
     dense_h_to_4h: Linear,
     dense_4h_to_h: Linear,
     act: Activation,
@@ -218,7 +224,7 @@ impl Mlp {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.dense_h_to_4h.forward(x);
             hidden_states = self.act.forward(&hidden_states);
             hidden_states = self.dense_4h_to_h.forward(&hidden_states);
@@ -229,7 +235,7 @@ impl Mlp {
 
 /// `GPTNeoXLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     is_parallel: bool,
     input_layernorm: LayerNorm,
     post_attention_layernorm: LayerNorm,
@@ -257,7 +263,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut attn_output = {
                 let normed = self.input_layernorm.forward(x);
                 self.attention.forward(&normed, around).and_drop(normed)
@@ -285,7 +291,7 @@ impl Layer {
 
 /// `GPTNeoXModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embed_in: Embedding,
     emb_dropout: Dropout,
     layers: Vec<Layer>,
@@ -318,9 +324,9 @@ impl Model {
         }
     }
 
-    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let inputs_embeds = self.embed_in.forward(ids);
             let position_ids = positions(past, &tracer, ids.length(1));
             let mask = masked(past, &position_ids, ids);

@@ -8,10 +8,10 @@ pub(super) mod gpt_neox;
 pub(super) mod opt;
 
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// The part of a config that says how positions are rotated, which no option may change but for the part of a head.
-fn plain_rotation<'a>(config: &Config<'a>) -> Result<Option<Config<'a>>, Invalid> {
+fn plain_rotation<'a>(config: &Config<'a>) -> Result<Option<Config<'a>>, RequestError> {
     for name in ["rope_scaling", "rope_parameters"] {
         let Some(rope) = config.part(name)? else {
             continue;

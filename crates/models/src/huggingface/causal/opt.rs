@@ -4,15 +4,15 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::{causal_mask_of, sdpa};
 use crate::huggingface::config::Config;
-use crate::huggingface::generation::{Past, Traits, generated, positions};
+use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _,
+    Activation, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
+    Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -25,8 +25,8 @@ const OFFSET: u64 = 2;
 /// What `torch.nn.LayerNorm` adds to variances by default.
 const EPS: f64 = 1e-5;
 
-fn place(path: impl Into<String>, class: &str) -> Place {
-    Place::new(
+fn place(path: impl Into<String>, class: &str) -> ModulePath {
+    ModulePath::new(
         path,
         format!("transformers.models.opt.modeling_opt.{class}"),
     )
@@ -63,7 +63,7 @@ enum Norms {
 }
 
 impl Shape {
-    fn read(config: &Config<'_>) -> Result<Shape, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Shape, RequestError> {
         let width = config.size("hidden_size", 768)?;
         let heads = config.size("num_attention_heads", 12)?;
         let norms = match (
@@ -102,7 +102,7 @@ impl Shape {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let shape = Shape::read(&task.config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let tracer = task.tracer("opt.modeling_opt");
@@ -113,7 +113,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
         let labels = Labels::of(&task.config, 2)?;
         let score = linear("score", labels.count);
         let model = place("model", "OPTModel");
-        let forward = |ids: &Tensor| ids.tracer().within(&model, || decoder.forward(ids, None));
+        let forward = |ids: &Tensor| {
+            ids.tracer()
+                .in_module(&model, || decoder.forward(ids, None))
+        };
         let padding = shape.padding;
         return text::classes_of_last_token(
             (task, seq_len, padding),
@@ -128,10 +131,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
         linear("lm_head", shape.vocabulary)
     };
     if let Some(generation) = &task.sizes.generation {
-        let forward = |ids: &Tensor, past: &Past<'_>| decoder.forward(ids, Some(past));
-        let traits = Traits {
+        let forward = |ids: &Tensor, past: &GenerationInputs<'_>| decoder.forward(ids, Some(past));
+        let traits = GenerationTraits {
             tokens: [true; 3],
-            ..Traits::plain(shape.layers)
+            ..GenerationTraits::plain(shape.layers)
         };
         let how = (generation, &traits);
         return generated(task, tracer, how, forward, |x| lm_head.forward(x));
@@ -142,11 +145,11 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 }
 
 /// What a layer is given besides its states: a mask, and what is kept of earlier tokens.
-type Around<'a> = (Option<&'a Tensor>, Option<&'a Past<'a>>);
+type Around<'a> = (Option<&'a Tensor>, Option<&'a GenerationInputs<'a>>);
 
 /// `OPTAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     k_proj: Linear,
     v_proj: Linear,
     q_proj: Linear,
@@ -176,7 +179,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor, (mask, past): Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let heads = [batch, Size::REST, self.heads.into(), self.head_dim.into()];
             let scaling = (self.head_dim as f64).powf(-0.5);
@@ -208,7 +211,7 @@ impl Attention {
 
 /// `OPTDecoderLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     self_attn: Attention,
     activation_fn: Activation,
     self_attn_layer_norm: LayerNorm,
@@ -238,7 +241,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut residual = x.clone();
             let mut hidden_states = x.clone();
             if self.normalizes_before {
@@ -282,9 +285,9 @@ fn positions_of(attention_mask: &Tensor) -> Tensor {
 
 /// `OPTDecoder`.
 struct Decoder {
-    place: Place,
+    place: ModulePath,
     embed_tokens: Embedding,
-    embed_positions: Place,
+    embed_positions: ModulePath,
     positions: Tensor,
     project_out: Option<Linear>,
     project_in: Option<Linear>,
@@ -318,9 +321,9 @@ impl Decoder {
         }
     }
 
-    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let (batch, seq_len): (Size, Size) = (ids.size(0).into(), ids.size(1).into());
             let input_ids = ids.view(&[Size::REST, seq_len]);
             let mut inputs_embeds = self.embed_tokens.forward(&input_ids);
@@ -342,7 +345,7 @@ impl Decoder {
                 let mask = causal_mask_of(&attention_mask);
                 (position_ids, mask, Some(attention_mask))
             };
-            let pos_embeds = tracer.within(&self.embed_positions, || {
+            let pos_embeds = tracer.in_module(&self.embed_positions, || {
                 let shifted = (&position_ids).add_number(OFFSET.cast_signed());
                 functional::embedding(shifted, &self.positions, None)
             });

@@ -6,25 +6,25 @@ use crate::shape::{DType, Extent};
 use crate::tracing::{Pointwise as _, Size, Tensor, Tracer, Views as _};
 
 /// What a model's `forward` is given besides tokens.
-pub(in crate::huggingface) struct Past<'a> {
+pub(in crate::huggingface) struct GenerationInputs<'a> {
     pub(in crate::huggingface) cache: &'a Cache,
     /// `position_ids`.
     pub(in crate::huggingface) position_ids: Tensor,
     /// `attention_mask`.
-    pub(in crate::huggingface) given: Given,
+    pub(in crate::huggingface) given: TokenMask,
     /// Whether the prompt is through.
     pub(in crate::huggingface) is_decoding: bool,
 }
 
 /// Which tokens may be attended to.
-pub(in crate::huggingface) enum Given {
+pub(in crate::huggingface) enum TokenMask {
     /// A number for each token.
     Tokens(Tensor),
     /// Masks that `generate()` made itself for layers without and with a window: a cache whose shapes never change asks for them.
     Made([Option<Tensor>; 2]),
 }
 
-impl Past<'_> {
+impl GenerationInputs<'_> {
     /// `create_causal_mask`, or with a window `create_sliding_window_causal_mask`; `None` where attention masks by itself what comes after.
     pub(in crate::huggingface) fn mask(
         &self,
@@ -33,27 +33,27 @@ impl Past<'_> {
         window: Option<u64>,
     ) -> Option<Tensor> {
         match &self.given {
-            Given::Made(masks) => masks[usize::from(window.is_some())].clone(),
-            Given::Tokens(tokens) => made(self.cache, tokens, batch, queries, window),
+            TokenMask::Made(masks) => masks[usize::from(window.is_some())].clone(),
+            TokenMask::Tokens(tokens) => mask_of_tokens(self.cache, tokens, batch, queries, window),
         }
     }
 }
 
-impl Past<'_> {
+impl GenerationInputs<'_> {
     /// Whether `attention_mask` is `None`: `generate()` found that there is nothing to mask.
     pub(in crate::huggingface) fn mask_is_missing(&self) -> bool {
-        matches!(&self.given, Given::Made([None, None]))
+        matches!(&self.given, TokenMask::Made([None, None]))
     }
 
     /// `create_causal_mask` of a mask that the model made.
     pub(in crate::huggingface) fn mask_of(&self, tokens: &Tensor, ids: &Tensor) -> Option<Tensor> {
-        made(self.cache, tokens, ids.size(0), ids.length(1), None)
+        mask_of_tokens(self.cache, tokens, ids.size(0), ids.length(1), None)
     }
 }
 
 /// `position_ids`, which a model makes itself where it is given none.
 pub(in crate::huggingface) fn positions(
-    past: Option<&Past<'_>>,
+    past: Option<&GenerationInputs<'_>>,
     tracer: &Tracer,
     seq_len: u64,
 ) -> Tensor {
@@ -67,7 +67,7 @@ pub(in crate::huggingface) fn positions(
 
 /// `create_causal_mask` of a model all whose layers attend to all tokens.
 pub(in crate::huggingface) fn masked(
-    past: Option<&Past<'_>>,
+    past: Option<&GenerationInputs<'_>>,
     position_ids: &Tensor,
     ids: &Tensor,
 ) -> Option<Tensor> {
@@ -78,7 +78,7 @@ pub(in crate::huggingface) fn masked(
 }
 
 /// The same from a number for each token.
-pub(super) fn made(
+pub(super) fn mask_of_tokens(
     cache: &Cache,
     tokens: &Tensor,
     batch: Extent,

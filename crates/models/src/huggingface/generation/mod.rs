@@ -1,17 +1,17 @@
 //! Generating text as transformers' `generate()` does: a pass over prompts and one for each further token, with keys and values that
 //! are kept.
 //!
-//! A class generates if its `forward` is written with [`Past`], and a recording of it is in `tests/golden/steps/generation`.
+//! A class generates if its `forward` is written with [`GenerationInputs`], and a recording of it is in `tests/golden/steps/generation`.
 
 mod cache;
 mod masks;
 mod run;
 mod sampling;
 
-pub(super) use masks::{Past, masked, positions};
-pub(super) use run::{Traits, generated};
+pub(super) use masks::{GenerationInputs, masked, positions};
+pub(super) use run::{GenerationTraits, generated};
 
-use super::{Invalid, shorten};
+use super::{RequestError, shorten};
 
 /// The classes that generate. Those of another one would need its code to hand the cache on.
 const CLASSES: &[&str] = &[
@@ -39,7 +39,7 @@ const CLASSES: &[&str] = &[
 ];
 
 /// Says why a class does not generate.
-pub(super) fn check(class: &str, pointer: &str) -> Result<(), Invalid> {
+pub(super) fn check(class: &str, pointer: &str) -> Result<(), RequestError> {
     if CLASSES.contains(&class) {
         return Ok(());
     }
@@ -49,5 +49,5 @@ pub(super) fn check(class: &str, pointer: &str) -> Result<(), Invalid> {
         CLASSES.join(", "),
         shorten(class)
     );
-    Err(Invalid::at(pointer, problem))
+    Err(RequestError::at(pointer, problem))
 }

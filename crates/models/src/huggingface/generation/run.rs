@@ -1,29 +1,29 @@
 //! The loop of `generate()`: `generation/utils.py` without beams, and what it asks a model for.
 
 use super::cache::{Cache, number};
-use super::masks::{Given, Past, last_copied, made};
+use super::masks::{GenerationInputs, TokenMask, last_copied, mask_of_tokens};
 use super::sampling::Sampler;
 use crate::Generation;
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::text::ids;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{Argument, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _};
 
 /// What a class is like that generates.
-pub(in crate::huggingface) struct Traits {
+pub(in crate::huggingface) struct GenerationTraits {
     /// The window of each layer that has one.
     pub(in crate::huggingface) windows: Vec<Option<u64>>,
     /// Whether its class has `bos_token_id`, `eos_token_id` and `pad_token_id` where the config says none.
     pub(in crate::huggingface) tokens: [bool; 3],
 }
 
-impl Traits {
+impl GenerationTraits {
     /// Those of most: all layers attend to all tokens, and texts have a begin and an end.
-    pub(in crate::huggingface) fn plain(layers: u64) -> Traits {
+    pub(in crate::huggingface) fn plain(layers: u64) -> GenerationTraits {
         let layers = usize::try_from(layers).unwrap_or(usize::MAX);
-        Traits {
+        GenerationTraits {
             windows: vec![None; layers],
             tokens: [true, true, false],
         }
@@ -43,7 +43,11 @@ struct Specials {
 }
 
 impl Specials {
-    fn new(task: &Task<'_>, tracer: &Tracer, defaults: [bool; 3]) -> Result<Specials, Invalid> {
+    fn new(
+        task: &Task<'_>,
+        tracer: &Tracer,
+        defaults: [bool; 3],
+    ) -> Result<Specials, RequestError> {
         let mut there = defaults;
         for (there, name) in there
             .iter_mut()
@@ -111,18 +115,18 @@ fn is_in(x: &Tensor, tokens: &Tensor) -> Tensor {
 }
 
 /// The arguments of a model from one step to the next: `model_kwargs`.
-struct Kept {
+struct ModelKwargs {
     attention_mask: Tensor,
     position_ids: Tensor,
 }
 
-impl Kept {
+impl ModelKwargs {
     /// `_prepare_position_ids_for_generation`
-    fn new(attention_mask: Tensor) -> Kept {
+    fn new(attention_mask: Tensor) -> ModelKwargs {
         let mut position_ids = (&attention_mask).cumsum(-1).sub_number(1);
         let is_padding = (&attention_mask).equal_to_number(0);
         position_ids = (&position_ids).masked_fill(is_padding, 0);
-        Kept {
+        ModelKwargs {
             attention_mask,
             position_ids,
         }
@@ -145,10 +149,10 @@ impl Kept {
 /// What a model's `forward` is called with: `prepare_inputs_for_generation`.
 fn prepared<'a>(
     input_ids: &Tensor,
-    kept: &Kept,
+    kept: &ModelKwargs,
     cache: &'a Cache,
-    (traits, prompt): (&Traits, Option<u64>),
-) -> (Tensor, Past<'a>) {
+    (traits, prompt): (&GenerationTraits, Option<u64>),
+) -> (Tensor, GenerationInputs<'a>) {
     let count = prompt.unwrap_or(1);
     let ids = last_copied(input_ids, count);
     let position_ids = if kept.position_ids.length(1) == count {
@@ -157,15 +161,15 @@ fn prepared<'a>(
         last_copied(&kept.position_ids, count)
     };
     let given = if cache.is_static() {
-        let mask = |window| made(cache, &kept.attention_mask, ids.size(0), count, window);
+        let mask = |window| mask_of_tokens(cache, &kept.attention_mask, ids.size(0), count, window);
         let has_full = traits.windows.contains(&None);
         let full = has_full.then(|| mask(None)).flatten();
         let window = traits.window();
-        Given::Made([full, window.and_then(|window| mask(Some(window)))])
+        TokenMask::Made([full, window.and_then(|window| mask(Some(window)))])
     } else {
-        Given::Tokens(kept.attention_mask.clone())
+        TokenMask::Tokens(kept.attention_mask.clone())
     };
-    let past = Past {
+    let past = GenerationInputs {
         cache,
         position_ids,
         given,
@@ -178,7 +182,7 @@ fn prepared<'a>(
 const MOST_PASSES: u64 = 4096;
 
 /// Refuses to generate so many tokens that the graph would be too large.
-fn bounded(generation: &Generation, layers: usize) -> Result<(), Invalid> {
+fn check_tokens(generation: &Generation, layers: usize) -> Result<(), RequestError> {
     let tokens = generation.tokens;
     let most = MOST_PASSES / u64::try_from(layers).unwrap_or(u64::MAX).max(1);
     if tokens <= most {
@@ -188,7 +192,7 @@ fn bounded(generation: &Generation, layers: usize) -> Result<(), Invalid> {
         "{tokens} tokens of a model of {layers} layers are more passes than the {MOST_PASSES} that are simulated; ask for at most \
          {most} tokens, after a prompt that is so much longer"
     );
-    Err(Invalid::at(generation.at("tokens"), problem))
+    Err(RequestError::at(generation.at("tokens"), problem))
 }
 
 /// `generate(input_ids, attention_mask=..., max_new_tokens=...)` of several prompts without padding, until there are so many new tokens.
@@ -196,11 +200,11 @@ fn bounded(generation: &Generation, layers: usize) -> Result<(), Invalid> {
 pub(in crate::huggingface) fn generated(
     task: &Task<'_>,
     tracer: Tracer,
-    (generation, traits): (&Generation, &Traits),
-    forward: impl Fn(&Tensor, &Past<'_>) -> Tensor,
+    (generation, traits): (&Generation, &GenerationTraits),
+    forward: impl Fn(&Tensor, &GenerationInputs<'_>) -> Tensor,
     head: impl Fn(Tensor) -> Tensor,
-) -> Result<Graph, Invalid> {
-    bounded(generation, traits.windows.len())?;
+) -> Result<Graph, RequestError> {
+    check_tokens(generation, traits.windows.len())?;
     let mut input_ids = ids(&tracer, "input_ids", generation.prompt);
     let attention_mask = ids(&tracer, "attention_mask", generation.prompt);
     let specials = Specials::new(task, &tracer, traits.tokens)?;
@@ -208,12 +212,12 @@ pub(in crate::huggingface) fn generated(
         let last = (&attention_mask).select(1, -1);
         drop(last.equal_to_number(0).any());
     }
-    let mut kept = Kept::new(attention_mask);
+    let mut kept = ModelKwargs::new(attention_mask);
     // `generate()` holds them beside `_sample()`.
     let first_positions = kept.position_ids.clone();
     let longest = generation.tokens_read();
     let cache = Cache::new(generation.cache, &traits.windows, longest);
-    let logits = |inputs: &(Tensor, Past<'_>), count: u64| {
+    let logits = |inputs: &(Tensor, GenerationInputs<'_>), count: u64| {
         let outputs = forward(&inputs.0, &inputs.1);
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
         let logits = head((&outputs).slice_from(1, last));

@@ -7,9 +7,9 @@ use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
+    Activation, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -37,7 +37,7 @@ const DEFAULTS: Defaults = Defaults {
     padding: 0,
 };
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
     let shape = Shape {
         embedding_width: config.size("embedding_size", 128)?,
@@ -99,7 +99,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `AlbertAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -130,7 +130,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let linears = [&self.query, &self.key, &self.value];
             let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
             output = self.dense.forward(&output);
@@ -143,7 +143,7 @@ impl Attention {
 
 /// `AlbertLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     full_layer_layer_norm: LayerNorm,
     attention: Attention,
     ffn: Linear,
@@ -168,7 +168,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let attention_output = self.attention.forward(x);
             let mut ffn_output = self.ffn.forward(&attention_output);
             ffn_output = self.activation.forward(&ffn_output);
@@ -182,7 +182,7 @@ impl Layer {
 
 /// `AlbertLayerGroup`.
 struct Group {
-    place: Place,
+    place: ModulePath,
     layers: Vec<Layer>,
 }
 
@@ -198,7 +198,7 @@ impl Group {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = x.clone();
             for layer in &self.layers {
                 hidden_states = layer.forward(&hidden_states);
@@ -210,9 +210,9 @@ impl Group {
 
 /// `AlbertModel`, with its `AlbertTransformer`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
-    encoder: Place,
+    encoder: ModulePath,
     mapping_in: Linear,
     groups: Vec<Group>,
     layers: u64,
@@ -253,9 +253,9 @@ impl Model {
     /// The states of all tokens, and what stands for the whole text.
     fn forward(&self, ids: &Tensor) -> (Tensor, Option<Tensor>) {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let embedding_output = self.embeddings.forward(ids);
-            let sequence_output = tracer.within(&self.encoder, || {
+            let sequence_output = tracer.in_module(&self.encoder, || {
                 let mut hidden_states = self.mapping_in.forward(&embedding_output);
                 for layer in 0..self.layers {
                     hidden_states = self.group_of(layer).forward(&hidden_states);
@@ -285,7 +285,7 @@ impl Model {
 
 /// `AlbertMLMHead`.
 struct MaskedHead {
-    place: Place,
+    place: ModulePath,
     layer_norm: LayerNorm,
     dense: Linear,
     decoder: Linear,
@@ -313,7 +313,7 @@ impl MaskedHead {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.dense.forward(x);
             hidden_states = self.activation.forward(&hidden_states);
             hidden_states = self.layer_norm.forward(&hidden_states);

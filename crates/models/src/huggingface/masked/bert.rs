@@ -6,8 +6,8 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::invalid::Invalid;
-use crate::tracing::{Activation, Dropout, LayerNorm, Linear, Place, Tensor, Tracer};
+use crate::request_error::RequestError;
+use crate::tracing::{Activation, Dropout, LayerNorm, Linear, ModulePath, Tensor, Tracer};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[
@@ -34,7 +34,7 @@ const DEFAULTS: Defaults = Defaults {
     padding: 0,
 };
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let shape = Shape::read(&task.config, CODE, &DEFAULTS)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(&task.config, 2)?;
@@ -88,7 +88,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `BertModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
     encoder: Encoder,
     pooler: Option<Pooler>,
@@ -113,7 +113,7 @@ impl Model {
     }
 
     fn forward(&self, ids: &Tensor) -> Outputs {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let embedding_output = self.embeddings.forward(ids);
             let sequence = self.encoder.forward(&embedding_output);
             let pooled = self.pooler.as_ref();
@@ -126,9 +126,9 @@ impl Model {
 
 /// `BertOnlyMLMHead` with its `BertLMPredictionHead` and `BertPredictionHeadTransform`.
 pub(super) struct MaskedHead {
-    place: Place,
-    predictions: Place,
-    transform: Place,
+    place: ModulePath,
+    predictions: ModulePath,
+    transform: ModulePath,
     dense: Linear,
     act: Activation,
     layer_norm: LayerNorm,
@@ -166,9 +166,9 @@ impl MaskedHead {
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
-            tracer.within(&self.predictions, || {
-                let mut hidden_states = tracer.within(&self.transform, || {
+        tracer.in_module(&self.place, || {
+            tracer.in_module(&self.predictions, || {
+                let mut hidden_states = tracer.in_module(&self.transform, || {
                     let mut hidden_states = self.dense.forward(x);
                     hidden_states = self.act.forward(&hidden_states);
                     hidden_states = self.layer_norm.forward(&hidden_states);

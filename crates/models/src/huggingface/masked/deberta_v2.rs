@@ -8,10 +8,11 @@ use crate::huggingface::Task;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+    Views as _,
 };
 
 /// The classes that are built here.
@@ -53,7 +54,7 @@ struct Positions {
 }
 
 impl Positions {
-    fn read(config: &Config<'_>, shape: &Shape) -> Result<Positions, Invalid> {
+    fn read(config: &Config<'_>, shape: &Shape) -> Result<Positions, RequestError> {
         for name in ["conv_kernel_size", "embedding_size", "attention_head_size"] {
             if config.has(name) {
                 return Err(config.not_built(name));
@@ -74,7 +75,7 @@ impl Positions {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
     let shape = Shape::read(config, CODE, &DEFAULTS)?;
     let positions = Positions::read(config, &shape)?;
@@ -114,7 +115,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `DebertaV2Embeddings`.
 struct Embeddings {
-    place: Place,
+    place: ModulePath,
     words: Embedding,
     positions: Option<Embedding>,
     types: Option<Embedding>,
@@ -142,7 +143,7 @@ impl Embeddings {
     }
 
     fn forward(&self, ids: &Tensor, token_type_ids: &Tensor, mask: &Tensor) -> Tensor {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let seq_len = ids.length(1).cast_signed();
             let position_ids = (&self.position_ids).slice(1, 0, seq_len);
             let inputs_embeds = self.words.forward(ids);
@@ -173,8 +174,8 @@ impl Embeddings {
 
 /// `DebertaV2Layer`, with its `DebertaV2Attention`.
 struct Layer {
-    place: Place,
-    attention: Place,
+    place: ModulePath,
+    attention: ModulePath,
     own: Attention,
     attention_output: Output,
     intermediate: Intermediate,
@@ -185,7 +186,7 @@ impl Layer {
     fn new(tracer: &Tracer, path: String, shape: &Shape, relative: Option<&Relative>) -> Layer {
         let place = CODE.place(path, "Layer");
         let attention = CODE.place(place.path("attention"), "Attention");
-        let own = Place::new(
+        let own = ModulePath::new(
             attention.path("self"),
             "transformers.models.deberta_v2.modeling_deberta_v2.DisentangledSelfAttention",
         );
@@ -203,8 +204,8 @@ impl Layer {
 
     fn forward(&self, x: &Tensor, mask: &Tensor, relative: Option<[&Tensor; 2]>) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
-            let attention_output = tracer.within(&self.attention, || {
+        tracer.in_module(&self.place, || {
+            let attention_output = tracer.in_module(&self.attention, || {
                 let self_output = self.own.forward(x, mask, relative);
                 let output = self.attention_output.forward(&self_output, x);
                 output.and_drop(self_output)
@@ -218,9 +219,9 @@ impl Layer {
 
 /// `DebertaV2Model`, with its `DebertaV2Encoder`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
-    encoder: Place,
+    encoder: ModulePath,
     layers: Vec<Layer>,
     rel_embeddings: Option<Embedding>,
     layer_norm: Option<LayerNorm>,
@@ -259,7 +260,7 @@ impl Model {
 
     fn forward(&self, ids: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let sizes: [Size; 2] = [ids.size(0).into(), ids.size(1).into()];
             let attention_mask = tracer.ones(&sizes, DType::Float32);
             let token_type_ids = tracer.zeros(&sizes, DType::Int64);
@@ -279,7 +280,7 @@ impl Model {
     /// The states before the first layer and after each.
     fn encode(&self, embedding_output: &Tensor, attention_mask: &Tensor) -> Vec<Tensor> {
         let tracer = embedding_output.tracer();
-        tracer.within(&self.encoder, || {
+        tracer.in_module(&self.encoder, || {
             let mask = {
                 let extended = attention_mask.unsqueeze(1).unsqueeze(2);
                 let column = (&extended).squeeze(-2).unsqueeze(-1);

@@ -3,10 +3,10 @@
 use super::encoder::Shape;
 use crate::huggingface::attention::smallest;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::{
-    Dropout, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer,
+    Dropout, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer,
     Views as _,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Relative {
 }
 
 impl Relative {
-    pub(super) fn read(config: &Config<'_>, shape: &Shape) -> Result<Relative, Invalid> {
+    pub(super) fn read(config: &Config<'_>, shape: &Shape) -> Result<Relative, RequestError> {
         let furthest = config.token("max_relative_positions", None)?;
         let furthest = furthest.filter(|furthest| *furthest > 0);
         let furthest = furthest.unwrap_or(shape.positions);
@@ -33,7 +33,7 @@ impl Relative {
         let buckets = buckets.filter(|buckets| *buckets > 0);
         if buckets.is_some_and(|buckets| buckets < 4) {
             let problem = "position_buckets must be at least 4, or -1 for none";
-            return Err(Invalid::at(config.at("position_buckets"), problem));
+            return Err(RequestError::at(config.at("position_buckets"), problem));
         }
         let types: Vec<String> = if config.is_text("pos_att_type") {
             let types = config.text("pos_att_type", "")?.to_lowercase();
@@ -107,7 +107,7 @@ fn log_bucket_position(positions: &Tensor, buckets: u64) -> Tensor {
 
 /// `DisentangledSelfAttention`.
 pub(super) struct Attention {
-    place: Place,
+    place: ModulePath,
     query_proj: Linear,
     key_proj: Linear,
     value_proj: Linear,
@@ -124,7 +124,7 @@ pub(super) struct Attention {
 impl Attention {
     pub(super) fn new(
         tracer: &Tracer,
-        place: Place,
+        place: ModulePath,
         shape: &Shape,
         relative: Option<&Relative>,
     ) -> Attention {
@@ -174,7 +174,7 @@ impl Attention {
         relative: Option<[&Tensor; 2]>,
     ) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let query = self.transpose_for_scores(self.query_proj.forward(x));
             let key = self.transpose_for_scores(self.key_proj.forward(x));
             let value = self.transpose_for_scores(self.value_proj.forward(x));

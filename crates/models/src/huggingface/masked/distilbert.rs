@@ -7,10 +7,10 @@ use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer,
+    Activation, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
     Views as _,
 };
 
@@ -46,7 +46,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn read(config: &Config<'_>) -> Result<Shape, Invalid> {
+    fn read(config: &Config<'_>) -> Result<Shape, RequestError> {
         let dim = config.spelling(&["dim", "hidden_size"]);
         let n_heads = config.spelling(&["n_heads", "num_attention_heads"]);
         let n_layers = config.spelling(&["n_layers", "num_hidden_layers"]);
@@ -66,7 +66,7 @@ impl Shape {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
     let shape = Shape::read(config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
@@ -137,7 +137,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `DistilBertSelfAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     q_lin: Linear,
     k_lin: Linear,
     v_lin: Linear,
@@ -163,7 +163,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let linears = [&self.q_lin, &self.k_lin, &self.v_lin];
             let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
             output = self.out_lin.forward(&output);
@@ -174,7 +174,7 @@ impl Attention {
 
 /// `FFN`.
 struct FeedForward {
-    place: Place,
+    place: ModulePath,
     lin1: Linear,
     lin2: Linear,
     activation: Activation,
@@ -196,7 +196,7 @@ impl FeedForward {
     }
 
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let mut x = self.lin1.forward(input);
             x = self.activation.forward(&x);
             x = self.lin2.forward(&x);
@@ -208,7 +208,7 @@ impl FeedForward {
 
 /// `TransformerBlock`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     attention: Attention,
     sa_layer_norm: LayerNorm,
     ffn: FeedForward,
@@ -229,7 +229,7 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut attention_output = self.attention.forward(x);
             attention_output = self.sa_layer_norm.forward((&attention_output).add(x));
             let mut output = self.ffn.forward(&attention_output);
@@ -243,14 +243,14 @@ impl Block {
 
 /// `DistilBertModel`, with its `Embeddings` and `Transformer`.
 struct Model {
-    place: Place,
-    embeddings: Place,
+    place: ModulePath,
+    embeddings: ModulePath,
     words: Embedding,
     positions: Embedding,
     layer_norm: LayerNorm,
     dropout: Dropout,
     position_ids: Tensor,
-    transformer: Place,
+    transformer: ModulePath,
     blocks: Vec<Block>,
 }
 
@@ -278,7 +278,7 @@ impl Model {
     }
 
     fn embed(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().within(&self.embeddings, || {
+        ids.tracer().in_module(&self.embeddings, || {
             let inputs_embeds = self.words.forward(ids);
             let seq_len = ids.length(1).cast_signed();
             let position_ids = (&self.position_ids).slice(1, 0, seq_len);
@@ -292,9 +292,9 @@ impl Model {
 
     fn forward(&self, ids: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let embeddings = self.embed(ids);
-            tracer.within(&self.transformer, || {
+            tracer.in_module(&self.transformer, || {
                 let mut hidden_states = embeddings.clone();
                 for block in &self.blocks {
                     hidden_states = block.forward(&hidden_states);

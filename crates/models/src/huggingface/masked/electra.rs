@@ -6,8 +6,10 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::invalid::Invalid;
-use crate::tracing::{Activation, Dropout, LayerNorm, Linear, Place, Tensor, Tracer, Views as _};
+use crate::request_error::RequestError;
+use crate::tracing::{
+    Activation, Dropout, LayerNorm, Linear, ModulePath, Tensor, Tracer, Views as _,
+};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[
@@ -34,7 +36,7 @@ const DEFAULTS: Defaults = Defaults {
     padding: 0,
 };
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
     let shape = Shape {
         embedding_width: config.size("embedding_size", 128)?,
@@ -94,7 +96,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `ElectraModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
     project: Option<Linear>,
     encoder: Encoder,
@@ -115,7 +117,7 @@ impl Model {
     }
 
     fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let mut embedding_output = self.embeddings.forward(ids);
             if let Some(project) = &self.project {
                 embedding_output = project.forward(&embedding_output);
@@ -128,7 +130,7 @@ impl Model {
 
 /// `ElectraGeneratorPredictions`.
 struct Predictions {
-    place: Place,
+    place: ModulePath,
     activation: Activation,
     layer_norm: LayerNorm,
     dense: Linear,
@@ -148,7 +150,7 @@ impl Predictions {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.dense.forward(x);
             hidden_states = self.activation.forward(&hidden_states);
             hidden_states = self.layer_norm.forward(&hidden_states);
@@ -159,7 +161,7 @@ impl Predictions {
 
 /// `ElectraClassificationHead`.
 struct ClassificationHead {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     activation: Activation,
     dropout: Dropout,
@@ -180,7 +182,7 @@ impl ClassificationHead {
     }
 
     fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().within(&self.place, || {
+        features.tracer().in_module(&self.place, || {
             let mut x = features.select(1, 0);
             x = self.dropout.forward(&x);
             x = self.dense.forward(&x);

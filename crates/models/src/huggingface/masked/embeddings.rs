@@ -3,8 +3,8 @@
 use super::encoder::Shape;
 use crate::shape::DType;
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
-    Views as _,
+    Dropout, Embedding, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// How tokens are numbered.
@@ -18,7 +18,7 @@ pub(super) enum Numbering {
 
 /// `BertEmbeddings`.
 pub(super) struct Embeddings {
-    place: Place,
+    place: ModulePath,
     pub(super) words: Embedding,
     positions: Embedding,
     types: Embedding,
@@ -74,7 +74,7 @@ impl Embeddings {
     }
 
     pub(super) fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
             let position_ids = match self.numbering {
                 Numbering::Plain => (&self.position_ids).slice(1, 0, seq_len.cast_signed()),

@@ -2,9 +2,9 @@
 
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
+    Activation, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// Where transformers keeps the code of a family: a module, and what the names of its classes begin with.
@@ -16,9 +16,9 @@ pub(super) struct Code {
 
 impl Code {
     /// A module of a model, of the class with this name after the prefix.
-    pub(super) fn place(self, path: impl Into<String>, class: &str) -> Place {
+    pub(super) fn place(self, path: impl Into<String>, class: &str) -> ModulePath {
         let Code { module, prefix } = self;
-        Place::new(
+        ModulePath::new(
             path,
             format!("transformers.models.{module}.{prefix}{class}"),
         )
@@ -62,7 +62,7 @@ impl Shape {
         config: &Config<'_>,
         code: Code,
         defaults: &Defaults,
-    ) -> Result<Shape, Invalid> {
+    ) -> Result<Shape, RequestError> {
         for name in ["is_decoder", "add_cross_attention"] {
             if config.flag(name, false)? {
                 return Err(config.not_built(name));
@@ -90,14 +90,14 @@ impl Shape {
     }
 
     /// Dropout before a classifier.
-    pub(super) fn classifier_dropout(&self, config: &Config<'_>) -> Result<f64, Invalid> {
+    pub(super) fn classifier_dropout(&self, config: &Config<'_>) -> Result<f64, RequestError> {
         config.number("classifier_dropout", self.dropout)
     }
 }
 
 /// `BertSelfAttention`.
 struct SelfAttention {
-    place: Place,
+    place: ModulePath,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -121,7 +121,7 @@ impl SelfAttention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let linears = [&self.query, &self.key, &self.value];
             let (output, states) = self_attention(x, linears, self.head_dim, self.dropout);
             output.and_drop(states)
@@ -131,14 +131,14 @@ impl SelfAttention {
 
 /// `BertSelfOutput`, and `BertOutput`, which differs in its width.
 pub(super) struct Output {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     layer_norm: LayerNorm,
     dropout: Dropout,
 }
 
 impl Output {
-    pub(super) fn new(tracer: &Tracer, place: Place, inputs: u64, shape: &Shape) -> Output {
+    pub(super) fn new(tracer: &Tracer, place: ModulePath, inputs: u64, shape: &Shape) -> Output {
         let norm = place.path("LayerNorm");
         Output {
             dense: Linear::new(tracer, place.path("dense"), [inputs, shape.width], true),
@@ -149,7 +149,7 @@ impl Output {
     }
 
     pub(super) fn forward(&self, x: &Tensor, input: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.dense.forward(x);
             hidden_states = self.dropout.forward(&hidden_states);
             hidden_states = self.layer_norm.forward((&hidden_states).add(input));
@@ -160,7 +160,7 @@ impl Output {
 
 /// `BertAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     own: SelfAttention,
     output: Output,
 }
@@ -177,7 +177,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut output = self.own.forward(x);
             output = self.output.forward(&output, x);
             output
@@ -187,7 +187,7 @@ impl Attention {
 
 /// `BertIntermediate`.
 pub(super) struct Intermediate {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     act: Activation,
 }
@@ -205,7 +205,7 @@ impl Intermediate {
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.dense.forward(x);
             hidden_states = self.act.forward(&hidden_states);
             hidden_states
@@ -215,7 +215,7 @@ impl Intermediate {
 
 /// `BertLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     attention: Attention,
     intermediate: Intermediate,
     output: Output,
@@ -234,7 +234,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let attention_output = self.attention.forward(x);
             let intermediate_output = self.intermediate.forward(&attention_output);
             let output = self.output.forward(&intermediate_output, &attention_output);
@@ -245,7 +245,7 @@ impl Layer {
 
 /// `BertEncoder`.
 pub(super) struct Encoder {
-    place: Place,
+    place: ModulePath,
     layers: Vec<Layer>,
 }
 
@@ -261,7 +261,7 @@ impl Encoder {
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = x.clone();
             for layer in &self.layers {
                 hidden_states = layer.forward(&hidden_states);
@@ -273,7 +273,7 @@ impl Encoder {
 
 /// `BertPooler`: what stands for the whole text.
 pub(super) struct Pooler {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     activation: Activation,
 }
@@ -290,7 +290,7 @@ impl Pooler {
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let first_token = x.select(1, 0);
             let mut pooled_output = self.dense.forward(&first_token);
             pooled_output = self.activation.forward(&pooled_output);

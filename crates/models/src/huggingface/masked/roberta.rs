@@ -7,9 +7,9 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::{
-    Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
+    Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -78,7 +78,7 @@ fn head(class: &str) -> (Code, Head) {
     (code.unwrap_or(ROBERTA), head)
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let (code, head) = head(task.class);
     let is_roberta = code.prefix == ROBERTA.prefix;
     let defaults = Defaults {
@@ -93,7 +93,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let shape = Shape::read(config, code, &defaults)?;
     let padding = shape.padding.ok_or_else(|| {
         let problem = "pad_token_id must be a token: positions are counted from the one after it";
-        Invalid::at(config.at("pad_token_id"), problem)
+        RequestError::at(config.at("pad_token_id"), problem)
     })?;
     let room = shape.positions.saturating_sub(padding.saturating_add(1));
     let seq_len = task.tokens_of("max_position_embeddings, less pad_token_id + 1,", room)?;
@@ -151,7 +151,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `RobertaModel` without a pooler.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
     encoder: Encoder,
 }
@@ -168,7 +168,7 @@ impl Model {
     }
 
     fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let embedding_output = self.embeddings.forward(ids);
             let output = self.encoder.forward(&embedding_output);
             output.and_drop(embedding_output)
@@ -178,7 +178,7 @@ impl Model {
 
 /// `RobertaLMHead`.
 struct MaskedHead {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     layer_norm: LayerNorm,
     decoder: Linear,
@@ -211,7 +211,7 @@ impl MaskedHead {
     }
 
     fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().within(&self.place, || {
+        features.tracer().in_module(&self.place, || {
             let mut x = self.dense.forward(features);
             x = (&x).gelu("none");
             x = self.layer_norm.forward(&x);
@@ -223,7 +223,7 @@ impl MaskedHead {
 
 /// `RobertaClassificationHead`.
 struct ClassificationHead {
-    place: Place,
+    place: ModulePath,
     dense: Linear,
     dropout: Dropout,
     out_proj: Linear,
@@ -242,7 +242,7 @@ impl ClassificationHead {
     }
 
     fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().within(&self.place, || {
+        features.tracer().in_module(&self.place, || {
             let mut x = features.select(1, 0);
             x = self.dropout.forward(&x);
             x = self.dense.forward(&x);

@@ -3,11 +3,13 @@
 use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::Norm;
-use super::rotation::{Part, Rotations, apart, apply_rotary};
+use super::rotation::{Part, Rotations, apply_rotary, split_heads_at};
 use crate::huggingface::attention::{eager, only_prompt};
 use crate::shape::Extent;
 use crate::tracing::functional::{self, Attention as Settings};
-use crate::tracing::{Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{
+    Argument, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
+};
 
 /// Widest head for which `sdpa` lets several query heads share one of key and value: `use_gqa_in_sdpa`.
 const WIDEST_SHARED: u64 = 256;
@@ -26,7 +28,7 @@ pub(super) enum QueryNorms {
 
 /// `LlamaAttention`, and those of other families.
 pub(super) struct Attention {
-    place: Place,
+    place: ModulePath,
     projections: Projections,
     o_proj: Linear,
     norms: Option<[Norm; 2]>,
@@ -52,7 +54,7 @@ enum Projections {
 
 impl Attention {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
-        let place = Place::new(path, config.class("Attention"));
+        let place = ModulePath::new(path, config.class("Attention"));
         let linear = |name: &str, sizes, bias| Linear::new(tracer, place.path(name), sizes, bias);
         let width_of = |heads: u64| heads.saturating_mul(config.head_dim);
         let [queries, keys] = [config.heads, config.kv_heads].map(width_of);
@@ -101,7 +103,7 @@ impl Attention {
     }
 
     pub(super) fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let ([mut query, mut key, mut value], whole) = self.project(x, batch, seq_len);
             if let (Some([q_norm, k_norm]), QueryNorms::OfHeadsLater) = (&self.norms, self.norms_at)
@@ -200,8 +202,8 @@ impl Attention {
         key: &mut Tensor,
         rotations: &Rotations,
     ) -> Vec<Tensor> {
-        let (mut query_rot, query_pass) = apart(query, self.rotated);
-        let (mut key_rot, key_pass) = apart(key, self.rotated);
+        let (mut query_rot, query_pass) = split_heads_at(query, self.rotated);
+        let (mut key_rot, key_pass) = split_heads_at(key, self.rotated);
         [query_rot, key_rot] = apply_rotary(&query_rot, &key_rot, rotations, self.part);
         let tracer = query.tracer();
         *query = tracer.cat_of(&[&query_rot, &query_pass], -1);

@@ -5,12 +5,12 @@
 use super::decoder::Decoder;
 use super::mlp::Mlp;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional;
 use crate::tracing::{
-    Activation, Argument, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
-    Views as _,
+    Activation, Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// What a config says of experts.
@@ -55,11 +55,15 @@ pub(super) struct Groups {
 
 impl Mixture {
     /// Checks what is the same in all families.
-    pub(super) fn checked(self, config: &Config<'_>, names: [&str; 2]) -> Result<Mixture, Invalid> {
+    pub(super) fn checked(
+        self,
+        config: &Config<'_>,
+        names: [&str; 2],
+    ) -> Result<Mixture, RequestError> {
         let (count, chosen) = (self.count, self.chosen);
         let [count_name, chosen_name] = names;
         if chosen > count {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at(chosen_name),
                 format!("{chosen_name} is {chosen}, but {count_name} is {count}"),
             ));
@@ -70,7 +74,7 @@ impl Mixture {
 
 /// `MixtralSparseMoeBlock`, and those of other families.
 pub(super) struct Block {
-    place: Place,
+    place: ModulePath,
     router: Router,
     experts: Experts,
     shared: Option<Mlp>,
@@ -85,7 +89,7 @@ impl Block {
             Family::DeepseekV3(_) => "MoE",
             _ => "SparseMoeBlock",
         };
-        let place = Place::new(path, config.class(class));
+        let place = ModulePath::new(path, config.class(class));
         let router = || Router::new(tracer, place.path("gate"), config, mixture);
         let experts = || Experts::new(tracer, place.path("experts"), config, mixture);
         let (router, experts) = match mixture.family {
@@ -120,7 +124,7 @@ impl Block {
     }
 
     pub(super) fn forward(&self, x: &Tensor, products: Products) -> Tensor {
-        x.tracer().within(&self.place, || match self.family {
+        x.tracer().in_module(&self.place, || match self.family {
             Family::DeepseekV2(_) | Family::DeepseekV3(_) => self.after_router(x, products),
             Family::Mixtral | Family::Qwen2 { .. } | Family::Qwen3 { .. } => {
                 self.of_rows(x, products)
@@ -163,7 +167,7 @@ impl Block {
 
 /// `MixtralTopKRouter`, and those of other families.
 struct Router {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     /// `e_score_correction_bias`.
     correction: Option<Tensor>,
@@ -179,7 +183,7 @@ impl Router {
             Family::DeepseekV2(_) | Family::DeepseekV3(_) => "TopkRouter",
             _ => "TopKRouter",
         };
-        let place = Place::new(path, config.class(class));
+        let place = ModulePath::new(path, config.class(class));
         let weight = tracer.parameter(&place.path("weight"), &[mixture.count, config.width]);
         let correction = matches!(mixture.family, Family::DeepseekV3(_)).then(|| {
             let path = place.path("e_score_correction_bias");
@@ -198,7 +202,7 @@ impl Router {
 
     /// Logits, and weights and indices of the experts that each token takes.
     fn forward(&self, x: &Tensor) -> [Tensor; 3] {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let rows = [Size::REST, self.width.into()];
             match self.family {
                 Family::Mixtral => {
@@ -322,7 +326,7 @@ pub(super) enum Products {
 
 /// `MixtralExperts`: the same in all families.
 struct Experts {
-    place: Place,
+    place: ModulePath,
     gate_up_proj: Tensor,
     down_proj: Tensor,
     act_fn: Activation,
@@ -331,7 +335,7 @@ struct Experts {
 
 impl Experts {
     fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Experts {
-        let place = Place::new(path, config.class("Experts"));
+        let place = ModulePath::new(path, config.class("Experts"));
         let (count, inner, outer) = (mixture.count, mixture.intermediate, config.width);
         // What `torch._grouped_mm` asks for.
         for width in [inner, outer] {
@@ -356,7 +360,7 @@ impl Experts {
     }
 
     fn forward(&self, x: &Tensor, chosen: [&Tensor; 2], products: Products) -> Tensor {
-        x.tracer().within(&self.place, || match products {
+        x.tracer().in_module(&self.place, || match products {
             Products::Grouped => self.grouped(x, chosen),
             Products::Batched => self.batched(x, chosen),
         })

@@ -7,7 +7,9 @@ use super::norm::Norm;
 use super::rotation::{Part, apply_rotary};
 use crate::shape::Extent;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{
+    Argument, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
+};
 
 /// Widths of compressed keys and values, and of parts of heads.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +27,7 @@ pub(super) struct Ranks {
 
 /// `DeepseekV3Attention`.
 pub(super) struct LatentAttention {
-    place: Place,
+    place: ModulePath,
     queries: Queries,
     kv_a_proj_with_mqa: Linear,
     kv_a_layernorm: Norm,
@@ -51,7 +53,7 @@ impl LatentAttention {
         config: &Decoder,
         (layer, ranks): (u64, Ranks),
     ) -> LatentAttention {
-        let place = Place::new(path, config.class("Attention"));
+        let place = ModulePath::new(path, config.class("Attention"));
         let (width, bias) = (config.width, ranks.bias);
         let linear = |name: &str, sizes, bias| Linear::new(tracer, place.path(name), sizes, bias);
         let norm = |name: &str, width| {
@@ -96,7 +98,7 @@ impl LatentAttention {
     }
 
     pub(super) fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let ranks = self.ranks;
             let mut q_states = match &self.queries {

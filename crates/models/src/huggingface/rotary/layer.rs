@@ -7,15 +7,19 @@ use super::latent::LatentAttention;
 use super::mlp::Mlp;
 use super::norm::Norm;
 use super::rotation::Rotations;
-use crate::huggingface::generation::Past;
-use crate::tracing::{Dropout, Place, Pointwise as _, Tensor, Tracer};
+use crate::huggingface::generation::GenerationInputs;
+use crate::tracing::{Dropout, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
-pub(super) type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Option<&'a Past<'a>>);
+pub(super) type Around<'a> = (
+    &'a Rotations,
+    Option<&'a Tensor>,
+    Option<&'a GenerationInputs<'a>>,
+);
 
 /// `LlamaDecoderLayer`, and those of other families.
 pub(super) struct Layer {
-    place: Place,
+    place: ModulePath,
     self_attn: SelfAttention,
     mlp: FeedForward,
     norms: Norms,
@@ -42,7 +46,7 @@ enum FeedForward {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
         let products = match past {
             Some(past) if past.is_decoding => Products::Batched,
             _ => Products::Grouped,
@@ -74,7 +78,7 @@ enum Added {
 
 impl Layer {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
-        let place = Place::new(path, config.class("DecoderLayer"));
+        let place = ModulePath::new(path, config.class("DecoderLayer"));
         let path = place.path("self_attn");
         let self_attn = match config.ranks {
             Some(ranks) => {
@@ -140,7 +144,7 @@ impl Layer {
     }
 
     pub(super) fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             if let Added::Together(dropout) = &self.added {
                 return self.side_by_side(x, around, dropout);
             }

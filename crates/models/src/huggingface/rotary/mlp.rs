@@ -1,7 +1,7 @@
 //! Feed-forward parts of decoders with rotary embeddings.
 
 use super::decoder::Decoder;
-use crate::tracing::{Activation, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _};
+use crate::tracing::{Activation, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _};
 
 /// Which layers a family has here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum Layers {
 
 /// `LlamaMLP`, and those of other families.
 pub(super) struct Mlp {
-    place: Place,
+    place: ModulePath,
     layers: Parts,
     activation: Activation,
 }
@@ -44,7 +44,7 @@ impl Mlp {
 
     /// One with a hidden layer of another width.
     pub(super) fn of_width(tracer: &Tracer, path: String, config: &Decoder, inner: u64) -> Mlp {
-        let place = Place::new(path, config.class("MLP"));
+        let place = ModulePath::new(path, config.class("MLP"));
         let (outer, bias) = (config.width, config.mlp_bias);
         let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, bias);
         let (name, layers) = match config.mlp {
@@ -79,7 +79,7 @@ impl Mlp {
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || match &self.layers {
+        x.tracer().in_module(&self.place, || match &self.layers {
             Parts::Gated { gate, up, down } => {
                 let gate = self.activation.forward(gate.forward(x));
                 down.forward(gate.mul(up.forward(x)))

@@ -10,16 +10,17 @@ use crate::Generation;
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::{create_causal_mask, padded};
-use crate::huggingface::generation::{Past, Traits, generated, positions};
+use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
 use crate::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional;
 use crate::tracing::{
-    Adapter, Dropout, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _,
+    Adapter, Dropout, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
+    Views as _,
 };
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = families::read(task)?;
     let seq_len = task.tokens_read()?;
     let limits = config
@@ -89,16 +90,17 @@ fn generate(
     tracer: &Tracer,
     config: &Decoder,
     generation: &Generation,
-) -> Result<Graph, Invalid> {
+) -> Result<Graph, RequestError> {
     let model = Model::new(tracer, config);
     let lm_head = lm_head(tracer, config, &model);
-    let traits = Traits {
+    let traits = GenerationTraits {
         windows: (0..config.layers)
             .map(|layer| config.window_of(layer))
             .collect(),
         tokens: config.tokens,
     };
-    let forward = |ids: &Tensor, past: &Past<'_>| model.forward(&ids.tracer(), ids, Some(past));
+    let forward =
+        |ids: &Tensor, past: &GenerationInputs<'_>| model.forward(&ids.tracer(), ids, Some(past));
     let head = |hidden_states: Tensor| logits(&lm_head, config, hidden_states);
     generated(task, tracer.clone(), (generation, &traits), forward, head)
 }
@@ -137,9 +139,9 @@ fn classify(
     config: &Decoder,
     shape: &[Extent],
     classes: Labels,
-) -> Result<Output, Invalid> {
+) -> Result<Output, RequestError> {
     let padding = config.padding.ok_or_else(|| {
-        Invalid::at(
+        RequestError::at(
             task.config.at("pad_token_id"),
             "a classifier looks for the last token that is not padding; give \"pad_token_id\"",
         )
@@ -175,8 +177,8 @@ fn classify(
 }
 
 /// Embeddings of tokens.
-struct Words {
-    place: Place,
+struct TokenEmbedding {
+    place: ModulePath,
     weight: Tensor,
     padding: Option<u64>,
     /// `embed_scale` of `GemmaTextScaledWordEmbedding`.
@@ -184,12 +186,12 @@ struct Words {
     adapter: Option<Box<Adapter>>,
 }
 
-impl Words {
+impl TokenEmbedding {
     #[expect(
         clippy::needless_pass_by_value,
         reason = "as every module takes its path"
     )]
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Words {
+    fn new(tracer: &Tracer, path: String, config: &Decoder) -> TokenEmbedding {
         let sizes = [config.vocabulary, config.width];
         let outer = &path;
         let path = Adapter::path_of_embedding(tracer, outer);
@@ -202,8 +204,8 @@ impl Words {
         } else {
             ("torch.nn.modules.sparse.Embedding".to_owned(), None)
         };
-        Words {
-            place: Place::new(path, class),
+        TokenEmbedding {
+            place: ModulePath::new(path, class),
             weight,
             padding: config.padding,
             scale,
@@ -214,7 +216,7 @@ impl Words {
     fn forward(&self, ids: &Tensor) -> Tensor {
         let how = (self.padding, self.scale.as_ref());
         Adapter::embed(self.adapter.as_deref(), ids, how, |ids| {
-            ids.tracer().within(&self.place, || {
+            ids.tracer().in_module(&self.place, || {
                 let words = functional::embedding(ids, &self.weight, self.padding);
                 match &self.scale {
                     Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
@@ -234,8 +236,8 @@ struct Placed {
 
 /// `LlamaModel`.
 struct Model {
-    place: Place,
-    embed_tokens: Words,
+    place: ModulePath,
+    embed_tokens: TokenEmbedding,
     multiplier: Option<f64>,
     embed_dropout: Option<Dropout>,
     layers: Vec<Placed>,
@@ -250,8 +252,8 @@ impl Model {
             "gemma3" => "TextModel",
             _ => "Model",
         };
-        let place = Place::new("model", config.class(class));
-        let embed_tokens = Words::new(tracer, place.path("embed_tokens"), config);
+        let place = ModulePath::new("model", config.class(class));
+        let embed_tokens = TokenEmbedding::new(tracer, place.path("embed_tokens"), config);
         let embed_dropout = config.embedding_dropout;
         let layer = |layer: u64| {
             let path = place.path(&format!("layers.{layer}"));
@@ -263,7 +265,7 @@ impl Model {
         };
         let layers = (0..config.layers).map(layer).collect();
         let norm = config.norm(tracer, place.path(config.final_norm), config.width);
-        let rotary = Place::new(place.path("rotary_emb"), config.class("RotaryEmbedding"));
+        let rotary = ModulePath::new(place.path("rotary_emb"), config.class("RotaryEmbedding"));
         let rotary_emb = match config.rotations.as_slice() {
             [] => Rotary::new(tracer, rotary, &[("", config.rotation)]),
             several => Rotary::new(tracer, rotary, several),
@@ -283,8 +285,13 @@ impl Model {
         }
     }
 
-    fn forward(&self, tracer: &Tracer, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
-        tracer.within(&self.place, || {
+    fn forward(
+        &self,
+        tracer: &Tracer,
+        ids: &Tensor,
+        past: Option<&GenerationInputs<'_>>,
+    ) -> Tensor {
+        tracer.in_module(&self.place, || {
             let mut inputs_embeds = self.embed_tokens.forward(ids);
             if let Some(multiplier) = self.multiplier {
                 inputs_embeds = (&inputs_embeds).mul_number(multiplier);
@@ -339,7 +346,7 @@ impl Model {
     }
 
     /// Masks of layers without and with a window, where keys and values are kept.
-    fn masks_with(&self, past: &Past<'_>, ids: &Tensor) -> [Option<Tensor>; 2] {
+    fn masks_with(&self, past: &GenerationInputs<'_>, ids: &Tensor) -> [Option<Tensor>; 2] {
         let mask = |window| past.mask(ids.size(0), ids.length(1), window);
         match &self.windows {
             Windows::None => [mask(None), None],

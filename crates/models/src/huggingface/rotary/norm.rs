@@ -2,7 +2,9 @@
 
 use crate::shape::DType;
 use crate::tracing::functional;
-use crate::tracing::{LayerNorm, Place, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer};
+use crate::tracing::{
+    LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer,
+};
 
 /// How a family normalizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +41,12 @@ impl Norm {
         match formula {
             Formula::Layer => Norm::Layer(LayerNorm::new(tracer, path, width, eps)),
             Formula::Olmo => Norm::Olmo(OlmoNorm {
-                place: Place::new(path, class),
+                place: ModulePath::new(path, class),
                 width,
             }),
             formula => Norm::Rms(RmsNorm {
                 weight: tracer.parameter(&format!("{path}.weight"), &[width]),
-                place: Place::new(path, class),
+                place: ModulePath::new(path, class),
                 formula,
                 eps,
             }),
@@ -62,7 +64,7 @@ impl Norm {
 
 /// `LlamaRMSNorm`, and what other families made of it.
 pub(super) struct RmsNorm {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     formula: Formula,
     eps: f64,
@@ -71,7 +73,7 @@ pub(super) struct RmsNorm {
 impl RmsNorm {
     fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || match self.formula {
+        let made = tracer.in_module(&self.place, || match self.formula {
             Formula::Gemma => self.gemma(x.tensor()),
             _ => self.llama(x.tensor()),
         });
@@ -103,14 +105,14 @@ impl RmsNorm {
 
 /// `OlmoLayerNorm`.
 pub(super) struct OlmoNorm {
-    place: Place,
+    place: ModulePath,
     width: u64,
 }
 
 impl OlmoNorm {
     fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
+        let made = tracer.in_module(&self.place, || {
             let x = x.tensor();
             let orig_dtype = x.dtype();
             let normalized = functional::layer_norm(x.to(DType::Float32), self.width, 1e-5);

@@ -2,7 +2,7 @@
 
 use super::rotation::{Part, Rotation, Update};
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// What is particular to a family's configuration class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) fn rotation(
     kind: Option<&str>,
     head_dim: u64,
     custom: Custom,
-) -> Result<Rotation, Invalid> {
+) -> Result<Rotation, RequestError> {
     let old = config.part("rope_scaling")?;
     let new = config.part("rope_parameters")?;
     let of_kind = match (kind, &new) {
@@ -97,7 +97,7 @@ pub(super) fn rotation(
 }
 
 /// `int(head_dim * partial_rotary_factor)`.
-fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, Invalid> {
+fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, RequestError> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -105,7 +105,7 @@ fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, Invalid
     )]
     let dims = (head_dim as f64 * part.max(0.0)) as u64;
     if dims == 0 || dims > head_dim {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             config.at("partial_rotary_factor"),
             format!("partial_rotary_factor is {part}, which rotates {dims} of {head_dim} elements"),
         ));
@@ -114,10 +114,10 @@ fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, Invalid
 }
 
 /// `max_position_embeddings`, which these formulas cannot do without.
-fn positions(config: &Config<'_>) -> Result<u64, Invalid> {
+fn positions(config: &Config<'_>) -> Result<u64, RequestError> {
     let positions = config.size_if_given("max_position_embeddings")?;
     positions.ok_or_else(|| {
-        Invalid::at(
+        RequestError::at(
             config.at("max_position_embeddings"),
             "the rotation of this config depends on max_position_embeddings, which is missing",
         )
@@ -125,13 +125,13 @@ fn positions(config: &Config<'_>) -> Result<u64, Invalid> {
 }
 
 /// `original_max_position_embeddings`, of the config or of its rotation.
-fn original(config: &Config<'_>, given: &Config<'_>) -> Result<Option<u64>, Invalid> {
+fn original(config: &Config<'_>, given: &Config<'_>) -> Result<Option<u64>, RequestError> {
     let name = "original_max_position_embeddings";
     Ok(config.size_if_given(name)?.or(given.size_if_given(name)?))
 }
 
 /// `attention_factor` of `_compute_yarn_parameters`.
-fn yarn_scaling(config: &Config<'_>, given: &Config<'_>) -> Result<f64, Invalid> {
+fn yarn_scaling(config: &Config<'_>, given: &Config<'_>) -> Result<f64, RequestError> {
     if let Some(factor) = given.number_or_none("attention_factor", None)? {
         return Ok(factor);
     }
@@ -157,7 +157,7 @@ fn yarn_scaling(config: &Config<'_>, given: &Config<'_>) -> Result<f64, Invalid>
 }
 
 /// `yarn_apply_mscale`: what scores of attention are scaled by, which is `scaling` without.
-pub(super) fn yarn_attention(config: &Config<'_>, scaling: f64) -> Result<f64, Invalid> {
+pub(super) fn yarn_attention(config: &Config<'_>, scaling: f64) -> Result<f64, RequestError> {
     let old = config.part("rope_scaling")?;
     let Some(given) = old.or(config.part("rope_parameters")?) else {
         return Ok(scaling);
@@ -178,7 +178,7 @@ fn longrope(
     given: &Config<'_>,
     custom: Custom,
     rotation: Rotation,
-) -> Result<Rotation, Invalid> {
+) -> Result<Rotation, RequestError> {
     let original = match (original(config, given)?, custom) {
         (Some(original), _) => original,
         (None, Custom::Phi3) => 4096,

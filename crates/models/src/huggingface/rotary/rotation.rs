@@ -1,7 +1,9 @@
 //! Rotary embeddings.
 
 use crate::shape::DType;
-use crate::tracing::{Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{
+    ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
+};
 
 /// How a family rotates queries and keys.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +83,7 @@ impl Rotations {
 
 /// `LlamaRotaryEmbedding`.
 pub(in crate::huggingface) struct Rotary {
-    place: Place,
+    place: ModulePath,
     kinds: Vec<Kind>,
 }
 
@@ -96,7 +98,7 @@ impl Rotary {
     /// One for these kinds of layers, whose names their buffers begin with.
     pub(in crate::huggingface) fn new(
         tracer: &Tracer,
-        place: Place,
+        place: ModulePath,
         kinds: &[(&str, Rotation)],
     ) -> Rotary {
         let kinds = kinds.iter().map(|(kind, how)| {
@@ -138,7 +140,7 @@ impl Rotary {
         let kind = &self.kinds[kind];
         let how = kind.how;
         let is_sure = how.is_sure_of_float32;
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             tracer.no_grad(|| {
                 let inv_freq = kind.frequencies(position_ids);
                 if how.part == Part::Complex {
@@ -228,7 +230,7 @@ fn rotate_half(x: &Tensor) -> Tensor {
 }
 
 /// `x[..., :dims]`, which is `x` itself if it has no more, and `x[..., dims:]` of heads.
-pub(in crate::huggingface) fn apart(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
+pub(in crate::huggingface) fn split_heads_at(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
     let first = if dims == x.length(-1) {
         x.alias()
     } else {
@@ -271,8 +273,8 @@ pub(in crate::huggingface) fn apply_rotary(
         }
         Part::First => {
             let dims = cos.length(-1);
-            let (query_rot, query_pass) = apart(query, dims);
-            let (key_rot, key_pass) = apart(key, dims);
+            let (query_rot, query_pass) = split_heads_at(query, dims);
+            let (key_rot, key_pass) = split_heads_at(key, dims);
             let tracer = query.tracer();
             let query = tracer.cat([rotated(&query_rot), query_pass.clone()], -1);
             let key = tracer.cat([rotated(&key_rot), key_pass.clone()], -1);

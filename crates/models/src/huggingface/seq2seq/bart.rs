@@ -5,10 +5,11 @@ use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::functional::dropout;
 use crate::tracing::{
-    Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tensors, Tracer, Views as _,
+    Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tensors, Tracer,
+    Views as _,
 };
 
 /// The classes that are built here.
@@ -115,7 +116,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(config: &Config<'_>, model: &'static Model) -> Result<Sizes, Invalid> {
+    fn of(config: &Config<'_>, model: &'static Model) -> Result<Sizes, RequestError> {
         let [vocabulary, positions] = model.defaults;
         let width = config.size(config.spelled("d_model", "hidden_size"), 1024)?;
         let is_scaled = config.flag("scale_embedding", false)?;
@@ -161,7 +162,7 @@ impl Sizes {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let model = match task.class {
         "MBartForConditionalGeneration" => &MBART,
         "PegasusForConditionalGeneration" => &PEGASUS,
@@ -172,7 +173,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
     for (name, length) in [("seq_len", seq_len), ("target_len", target_len)] {
         if length > config.positions {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 format!("{}/{name}", task.pointer),
                 format!(
                     "{name} is {length}, but the model has positions for {} tokens: see max_position_embeddings",
@@ -182,7 +183,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
         }
     }
     let tracer = task.tracer(model.module);
-    let place = Place::new("model", model.class);
+    let place = ModulePath::new("model", model.class);
     let sizes = [config.vocabulary, config.width];
     let shared = Embedding::new(&tracer, place.path("shared"), sizes)
         .padding(config.padding)
@@ -205,7 +206,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     } else {
         shifted.tokens(&labels)
     };
-    let [outputs, encoder_outputs] = tracer.within(&place, || {
+    let [outputs, encoder_outputs] = tracer.in_module(&place, || {
         let encoder_outputs = encoder.forward(&input_ids);
         let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
         [outputs, encoder_outputs]
@@ -224,7 +225,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 }
 
 /// The embeddings of an encoder or a decoder.
-struct Words {
+struct TokenEmbedding {
     embed_tokens: Embedding,
     embed_positions: Embedding,
     layernorm_embedding: Option<LayerNorm>,
@@ -233,9 +234,14 @@ struct Words {
     dropout: f64,
 }
 
-impl Words {
+impl TokenEmbedding {
     /// Its embeddings; the norm comes after the layers.
-    fn new(tracer: &Tracer, place: &Place, config: &Sizes, shared: &Embedding) -> Words {
+    fn new(
+        tracer: &Tracer,
+        place: &ModulePath,
+        config: &Sizes,
+        shared: &Embedding,
+    ) -> TokenEmbedding {
         let model = config.model;
         let path = place.path("embed_tokens");
         let embed_tokens = if config.is_tied {
@@ -254,7 +260,7 @@ impl Words {
             let rows = config.positions.saturating_add(2);
             Embedding::new(tracer, path, [rows, config.width])
         };
-        Words {
+        TokenEmbedding {
             embed_tokens,
             embed_positions: embed_positions.class(model.position_embedding),
             layernorm_embedding: None,
@@ -264,18 +270,18 @@ impl Words {
         }
     }
 
-    fn normalized(mut self, tracer: &Tracer, place: &Place, config: &Sizes) -> Words {
+    fn normalized(mut self, tracer: &Tracer, place: &ModulePath, config: &Sizes) -> TokenEmbedding {
         self.layernorm_embedding = (!self.is_sinusoidal)
             .then(|| LayerNorm::new(tracer, place.path("layernorm_embedding"), config.width, EPS));
         self
     }
 
     /// `inputs_embeds`
-    fn words(&self, ids: &Tensor) -> Tensor {
+    fn embed(&self, ids: &Tensor) -> Tensor {
         if self.is_sinusoidal {
             return self.embed_tokens.forward(ids).mul_number(self.scale);
         }
-        ids.tracer().within(self.embed_tokens.place(), || {
+        ids.tracer().in_module(self.embed_tokens.place(), || {
             self.embed_tokens.look_up(ids).mul_number(self.scale)
         })
     }
@@ -293,17 +299,17 @@ impl Words {
 
 /// `BartEncoder`.
 struct Encoder {
-    place: Place,
-    words: Words,
+    place: ModulePath,
+    words: TokenEmbedding,
     layers: Vec<EncoderLayer>,
     layer_norm: Option<LayerNorm>,
     is_moved_at_once: bool,
 }
 
 impl Encoder {
-    fn new(tracer: &Tracer, parent: &Place, config: &Sizes, shared: &Embedding) -> Encoder {
-        let place = Place::new(parent.path("encoder"), config.model.encoder);
-        let words = Words::new(tracer, &place, config, shared);
+    fn new(tracer: &Tracer, parent: &ModulePath, config: &Sizes, shared: &Embedding) -> Encoder {
+        let place = ModulePath::new(parent.path("encoder"), config.model.encoder);
+        let words = TokenEmbedding::new(tracer, &place, config, shared);
         let layers = EncoderLayer::all(tracer, &place, &config.encoder);
         Encoder {
             words: words.normalized(tracer, &place, config),
@@ -316,10 +322,10 @@ impl Encoder {
 
     fn forward(&self, ids: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
-            let inputs_embeds = self.words.words(ids);
+        tracer.in_module(&self.place, || {
+            let inputs_embeds = self.words.embed(ids);
             let (mut hidden_states, embed_pos) = if self.words.is_sinusoidal {
-                let embed_pos = tracer.within(self.words.embed_positions.place(), || {
+                let embed_pos = tracer.in_module(self.words.embed_positions.place(), || {
                     tracer.no_grad(|| {
                         let position_ids = tracer.arange_from(0, ids.length(1));
                         self.words.embed_positions.look_up(&position_ids)
@@ -331,7 +337,7 @@ impl Encoder {
                 )
             } else {
                 let last = (&inputs_embeds).select(2, -1);
-                let mut embed_pos = tracer.within(self.words.embed_positions.place(), || {
+                let mut embed_pos = tracer.in_module(self.words.embed_positions.place(), || {
                     let position_ids = tracer.arange_from(0, last.length(1));
                     let position_ids = position_ids.expand(&[last.size(0).into(), Size::REST]);
                     self.words
@@ -363,8 +369,8 @@ impl Encoder {
 
 /// `BartDecoder`.
 struct Decoder {
-    place: Place,
-    words: Words,
+    place: ModulePath,
+    words: TokenEmbedding,
     layers: Vec<DecoderLayer>,
     layer_norm: Option<LayerNorm>,
     /// Whether the numbers of positions are kept beside the positions.
@@ -373,9 +379,9 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn new(tracer: &Tracer, parent: &Place, config: &Sizes, shared: &Embedding) -> Decoder {
-        let place = Place::new(parent.path("decoder"), config.model.decoder);
-        let words = Words::new(tracer, &place, config, shared);
+    fn new(tracer: &Tracer, parent: &ModulePath, config: &Sizes, shared: &Embedding) -> Decoder {
+        let place = ModulePath::new(parent.path("decoder"), config.model.decoder);
+        let words = TokenEmbedding::new(tracer, &place, config, shared);
         let layers = DecoderLayer::all(tracer, &place, &config.decoder);
         Decoder {
             words: words.normalized(tracer, &place, config),
@@ -389,7 +395,7 @@ impl Decoder {
 
     fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let inputs_embeds = self.inputs(ids);
             let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
             let mask = mask_of_ones(&tracer, ids.size(0), ids.length(1));
@@ -420,7 +426,7 @@ impl Decoder {
 
     fn inputs(&self, ids: &Tensor) -> Tensor {
         if !self.words.is_sinusoidal {
-            return self.words.words(ids);
+            return self.words.embed(ids);
         }
         let inputs_embeds = self.words.embed_tokens.forward(ids);
         inputs_embeds.mul_number(self.words.scale)
@@ -429,7 +435,7 @@ impl Decoder {
     fn positions(&self, position_ids: &Tensor) -> Tensor {
         let tracer = position_ids.tracer();
         let embedding = &self.words.embed_positions;
-        tracer.within(embedding.place(), || {
+        tracer.in_module(embedding.place(), || {
             if self.words.is_sinusoidal {
                 return tracer.no_grad(|| embedding.look_up(position_ids));
             }
@@ -440,7 +446,7 @@ impl Decoder {
 }
 
 /// The norm after the layers, where those have theirs first.
-fn last_norm(tracer: &Tracer, place: &Place, config: &Sizes) -> Option<LayerNorm> {
+fn last_norm(tracer: &Tracer, place: &ModulePath, config: &Sizes) -> Option<LayerNorm> {
     let path = place.path("layer_norm");
     let is_there = config.model.layers.is_normalized_first;
     is_there.then(|| LayerNorm::new(tracer, path, config.width, EPS))

@@ -4,8 +4,8 @@ use crate::huggingface::attention::{sdpa, smallest};
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{Attention as Settings, dropout};
 use crate::tracing::{
-    Activation, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
-    Views as _,
+    Activation, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// What a `LayerNorm` is given where nothing says so.
@@ -37,7 +37,7 @@ pub(super) struct Layers {
 
 /// `BartAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     k_proj: Linear,
     v_proj: Linear,
     q_proj: Linear,
@@ -51,7 +51,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Layers, is_causal: bool) -> Attention {
-        let place = Place::new(path, config.family.attention);
+        let place = ModulePath::new(path, config.family.attention);
         let sizes = [config.width, config.width];
         let linear = |name: &str, bias| Linear::new(tracer, place.path(name), sizes, bias);
         Attention {
@@ -69,7 +69,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, tokens) = (x.size(0), x.size(1));
             let current = key_value_states.unwrap_or(x);
             let [query, key, value] = if self.is_whisper {
@@ -134,7 +134,7 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(tracer: &Tracer, place: &Place, config: &Layers) -> FeedForward {
+    fn new(tracer: &Tracer, place: &ModulePath, config: &Layers) -> FeedForward {
         let (outer, inner) = (config.width, config.intermediate);
         FeedForward {
             activation_fn: Activation::named(
@@ -196,7 +196,7 @@ impl Attending {
 
 /// `BartEncoderLayer`.
 pub(super) struct EncoderLayer {
-    place: Place,
+    place: ModulePath,
     self_attn: Attending,
     feed_forward: FeedForward,
     family: &'static Family,
@@ -204,7 +204,7 @@ pub(super) struct EncoderLayer {
 
 impl EncoderLayer {
     fn new(tracer: &Tracer, path: String, config: &Layers) -> EncoderLayer {
-        let place = Place::new(path, config.family.encoder_layer);
+        let place = ModulePath::new(path, config.family.encoder_layer);
         EncoderLayer {
             self_attn: Attending {
                 attention: Attention::new(tracer, place.path("self_attn"), config, false),
@@ -224,7 +224,7 @@ impl EncoderLayer {
     }
 
     /// The layers below a path.
-    pub(super) fn all(tracer: &Tracer, place: &Place, config: &Layers) -> Vec<EncoderLayer> {
+    pub(super) fn all(tracer: &Tracer, place: &ModulePath, config: &Layers) -> Vec<EncoderLayer> {
         let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
         paths
             .map(|path| EncoderLayer::new(tracer, path, config))
@@ -232,7 +232,7 @@ impl EncoderLayer {
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let hidden_states = self.self_attn.forward(x, None);
             let (mut hidden_states, residual) = self.feed_forward.forward(hidden_states);
             if hidden_states.dtype().dtype == DType::Float16 {
@@ -257,7 +257,7 @@ impl EncoderLayer {
 
 /// `BartDecoderLayer`.
 pub(super) struct DecoderLayer {
-    place: Place,
+    place: ModulePath,
     self_attn: Attending,
     encoder_attn: Attending,
     feed_forward: FeedForward,
@@ -265,7 +265,7 @@ pub(super) struct DecoderLayer {
 
 impl DecoderLayer {
     fn new(tracer: &Tracer, path: String, config: &Layers) -> DecoderLayer {
-        let place = Place::new(path, config.family.decoder_layer);
+        let place = ModulePath::new(path, config.family.decoder_layer);
         let attending = |name: &str, is_causal| {
             let norm = place.path(&format!("{name}_layer_norm"));
             Attending {
@@ -284,7 +284,7 @@ impl DecoderLayer {
     }
 
     /// The layers below a path.
-    pub(super) fn all(tracer: &Tracer, place: &Place, config: &Layers) -> Vec<DecoderLayer> {
+    pub(super) fn all(tracer: &Tracer, place: &ModulePath, config: &Layers) -> Vec<DecoderLayer> {
         let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
         paths
             .map(|path| DecoderLayer::new(tracer, path, config))
@@ -292,7 +292,7 @@ impl DecoderLayer {
     }
 
     pub(super) fn forward(&self, x: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let earlier = self.self_attn.forward(x, None);
             let hidden_states = self
                 .encoder_attn

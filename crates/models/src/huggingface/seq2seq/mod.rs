@@ -7,7 +7,7 @@ pub(super) mod whisper;
 
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::cross_entropy;
 use crate::tracing::{Argument, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
@@ -30,7 +30,7 @@ impl Shifted {
         config: &Config<'_>,
         start: Option<u64>,
         padding: Option<u64>,
-    ) -> Result<Shifted, Invalid> {
+    ) -> Result<Shifted, RequestError> {
         let padding = config.token("pad_token_id", padding)?.unwrap_or(0);
         let start = config.token("decoder_start_token_id", start)?;
         Ok(Shifted {
@@ -90,11 +90,11 @@ impl Shifted {
 }
 
 /// Tokens of an answer: where nothing says so, as many as a sample has.
-fn target_len(task: &Task<'_>) -> Result<u64, Invalid> {
+fn target_len(task: &Task<'_>) -> Result<u64, RequestError> {
     let most = task.config.size_if_given("max_target_positions")?;
     match task.sizes.target_len.or(most).or(task.sizes.seq_len) {
         Some(length) => Ok(length),
-        None => Err(Invalid::at(
+        None => Err(RequestError::at(
             format!("{}/target_len", task.pointer),
             "the config does not say how many tokens an answer has: give target_len, such as 128",
         )),

@@ -5,11 +5,12 @@ use super::{Shifted, token_input};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::{cross_entropy, dropout};
 use crate::tracing::{
-    Conv, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Conv, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+    Views as _,
 };
 
 /// The classes that are built here.
@@ -41,9 +42,9 @@ struct Whisper {
 }
 
 impl Whisper {
-    fn of(config: &Config<'_>) -> Result<Whisper, Invalid> {
+    fn of(config: &Config<'_>) -> Result<Whisper, RequestError> {
         if config.flag("apply_spec_augment", false)? {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("apply_spec_augment"),
                 "SpecAugment is not built here; `batchfit export --hf config.json -o model.json.gz`, of batchfit's \
                  Python client, reads it",
@@ -88,10 +89,10 @@ impl Whisper {
     }
 
     /// Frames of a sample, of which the model takes one number, and tokens of an answer.
-    fn lengths(&self, task: &Task<'_>) -> Result<[u64; 2], Invalid> {
+    fn lengths(&self, task: &Task<'_>) -> Result<[u64; 2], RequestError> {
         let frames = self.source_positions.saturating_mul(FRAMES);
         if let Some(given) = task.sizes.seq_len.filter(|given| *given != frames) {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 format!("{}/seq_len", task.pointer),
                 format!(
                     "the model takes {frames} frames of sound, twice max_source_positions, not {given}"
@@ -100,7 +101,7 @@ impl Whisper {
         }
         let tokens = task.sizes.target_len.unwrap_or(self.target_positions);
         if tokens > self.target_positions {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 format!("{}/target_len", task.pointer),
                 format!(
                     "target_len is {tokens}, but the model has positions for {} tokens: see max_target_positions",
@@ -112,12 +113,12 @@ impl Whisper {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Whisper::of(&task.config)?;
     let shifted = Shifted::of(&task.config, Some(50257), Some(50256))?;
     let [frames, tokens] = config.lengths(task)?;
     let tracer = task.tracer("whisper.modeling_whisper");
-    let place = Place::new(
+    let place = ModulePath::new(
         "model",
         "transformers.models.whisper.modeling_whisper.WhisperModel",
     );
@@ -135,7 +136,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let labels = token_input(&tracer, "labels", tokens);
 
     let decoder_input_ids = shifted.tokens(&labels);
-    let [outputs, encoder_outputs] = tracer.within(&place, || {
+    let [outputs, encoder_outputs] = tracer.in_module(&place, || {
         let encoder_outputs = encoder.forward(&input_features);
         let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
         [outputs, encoder_outputs]
@@ -153,7 +154,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `WhisperEncoder`.
 struct Encoder {
-    place: Place,
+    place: ModulePath,
     conv1: Conv,
     conv2: Conv,
     embed_positions: Embedding,
@@ -164,8 +165,8 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(tracer: &Tracer, parent: &Place, config: &Whisper) -> Encoder {
-        let place = Place::new(
+    fn new(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> Encoder {
+        let place = ModulePath::new(
             parent.path("encoder"),
             "transformers.models.whisper.modeling_whisper.WhisperEncoder",
         );
@@ -188,7 +189,7 @@ impl Encoder {
 
     fn forward(&self, input_features: &Tensor) -> Tensor {
         let tracer = input_features.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let mut inputs_embeds = self.conv1.forward(input_features).gelu("none");
             inputs_embeds = self.conv2.forward(&inputs_embeds).gelu("none");
             inputs_embeds = (&inputs_embeds).permute(&[0, 2, 1]);
@@ -207,7 +208,7 @@ impl Encoder {
 
 /// `WhisperDecoder`.
 struct Decoder {
-    place: Place,
+    place: ModulePath,
     embed_tokens: Embedding,
     embed_positions: Embedding,
     layers: Vec<DecoderLayer>,
@@ -216,8 +217,8 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn new(tracer: &Tracer, parent: &Place, config: &Whisper) -> Decoder {
-        let place = Place::new(
+    fn new(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> Decoder {
+        let place = ModulePath::new(
             parent.path("decoder"),
             "transformers.models.whisper.modeling_whisper.WhisperDecoder",
         );
@@ -236,13 +237,13 @@ impl Decoder {
 
     fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
         let tracer = ids.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let inputs_embeds = self.embed_tokens.forward(ids);
             let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
             position_ids = (&position_ids)
                 .unsqueeze(0)
                 .repeat(&[ids.size(0).into(), 1.into()]);
-            let positions = tracer.within(self.embed_positions.place(), || {
+            let positions = tracer.in_module(self.embed_positions.place(), || {
                 self.embed_positions.index(&position_ids)
             });
             let mut hidden_states = (&inputs_embeds).add((&positions).to_device());

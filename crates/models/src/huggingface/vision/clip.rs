@@ -7,11 +7,11 @@ use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Conv, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor,
+    Conv, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
     Tracer, Views as _,
 };
 
@@ -33,7 +33,7 @@ struct Vision {
 }
 
 impl Vision {
-    fn of(task: &Task<'_>) -> Result<Vision, Invalid> {
+    fn of(task: &Task<'_>) -> Result<Vision, RequestError> {
         // Configs of old have the values under another name, which count.
         let older = "vision_config_dict";
         let part = if task.config.has(older) {
@@ -46,7 +46,7 @@ impl Vision {
         let patch = config.size("patch_size", 32)?;
         let [side, width_in_patches] = grid(config, images.size, [patch, patch])?;
         if side != width_in_patches {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("image_size"),
                 "the model takes square images",
             ));
@@ -69,7 +69,7 @@ impl Vision {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Vision::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer("clip.modeling_clip");
@@ -90,7 +90,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `CLIPVisionEmbeddings`.
 struct Embeddings {
-    place: Place,
+    place: ModulePath,
     class_embedding: Tensor,
     patch_embedding: Conv,
     position_embedding: Embedding,
@@ -99,7 +99,7 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Vision) -> Embeddings {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.clip.modeling_clip.CLIPVisionEmbeddings",
         );
@@ -125,7 +125,7 @@ impl Embeddings {
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let target_dtype = self.patch_embedding.weight.dtype();
             let mut patch_embeds = self
                 .patch_embedding
@@ -143,7 +143,7 @@ impl Embeddings {
 
 /// `CLIPAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     k_proj: Linear,
     v_proj: Linear,
     q_proj: Linear,
@@ -154,7 +154,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Vision) -> Attention {
-        let place = Place::new(path, "transformers.models.clip.modeling_clip.CLIPAttention");
+        let place = ModulePath::new(path, "transformers.models.clip.modeling_clip.CLIPAttention");
         let linear = |name: &str| {
             let sizes = [config.width, config.width];
             Linear::new(tracer, place.path(name), sizes, true)
@@ -171,7 +171,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, tokens) = (x.size(0), x.size(1));
             let heads = [
                 batch.into(),
@@ -202,7 +202,7 @@ impl Attention {
 
 /// `CLIPEncoderLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     self_attn: Attention,
     norm1: LayerNorm,
     mlp: Mlp,
@@ -211,12 +211,12 @@ struct Layer {
 
 impl Layer {
     fn new(tracer: &Tracer, path: String, config: &Vision) -> Layer {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.clip.modeling_clip.CLIPEncoderLayer",
         );
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let mlp = Place::new(
+        let mlp = ModulePath::new(
             place.path("mlp"),
             "transformers.models.clip.modeling_clip.CLIPMLP",
         );
@@ -235,7 +235,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.norm1.forward(x);
             hidden_states = self.self_attn.forward(&hidden_states);
             hidden_states = x.add(&hidden_states);
@@ -250,21 +250,21 @@ impl Layer {
 
 /// `CLIPVisionModel` with its `CLIPEncoder`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
     pre_layrnorm: LayerNorm,
-    encoder: Place,
+    encoder: ModulePath,
     layers: Vec<Layer>,
     post_layernorm: LayerNorm,
 }
 
 impl Model {
     fn new(tracer: &Tracer, config: &Vision) -> Model {
-        let place = Place::new(
+        let place = ModulePath::new(
             "vision_model",
             "transformers.models.clip.modeling_clip.CLIPVisionModel",
         );
-        let encoder = Place::new(
+        let encoder = ModulePath::new(
             place.path("encoder"),
             "transformers.models.clip.modeling_clip.CLIPEncoder",
         );
@@ -284,10 +284,10 @@ impl Model {
     /// The last hidden state, and that of the class's token.
     fn forward(&self, pixel_values: &Tensor) -> [Tensor; 2] {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let mut hidden_states = self.embeddings.forward(pixel_values);
             hidden_states = self.pre_layrnorm.forward(&hidden_states);
-            let last_hidden_state = tracer.within(&self.encoder, || {
+            let last_hidden_state = tracer.in_module(&self.encoder, || {
                 let mut inner = hidden_states.clone();
                 for layer in &self.layers {
                     inner = layer.forward(&inner);

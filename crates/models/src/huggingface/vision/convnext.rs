@@ -4,10 +4,10 @@ use super::{DropPath, Images, evenly_up_to};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Conv, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer,
-    Views as _,
+    Activation, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -94,7 +94,7 @@ struct Sizes {
 }
 
 impl Net {
-    fn of(task: &Task<'_>, family: &'static Family) -> Result<Net, Invalid> {
+    fn of(task: &Task<'_>, family: &'static Family) -> Result<Net, RequestError> {
         let config = &task.config;
         let images = Images::of_any_size(task, config)?;
         let widths = config.sizes("hidden_sizes", &[96, 192, 384, 768])?;
@@ -102,7 +102,7 @@ impl Net {
         let stages = config.layers("num_stages", 4)?.min(MOST_STAGES + 1);
         for (name, list) in [("hidden_sizes", &widths), ("depths", &depths)] {
             if (list.len() as u64) < stages {
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     config.at(name),
                     format!(
                         "{name} has {} numbers, fewer than num_stages, {stages}",
@@ -112,7 +112,7 @@ impl Net {
             }
         }
         if stages > MOST_STAGES {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("num_stages"),
                 format!("at most {MOST_STAGES} stages are read"),
             ));
@@ -144,7 +144,7 @@ impl Net {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let family = match task.class {
         "ConvNextV2ForImageClassification" => &SECOND,
         _ => &FIRST,
@@ -178,7 +178,7 @@ fn normalized_channels(norm: &LayerNorm, x: &Tensor) -> Tensor {
 
 /// `ConvNextEmbeddings`.
 struct Embeddings {
-    place: Place,
+    place: ModulePath,
     projection: Conv,
     layernorm: LayerNorm,
 }
@@ -186,7 +186,7 @@ struct Embeddings {
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Net) -> Embeddings {
         let classes = &config.family.classes;
-        let place = Place::new(path, classes.embeddings);
+        let place = ModulePath::new(path, classes.embeddings);
         let width = config.stages[0].width;
         Embeddings {
             projection: Conv::new(
@@ -205,7 +205,7 @@ impl Embeddings {
     }
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
-        pixel_values.tracer().within(&self.place, || {
+        pixel_values.tracer().in_module(&self.place, || {
             let mut embeddings = self.projection.forward(pixel_values);
             embeddings = normalized_channels(&self.layernorm, &embeddings);
             embeddings
@@ -215,14 +215,14 @@ impl Embeddings {
 
 /// `ConvNextV2GRN`.
 struct ResponseNorm {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Tensor,
 }
 
 impl ResponseNorm {
     fn new(tracer: &Tracer, path: String, class: &'static str, width: u64) -> ResponseNorm {
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let parameter = |name: &str| tracer.parameter(&place.path(name), &[1, 1, 1, width]);
         ResponseNorm {
             weight: parameter("weight"),
@@ -232,7 +232,7 @@ impl ResponseNorm {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let global_features = x.vector_norm(2, &[1, 2], true);
             let norm_features =
                 (&global_features).div((&global_features).mean(&[-1], true).add_number(1e-6));
@@ -247,7 +247,7 @@ impl ResponseNorm {
 
 /// `ConvNextLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     dwconv: Conv,
     layernorm: LayerNorm,
     pwconv1: Linear,
@@ -261,7 +261,7 @@ struct Layer {
 impl Layer {
     fn new(tracer: &Tracer, path: String, config: &Net, width: u64, rate: f64) -> Layer {
         let classes = &config.family.classes;
-        let place = Place::new(path, classes.layer);
+        let place = ModulePath::new(path, classes.layer);
         let wide = width.saturating_mul(4);
         let scale = place.path("layer_scale_parameter");
         Layer {
@@ -290,7 +290,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut features = self.dwconv.forward(x);
             features = (&features).permute(&[0, 2, 3, 1]);
             features = self.layernorm.forward(&features);
@@ -312,7 +312,7 @@ impl Layer {
 
 /// `ConvNextStage`.
 struct Stage {
-    place: Place,
+    place: ModulePath,
     downsampling: Option<(LayerNorm, Conv)>,
     layers: Vec<Layer>,
 }
@@ -326,7 +326,7 @@ impl Stage {
         sizes: &Sizes,
     ) -> Stage {
         let classes = &config.family.classes;
-        let place = Place::new(path, classes.stage);
+        let place = ModulePath::new(path, classes.stage);
         let below = |name: &str, index: usize| place.path(&format!("{name}.{index}"));
         let downsampling = earlier_width.map(|width| {
             let at = |index| below("downsampling_layer", index);
@@ -347,7 +347,7 @@ impl Stage {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut features = x.clone();
             if let Some((norm, conv)) = &self.downsampling {
                 features = normalized_channels(norm, &features);
@@ -363,9 +363,9 @@ impl Stage {
 
 /// `ConvNextModel` with its `ConvNextEncoder`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
-    encoder: Place,
+    encoder: ModulePath,
     stages: Vec<Stage>,
     layernorm: LayerNorm,
 }
@@ -373,8 +373,8 @@ struct Model {
 impl Model {
     fn new(tracer: &Tracer, config: &Net) -> Model {
         let classes = &config.family.classes;
-        let place = Place::new(config.family.path, classes.model);
-        let encoder = Place::new(place.path("encoder"), classes.encoder);
+        let place = ModulePath::new(config.family.path, classes.model);
+        let encoder = ModulePath::new(place.path("encoder"), classes.encoder);
         let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
         let mut stages = Vec::new();
         let mut earlier = None;
@@ -396,9 +396,9 @@ impl Model {
     /// The last hidden state, and what is pooled from it.
     fn forward(&self, pixel_values: &Tensor) -> [Tensor; 2] {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let embedding_output = self.embeddings.forward(pixel_values);
-            let last_hidden_state = tracer.within(&self.encoder, || {
+            let last_hidden_state = tracer.in_module(&self.encoder, || {
                 let mut hidden_states = embedding_output.clone();
                 for stage in &self.stages {
                     hidden_states = stage.forward(&hidden_states);

@@ -5,11 +5,11 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::heads::Labels;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size,
-    Tensor, Tracer, Views as _,
+    Activation, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
+    Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -35,13 +35,13 @@ struct Dino {
 }
 
 impl Dino {
-    fn of(task: &Task<'_>) -> Result<Dino, Invalid> {
+    fn of(task: &Task<'_>) -> Result<Dino, RequestError> {
         let config = &task.config;
         let images = Images::of_one_size(task, config)?;
         let patch = config.pair("patch_size", 14)?;
         let [rows, columns] = grid(config, images.size, patch)?;
         if images.size[0] != images.size[1] {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("image_size"),
                 "positions of images that are not square are interpolated, which is not built here; `batchfit export \
                  --hf config.json -o model.json.gz`, of batchfit's Python client, reads it",
@@ -86,7 +86,7 @@ fn truncated(number: f64) -> u64 {
     number as u64
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Dino::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer("dinov2.modeling_dinov2");
@@ -117,9 +117,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `Dinov2Embeddings`.
 struct Embeddings {
-    place: Place,
+    place: ModulePath,
     cls_token: Tensor,
-    patches: Place,
+    patches: ModulePath,
     projection: Conv,
     positions: Tensor,
     dropout: Dropout,
@@ -127,7 +127,7 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Embeddings {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.dinov2.modeling_dinov2.Dinov2Embeddings",
         );
@@ -140,7 +140,7 @@ impl Embeddings {
             &place.path("position_embeddings"),
             &[1, positions, config.width],
         );
-        let patches = Place::new(
+        let patches = ModulePath::new(
             place.path("patch_embeddings"),
             "transformers.models.dinov2.modeling_dinov2.Dinov2PatchEmbeddings",
         );
@@ -159,11 +159,11 @@ impl Embeddings {
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let batch = pixel_values.size(0);
             let target_dtype = self.projection.weight.dtype();
             let pixel_values = pixel_values.to_dtype_of(target_dtype);
-            let mut embeddings = tracer.within(&self.patches, || {
+            let mut embeddings = tracer.in_module(&self.patches, || {
                 let patches = self.projection.forward(&pixel_values);
                 patches.flatten(2, -1).transpose(1, 2)
             });
@@ -179,12 +179,12 @@ impl Embeddings {
 
 /// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
 struct Attention {
-    place: Place,
-    attending: Place,
+    place: ModulePath,
+    attending: ModulePath,
     query: Linear,
     key: Linear,
     value: Linear,
-    output: Place,
+    output: ModulePath,
     dense: Linear,
     output_dropout: Dropout,
     heads: u64,
@@ -194,15 +194,15 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Attention {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.dinov2.modeling_dinov2.Dinov2Attention",
         );
-        let attention = Place::new(
+        let attention = ModulePath::new(
             place.path("attention"),
             "transformers.models.dinov2.modeling_dinov2.Dinov2SelfAttention",
         );
-        let output = Place::new(
+        let output = ModulePath::new(
             place.path("output"),
             "transformers.models.dinov2.modeling_dinov2.Dinov2SelfOutput",
         );
@@ -225,9 +225,9 @@ impl Attention {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
-            let self_attn_output = tracer.within(&self.attending, || self.attend(x));
-            let output = tracer.within(&self.output, || {
+        tracer.in_module(&self.place, || {
+            let self_attn_output = tracer.in_module(&self.attending, || self.attend(x));
+            let output = tracer.in_module(&self.output, || {
                 let mut hidden_states = self.dense.forward(&self_attn_output);
                 hidden_states = self.output_dropout.forward(&hidden_states);
                 hidden_states
@@ -257,13 +257,13 @@ impl Attention {
 
 /// `Dinov2LayerScale`.
 struct Scale {
-    place: Place,
+    place: ModulePath,
     lambda: Tensor,
 }
 
 impl Scale {
     fn new(tracer: &Tracer, path: String, width: u64) -> Scale {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.dinov2.modeling_dinov2.Dinov2LayerScale",
         );
@@ -274,13 +274,13 @@ impl Scale {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || x.mul(&self.lambda))
+        x.tracer().in_module(&self.place, || x.mul(&self.lambda))
     }
 }
 
 /// `Dinov2MLP` or `Dinov2SwiGLUFFN`.
 struct Mlp {
-    place: Place,
+    place: ModulePath,
     first: Linear,
     /// `None` where one half of what the first layer makes is the other's gate.
     activation: Option<Activation>,
@@ -291,7 +291,7 @@ impl Mlp {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Mlp {
         let (inner, outer) = (config.intermediate, config.width);
         if config.is_gated {
-            let place = Place::new(
+            let place = ModulePath::new(
                 path,
                 "transformers.models.dinov2.modeling_dinov2.Dinov2SwiGLUFFN",
             );
@@ -303,7 +303,7 @@ impl Mlp {
                 place,
             };
         }
-        let place = Place::new(path, "transformers.models.dinov2.modeling_dinov2.Dinov2MLP");
+        let place = ModulePath::new(path, "transformers.models.dinov2.modeling_dinov2.Dinov2MLP");
         let activation = place.path("activation");
         Mlp {
             first: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
@@ -314,7 +314,7 @@ impl Mlp {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_state = self.first.forward(x);
             if let Some(activation) = &self.activation {
                 hidden_state = activation.forward(&hidden_state);
@@ -331,7 +331,7 @@ impl Mlp {
 
 /// `Dinov2Layer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     norm1: LayerNorm,
     attention: Attention,
     scale1: Scale,
@@ -343,7 +343,7 @@ struct Layer {
 
 impl Layer {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Layer {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.dinov2.modeling_dinov2.Dinov2Layer",
         );
@@ -366,7 +366,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let normed = self.norm1.forward(x);
             let mut attended = self.attention.forward(&normed);
             attended = self.scale1.forward(&attended);
@@ -382,20 +382,20 @@ impl Layer {
 
 /// `Dinov2Model` with its `Dinov2Encoder`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
-    encoder: Place,
+    encoder: ModulePath,
     layers: Vec<Layer>,
     layernorm: LayerNorm,
 }
 
 impl Model {
     fn new(tracer: &Tracer, config: &Dino) -> Model {
-        let place = Place::new(
+        let place = ModulePath::new(
             "dinov2",
             "transformers.models.dinov2.modeling_dinov2.Dinov2Model",
         );
-        let encoder = Place::new(
+        let encoder = ModulePath::new(
             place.path("encoder"),
             "transformers.models.dinov2.modeling_dinov2.Dinov2Encoder",
         );
@@ -412,9 +412,9 @@ impl Model {
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let embedding_output = self.embeddings.forward(pixel_values);
-            let encoder_outputs = tracer.within(&self.encoder, || {
+            let encoder_outputs = tracer.in_module(&self.encoder, || {
                 let mut hidden_states = embedding_output.clone();
                 for layer in &self.layers {
                     hidden_states = layer.forward(&hidden_states);

@@ -1,9 +1,9 @@
 //! Two linear layers with an activation between them: `ViTMLP`, `CLIPMLP` and `SwinMLP`, whose code is the same.
 
-use crate::tracing::{Activation, Linear, Place, Tensor, Tracer};
+use crate::tracing::{Activation, Linear, ModulePath, Tensor, Tracer};
 
 pub(in crate::huggingface::vision) struct Mlp {
-    place: Place,
+    place: ModulePath,
     activation_fn: Activation,
     fc1: Linear,
     fc2: Linear,
@@ -13,7 +13,7 @@ impl Mlp {
     /// One of this class, so wide outside and inside.
     pub(in crate::huggingface::vision) fn new(
         tracer: &Tracer,
-        place: Place,
+        place: ModulePath,
         [outer, inner]: [u64; 2],
         activation: &str,
     ) -> Mlp {
@@ -26,7 +26,7 @@ impl Mlp {
     }
 
     pub(in crate::huggingface::vision) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.fc1.forward(x);
             hidden_states = self.activation_fn.forward(&hidden_states);
             hidden_states = self.fc2.forward(&hidden_states);

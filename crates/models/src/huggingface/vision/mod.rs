@@ -9,9 +9,9 @@ pub(super) mod vit;
 
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::Extent;
-use crate::tracing::{Place, Pointwise as _, Size, Tensor, Tracer};
+use crate::tracing::{ModulePath, Pointwise as _, Size, Tensor, Tracer};
 
 /// Height and width of the images that a config is for, where its class says 224.
 const USUAL_SIZE: u64 = 224;
@@ -26,7 +26,7 @@ struct Images {
 
 impl Images {
     /// The images of a task whose model takes any size.
-    fn of_any_size(task: &Task<'_>, config: &Config<'_>) -> Result<Images, Invalid> {
+    fn of_any_size(task: &Task<'_>, config: &Config<'_>) -> Result<Images, RequestError> {
         let usual = config.pair("image_size", USUAL_SIZE)?;
         Ok(Images {
             size: task.sizes.image_size.unwrap_or(usual),
@@ -35,13 +35,13 @@ impl Images {
     }
 
     /// The images of a task whose model takes those of its config.
-    fn of_one_size(task: &Task<'_>, config: &Config<'_>) -> Result<Images, Invalid> {
+    fn of_one_size(task: &Task<'_>, config: &Config<'_>) -> Result<Images, RequestError> {
         let images = Images::of_any_size(task, config)?;
         let [height, width] = config.pair("image_size", USUAL_SIZE)?;
         if images.size == [height, width] {
             return Ok(images);
         }
-        Err(Invalid::at(
+        Err(RequestError::at(
             format!("{}/image_size", task.pointer),
             format!(
                 "the model takes images of {height} by {width} pixels, for which it has positions; leave image_size \
@@ -61,10 +61,10 @@ impl Images {
 }
 
 /// How many patches of this size there are in height and width.
-fn grid(config: &Config<'_>, size: [u64; 2], patch: [u64; 2]) -> Result<[u64; 2], Invalid> {
+fn grid(config: &Config<'_>, size: [u64; 2], patch: [u64; 2]) -> Result<[u64; 2], RequestError> {
     let grid = [size[0] / patch[0], size[1] / patch[1]];
     if grid.contains(&0) {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             config.at("patch_size"),
             format!(
                 "a patch of {} by {} pixels does not fit in an image of {} by {}",
@@ -96,14 +96,14 @@ fn evenly_up_to(most: f64, count: u64) -> Vec<f64> {
 /// Skips the branch of a layer for some samples, if there is anything to skip by.
 #[derive(Debug, Clone)]
 struct DropPath {
-    place: Place,
+    place: ModulePath,
     rate: f64,
 }
 
 impl DropPath {
     fn new(path: String, class: &'static str, rate: f64) -> DropPath {
         DropPath {
-            place: Place::new(path, class),
+            place: ModulePath::new(path, class),
             rate,
         }
     }
@@ -113,7 +113,7 @@ impl DropPath {
             return x.clone();
         }
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let keep = 1.0 - self.rate;
             let ones = x.shape().len().saturating_sub(1);
             let mut shape = vec![x.size(0).into()];

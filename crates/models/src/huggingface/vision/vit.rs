@@ -7,10 +7,10 @@ use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -83,7 +83,7 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn of(task: &Task<'_>, family: &'static Family) -> Result<Encoder, Invalid> {
+    fn of(task: &Task<'_>, family: &'static Family) -> Result<Encoder, RequestError> {
         let config: &Config<'_> = &task.config;
         let images = Images::of_one_size(task, config)?;
         let patch = config.pair("patch_size", 16)?;
@@ -113,7 +113,7 @@ impl Encoder {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let family = match task.class {
         "DeiTForImageClassification" => &DEIT,
         _ => &VIT,
@@ -138,10 +138,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `ViTEmbeddings`.
 struct Embeddings {
-    place: Place,
+    place: ModulePath,
     cls_token: Tensor,
     distillation_token: Option<Tensor>,
-    patches: Place,
+    patches: ModulePath,
     projection: Conv,
     positions: Tensor,
     dropout: Dropout,
@@ -150,14 +150,14 @@ struct Embeddings {
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Encoder) -> Embeddings {
         let family = config.family;
-        let place = Place::new(path, family.classes.embeddings);
+        let place = ModulePath::new(path, family.classes.embeddings);
         let token = |name: &str| tracer.parameter(&place.path(name), &[1, 1, config.width]);
         let cls_token = token("cls_token");
         let tokens = 1 + u64::from(family.is_distilled);
         let positions = config.patches.saturating_add(tokens);
         let shape = [1, positions, config.width];
         let position_embeddings = tracer.parameter(&place.path("position_embeddings"), &shape);
-        let patches = Place::new(place.path("patch_embeddings"), family.classes.patches);
+        let patches = ModulePath::new(place.path("patch_embeddings"), family.classes.patches);
         Embeddings {
             cls_token,
             positions: position_embeddings,
@@ -179,9 +179,9 @@ impl Embeddings {
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let batch = pixel_values.size(0);
-            let mut embeddings = tracer.within(&self.patches, || {
+            let mut embeddings = tracer.in_module(&self.patches, || {
                 let patches = self.projection.forward(pixel_values);
                 patches.flatten(2, -1).transpose(1, 2)
             });
@@ -203,7 +203,7 @@ impl Embeddings {
 
 /// `ViTAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
@@ -214,7 +214,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Encoder) -> Attention {
-        let place = Place::new(path, config.family.classes.attention);
+        let place = ModulePath::new(path, config.family.classes.attention);
         let of_heads = |name: &str| {
             let sizes = [config.width, config.inner];
             Linear::new(tracer, place.path(name), sizes, config.qkv_bias)
@@ -236,7 +236,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (batch, tokens) = (x.size(0), x.size(1));
             let heads = [
                 batch.into(),
@@ -264,7 +264,7 @@ impl Attention {
 
 /// `ViTLayer`.
 struct Layer {
-    place: Place,
+    place: ModulePath,
     attention: Attention,
     layernorm_before: LayerNorm,
     layernorm_after: LayerNorm,
@@ -274,9 +274,9 @@ struct Layer {
 
 impl Layer {
     fn new(tracer: &Tracer, path: String, config: &Encoder) -> Layer {
-        let place = Place::new(path, config.family.classes.layer);
+        let place = ModulePath::new(path, config.family.classes.layer);
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let mlp = Place::new(place.path("mlp"), config.family.classes.mlp);
+        let mlp = ModulePath::new(place.path("mlp"), config.family.classes.mlp);
         Layer {
             attention: Attention::new(tracer, place.path("attention"), config),
             layernorm_before: norm("layernorm_before"),
@@ -293,7 +293,7 @@ impl Layer {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = self.layernorm_before.forward(x);
             hidden_states = self.attention.forward(&hidden_states);
             hidden_states = self.dropout.forward(&hidden_states);
@@ -310,7 +310,7 @@ impl Layer {
 
 /// `ViTModel`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
     layers: Vec<Layer>,
     layernorm: LayerNorm,
@@ -318,7 +318,7 @@ struct Model {
 
 impl Model {
     fn new(tracer: &Tracer, config: &Encoder) -> Model {
-        let place = Place::new(config.family.path, config.family.classes.model);
+        let place = ModulePath::new(config.family.path, config.family.classes.model);
         Model {
             embeddings: Embeddings::new(tracer, place.path("embeddings"), config),
             layers: (0..config.layers)
@@ -330,7 +330,7 @@ impl Model {
     }
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
-        pixel_values.tracer().within(&self.place, || {
+        pixel_values.tracer().in_module(&self.place, || {
             let expected = self.embeddings.projection.weight.dtype();
             let pixel_values = pixel_values.to_dtype_of(expected);
             let embedding_output = self.embeddings.forward(&pixel_values);

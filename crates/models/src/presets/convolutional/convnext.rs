@@ -5,7 +5,7 @@ use crate::presets::blocks::StochasticDepth;
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, gelu, permute};
 use crate::tracing::{
-    Argument, Conv, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
+    Argument, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// torchvision's `ConvNeXts`.
@@ -110,7 +110,7 @@ impl Module for ConvNext {
 
 /// `LayerNorm2d`.
 struct LayerNorm2d {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Tensor,
     width: u64,
@@ -121,7 +121,7 @@ impl LayerNorm2d {
         LayerNorm2d {
             weight: tracer.parameter(&format!("{path}.weight"), &[width]),
             bias: tracer.parameter(&format!("{path}.bias"), &[width]),
-            place: Place::new(path, "torchvision.models.convnext.LayerNorm2d"),
+            place: ModulePath::new(path, "torchvision.models.convnext.LayerNorm2d"),
             width,
         }
     }
@@ -130,7 +130,7 @@ impl LayerNorm2d {
 impl Module for LayerNorm2d {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let mut x = x.permute(&[0, 2, 3, 1]);
             x = tracer.call(
                 "aten.layer_norm.default",
@@ -152,7 +152,7 @@ impl Module for LayerNorm2d {
 
 /// `CNBlock`.
 struct CnBlock {
-    place: Place,
+    place: ModulePath,
     layer_scale: Tensor,
     block: Sequential,
     stochastic_depth: StochasticDepth,
@@ -160,7 +160,7 @@ struct CnBlock {
 
 impl CnBlock {
     fn new(tracer: &Tracer, path: String, dim: u64, p: f64) -> CnBlock {
-        let place = Place::new(path, "torchvision.models.convnext.CNBlock");
+        let place = ModulePath::new(path, "torchvision.models.convnext.CNBlock");
         let layer_scale = tracer.parameter(&place.path("layer_scale"), &[dim, 1, 1]);
         let mut block = Sequential::new(place.path("block"));
         let conv = Conv::new(tracer, block.next(), [dim, dim], &[7, 7], dim, true);
@@ -182,7 +182,7 @@ impl CnBlock {
 
 impl Module for CnBlock {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let mut result = (&self.layer_scale).mul(self.block.forward(input));
             result = self.stochastic_depth.forward(&result);
             result.add_in_place(input);

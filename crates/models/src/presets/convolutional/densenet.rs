@@ -6,7 +6,7 @@ use crate::presets::layers::{
     Module, Plain, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool,
     relu, relu_in_place,
 };
-use crate::tracing::{BatchNorm, Conv, Linear, Place, Tensor, Tracer};
+use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Tensor, Tracer};
 
 /// torchvision's `DenseNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -107,13 +107,13 @@ fn transition(tracer: &Tracer, path: String, width: u64) -> Sequential {
 
 /// `_DenseBlock`.
 struct DenseBlock {
-    place: Place,
+    place: ModulePath,
     layers: Vec<DenseLayer>,
 }
 
 impl DenseBlock {
     fn new(tracer: &Tracer, path: String, layers: u64, width: u64, growth_rate: u64) -> DenseBlock {
-        let place = Place::new(path, "torchvision.models.densenet._DenseBlock");
+        let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
         let layer = |index: u64| {
             let path = place.path(&format!("denselayer{}", index + 1));
             DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
@@ -128,7 +128,7 @@ impl DenseBlock {
 impl Module for DenseBlock {
     fn forward(&self, init_features: &Tensor) -> Tensor {
         let tracer = init_features.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let mut features = vec![init_features.clone()];
             let mut last = None;
             for layer in &self.layers {
@@ -146,7 +146,7 @@ impl Module for DenseBlock {
 
 /// `_DenseLayer`.
 struct DenseLayer {
-    place: Place,
+    place: ModulePath,
     norm1: BatchNorm,
     relu1: Plain,
     conv1: Conv,
@@ -157,7 +157,7 @@ struct DenseLayer {
 
 impl DenseLayer {
     fn new(tracer: &Tracer, path: String, width: u64, growth_rate: u64) -> DenseLayer {
-        let place = Place::new(path, "torchvision.models.densenet._DenseLayer");
+        let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
         let narrow = BOTTLENECK * growth_rate;
         let conv = |name, channels, kernel| {
             Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
@@ -182,7 +182,7 @@ impl DenseLayer {
     }
 
     fn forward(&self, tracer: &Tracer, prev_features: &[Tensor]) -> Tensor {
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let bottleneck_output = self.bn_function(tracer, prev_features);
             let normal = self.norm2.forward(&bottleneck_output);
             let new_features = self.conv2.forward(self.relu2.on(normal));

@@ -7,7 +7,7 @@ use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
 use crate::presets::layers::{
     Activation, Module, Plain, Sequential, adaptive_pool, dropout_in_place, flat, sigmoid, silu,
 };
-use crate::tracing::{Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `EfficientNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -279,7 +279,7 @@ impl Module for EfficientNet {
 
 /// `MBConv` and `FusedMBConv`.
 struct MbConv {
-    place: Place,
+    place: ModulePath,
     use_res_connect: bool,
     block: Sequential,
     stochastic_depth: StochasticDepth,
@@ -292,7 +292,7 @@ impl MbConv {
         } else {
             "torchvision.models.efficientnet.MBConv"
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let block = Sequential::new(place.path("block"));
         MbConv {
             use_res_connect: stage.stride == 1 && stage.input == stage.output,
@@ -347,7 +347,7 @@ fn fused_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: Norm
 
 impl Module for MbConv {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let mut result = self.block.forward(input);
             if self.use_res_connect {
                 result = self.stochastic_depth.forward(&result);

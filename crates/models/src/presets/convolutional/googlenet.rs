@@ -9,7 +9,7 @@ use crate::presets::layers::{
 };
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{Dropout, Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `GoogLeNet`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -139,13 +139,13 @@ impl Module for GoogLeNet {
 
 /// `Inception`.
 struct Inception {
-    place: Place,
+    place: ModulePath,
     branches: [Box<dyn Module>; 4],
 }
 
 impl Inception {
     fn new(tracer: &Tracer, path: String, input: u64, widths: Widths) -> Inception {
-        let place = Place::new(path, "torchvision.models.googlenet.Inception");
+        let place = ModulePath::new(path, "torchvision.models.googlenet.Inception");
         let [ch1x1, ch3x3red, ch3x3, ch5x5red, ch5x5, pool_proj] = widths;
         let pointwise = |path, output| BasicConv::new(tracer, path, [input, output], [1, 1]);
         let twice = |name, [narrow, wide]: [u64; 2]| {
@@ -177,7 +177,7 @@ impl Inception {
 impl Module for Inception {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let outputs = self.branches.each_ref().map(|branch| branch.forward(x));
             tracer.cat(outputs, 1)
         })
@@ -186,7 +186,7 @@ impl Module for Inception {
 
 /// `InceptionAux`.
 struct Auxiliary {
-    place: Place,
+    place: ModulePath,
     conv: BasicConv,
     fc1: Linear,
     fc2: Linear,
@@ -195,7 +195,7 @@ struct Auxiliary {
 
 impl Auxiliary {
     fn new(tracer: &Tracer, name: &str, [input, classes]: [u64; 2]) -> Auxiliary {
-        let place = Place::new(name, "torchvision.models.googlenet.InceptionAux");
+        let place = ModulePath::new(name, "torchvision.models.googlenet.InceptionAux");
         Auxiliary {
             conv: BasicConv::new(tracer, place.path("conv"), [input, 128], [1, 1]),
             fc1: Linear::new(tracer, place.path("fc1"), [2048, 1024], true),
@@ -206,7 +206,7 @@ impl Auxiliary {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = adaptive_average(x, 4);
             x = self.conv.forward(&x);
             x = flat(&x);

@@ -9,7 +9,9 @@ use crate::presets::layers::{
 };
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{BatchNorm, Conv, Dropout, Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{
+    BatchNorm, Conv, Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
+};
 
 /// torchvision's Inception v3.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -52,7 +54,7 @@ fn with_aux(sizes: &Sizes) -> Result<Graph, GraphError> {
 
 /// `BasicConv2d`, also of `googlenet.py`.
 pub(super) struct BasicConv {
-    place: Place,
+    place: ModulePath,
     conv: Conv,
     bn: BatchNorm,
 }
@@ -64,7 +66,7 @@ impl BasicConv {
         channels: [u64; 2],
         kernel: [u64; 2],
     ) -> BasicConv {
-        let place = Place::new(path, "torchvision.models.inception.BasicConv2d");
+        let place = ModulePath::new(path, "torchvision.models.inception.BasicConv2d");
         let norm = Norm {
             eps: 0.001,
             ..Norm::DEFAULT
@@ -91,7 +93,7 @@ impl BasicConv {
 
 impl Module for BasicConv {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = self.conv.forward(x);
             x = self.bn.forward(&x);
             relu_in_place(&x)
@@ -102,7 +104,7 @@ impl Module for BasicConv {
 /// What a block's convolutions are made with.
 struct Maker<'a> {
     tracer: &'a Tracer,
-    place: &'a Place,
+    place: &'a ModulePath,
 }
 
 impl Maker<'_> {
@@ -164,7 +166,7 @@ fn chain(convs: &[BasicConv], x: &Tensor) -> Tensor {
 
 /// `InceptionA` to `InceptionE`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     branches: Vec<Branch>,
 }
 
@@ -175,7 +177,7 @@ impl Block {
         class: &'static str,
         branches: impl FnOnce(&Maker<'_>) -> Vec<Branch>,
     ) -> Box<dyn Module> {
-        let place = Place::new(name, class);
+        let place = ModulePath::new(name, class);
         let maker = Maker {
             tracer,
             place: &place,
@@ -290,7 +292,7 @@ impl Block {
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let branches = self.branches.iter();
             let outputs: Vec<Tensor> = branches.map(|branch| branch.forward(x)).collect();
             let all: Vec<&Tensor> = outputs.iter().collect();
@@ -377,7 +379,7 @@ impl Module for Inception3 {
 
 /// `InceptionAux`.
 struct Auxiliary {
-    place: Place,
+    place: ModulePath,
     conv0: BasicConv,
     conv1: BasicConv,
     fc: Linear,
@@ -385,7 +387,7 @@ struct Auxiliary {
 
 impl Auxiliary {
     fn new(tracer: &Tracer, [input, classes]: [u64; 2]) -> Auxiliary {
-        let place = Place::new("AuxLogits", "torchvision.models.inception.InceptionAux");
+        let place = ModulePath::new("AuxLogits", "torchvision.models.inception.InceptionAux");
         Auxiliary {
             conv0: BasicConv::new(tracer, place.path("conv0"), [input, 128], [1, 1]),
             conv1: BasicConv::new(tracer, place.path("conv1"), [128, 768], [5, 5]),
@@ -395,7 +397,7 @@ impl Auxiliary {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = Pooling::new(5, 3, 0).average(x);
             x = self.conv0.forward(&x);
             x = self.conv1.forward(&x);

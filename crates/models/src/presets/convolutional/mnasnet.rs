@@ -4,7 +4,7 @@ use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::Norm;
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Sequential, dropout_in_place, relu};
-use crate::tracing::{Conv, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer};
+use crate::tracing::{Conv, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer};
 
 /// torchvision's `MNASNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -115,7 +115,7 @@ impl Module for MnasNet {
 
 /// `_InvertedResidual`.
 struct InvertedResidual {
-    place: Place,
+    place: ModulePath,
     apply_residual: bool,
     layers: Sequential,
 }
@@ -127,7 +127,7 @@ impl InvertedResidual {
         [input, output]: [u64; 2],
         (kernel, stride, expansion): (u64, u64, u64),
     ) -> InvertedResidual {
-        let place = Place::new(path, "torchvision.models.mnasnet._InvertedResidual");
+        let place = ModulePath::new(path, "torchvision.models.mnasnet._InvertedResidual");
         let wide = input * expansion;
         let mut layers = Sequential::new(place.path("layers"));
         conv(tracer, &mut layers, [input, wide], (1, 1, 1));
@@ -145,7 +145,7 @@ impl InvertedResidual {
 
 impl Module for InvertedResidual {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let layers = self.layers.forward(input);
             if self.apply_residual {
                 layers.add(input)

@@ -7,7 +7,7 @@ use crate::presets::layers::{
     Activation, AnyModule, Module, Plain, Sequential, adaptive_average, adaptive_pool, batch_norm,
     dropout_in_place, flat, hardsigmoid, hardswish, new_relu, relu, relu6,
 };
-use crate::tracing::{Conv, Dropout, Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Conv, Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `MobileNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -96,7 +96,7 @@ impl Module for MobileNetV2 {
 
 /// `InvertedResidual` of `mobilenetv2.py`.
 struct Inverted2 {
-    place: Place,
+    place: ModulePath,
     use_res_connect: bool,
     conv: Sequential,
 }
@@ -109,7 +109,7 @@ impl Inverted2 {
         stride: u64,
         expansion: u64,
     ) -> Inverted2 {
-        let place = Place::new(path, "torchvision.models.mobilenetv2.InvertedResidual");
+        let place = ModulePath::new(path, "torchvision.models.mobilenetv2.InvertedResidual");
         let hidden = input * expansion;
         let mut conv = Sequential::new(place.path("conv"));
         if expansion != 1 {
@@ -131,7 +131,7 @@ impl Inverted2 {
 
 impl Module for Inverted2 {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             if self.use_res_connect {
                 x.add(self.conv.forward(x))
             } else {
@@ -224,7 +224,7 @@ fn make_divisible(v: u64) -> u64 {
 /// What `MobileNetV3` calls its features, in order, below a module.
 pub(in crate::presets) fn features(
     tracer: &Tracer,
-    below: &Place,
+    below: &ModulePath,
     channels: u64,
     blocks: &[Block],
 ) -> Vec<AnyModule> {
@@ -249,7 +249,7 @@ fn third(sizes: &Sizes, blocks: &[Block], last_channel: u64) -> Result<Graph, Gr
         "torchvision.models.mobilenetv3.MobileNetV3",
         |tracer| {
             let mut layers = Sequential::new("features".into());
-            let below = Place::new("features", "");
+            let below = ModulePath::new("features", "");
             for feature in features(tracer, &below, sizes.channels, blocks) {
                 layers.push(feature);
             }
@@ -288,14 +288,14 @@ impl Module for MobileNetV3 {
 
 /// `InvertedResidual` of `mobilenetv3.py`.
 struct Inverted3 {
-    place: Place,
+    place: ModulePath,
     use_res_connect: bool,
     block: Sequential,
 }
 
 impl Inverted3 {
     fn new(tracer: &Tracer, path: String, config: &Block) -> Inverted3 {
-        let place = Place::new(path, "torchvision.models.mobilenetv3.InvertedResidual");
+        let place = ModulePath::new(path, "torchvision.models.mobilenetv3.InvertedResidual");
         let Block {
             input,
             kernel,
@@ -339,7 +339,7 @@ impl Inverted3 {
 
 impl Module for Inverted3 {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let result = self.block.forward(input);
             if self.use_res_connect {
                 result.add_in_place(input);

@@ -6,7 +6,7 @@ use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Activation, Module, Plain, Sequential, adaptive_pool, flat, new_relu, relu, sigmoid,
 };
-use crate::tracing::{Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `RegNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -242,7 +242,7 @@ struct Bottleneck {
 
 /// `ResBottleneckBlock`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     proj: Option<Sequential>,
     f: Sequential,
     activation: Plain,
@@ -250,7 +250,7 @@ struct Block {
 
 impl Block {
     fn new(tracer: &Tracer, path: String, block: &Bottleneck) -> Block {
-        let place = Place::new(path, "torchvision.models.regnet.ResBottleneckBlock");
+        let place = ModulePath::new(path, "torchvision.models.regnet.ResBottleneckBlock");
         let [input, width] = block.channels;
         let should_proj = input != width || block.stride != 1;
         let proj = should_proj.then(|| {
@@ -286,7 +286,7 @@ impl Block {
 
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let x = match &self.proj {
                 Some(proj) => proj.forward(x).add(self.f.forward(x)),
                 None => x.add(self.f.forward(x)),

@@ -6,7 +6,7 @@ use crate::presets::layers::{
     AnyModule, Module, Plain, Pooling, Sequential, adaptive_pool, batch_norm, flat, max_pool, relu,
     run,
 };
-use crate::tracing::{BatchNorm, Conv, Linear, Place, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's ResNets.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -153,7 +153,7 @@ fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
     classifier(sizes, "torchvision.models.resnet.ResNet", |tracer| {
         let wide = 512 * shape.kind.expansion();
         Resnet {
-            body: body(tracer, &Place::new("", ""), sizes.channels, shape),
+            body: body(tracer, &ModulePath::new("", ""), sizes.channels, shape),
             avgpool: adaptive_pool("avgpool".into(), 1),
             fc: Linear::new(tracer, "fc", [wide, sizes.classes], true),
         }
@@ -179,7 +179,7 @@ impl Module for Resnet {
 /// Everything before the pooling, below a module.
 pub(in crate::presets) fn body(
     tracer: &Tracer,
-    below: &Place,
+    below: &ModulePath,
     channels: u64,
     shape: &Shape,
 ) -> Vec<AnyModule> {
@@ -266,7 +266,7 @@ fn conv1x1(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
 
 /// `BasicBlock`.
 struct BasicBlock {
-    place: Place,
+    place: ModulePath,
     conv1: Conv,
     bn1: BatchNorm,
     relu: Plain,
@@ -277,7 +277,7 @@ struct BasicBlock {
 
 impl BasicBlock {
     fn new(tracer: &Tracer, path: String, block: &Residual<'_>) -> BasicBlock {
-        let place = Place::new(path, "torchvision.models.resnet.BasicBlock");
+        let place = ModulePath::new(path, "torchvision.models.resnet.BasicBlock");
         let [inplanes, planes] = block.channels;
         let conv1 = conv3x3(tracer, place.path("conv1"), [inplanes, planes], 1);
         BasicBlock {
@@ -294,7 +294,7 @@ impl BasicBlock {
 
 impl Module for BasicBlock {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut identity = x.clone();
             let mut out = self.conv1.forward(x);
             out = self.bn1.forward(&out);
@@ -312,7 +312,7 @@ impl Module for BasicBlock {
 
 /// `Bottleneck`.
 struct Bottleneck {
-    place: Place,
+    place: ModulePath,
     conv1: Conv,
     bn1: BatchNorm,
     conv2: Conv,
@@ -325,7 +325,7 @@ struct Bottleneck {
 
 impl Bottleneck {
     fn new(tracer: &Tracer, path: String, block: &Residual<'_>) -> Bottleneck {
-        let place = Place::new(path, "torchvision.models.resnet.Bottleneck");
+        let place = ModulePath::new(path, "torchvision.models.resnet.Bottleneck");
         let [inplanes, planes] = block.channels;
         let Shape {
             groups,
@@ -353,7 +353,7 @@ impl Bottleneck {
 
 impl Module for Bottleneck {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut identity = x.clone();
             let mut out = self.conv1.forward(x);
             out = self.bn1.forward(&out);

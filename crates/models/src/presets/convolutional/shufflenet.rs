@@ -3,7 +3,7 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Plain, Pooling, Sequential, batch_norm, max_pool, relu};
-use crate::tracing::{Conv, Linear, Place, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{Conv, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _};
 
 /// torchvision's `ShuffleNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -130,7 +130,7 @@ fn channel_shuffle(x: &Tensor) -> Tensor {
 
 /// `InvertedResidual`.
 struct InvertedResidual {
-    place: Place,
+    place: ModulePath,
     /// Where the image gets smaller.
     branch1: Option<Sequential>,
     branch2: Sequential,
@@ -138,7 +138,7 @@ struct InvertedResidual {
 
 impl InvertedResidual {
     fn new(tracer: &Tracer, path: String, [input, output]: [u64; 2], stride: u64) -> Self {
-        let place = Place::new(path, "torchvision.models.shufflenetv2.InvertedResidual");
+        let place = ModulePath::new(path, "torchvision.models.shufflenetv2.InvertedResidual");
         let half = output / 2;
         let branch1 = (stride > 1).then(|| {
             let mut branch = Sequential::new(place.path("branch1"));
@@ -165,7 +165,7 @@ impl InvertedResidual {
 impl Module for InvertedResidual {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let mut out = if let Some(branch1) = &self.branch1 {
                 tracer.cat([branch1.forward(x), self.branch2.forward(x)], 1)
             } else {

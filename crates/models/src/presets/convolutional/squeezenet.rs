@@ -5,7 +5,7 @@ use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Module, Plain, Pooling, Sequential, adaptive_pool, flat, max_pool, relu,
 };
-use crate::tracing::{Conv, Dropout, Place, Tensor, Tracer};
+use crate::tracing::{Conv, Dropout, ModulePath, Tensor, Tracer};
 
 /// torchvision's `SqueezeNets`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -115,7 +115,7 @@ impl Module for SqueezeNet {
 
 /// `Fire`.
 struct Fire {
-    place: Place,
+    place: ModulePath,
     squeeze: Conv,
     squeeze_activation: Plain,
     expand1x1: Conv,
@@ -126,7 +126,7 @@ struct Fire {
 
 impl Fire {
     fn new(tracer: &Tracer, path: String, [inputs, squeezed, expanded]: [u64; 3]) -> Fire {
-        let place = Place::new(path, "torchvision.models.squeezenet.Fire");
+        let place = ModulePath::new(path, "torchvision.models.squeezenet.Fire");
         let expand = |name, kernel| conv(tracer, place.path(name), [squeezed, expanded], kernel);
         Fire {
             squeeze: conv(tracer, place.path("squeeze"), [inputs, squeezed], 1),
@@ -143,7 +143,7 @@ impl Fire {
 impl Module for Fire {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let x = self.squeeze_activation.on(self.squeeze.forward(x));
             let expanded = [
                 self.expand1x1_activation.on(self.expand1x1.forward(&x)),

@@ -8,7 +8,7 @@ use crate::presets::layers::{
     AnyModule, Module, Plain, Sequential, adaptive_pool, batch_norm, new_relu, relu, sigmoid,
 };
 use crate::shape::Extent;
-use crate::tracing::{Argument, Conv, Dropout, Place, Pointwise as _, Size, Tensor, Tracer};
+use crate::tracing::{Argument, Conv, Dropout, ModulePath, Pointwise as _, Size, Tensor, Tracer};
 
 /// torchvision's segmenters.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -99,15 +99,15 @@ const DEEPLAB: &str = "torchvision.models.segmentation.deeplabv3.DeepLabV3";
 
 /// `IntermediateLayerGetter`: modules one after the other, and after which of them their results are kept.
 struct Backbone {
-    place: Place,
+    place: ModulePath,
     modules: Vec<AnyModule>,
     kept: &'static [usize],
     /// Channels of the last result.
     channels: u64,
 }
 
-fn backbone_place() -> Place {
-    Place::new(
+fn backbone_place() -> ModulePath {
+    ModulePath::new(
         "backbone",
         "torchvision.models._utils.IntermediateLayerGetter",
     )
@@ -136,7 +136,7 @@ fn mobilenet(tracer: &Tracer, sizes: &Sizes, kept: &'static [usize]) -> Backbone
 
 impl Backbone {
     fn forward(&self, x: &Tensor) -> Vec<Tensor> {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = x.clone();
             let mut out = Vec::new();
             for (index, module) in self.modules.iter().enumerate() {
@@ -245,14 +245,14 @@ const ASPP: u64 = 256;
 
 /// `ASPP`.
 struct Aspp {
-    place: Place,
+    place: ModulePath,
     convs: Vec<AnyModule>,
     project: Sequential,
 }
 
 impl Aspp {
     fn new(tracer: &Tracer, path: String, channels: u64) -> Aspp {
-        let place = Place::new(path, "torchvision.models.segmentation.deeplabv3.ASPP");
+        let place = ModulePath::new(path, "torchvision.models.segmentation.deeplabv3.ASPP");
         let at = |index: usize| place.path(&format!("convs.{index}"));
         let mut first = Sequential::new(at(0));
         conv_norm(tracer, &mut first, [channels, ASPP], 1);
@@ -285,7 +285,7 @@ impl Aspp {
 impl Module for Aspp {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let results: Vec<Tensor> = self.convs.iter().map(|conv| conv.forward(x)).collect();
             let all: Vec<&Tensor> = results.iter().collect();
             let res = tracer.cat_of(&all, 1);
@@ -299,14 +299,14 @@ impl Module for Aspp {
 
 /// `ASPPPooling`.
 struct AsppPooling {
-    place: Place,
+    place: ModulePath,
     modules: Vec<AnyModule>,
 }
 
 impl AsppPooling {
     fn new(tracer: &Tracer, path: String, channels: u64) -> AsppPooling {
         let class = "torchvision.models.segmentation.deeplabv3.ASPPPooling";
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let conv = Conv::new(tracer, place.path("1"), [channels, ASPP], &[1, 1], 1, false);
         AsppPooling {
             modules: vec![
@@ -322,7 +322,7 @@ impl AsppPooling {
 
 impl Module for AsppPooling {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let size = [x.size(2), x.size(3)];
             let mut x = x.clone();
             for module in &self.modules {
@@ -364,7 +364,7 @@ impl Module for Lraspp {
 
 /// `LRASPPHead`.
 struct LrasppHead {
-    place: Place,
+    place: ModulePath,
     cbr: Sequential,
     scale: Sequential,
     low_classifier: Conv,
@@ -375,7 +375,7 @@ impl LrasppHead {
     fn new(tracer: &Tracer, [low, high, classes]: [u64; 3]) -> LrasppHead {
         let inter = 128;
         let class = "torchvision.models.segmentation.lraspp.LRASPPHead";
-        let place = Place::new("classifier", class);
+        let place = ModulePath::new("classifier", class);
         let mut cbr = Sequential::new(place.path("cbr"));
         conv_norm(tracer, &mut cbr, [high, inter], 1);
         cbr.push(relu(cbr.next()));
@@ -395,7 +395,7 @@ impl LrasppHead {
     }
 
     fn forward(&self, low: &Tensor, high: &Tensor) -> Tensor {
-        low.tracer().within(&self.place, || {
+        low.tracer().in_module(&self.place, || {
             let mut x = self.cbr.forward(high);
             let s = self.scale.forward(high);
             x = (&x).mul(&s);

@@ -3,7 +3,7 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
 use crate::presets::layers::{Module, Plain, Pooling, Sequential, batch_norm, max_pool, relu};
-use crate::tracing::{Argument, Conv, Place, Tensor, Tracer};
+use crate::tracing::{Argument, Conv, ModulePath, Tensor, Tracer};
 
 /// The U-Net.
 pub(in crate::presets) const PRESETS: &[Entry] = &[entry(
@@ -99,7 +99,7 @@ fn double_conv(tracer: &Tracer, path: String, [input, output]: [u64; 2]) -> Sequ
 
 /// `torch.nn.ConvTranspose2d(input, output, 2, stride=2)`
 struct ConvTranspose {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     bias: Tensor,
 }
@@ -109,7 +109,7 @@ impl ConvTranspose {
         ConvTranspose {
             weight: tracer.parameter(&format!("{path}.weight"), &[input, output, 2, 2]),
             bias: tracer.parameter(&format!("{path}.bias"), &[output]),
-            place: Place::new(path, "torch.nn.modules.conv.ConvTranspose2d"),
+            place: ModulePath::new(path, "torch.nn.modules.conv.ConvTranspose2d"),
         }
     }
 }
@@ -117,7 +117,7 @@ impl ConvTranspose {
 impl Module for ConvTranspose {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             tracer.call(
                 "aten.conv_transpose2d.input",
                 &[

@@ -9,7 +9,7 @@ use crate::presets::layers::{
 };
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size,
+    Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
     Tensor, Tensors as _, Tracer, Views as _,
 };
 
@@ -142,7 +142,7 @@ fn max_vit_layer(
 
 /// `MBConv`.
 struct MbConv {
-    place: Place,
+    place: ModulePath,
     proj: Option<Sequential>,
     stochastic_depth: StochasticDepth,
     layers: Sequential,
@@ -156,7 +156,7 @@ impl MbConv {
         stride: u64,
         p: f64,
     ) -> MbConv {
-        let place = Place::new(path, "torchvision.models.maxvit.MBConv");
+        let place = ModulePath::new(path, "torchvision.models.maxvit.MBConv");
         let should_proj = stride != 1 || input != output;
         let proj = should_proj.then(|| {
             let mut proj = Sequential::new(place.path("proj"));
@@ -193,7 +193,7 @@ fn pointwise(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
 
 impl Module for MbConv {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let res = match &self.proj {
                 Some(proj) => proj.forward(x),
                 None => x.clone(),
@@ -206,7 +206,7 @@ impl Module for MbConv {
 
 /// `PartitionAttentionLayer`: of windows, or of a grid of pixels from all over the image.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     is_grid: bool,
     /// Pixels of a window in each direction, and windows in each direction.
     side: [u64; 2],
@@ -225,7 +225,7 @@ impl Attention {
         is_grid: bool,
         p: f64,
     ) -> Attention {
-        let place = Place::new(path, "torchvision.models.maxvit.PartitionAttentionLayer");
+        let place = ModulePath::new(path, "torchvision.models.maxvit.PartitionAttentionLayer");
         let mut attn_layer = Sequential::new(place.path("attn_layer"));
         attn_layer.push(LayerNorm::new(tracer, attn_layer.next(), width, EPS));
         attn_layer.push(MultiHead::new(tracer, attn_layer.next(), width));
@@ -298,8 +298,8 @@ impl Attention {
         if !self.is_grid {
             return x.clone();
         }
-        let place = Place::new(self.place.path(name), "torchvision.models.maxvit.SwapAxes");
-        x.tracer().within(&place, || {
+        let place = ModulePath::new(self.place.path(name), "torchvision.models.maxvit.SwapAxes");
+        x.tracer().in_module(&place, || {
             let axes = [("axis0", Argument::Int(-2)), ("axis1", Argument::Int(-3))];
             x.apply("aten.swapaxes.default", &axes)
         })
@@ -308,7 +308,7 @@ impl Attention {
 
 impl Module for Attention {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let depth = &self.stochastic_dropout;
             let mut x = self.partition().forward(x);
             x = self.swap("partition_swap", &x);
@@ -322,7 +322,7 @@ impl Module for Attention {
 
 /// `RelativePositionalMultiHeadAttention`.
 struct MultiHead {
-    place: Place,
+    place: ModulePath,
     relative_position_bias_table: Tensor,
     to_qkv: Linear,
     merge: Linear,
@@ -333,7 +333,7 @@ struct MultiHead {
 impl MultiHead {
     fn new(tracer: &Tracer, path: String, width: u64) -> MultiHead {
         let class = "torchvision.models.maxvit.RelativePositionalMultiHeadAttention";
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let reach = 2 * PARTITION - 1;
         let table = place.path("relative_position_bias_table");
         let index = place.path("relative_position_index");
@@ -362,7 +362,7 @@ impl MultiHead {
 impl Module for MultiHead {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let [batch, groups, positions] = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
             let heads = Size::from(self.width / HEAD);
             let by_head = [batch, groups, positions, heads, HEAD.into()];

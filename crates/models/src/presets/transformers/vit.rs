@@ -6,8 +6,8 @@ use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Sequential};
 use crate::tracing::functional::{self, Attention};
 use crate::tracing::{
-    Argument, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tensors as _,
-    Tracer, Views as _,
+    Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tensors as _, Tracer, Views as _,
 };
 
 /// torchvision's vision transformers.
@@ -160,7 +160,7 @@ impl Module for VisionTransformer {
 
 /// `Encoder`.
 struct Encoder {
-    place: Place,
+    place: ModulePath,
     pos_embedding: Tensor,
     dropout: Dropout,
     layers: Sequential,
@@ -169,7 +169,7 @@ struct Encoder {
 
 impl Encoder {
     fn new(tracer: &Tracer, length: u64, shape: &Shape) -> Encoder {
-        let place = Place::new("encoder", "torchvision.models.vision_transformer.Encoder");
+        let place = ModulePath::new("encoder", "torchvision.models.vision_transformer.Encoder");
         let sizes = [1, length, shape.width];
         let pos_embedding = tracer.parameter(&place.path("pos_embedding"), &sizes);
         let mut layers = Sequential::new(place.path("layers"));
@@ -187,7 +187,7 @@ impl Encoder {
     }
 
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let input = input.add(&self.pos_embedding);
             self.ln
                 .on(self.layers.on(Module::forward(&self.dropout, &input)))
@@ -197,7 +197,7 @@ impl Encoder {
 
 /// `EncoderBlock`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     ln_1: LayerNorm,
     self_attention: SelfAttention,
     dropout: Dropout,
@@ -207,7 +207,7 @@ struct Block {
 
 impl Block {
     fn new(tracer: &Tracer, path: String, shape: &Shape) -> Block {
-        let place = Place::new(path, "torchvision.models.vision_transformer.EncoderBlock");
+        let place = ModulePath::new(path, "torchvision.models.vision_transformer.EncoderBlock");
         let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
         let class = "torchvision.models.vision_transformer.MLPBlock";
         Block {
@@ -223,7 +223,7 @@ impl Block {
 
 impl Module for Block {
     fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().within(&self.place, || {
+        input.tracer().in_module(&self.place, || {
             let mut x = self.ln_1.forward(input);
             x = self.self_attention.forward(&x);
             x = self.dropout.forward(&x);
@@ -237,7 +237,7 @@ impl Module for Block {
 
 /// `nn.MultiheadAttention(width, heads, batch_first=True)` of one tensor with itself, without weights in its answer.
 struct SelfAttention {
-    place: Place,
+    place: ModulePath,
     in_proj_weight: Tensor,
     in_proj_bias: Tensor,
     out_proj_weight: Tensor,
@@ -248,7 +248,7 @@ struct SelfAttention {
 
 impl SelfAttention {
     fn new(tracer: &Tracer, path: String, shape: &Shape) -> SelfAttention {
-        let place = Place::new(path, "torch.nn.modules.activation.MultiheadAttention");
+        let place = ModulePath::new(path, "torch.nn.modules.activation.MultiheadAttention");
         let width = shape.width;
         let parameter = |name, sizes: &[u64]| tracer.parameter(&place.path(name), sizes);
         SelfAttention {
@@ -263,7 +263,7 @@ impl SelfAttention {
     }
 
     fn forward(&self, query: &Tensor) -> Tensor {
-        query.tracer().within(&self.place, || {
+        query.tracer().in_module(&self.place, || {
             let query = query.transpose(1, 0);
             let attn_output = self.multi_head_attention(&query);
             (&attn_output)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{State, Tensor, Tracer};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, Graph, ValueId};
-use crate::tracing::Place;
+use crate::tracing::ModulePath;
 
 impl Tracer {
     /// `Function.apply(input)` of a function of one tensor that saves its input and makes another tensor of its shape.
@@ -26,7 +26,7 @@ impl Tracer {
         let place = self.place();
         let saved = inside.like("saved", input);
         let gradient = inside.like("gradient", &output);
-        let given = inside.within(&place, || backward(&saved, &gradient));
+        let given = inside.in_module(&place, || backward(&saved, &gradient));
         let result = given.id();
         drop(given);
         let (saved_id, gradient_id) = (saved.id(), gradient.id());
@@ -64,9 +64,9 @@ impl Tracer {
     }
 
     /// The module being called.
-    fn place(&self) -> Place {
+    fn place(&self) -> ModulePath {
         let path = self.0.borrow().module();
-        Place::new(path, self.class())
+        ModulePath::new(path, self.class())
     }
 
     /// An input as another tracer's tensor is.

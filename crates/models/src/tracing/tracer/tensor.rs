@@ -10,9 +10,9 @@ use crate::shape::Extent;
 
 /// A name of a tensor.
 #[derive(Clone)]
-pub(crate) struct Tensor(pub(super) Rc<Held>);
+pub(crate) struct Tensor(pub(super) Rc<Shared>);
 
-pub(super) struct Held {
+pub(super) struct Shared {
     pub(super) state: Rc<RefCell<State>>,
     /// What it stands for, and stood for before it was changed in place.
     pub(super) values: RefCell<Vec<ValueId>>,
@@ -26,7 +26,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-impl Drop for Held {
+impl Drop for Shared {
     fn drop(&mut self) {
         if !self.is_made {
             return;

@@ -13,7 +13,7 @@ use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
-use crate::model::{DeviceChoice, Invalid, Request};
+use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoredAgent, Time, is_simulation,
 };
@@ -160,7 +160,7 @@ impl Jobs {
             Err(error) => {
                 // It was valid when it was queued, so it was queued by another version.
                 let error = self.fail_job(&claimed, error).await?;
-                let invalid = Invalid::at("", error.detail);
+                let invalid = RequestError::at("", error.detail);
                 return Err(EngineError::Invalid(invalid).into());
             }
         };
@@ -280,7 +280,7 @@ impl Jobs {
             Ok(found) => found,
             Err(error) => {
                 let error = self.fail_job(claimed, error).await?;
-                return Err(EngineError::Invalid(Invalid::at("/result", error.detail)).into());
+                return Err(EngineError::Invalid(RequestError::at("/result", error.detail)).into());
             }
         };
         let now = self.now();

@@ -7,7 +7,7 @@ use crate::bounded::shorten;
 use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
-use crate::model::{ENGINE_DIGEST, HeadroomCalibration, Invalid, is_host_name};
+use crate::model::{ENGINE_DIGEST, HeadroomCalibration, RequestError, is_host_name};
 use crate::store::{Assignment, FitState, Time};
 
 /// Changes whenever what is said does.
@@ -84,36 +84,37 @@ pub struct AgentCard {
 
 impl Registration {
     /// Says what is wrong with it, but for its version.
-    pub fn check(&self) -> Result<(), Invalid> {
+    pub fn check(&self) -> Result<(), RequestError> {
         if !is_host_name(&self.name) {
             let problem = format!(
                 "{:?} cannot be the name of an agent: a name has 1 to 64 letters, digits, dots, dashes and underscores of ASCII, and \
                  begins with a letter or a digit",
                 shorten(&self.name)
             );
-            return Err(Invalid::at("/name", problem));
+            return Err(RequestError::at("/name", problem));
         }
         let is_hex = self.instance.chars().all(|c| c.is_ascii_hexdigit());
         if !INSTANCE.contains(&self.instance.len()) || !is_hex {
             let problem = "`instance` has 16 to 64 hexadecimal digits";
-            return Err(Invalid::at("/instance", problem));
+            return Err(RequestError::at("/instance", problem));
         }
         if self.cards.is_empty() || self.cards.len() > MOST_CARDS {
             let problem = format!(
                 "an agent has 1 to {MOST_CARDS} cards, and this one {}",
                 self.cards.len()
             );
-            return Err(Invalid::at("/cards", problem));
+            return Err(RequestError::at("/cards", problem));
         }
         for (index, card) in self.cards.iter().enumerate() {
             let at = format!("/cards/{index}");
-            card.check().map_err(|problem| Invalid::at(&at, problem))?;
+            card.check()
+                .map_err(|problem| RequestError::at(&at, problem))?;
             let is_twice = self.cards[..index]
                 .iter()
                 .any(|before| before.device == card.device);
             if is_twice {
                 let problem = format!("{} is there twice", card.device);
-                return Err(Invalid::at(&at, problem));
+                return Err(RequestError::at(&at, problem));
             }
         }
         Ok(())

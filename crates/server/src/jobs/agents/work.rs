@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bounded::{Cancel, unless};
 use crate::jobs::runner::on_thread;
 use crate::jobs::{Engine, EngineError, FailureCode, FitError, Isolation, Progress, Work};
-use crate::model::{DeviceChoice, Invalid, Request, RequestDocument};
+use crate::model::{DeviceChoice, Request, RequestDocument, RequestError};
 
 use super::{JobDocument, JobOutcome};
 
@@ -23,7 +23,7 @@ pub async fn answer_job(
     let work = move |engine: &dyn Engine| {
         let simulated = engine.simulated();
         let known: Vec<&str> = simulated.iter().map(String::as_str).collect();
-        let read = || -> Result<Request, Invalid> {
+        let read = || -> Result<Request, RequestError> {
             let document = RequestDocument::from_bytes(request)?;
             let request = Request::parse(document, &known)?;
             Ok(request

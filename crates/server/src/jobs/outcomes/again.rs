@@ -10,7 +10,7 @@ use crate::bounded::{Cancel, CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
-use crate::model::{Invalid, Request, RequestDocument};
+use crate::model::{Request, RequestDocument, RequestError};
 use crate::store::{Db, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
 use batchfit_fit::validate;
 
@@ -185,7 +185,7 @@ impl Jobs {
         let read = tokio::time::timeout_at(deadline, reading).await;
         let request = read.map_err(late)??.map_err(|error| {
             let pointer = error.pointer.unwrap_or_default();
-            EngineError::Invalid(Invalid::at(pointer, error.detail))
+            EngineError::Invalid(RequestError::at(pointer, error.detail))
         })?;
         self.enqueue(request, large, asking, now).await.map(Some)
     }

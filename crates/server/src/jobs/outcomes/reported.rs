@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::model::Invalid;
+use crate::model::RequestError;
 use crate::store::{JsonText, StoredRecommendation, minor};
 use crate::units::Bytes;
 use batchfit_fit::search::MAX_BATCH;
@@ -65,7 +65,7 @@ pub struct ReportedEnvironment {
 
 impl ReportedOutcome {
     /// Reads the members of an outcome.
-    pub fn parse(document: &Value) -> Result<ReportedOutcome, Invalid> {
+    pub fn parse(document: &Value) -> Result<ReportedOutcome, RequestError> {
         let fields = Fields::of(document, "", "an outcome", FIELDS)?;
         let names = Outcome::ALL.map(|outcome| (outcome.name(), outcome));
         let batch = fields.whole("batch", 1, MAX_BATCH)?;
@@ -90,9 +90,9 @@ impl ReportedOutcome {
 }
 
 impl ReportedEnvironment {
-    fn parse(document: &Value, pointer: &str) -> Result<ReportedEnvironment, Invalid> {
+    fn parse(document: &Value, pointer: &str) -> Result<ReportedEnvironment, RequestError> {
         let fields = Fields::of(document, pointer, "an environment", ENVIRONMENT)?;
-        let text = |name: &str| -> Result<Option<String>, Invalid> {
+        let text = |name: &str| -> Result<Option<String>, RequestError> {
             match fields.text(name)? {
                 Some(text) if text.len() > LONGEST || text.chars().any(char::is_control) => {
                     let problem = format!("{name} must be a text of at most {LONGEST} bytes");

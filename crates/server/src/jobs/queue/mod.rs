@@ -27,7 +27,7 @@ use super::readiness::{NotReadyReason, Readiness};
 use super::spec_cache::SpecCache;
 use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
 use crate::device::sim::calibration_turn;
-use crate::model::{Invalid, Request, RequestDocument, Uploads};
+use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, Time};
 
 /// How much is taken on at a time.
@@ -210,7 +210,7 @@ impl Jobs {
     }
 
     /// Reads a request that names no uploads.
-    pub fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
+    pub fn parse(&self, document: RequestDocument) -> Result<Request, RequestError> {
         self.shared.parse(document, &Uploads::default())
     }
 

@@ -19,7 +19,7 @@ use crate::jobs::predicted::Known;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::spec_cache::SpecCache;
 use crate::jobs::{Engine, Progress};
-use crate::model::{Invalid, Request, RequestDocument, Uploads};
+use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, Ids, Lease, LeaseOwner, ParallelSimulated, Time};
 
 pub(in crate::jobs) struct Shared {
@@ -85,7 +85,7 @@ impl Shared {
         &self,
         document: RequestDocument,
         uploads: &Uploads,
-    ) -> Result<Request, Invalid> {
+    ) -> Result<Request, RequestError> {
         // A card may have been calibrated meanwhile.
         let simulated = self.engine.simulated();
         let simulated: Vec<&str> = simulated.iter().map(String::as_str).collect();

@@ -2,7 +2,7 @@
 //! only where a name is misspelt, never in the place of another card.
 
 use crate::bounded::shorten;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 
 /// What is called a card and is not simulated, and what to do instead.
 const ABSENT: &str = include_str!("cards.txt");
@@ -41,11 +41,11 @@ pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// What to say of a card that is known not to be simulated.
-pub fn absent(pointer: &str, name: &str) -> Option<Invalid> {
+pub fn absent(pointer: &str, name: &str) -> Option<RequestError> {
     let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
-    Some(Invalid {
+    Some(RequestError {
         value: Some(format!("{:?}", shorten(name))),
-        ..Invalid::at(
+        ..RequestError::at(
             pointer,
             format!("unknown card {:?}; {advice}", shorten(name)),
         )
@@ -83,13 +83,13 @@ pub(crate) fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// A card that nobody knows.
-pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> Invalid {
+pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> RequestError {
     if let Some(absent) = absent(pointer, name) {
         return absent;
     }
     let nearest = misspelt(name, known);
     let said = format!("unknown {what} {:?}", shorten(name));
-    Invalid {
+    RequestError {
         value: Some(format!("{:?}", shorten(name))),
         problem: match nearest {
             Some(_) => said,

@@ -9,7 +9,7 @@ use super::{cards, nicknames};
 use crate::bounded::shorten;
 use crate::device::sim::{Card, Instance, LOCAL};
 use batchfit_models::{Fields, wrong};
-use batchfit_models::{Invalid, nearest};
+use batchfit_models::{RequestError, nearest};
 
 /// Most cards that a list names.
 const MOST_CARDS: usize = 16;
@@ -53,7 +53,11 @@ fn cuda_index(text: &str) -> Option<u32> {
 impl DeviceChoice {
     /// Reads `auto`, `cuda:N`, `sim:NAME`, `NAME` or `HOST/cuda:N`; `known_sims` are the names of cards there are. The name of a
     /// cloud's machine is its card.
-    pub fn parse(text: &str, pointer: &str, known_sims: &[&str]) -> Result<DeviceChoice, Invalid> {
+    pub fn parse(
+        text: &str,
+        pointer: &str,
+        known_sims: &[&str],
+    ) -> Result<DeviceChoice, RequestError> {
         if text == "auto" {
             return Ok(DeviceChoice::Auto);
         }
@@ -82,7 +86,7 @@ impl DeviceChoice {
         match (cuda_index(text), nickname()) {
             (Some(index), _) => Ok(DeviceChoice::Cuda(index)),
             (None, Some(name)) => Ok(DeviceChoice::Kind(name.to_owned())),
-            (None, None) => Err(cards::absent(pointer, text).unwrap_or_else(|| Invalid {
+            (None, None) => Err(cards::absent(pointer, text).unwrap_or_else(|| RequestError {
                 pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
                 problem: format!(
@@ -125,7 +129,7 @@ pub(in crate::model::request) fn read(
     fields: &Fields<'_>,
     world_size: u64,
     known_sims: &[&str],
-) -> Result<(DeviceChoice, Vec<String>), Invalid> {
+) -> Result<(DeviceChoice, Vec<String>), RequestError> {
     let pointer = fields.at("device");
     let Some(Value::Array(items)) = fields.get("device") else {
         let device = match fields.text("device")? {
@@ -139,7 +143,7 @@ pub(in crate::model::request) fn read(
             "a list of 1 to {MOST_CARDS} simulated cards is read, such as [\"sim:h100-80g\", \"sim:a100-40g\"], and this has {}",
             items.len()
         );
-        return Err(Invalid::at(pointer, problem));
+        return Err(RequestError::at(pointer, problem));
     }
     let mut cards: Vec<&'static Card> = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -161,7 +165,7 @@ pub(in crate::model::request) fn read(
         let problem = format!(
             "{kinds} kinds of cards are more than there are ranks: `world_size` is {world_size}"
         );
-        return Err(Invalid::at(pointer, problem));
+        return Err(RequestError::at(pointer, problem));
     }
     let least = cards.iter().min_by_key(|card| card.available());
     let device = least.map_or(DeviceChoice::Auto, |card| {
@@ -179,12 +183,12 @@ pub(in crate::model::request) fn read(
 }
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
-fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> RequestError {
     if let Some(absent) = cards::absent(pointer, name) {
         return absent;
     }
     if let Some(invalid) = unknown_machine(pointer, name) {
-        return Invalid {
+        return RequestError {
             value: Some(format!("{:?}", shorten(text))),
             nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
             ..invalid
@@ -207,7 +211,7 @@ fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> I
 }
 
 /// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
-pub fn unknown_machine(pointer: &str, name: &str) -> Option<Invalid> {
+pub fn unknown_machine(pointer: &str, name: &str) -> Option<RequestError> {
     let family = Instance::family(name);
     let (which, machines, nearest) = if family.is_empty() {
         ("most like it are", Instance::alike(name), None)
@@ -216,7 +220,7 @@ pub fn unknown_machine(pointer: &str, name: &str) -> Option<Invalid> {
         ("of its kind there are", family, nearest)
     };
     let nearest = nearest.or_else(|| machines.first().copied())?;
-    Some(Invalid {
+    Some(RequestError {
         pointer: pointer.to_owned(),
         value: Some(format!("{:?}", shorten(name))),
         problem: format!(

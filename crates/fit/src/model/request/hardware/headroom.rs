@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::Parallel;
 use crate::units::Share;
 use batchfit_models::Fields;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 
 /// What outcomes of earlier answers teach about variants of one strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,9 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
     clippy::cast_sign_loss,
     reason = "at most half a million"
 )]
-pub(in crate::model::request) fn requested(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
+pub(in crate::model::request) fn requested(
+    fields: &Fields<'_>,
+) -> Result<Option<Share>, RequestError> {
     let fraction: Option<f64> = fields.read("headroom")?;
     Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
 use crate::units::Bytes;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::{whole, wrong};
 
 /// Largest limit read; more than any machine has.
@@ -38,7 +38,7 @@ const MUST_BE: &str = "memory_limit must be a number of bytes from 1 to 2^60, a 
 
 /// Reads what an allocator may reserve: a size as [`parse_size`] does, but no number of bytes so small that
 /// it is one of GiB, MiB or KiB.
-pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
+pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, RequestError> {
     let read = parse_size(value, pointer)?;
     let bare = match value {
         Value::String(text) => text.trim().parse().ok(),
@@ -53,14 +53,14 @@ pub fn parse_memory_limit(value: &Value, pointer: &str) -> Result<MemoryLimit, I
         _ => "KiB",
     };
     let problem = format!("{bytes} without a unit is {bytes} bytes, less than any training takes");
-    Err(Invalid {
+    Err(RequestError {
         nearest: Some(format!("{bytes}{unit}")),
-        ..Invalid::at(pointer, problem).with_value(value)
+        ..RequestError::at(pointer, problem).with_value(value)
     })
 }
 
 /// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
-pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
+pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, RequestError> {
     let read = match value {
         Value::String(text) => read(text.trim()),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -75,7 +75,7 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> 
         },
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(None),
     };
-    read.map_err(|near| Invalid {
+    read.map_err(|near| RequestError {
         nearest: near,
         ..wrong(pointer, value, MUST_BE)
     })
@@ -85,9 +85,9 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> 
 pub(in crate::model::request) fn of_card(
     limit: Option<MemoryLimit>,
     total: Bytes,
-) -> Result<(), Invalid> {
+) -> Result<(), RequestError> {
     match limit {
-        Some(MemoryLimit::Bytes(asked)) if asked > total => Err(Invalid::at(
+        Some(MemoryLimit::Bytes(asked)) if asked > total => Err(RequestError::at(
             "/memory_limit",
             format!(
                 "{asked} is more than the card has, {total}; without a limit all of it is used, and a card with more takes more"
@@ -102,13 +102,13 @@ pub(in crate::model::request) fn bytes(
     value: &Value,
     pointer: &str,
     name: &str,
-) -> Result<Bytes, Invalid> {
+) -> Result<Bytes, RequestError> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
     match parse_size(value, pointer) {
         Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes),
         Ok(MemoryLimit::Fraction(_)) => Err(wrong(pointer, value, &must_be)),
-        Err(invalid) => Err(Invalid {
+        Err(invalid) => Err(RequestError {
             nearest: invalid.nearest,
             ..wrong(pointer, value, &must_be)
         }),
@@ -189,7 +189,7 @@ fn bounded(bytes: u64) -> Option<MemoryLimit> {
 mod tests {
     use super::*;
 
-    fn parse(value: impl Into<Value>) -> Result<MemoryLimit, Invalid> {
+    fn parse(value: impl Into<Value>) -> Result<MemoryLimit, RequestError> {
         parse_memory_limit(&value.into(), "/memory_limit")
     }
 

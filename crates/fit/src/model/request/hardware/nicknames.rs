@@ -2,7 +2,7 @@
 
 use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 
 use super::cards::{absent, same, unknown as unknown_card};
 use super::device::unknown_machine;
@@ -25,7 +25,7 @@ pub struct On {
 const ALIKE: u64 = 100;
 
 /// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
-pub fn parse(text: &str) -> Result<On, Invalid> {
+pub fn parse(text: &str) -> Result<On, RequestError> {
     let text = text.trim();
     let whole = named(text, None);
     match counted(text)? {
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<On, Invalid> {
     }
 }
 
-fn named(name: &str, count: Option<u64>) -> Result<On, Invalid> {
+fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     let wanted = plain(name);
     if wanted.is_empty() {
         return Err(nameless(name));
@@ -54,14 +54,14 @@ fn named(name: &str, count: Option<u64>) -> Result<On, Invalid> {
             "{name:?} is no card; --on simulates one, such as h100, and --device auto or --device cuda:0 take a GPU of \
              this machine"
         );
-        return Err(Invalid::at("", problem));
+        return Err(RequestError::at("", problem));
     }
     if let Some(on) = machines(name, count) {
         return Ok(on);
     }
     if wanted == LOCAL {
         let problem = "no card was calibrated on this machine; `batchfit calibrate` does that, and --on local then simulates it";
-        let card = local().ok_or_else(|| Invalid::at("", problem))?;
+        let card = local().ok_or_else(|| RequestError::at("", problem))?;
         let note = None;
         return Ok(On { card, count, note });
     }
@@ -142,9 +142,9 @@ fn described(text: &str) -> Vec<&'static Card> {
         .collect()
 }
 
-fn nameless(text: &str) -> Invalid {
+fn nameless(text: &str) -> RequestError {
     let problem = format!("{text:?} lacks the name of a card, such as h100 or 8xh100");
-    Invalid::at("", problem)
+    RequestError::at("", problem)
 }
 
 /// The cards of so many of a cloud's machines, one where the name says no number.
@@ -159,14 +159,14 @@ fn machines(name: &str, count: Option<u64>) -> Option<On> {
 }
 
 /// The nearest to a name that is none: of the machines of clouds, or else of the cards.
-fn unknown(name: &str) -> Invalid {
+fn unknown(name: &str) -> RequestError {
     if name.contains(',') {
         let problem = format!(
             "{:?} is no card; one question is about one kind of card, or about a job on several, joined as in {:?}",
             shorten(name),
             shorten(&name.replace(',', "+"))
         );
-        return Invalid::at("", problem);
+        return RequestError::at("", problem);
     }
     let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
     let card = unknown_card("", "card", name, &names);
@@ -177,7 +177,7 @@ fn unknown(name: &str) -> Invalid {
 }
 
 /// The number before `x` or a space, or behind `x`, and the rest.
-fn counted(text: &str) -> Result<Option<(u64, &str)>, Invalid> {
+fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     const TIMES: [char; 4] = ['x', 'X', '×', ' '];
     let is_digit = |c: char| c.is_ascii_digit();
     let before = text.trim_start_matches(is_digit);
@@ -198,7 +198,7 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, Invalid> {
         return Ok(Some((count, name.trim())));
     }
     let problem = format!("{number} is no number of GPUs; at least one is needed, as in 8xh100");
-    Err(Invalid::at("", problem))
+    Err(RequestError::at("", problem))
 }
 
 /// A name without its maker, and without what people write differently: case, dashes, spaces, `GB` for `G`.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::graph::{Graph, ParameterKind};
 use crate::ops::{Cast, Op};
 use crate::shape::DType;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_step::Parallel;
 use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 
@@ -16,7 +16,7 @@ use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 pub(in crate::model::request) fn compare(
     graph: &Graph,
     variants: &[Variant],
-) -> Result<Vec<String>, Invalid> {
+) -> Result<Vec<String>, RequestError> {
     let dtypes: BTreeSet<DType> = graph
         .parameters
         .iter()
@@ -46,7 +46,7 @@ pub(in crate::model::request) fn compare(
         let name = precision.name();
         if wanted == exported {
             if let Some(why) = cannot_unscale(exported, variant) {
-                return Err(Invalid::at(
+                return Err(RequestError::at(
                     "/training/precision",
                     format!("{name} cannot train {exported} parameters: {why}"),
                 ));
@@ -57,7 +57,7 @@ pub(in crate::model::request) fn compare(
             let mut own = Precision::ALL.iter().rev();
             let own = own.find(|own| own.parameters() == exported);
             let ask = own.map_or(String::new(), |own| format!("ask for {}, or ", own.name()));
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 "/training/precision",
                 format!(
                     "{name} needs {wanted} parameters, but the graph was exported with {exported} ones; \

@@ -7,7 +7,7 @@ use super::dtype;
 use crate::graph::Graph;
 use crate::recorded::Steps;
 use crate::shape::DType;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::exported::{Assumptions, UnknownOps};
 use batchfit_models::huggingface::Run;
 use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
@@ -68,18 +68,18 @@ pub struct Lowered {
 
 impl Request {
     /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
-    pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
+    pub fn is_to_be_recorded(&self) -> Result<bool, RequestError> {
         Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
     }
 
     /// The model's forward pass; recordings have none.
-    pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
+    pub fn graph(&self) -> Result<Arc<Graph>, RequestError> {
         let graph = self.lower()?.workload.graph().cloned();
-        graph.ok_or_else(|| Invalid::at("/model", "this needs a model, not recordings of one"))
+        graph.ok_or_else(|| RequestError::at("/model", "this needs a model, not recordings of one"))
     }
 
     /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
-    pub fn lower(&self) -> Result<&Lowered, Invalid> {
+    pub fn lower(&self) -> Result<&Lowered, RequestError> {
         if let Some(lowered) = self.lowered.0.get() {
             return Ok(lowered);
         }
@@ -97,7 +97,7 @@ impl Request {
         self.read().map(|lowered| lowered.workload.size())
     }
 
-    fn read_model(&self) -> Result<Lowered, Invalid> {
+    fn read_model(&self) -> Result<Lowered, RequestError> {
         let assumptions = Assumptions {
             unknown_ops: self.unknown_ops,
             chosen_percent: self.chosen_percent,
@@ -119,7 +119,7 @@ impl Request {
         let mut lowered = lowered.map_err(|invalid| match &self.lengths {
             // The model's length is the longest of them.
             Some(lengths) if invalid.pointer == format!("/model/{}", lengths.of.name()) => {
-                Invalid {
+                RequestError {
                     pointer: lengths.pointer(),
                     ..invalid
                 }

@@ -26,7 +26,7 @@ use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::Fields;
 use batchfit_models::Generation;
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
 }
 
 impl<'a> Members<'a> {
-    fn read(text: &'a str, pointer: &str) -> Result<Members<'a>, Invalid> {
+    fn read(text: &'a str, pointer: &str) -> Result<Members<'a>, RequestError> {
         let (members, excess) = within(MEMBERS_BYTES, || {
             if text.starts_with('{') {
                 return serde_json::from_str(text);
@@ -144,7 +144,7 @@ impl<'a> Members<'a> {
             })
         });
         members.map_err(|error: serde_json::Error| {
-            Invalid::at(
+            RequestError::at(
                 pointer,
                 match excess {
                     Some(_) => format!(
@@ -190,7 +190,7 @@ impl ModelSource {
         model: &str,
         pointer: &str,
         uploads: &Uploads,
-    ) -> Result<ModelSource, Invalid> {
+    ) -> Result<ModelSource, RequestError> {
         let members = Members::read(model, pointer)?;
         let value = &members.values;
         let fields = Fields::any(value, pointer, "the model")?;
@@ -219,7 +219,7 @@ impl ModelSource {
                         EXPORTED,
                         seq_len,
                     )),
-                    None => Err(Invalid::at(
+                    None => Err(RequestError::at(
                         fields.at("exported"),
                         format!(
                             "{digest} names a graph that was uploaded to a service; here, give the graph itself as \
@@ -238,12 +238,12 @@ impl ModelSource {
             }
             [] => Err(match fields.unknown_key(&WAYS) {
                 Some(key) => fields.unknown(key, "the model", &WAYS),
-                None => Invalid::at(
+                None => RequestError::at(
                     pointer,
                     "the model needs one of preset, layers, exported, hf and recorded",
                 ),
             }),
-            both => Err(Invalid::at(
+            both => Err(RequestError::at(
                 pointer,
                 format!(
                     "a model is described in one way, not by {}",
@@ -257,8 +257,9 @@ impl ModelSource {
     pub(super) fn file(
         file: &[u8],
         seq_len: Option<u64>,
-    ) -> Result<(ModelSource, Digest), Invalid> {
-        let text = exported::unpack(file).map_err(|error| Invalid::at(MODEL, error.to_string()))?;
+    ) -> Result<(ModelSource, Digest), RequestError> {
+        let text =
+            exported::unpack(file).map_err(|error| RequestError::at(MODEL, error.to_string()))?;
         let digest = Digest::of(&text);
         Ok((ModelSource::File(text.into(), MODEL, seq_len), digest))
     }
@@ -290,7 +291,7 @@ impl ModelSource {
     }
 
     /// The same generating text.
-    pub(super) fn generating(&self, generation: &Generation) -> Result<ModelSource, Invalid> {
+    pub(super) fn generating(&self, generation: &Generation) -> Result<ModelSource, RequestError> {
         let found = match self {
             ModelSource::Preset(preset) => {
                 let preset = preset.generating(generation);
@@ -307,7 +308,7 @@ impl ModelSource {
         };
         found.unwrap_or_else(|| {
             let problem = "generation is of a language model that is described by a preset or a Hugging Face config";
-            Err(Invalid::at(generation.pointer(), problem))
+            Err(RequestError::at(generation.pointer(), problem))
         })
     }
 
@@ -317,8 +318,8 @@ impl ModelSource {
         of: LengthOf,
         length: Length,
         pointer: &str,
-    ) -> Result<ModelSource, Invalid> {
-        let refused = |problem: String| Err(Invalid::at(pointer, problem));
+    ) -> Result<ModelSource, RequestError> {
+        let refused = |problem: String| Err(RequestError::at(pointer, problem));
         let name = of.name();
         match (self, of) {
             (ModelSource::Preset(preset), _) => preset.at(of, length).map_or_else(
@@ -361,7 +362,11 @@ impl ModelSource {
     }
 
     /// The graph; `run` says the dtype of parameters, where that is not the graph's own.
-    pub(super) fn lower(&self, assumptions: Assumptions, run: Run) -> Result<Lowered, Invalid> {
+    pub(super) fn lower(
+        &self,
+        assumptions: Assumptions,
+        run: Run,
+    ) -> Result<Lowered, RequestError> {
         let noted = |(graph, notes)| Lowered {
             workload: Workload::Graph(Arc::new(graph)),
             notes,
@@ -422,7 +427,7 @@ pub(super) fn exported_text(graph: &str, seq_len: Option<u64>) -> Arc<str> {
 }
 
 /// The uploads that a model's description names.
-pub(super) fn references(model: &str) -> Result<Vec<Reference>, Invalid> {
+pub(super) fn references(model: &str) -> Result<Vec<Reference>, RequestError> {
     if model.len() > LONGEST_NAMING {
         return Ok(Vec::new());
     }
@@ -442,16 +447,16 @@ pub(super) fn references(model: &str) -> Result<Vec<Reference>, Invalid> {
 }
 
 /// The digest that stands at `pointer` in the place of a graph.
-fn named(text: &str, pointer: &str) -> Result<Digest, Invalid> {
+fn named(text: &str, pointer: &str) -> Result<Digest, RequestError> {
     let Ok(word) = serde_json::from_str::<String>(text) else {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             pointer,
             "exported must be the model JSON that torch.export serializes, or the digest of an uploaded one",
         ));
     };
-    Digest::parse(&word).ok_or_else(|| Invalid {
+    Digest::parse(&word).ok_or_else(|| RequestError {
         value: Some(format!("{:?}", shorten(&word))),
-        ..Invalid::at(
+        ..RequestError::at(
             pointer,
             format!(
                 "{:?} is neither a graph nor a digest; {DIGEST_FORM}",
@@ -462,7 +467,7 @@ fn named(text: &str, pointer: &str) -> Result<Digest, Invalid> {
 }
 
 /// A problem inside the graph, as one of the request.
-fn invalid(error: &ExportedError, at: &str) -> Invalid {
+fn invalid(error: &ExportedError, at: &str) -> RequestError {
     let problem = match error {
         ExportedError::UnknownOperators { operators } => {
             let helps = operators
@@ -483,5 +488,5 @@ fn invalid(error: &ExportedError, at: &str) -> Invalid {
         },
         other => other.to_string(),
     };
-    Invalid::at(format!("{at}{}", error.pointer()), problem)
+    RequestError::at(format!("{at}{}", error.pointer()), problem)
 }

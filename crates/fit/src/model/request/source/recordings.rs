@@ -11,7 +11,7 @@ use crate::bounded::{clause, shorten};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
-use batchfit_models::Invalid;
+use batchfit_models::RequestError;
 use batchfit_models::whole;
 
 /// Where the list is in a request.
@@ -56,7 +56,7 @@ impl Recordings {
         batches: Option<&Value>,
         pointer: &str,
         uploads: &Uploads,
-    ) -> Result<Recordings, Invalid> {
+    ) -> Result<Recordings, RequestError> {
         let at = |index: usize| format!("{pointer}/recorded/{index}");
         let list = listed(list, &format!("{pointer}/recorded"))?;
         let batches = of_batches(batches, &format!("{pointer}/batches"), list.len())?;
@@ -70,7 +70,7 @@ impl Recordings {
                             "{digest} names a recording that was uploaded to a service, in a list of digests alone; here, give \
                              all recordings as text, or the files with --recorded FILE..."
                         );
-                        Invalid::at(at(index), problem)
+                        RequestError::at(at(index), problem)
                     })?;
                     Arc::clone(&upload.contents)
                 }
@@ -135,24 +135,25 @@ impl Recordings {
     }
 
     /// The steps that they make.
-    pub(in crate::model::request) fn lower(&self) -> Result<Lowered, Invalid> {
+    pub(in crate::model::request) fn lower(&self) -> Result<Lowered, RequestError> {
         let mut sequences: Vec<Sequence> = Vec::new();
         let mut events = 0;
         for (index, (file, batch)) in self.files.iter().enumerate() {
-            let sequence = read(file, *batch, self.bounds)
-                .map_err(|error| Invalid::at(format!("{RECORDED}/{index}"), error.to_string()))?;
+            let sequence = read(file, *batch, self.bounds).map_err(|error| {
+                RequestError::at(format!("{RECORDED}/{index}"), error.to_string())
+            })?;
             events += sequence.len();
             if self.bounds == RECORDING_BOUNDS && events > MOST_EVENTS {
                 let problem = format!(
                     "the recordings up to this one have {events} allocations and frees, and at most {MOST_EVENTS} are \
                      read for one request; record fewer steps or batches"
                 );
-                return Err(Invalid::at(format!("{RECORDED}/{index}"), problem));
+                return Err(RequestError::at(format!("{RECORDED}/{index}"), problem));
             }
             sequences.push(sequence);
         }
-        let steps =
-            Steps::learn(sequences).map_err(|error| Invalid::at(RECORDED, error.to_string()))?;
+        let steps = Steps::learn(sequences)
+            .map_err(|error| RequestError::at(RECORDED, error.to_string()))?;
         let batches: Vec<String> = steps.batches.iter().map(u64::to_string).collect();
         let notes = vec![format!(
             "learnt from recordings of batch {}; they decide precision, optimizer and checkpointing",
@@ -168,7 +169,7 @@ impl Recordings {
 }
 
 /// The uploads that a list names.
-pub(in crate::model::request) fn references(list: &str) -> Result<Vec<Reference>, Invalid> {
+pub(in crate::model::request) fn references(list: &str) -> Result<Vec<Reference>, RequestError> {
     let list = listed(list, RECORDED)?;
     let mut references = Vec::new();
     for (index, text) in list.iter().enumerate() {
@@ -188,12 +189,12 @@ pub(in crate::model::request) fn references(list: &str) -> Result<Vec<Reference>
 #[derive(serde::Deserialize)]
 struct Item<'a>(#[serde(borrow)] Cow<'a, str>);
 
-fn listed<'a>(list: &'a str, pointer: &str) -> Result<Vec<Cow<'a, str>>, Invalid> {
+fn listed<'a>(list: &'a str, pointer: &str) -> Result<Vec<Cow<'a, str>>, RequestError> {
     let wrong = |problem: String| {
         let expected = format!(
             "recorded must be a list of 1 to {MOST_RECORDINGS} recordings, each as the digest of an upload or as text"
         );
-        Invalid::at(pointer, format!("{expected}: {problem}"))
+        RequestError::at(pointer, format!("{expected}: {problem}"))
     };
     let items: Vec<Item<'a>> = serde_json::from_str(list).map_err(|error| wrong(clause(&error)))?;
     match items.len() {
@@ -203,13 +204,13 @@ fn listed<'a>(list: &'a str, pointer: &str) -> Result<Vec<Cow<'a, str>>, Invalid
 }
 
 /// The digest that a text is, unless it is a recording.
-fn named(text: &str, pointer: &str) -> Result<Option<Digest>, Invalid> {
+fn named(text: &str, pointer: &str) -> Result<Option<Digest>, RequestError> {
     if text.contains('\n') {
         return Ok(None);
     }
-    let digest = Digest::parse(text).ok_or_else(|| Invalid {
+    let digest = Digest::parse(text).ok_or_else(|| RequestError {
         value: Some(format!("{:?}", shorten(text))),
-        ..Invalid::at(
+        ..RequestError::at(
             pointer,
             format!(
                 "{:?} is neither a recording nor a digest; {DIGEST_FORM}",
@@ -220,14 +221,18 @@ fn named(text: &str, pointer: &str) -> Result<Option<Digest>, Invalid> {
     Ok(Some(digest))
 }
 
-fn of_batches(value: Option<&Value>, pointer: &str, count: usize) -> Result<Vec<u64>, Invalid> {
+fn of_batches(
+    value: Option<&Value>,
+    pointer: &str,
+    count: usize,
+) -> Result<Vec<u64>, RequestError> {
     let Some(value) = value.filter(|value| !value.is_null()) else {
         return Ok(Vec::new());
     };
     let batches = value.as_array().filter(|batches| batches.len() == count);
     let batches = batches.ok_or_else(|| {
         let problem = format!("batches must be a list of {count} numbers, one for each recording");
-        Invalid::at(pointer, problem)
+        RequestError::at(pointer, problem)
     })?;
     let batches = batches.iter().enumerate();
     batches

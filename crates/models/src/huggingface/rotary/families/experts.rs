@@ -1,16 +1,16 @@
 //! Mixtral and `DeepSeek`.
 
-use super::{LLAMA, Usual, base};
+use super::{ConfigDefaults, LLAMA, base};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::decoder::{Decoder, Windows};
 use crate::huggingface::rotary::experts::{Choice, Family, Groups, Mixture};
 use crate::huggingface::rotary::latent::Ranks;
 use crate::huggingface::rotary::rope::yarn_attention;
 use crate::huggingface::rotary::rotation::Part;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
-pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "mixtral",
         prefix: "Mixtral",
         intermediate: 14336,
@@ -40,9 +40,9 @@ pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, Invalid> {
 }
 
 /// What both generations of `DeepSeek` say alike, but for the router.
-fn any_deepseek(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+fn any_deepseek(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
     let rotated = config.size("qk_rope_head_dim", 64)?;
-    let usual = Usual {
+    let usual = ConfigDefaults {
         head_dim: Some(rotated),
         ..*usual
     };
@@ -62,7 +62,7 @@ fn any_deepseek(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> 
 }
 
 /// `n_group` and `topk_group`, of so many experts.
-fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, Invalid> {
+fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, RequestError> {
     let [count, chosen] = usual;
     let groups = Groups {
         count: config.size("n_group", count)?,
@@ -70,7 +70,7 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
     };
     config.quotient([("n_routed_experts", experts), ("n_group", groups.count)])?;
     if groups.chosen > groups.count {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             config.at("topk_group"),
             format!(
                 "topk_group is {}, but n_group is {}",
@@ -81,8 +81,8 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
     Ok(groups)
 }
 
-pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "deepseek_v2",
         prefix: "DeepseekV2",
         vocabulary: 102_400,
@@ -96,14 +96,14 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, Invalid> {
     let chosen = config.size_if_given("num_experts_per_tok")?;
     let chosen = chosen.ok_or_else(|| {
         let at = config.at("num_experts_per_tok");
-        Invalid::at(at, "the config does not say how many experts a token takes")
+        RequestError::at(at, "the config does not say how many experts a token takes")
     })?;
     let in_groups = match config.text("topk_method", "greedy")? {
         "greedy" => None,
         "group_limited_greedy" => Some(groups(config, count, [1, 1])?),
         other => {
             let known = ["greedy", "group_limited_greedy"];
-            return Err(Invalid::unknown(
+            return Err(RequestError::unknown(
                 config.at("topk_method"),
                 "topk_method",
                 other,
@@ -130,8 +130,8 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, Invalid> {
     Ok(decoder)
 }
 
-pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "deepseek_v3",
         prefix: "DeepseekV3",
         vocabulary: 129_280,

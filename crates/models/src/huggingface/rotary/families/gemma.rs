@@ -1,15 +1,15 @@
 //! Gemma, three generations.
 
-use super::{LLAMA, Usual, windows, with_attention_bias};
+use super::{ConfigDefaults, LLAMA, windows, with_attention_bias};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Block, Decoder, Scaled};
 use crate::huggingface::rotary::norm::Formula;
 use crate::huggingface::rotary::rope::{Custom, rotation};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// `Gemma2Config` and, but for what is overridden, `GemmaConfig` and `Gemma3TextConfig`.
-const GEMMA2: Usual = Usual {
+const GEMMA2: ConfigDefaults = ConfigDefaults {
     folder: "gemma2",
     prefix: "Gemma2",
     vocabulary: 256_000,
@@ -27,7 +27,7 @@ const GEMMA2: Usual = Usual {
 };
 
 /// What the three generations of Gemma have in common.
-fn any_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+fn any_gemma(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
     if config.flag("use_bidirectional_attention", false)? {
         return Err(config.not_built("use_bidirectional_attention"));
     }
@@ -38,8 +38,8 @@ fn any_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
     })
 }
 
-pub(super) fn gemma(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn gemma(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "gemma",
         prefix: "Gemma",
         width: 3072,
@@ -53,7 +53,7 @@ pub(super) fn gemma(config: &Config<'_>) -> Result<Decoder, Invalid> {
 }
 
 /// What the second and the third generation of Gemma have in common.
-fn late_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+fn late_gemma(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
     let scalar = config.number("query_pre_attn_scalar", 256.0)?;
     let activation = config.text("hidden_activation", usual.activation)?;
     Ok(Decoder {
@@ -64,7 +64,7 @@ fn late_gemma(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
     })
 }
 
-pub(super) fn gemma2(config: &Config<'_>) -> Result<Decoder, Invalid> {
+pub(super) fn gemma2(config: &Config<'_>) -> Result<Decoder, RequestError> {
     let mut decoder = late_gemma(config, &GEMMA2)?;
     let window = config.size_or_none("sliding_window", Some(4096))?;
     let every_other = |layer: u64| layer.is_multiple_of(2);
@@ -74,8 +74,8 @@ pub(super) fn gemma2(config: &Config<'_>) -> Result<Decoder, Invalid> {
     Ok(decoder)
 }
 
-pub(super) fn gemma3(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn gemma3(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "gemma3",
         prefix: "Gemma3",
         vocabulary: 262_208,

@@ -14,7 +14,7 @@ use super::rope::{Custom, rotation};
 use super::rotation::Rotation;
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[
@@ -55,7 +55,7 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
 ];
 
 /// Defaults of a configuration class.
-struct Usual {
+struct ConfigDefaults {
     folder: &'static str,
     prefix: &'static str,
     vocabulary: u64,
@@ -75,7 +75,7 @@ struct Usual {
 }
 
 /// `LlamaConfig`.
-const LLAMA: Usual = Usual {
+const LLAMA: ConfigDefaults = ConfigDefaults {
     folder: "llama",
     prefix: "Llama",
     vocabulary: 32000,
@@ -93,7 +93,7 @@ const LLAMA: Usual = Usual {
 };
 
 /// Reads the config of a model of one of [`CLASSES`].
-pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
+pub(super) fn read(task: &Task<'_>) -> Result<Decoder, RequestError> {
     let config = &task.config;
     if !config.flag("is_causal", true)? {
         return Err(config.not_built("is_causal"));
@@ -121,13 +121,13 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
     }?;
     let is_finite = |rotation: &Rotation| rotation.scaling.is_finite();
     if !decoder.scale.is_finite() || !decoder.rotations().all(is_finite) {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             format!("{}/hf", task.pointer),
             "what the config scales attention or its rotation by is not a number",
         ));
     }
     match decoder.padding {
-        Some(padding) if padding >= decoder.vocabulary => Err(Invalid::at(
+        Some(padding) if padding >= decoder.vocabulary => Err(RequestError::at(
             config.at("pad_token_id"),
             format!(
                 "pad_token_id is {padding}, but vocab_size is {}",
@@ -139,7 +139,7 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
 }
 
 /// What most families have in common.
-fn base(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+fn base(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
     let width = config.size("hidden_size", usual.width)?;
     let heads = config.size("num_attention_heads", usual.heads)?;
     let kv_heads = config.size_or_none("num_key_value_heads", usual.kv_heads)?;
@@ -197,7 +197,10 @@ fn base(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
 }
 
 /// The same with biases in attention if the config says so.
-fn with_attention_bias(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
+fn with_attention_bias(
+    config: &Config<'_>,
+    usual: &ConfigDefaults,
+) -> Result<Decoder, RequestError> {
     let bias = config.flag("attention_bias", false)?;
     Ok(Decoder {
         qkv_bias: bias,
@@ -206,15 +209,15 @@ fn with_attention_bias(config: &Config<'_>, usual: &Usual) -> Result<Decoder, In
     })
 }
 
-fn llama(config: &Config<'_>) -> Result<Decoder, Invalid> {
+fn llama(config: &Config<'_>) -> Result<Decoder, RequestError> {
     Ok(Decoder {
         mlp_bias: config.flag("mlp_bias", false)?,
         ..with_attention_bias(config, &LLAMA)?
     })
 }
 
-fn mistral(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+fn mistral(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "mistral",
         prefix: "Mistral",
         intermediate: 14336,
@@ -235,12 +238,12 @@ fn windows(
     window: Option<u64>,
     has_window: impl Fn(u64) -> bool,
     always: bool,
-) -> Result<Windows, Invalid> {
+) -> Result<Windows, RequestError> {
     let at = config.at("layer_types");
     let layers: Vec<bool> = match config.texts("layer_types")? {
         None => (0..layers).map(has_window).collect(),
         Some(types) if types.len() as u64 != layers => {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 at,
                 format!("there are {} layer_types for {layers} layers", types.len()),
             ));
@@ -253,7 +256,7 @@ fn windows(
                 "sliding_attention" => Ok(true),
                 other => {
                     let known = ["full_attention", "sliding_attention"];
-                    Err(Invalid::unknown(
+                    Err(RequestError::unknown(
                         format!("{at}/{index}"),
                         "kind of layer",
                         other,
@@ -264,7 +267,7 @@ fn windows(
             .collect::<Result<_, _>>()?,
     };
     if window.is_none() && (always || layers.contains(&true)) {
-        return Err(Invalid::at(
+        return Err(RequestError::at(
             config.at("sliding_window"),
             "there are layers of sliding attention, but no sliding_window",
         ));
@@ -276,8 +279,8 @@ fn windows(
     })
 }
 
-fn granite(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+fn granite(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "granite",
         prefix: "Granite",
         ..LLAMA
@@ -293,8 +296,8 @@ fn granite(config: &Config<'_>) -> Result<Decoder, Invalid> {
     })
 }
 
-fn smollm3(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+fn smollm3(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "smollm3",
         prefix: "SmolLM3",
         vocabulary: 128_256,
@@ -316,7 +319,7 @@ fn smollm3(config: &Config<'_>) -> Result<Decoder, Invalid> {
             flags.iter().map(|flag| *flag == 0).collect()
         }
         Some(flags) => {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("no_rope_layers"),
                 format!(
                     "there are {} no_rope_layers for {} layers",

@@ -1,16 +1,16 @@
 //! Olmo, two generations.
 
-use super::{LLAMA, Usual, with_attention_bias};
+use super::{ConfigDefaults, LLAMA, with_attention_bias};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Block, Decoder};
 use crate::huggingface::rotary::norm::Formula;
 use crate::huggingface::rotary::rotation::Part;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// What both generations of Olmo have in common.
-fn any_olmo(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+fn any_olmo(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         vocabulary: 50304,
         eps: 1e-5,
         padding: Some(1),
@@ -23,8 +23,8 @@ fn any_olmo(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
     Ok(decoder)
 }
 
-pub(super) fn olmo(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn olmo(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "olmo",
         prefix: "Olmo",
         ..LLAMA
@@ -37,8 +37,8 @@ pub(super) fn olmo(config: &Config<'_>) -> Result<Decoder, Invalid> {
     })
 }
 
-pub(super) fn olmo2(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn olmo2(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "olmo2",
         prefix: "Olmo2",
         ..LLAMA

@@ -1,6 +1,6 @@
 //! Phi, up to the fourth generation.
 
-use super::{LLAMA, Usual, base};
+use super::{ConfigDefaults, LLAMA, base};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Block, Decoder, Windows};
@@ -8,10 +8,10 @@ use crate::huggingface::rotary::mlp::Layers;
 use crate::huggingface::rotary::norm::Formula;
 use crate::huggingface::rotary::rope::{Custom, rotation};
 use crate::huggingface::rotary::rotation::Part;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
-pub(super) fn phi(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn phi(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "phi",
         prefix: "Phi",
         vocabulary: 51200,
@@ -44,8 +44,8 @@ pub(super) fn phi(config: &Config<'_>) -> Result<Decoder, Invalid> {
     Ok(decoder)
 }
 
-pub(super) fn phi3(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn phi3(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "phi3",
         prefix: "Phi3",
         vocabulary: 32064,

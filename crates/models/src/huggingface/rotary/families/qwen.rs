@@ -1,14 +1,14 @@
 //! Qwen 2 and 3, without and with experts.
 
-use super::{LLAMA, Usual, base, windows, with_attention_bias};
+use super::{ConfigDefaults, LLAMA, base, windows, with_attention_bias};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Decoder, Windows};
 use crate::huggingface::rotary::experts::{Family, Mixture};
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 
 /// `Qwen2Config` and `Qwen3Config`: windows of layers past the first `max_window_layers`.
-fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, Invalid> {
+fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, RequestError> {
     let window = if config.flag("use_sliding_window", false)? {
         config.size_or_none("sliding_window", Some(4096))?
     } else {
@@ -19,8 +19,8 @@ fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, Invalid> {
     windows(config, layers, window, has_window, false)
 }
 
-pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "qwen2",
         prefix: "Qwen2",
         vocabulary: 151_936,
@@ -36,8 +36,8 @@ pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, Invalid> {
     Ok(decoder)
 }
 
-pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "qwen3",
         prefix: "Qwen3",
         vocabulary: 151_936,
@@ -55,8 +55,8 @@ pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, Invalid> {
 }
 
 /// Qwen 2 with experts.
-pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "qwen2_moe",
         prefix: "Qwen2Moe",
         vocabulary: 151_936,
@@ -90,8 +90,8 @@ pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
 }
 
 /// Qwen 3 with experts.
-pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
-    let usual = Usual {
+pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let usual = ConfigDefaults {
         folder: "qwen3_moe",
         prefix: "Qwen3Moe",
         vocabulary: 151_936,
@@ -122,7 +122,7 @@ fn mixture(
     config: &Config<'_>,
     layers: u64,
     [count, chosen]: [u64; 2],
-) -> Result<Mixture, Invalid> {
+) -> Result<Mixture, RequestError> {
     let step = config.size("decoder_sparse_step", 1)?;
     let dense = config.counts("mlp_only_layers")?.unwrap_or_default();
     let has_experts = |layer: u64| !dense.contains(&layer) && (layer + 1).is_multiple_of(step);

@@ -5,12 +5,12 @@ use crate::huggingface::attention::{sdpa, smallest};
 use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Dropout, Embedding, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Dropout, Embedding, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// `T5Attention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     q: Linear,
     k: Linear,
     v: Linear,
@@ -35,7 +35,7 @@ pub(super) struct Role {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &T5, role: Role) -> Attention {
-        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5Attention");
+        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Attention");
         let inner = config.heads.saturating_mul(config.head_dim);
         let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
         Attention {
@@ -66,7 +66,7 @@ impl Attention {
         position_bias: Option<&Tensor>,
     ) -> (Tensor, Tensor) {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let heads = |x: &Tensor| {
                 let lengths = [x.size(0).into(), x.size(1).into()];
                 [lengths[0], lengths[1], Size::REST, self.head_dim.into()]
@@ -173,7 +173,7 @@ impl Attention {
 
 /// `T5LayerSelfAttention` or `T5LayerCrossAttention`.
 pub(super) struct AttentionLayer {
-    place: Place,
+    place: ModulePath,
     attention: Attention,
     layer_norm: Norm,
     dropout: Dropout,
@@ -193,7 +193,7 @@ impl AttentionLayer {
                 "SelfAttention",
             )
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         AttentionLayer {
             attention: Attention::new(tracer, place.path(name), config, role),
             layer_norm: Norm::new(tracer, place.path("layer_norm"), config),
@@ -209,7 +209,7 @@ impl AttentionLayer {
         key_value_states: Option<&Tensor>,
         position_bias: Option<&Tensor>,
     ) -> (Tensor, Tensor) {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let normed = self.layer_norm.forward(x);
             let (mut output, bias) =
                 self.attention

@@ -7,10 +7,11 @@ use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::smallest;
 use crate::huggingface::config::Config;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Activation, Dropout, Embedding, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer,
+    Activation, Dropout, Embedding, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor,
+    Tracer,
 };
 use attention::{AttentionLayer, Role};
 
@@ -38,11 +39,11 @@ struct T5 {
 }
 
 impl T5 {
-    fn of(config: &Config<'_>) -> Result<T5, Invalid> {
+    fn of(config: &Config<'_>) -> Result<T5, RequestError> {
         let layers = config.layers(config.spelled("num_layers", "num_hidden_layers"), 6)?;
         let buckets = config.size("relative_attention_num_buckets", 32)?;
         if buckets < 4 {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("relative_attention_num_buckets"),
                 format!(
                     "at least 4 buckets are needed for distances in both directions, not {buckets}"
@@ -70,20 +71,20 @@ impl T5 {
 }
 
 /// The activation of `feed_forward_proj`, and whether it is a gate.
-fn feed_forward(config: &Config<'_>) -> Result<(String, bool), Invalid> {
+fn feed_forward(config: &Config<'_>) -> Result<(String, bool), RequestError> {
     let text = config.text("feed_forward_proj", "relu")?;
     match text.split('-').collect::<Vec<_>>()[..] {
         ["gated", "gelu"] => Ok(("gelu_new".to_owned(), true)),
         ["gated", activation] => Ok((activation.to_owned(), true)),
         [activation] => Ok((activation.to_owned(), false)),
-        _ => Err(Invalid::at(
+        _ => Err(RequestError::at(
             config.at("feed_forward_proj"),
             "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
         )),
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = T5::of(&task.config)?;
     let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
     let tracer = task.tracer("t5.modeling_t5");
@@ -118,7 +119,7 @@ enum Part {
 
 /// `T5LayerNorm`.
 struct Norm {
-    place: Place,
+    place: ModulePath,
     weight: Tensor,
     eps: f64,
 }
@@ -127,13 +128,13 @@ impl Norm {
     fn new(tracer: &Tracer, path: String, config: &T5) -> Norm {
         Norm {
             weight: tracer.parameter(&format!("{path}.weight"), &[config.width]),
-            place: Place::new(path, "transformers.models.t5.modeling_t5.T5LayerNorm"),
+            place: ModulePath::new(path, "transformers.models.t5.modeling_t5.T5LayerNorm"),
             eps: config.eps,
         }
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let variance = x.to(DType::Float32).pow(2).mean(&[-1], true);
             let mut hidden_states = x.mul((&variance).add_number(self.eps).rsqrt());
             let dtype = self.weight.dtype();
@@ -149,7 +150,7 @@ impl Norm {
 
 /// `T5DenseActDense` or `T5DenseGatedActDense`.
 struct Dense {
-    place: Place,
+    place: ModulePath,
     wi: Linear,
     /// What the activation's result is multiplied by.
     linear: Option<Linear>,
@@ -165,7 +166,7 @@ impl Dense {
         } else {
             "transformers.models.t5.modeling_t5.T5DenseActDense"
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let wide = [config.width, config.intermediate];
         let narrow = [config.intermediate, config.width];
         let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
@@ -181,7 +182,7 @@ impl Dense {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let Some(linear) = &self.linear else {
                 let mut hidden_states = self.wi.forward(x);
                 hidden_states = self.act.forward(&hidden_states);
@@ -201,7 +202,7 @@ impl Dense {
 
 /// `T5LayerFF`.
 struct FeedForward {
-    place: Place,
+    place: ModulePath,
     dense: Dense,
     layer_norm: Norm,
     dropout: Dropout,
@@ -209,7 +210,7 @@ struct FeedForward {
 
 impl FeedForward {
     fn new(tracer: &Tracer, path: String, config: &T5) -> FeedForward {
-        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5LayerFF");
+        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5LayerFF");
         FeedForward {
             dense: Dense::new(tracer, place.path("DenseReluDense"), config),
             layer_norm: Norm::new(tracer, place.path("layer_norm"), config),
@@ -219,7 +220,7 @@ impl FeedForward {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut forwarded_states = self.layer_norm.forward(x);
             forwarded_states = self.dense.forward(&forwarded_states);
             let hidden_states = x.add(self.dropout.forward(&forwarded_states));
@@ -230,7 +231,7 @@ impl FeedForward {
 
 /// `T5Block`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     self_attention: AttentionLayer,
     cross_attention: Option<AttentionLayer>,
     feed_forward: FeedForward,
@@ -241,7 +242,7 @@ type Biases = [Option<Tensor>; 2];
 
 impl Block {
     fn new(tracer: &Tracer, path: String, config: &T5, part: Part, is_first: bool) -> Block {
-        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5Block");
+        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Block");
         let at = |index: usize| place.path(&format!("layer.{index}"));
         let role = |is_cross| Role {
             part,
@@ -264,7 +265,7 @@ impl Block {
         encoder_hidden_states: Option<&Tensor>,
         [position_bias, cross_bias]: &Biases,
     ) -> (Tensor, Biases) {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (mut hidden_states, self_bias) =
                 self.self_attention.forward(x, None, position_bias.as_ref());
             hidden_states = clamped(hidden_states);
@@ -299,7 +300,7 @@ fn clamped(mut hidden_states: Tensor) -> Tensor {
 
 /// `T5Stack`.
 struct Stack {
-    place: Place,
+    place: ModulePath,
     embed_tokens: Embedding,
     blocks: Vec<Block>,
     final_layer_norm: Norm,
@@ -308,7 +309,7 @@ struct Stack {
 
 impl Stack {
     fn new(tracer: &Tracer, path: &str, config: &T5, shared: &Embedding, part: Part) -> Stack {
-        let place = Place::new(path, "transformers.models.t5.modeling_t5.T5Stack");
+        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Stack");
         let [encoder_layers, decoder_layers] = config.layers;
         let layers = match part {
             Part::Encoder => encoder_layers,
@@ -329,7 +330,7 @@ impl Stack {
     }
 
     fn forward(&self, ids: &Tensor, encoder_hidden_states: Option<&Tensor>) -> Tensor {
-        ids.tracer().within(&self.place, || {
+        ids.tracer().in_module(&self.place, || {
             let inputs_embeds = self.embed_tokens.forward(ids);
             let mut biases: Biases = [None, None];
             let mut hidden_states = self.dropout.forward(&inputs_embeds);

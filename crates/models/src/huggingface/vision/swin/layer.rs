@@ -7,7 +7,8 @@ use crate::huggingface::vision::mlp::Mlp;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    AsksFor, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    AsksFor, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+    Views as _,
 };
 
 /// What is added to scores of tokens that do not attend to each other.
@@ -15,7 +16,7 @@ const APART: f64 = -100.0;
 
 /// `SwinRelativePositionBias`.
 struct PositionBias {
-    place: Place,
+    place: ModulePath,
     table: Tensor,
     index: Tensor,
     window_area: u64,
@@ -23,7 +24,7 @@ struct PositionBias {
 
 impl PositionBias {
     fn new(tracer: &Tracer, path: String, heads: u64, window: u64) -> PositionBias {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.swin.modeling_swin.SwinRelativePositionBias",
         );
@@ -40,7 +41,7 @@ impl PositionBias {
     }
 
     fn forward(&self) -> Tensor {
-        self.table.tracer().within(&self.place, || {
+        self.table.tracer().in_module(&self.place, || {
             let mut bias = (&self.table).index(&[Some(&self.index)]);
             let area = self.window_area.into();
             bias = (&bias).view(&[area, area, Size::REST]);
@@ -51,7 +52,7 @@ impl PositionBias {
 
 /// `SwinAttention`.
 struct Attention {
-    place: Place,
+    place: ModulePath,
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
@@ -63,7 +64,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Swin, sizes: &Sizes) -> Attention {
-        let place = Place::new(path, "transformers.models.swin.modeling_swin.SwinAttention");
+        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinAttention");
         let linear = |name: &str, bias| {
             Linear::new(tracer, place.path(name), [sizes.width, sizes.width], bias)
         };
@@ -85,7 +86,7 @@ impl Attention {
     }
 
     fn forward(&self, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let (windows, tokens) = (x.size(0), x.size(1));
             let heads = [
                 windows.into(),
@@ -130,7 +131,7 @@ fn for_all_samples(mask: &Tensor, windows: Extent, tokens: Extent) -> Tensor {
 
 /// `SwinLayer`.
 pub(super) struct Layer {
-    place: Place,
+    place: ModulePath,
     attention: Attention,
     layernorm_before: LayerNorm,
     layernorm_after: LayerNorm,
@@ -150,9 +151,9 @@ impl Layer {
         drop_path: f64,
         shift: u64,
     ) -> Layer {
-        let place = Place::new(path, "transformers.models.swin.modeling_swin.SwinLayer");
+        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinLayer");
         let norm = |name| LayerNorm::new(tracer, place.path(name), sizes.width, config.eps);
-        let mlp = Place::new(
+        let mlp = ModulePath::new(
             place.path("mlp"),
             "transformers.models.swin.modeling_swin.SwinMLP",
         );
@@ -181,7 +182,7 @@ impl Layer {
 
     pub(super) fn forward(&self, x: &Tensor, [height, width]: [u64; 2]) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             // `set_shift_and_window_size`
             let shortest = height.min(width);
             let (window, shift) = if shortest <= self.window {

@@ -7,9 +7,9 @@ use super::Images;
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::tracing::{
-    Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer,
+    Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
     Views as _,
 };
 use stage::Stage;
@@ -50,7 +50,7 @@ struct Sizes {
 }
 
 impl Swin {
-    fn of(task: &Task<'_>) -> Result<Swin, Invalid> {
+    fn of(task: &Task<'_>) -> Result<Swin, RequestError> {
         let config = &task.config;
         let images = Images::of_any_size(task, config)?;
         let usual = config.pair("image_size", super::USUAL_SIZE)?;
@@ -60,7 +60,7 @@ impl Swin {
         let depths = config.depths("depths", &[2, 2, 6, 2])?;
         let heads = config.sizes("num_heads", &[3, 6, 12, 24])?;
         if depths.len() > MOST_STAGES {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("depths"),
                 format!(
                     "at most {MOST_STAGES} stages are read, not {}",
@@ -69,7 +69,7 @@ impl Swin {
             ));
         }
         if heads.len() < depths.len() {
-            return Err(Invalid::at(
+            return Err(RequestError::at(
                 config.at("num_heads"),
                 format!(
                     "num_heads has {} numbers, fewer than depths, {}",
@@ -120,7 +120,7 @@ impl Swin {
     }
 }
 
-pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
+pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Swin::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer("swin.modeling_swin");
@@ -141,8 +141,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
 
 /// `SwinEmbeddings`.
 struct Embeddings {
-    place: Place,
-    patches: Place,
+    place: ModulePath,
+    patches: ModulePath,
     projection: Conv,
     patch: [u64; 2],
     positions: Option<Tensor>,
@@ -152,7 +152,7 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Swin) -> Embeddings {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.swin.modeling_swin.SwinEmbeddings",
         );
@@ -160,7 +160,7 @@ impl Embeddings {
             let shape = [1, config.patches, config.width];
             tracer.parameter(&place.path("position_embeddings"), &shape)
         });
-        let patches = Place::new(
+        let patches = ModulePath::new(
             place.path("patch_embeddings"),
             "transformers.models.swin.modeling_swin.SwinPatchEmbeddings",
         );
@@ -181,8 +181,8 @@ impl Embeddings {
     /// The patches, and how many there are in height and width.
     fn forward(&self, pixel_values: &Tensor) -> (Tensor, [u64; 2]) {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
-            let (mut embeddings, dimensions) = tracer.within(&self.patches, || {
+        tracer.in_module(&self.place, || {
+            let (mut embeddings, dimensions) = tracer.in_module(&self.patches, || {
                 let pixel_values = self.padded(pixel_values);
                 let mut embeddings = self.projection.forward(&pixel_values);
                 let dimensions = [embeddings.length(2), embeddings.length(3)];
@@ -217,18 +217,18 @@ impl Embeddings {
 
 /// `SwinModel` with its `SwinEncoder`.
 struct Model {
-    place: Place,
+    place: ModulePath,
     embeddings: Embeddings,
-    encoder: Place,
+    encoder: ModulePath,
     stages: Vec<Stage>,
     layernorm: LayerNorm,
-    pooler: Place,
+    pooler: ModulePath,
 }
 
 impl Model {
     fn new(tracer: &Tracer, config: &Swin) -> Model {
-        let place = Place::new("swin", "transformers.models.swin.modeling_swin.SwinModel");
-        let encoder = Place::new(
+        let place = ModulePath::new("swin", "transformers.models.swin.modeling_swin.SwinModel");
+        let encoder = ModulePath::new(
             place.path("encoder"),
             "transformers.models.swin.modeling_swin.SwinEncoder",
         );
@@ -245,7 +245,7 @@ impl Model {
             encoder,
             stages,
             layernorm: LayerNorm::new(tracer, norm, config.last_width(), config.eps),
-            pooler: Place::new(
+            pooler: ModulePath::new(
                 place.path("pooler"),
                 "torch.nn.modules.pooling.AdaptiveAvgPool1d",
             ),
@@ -256,9 +256,9 @@ impl Model {
     /// The last hidden state, and what is pooled from it.
     fn forward(&self, pixel_values: &Tensor) -> [Tensor; 2] {
         let tracer = pixel_values.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let (embedding_output, dimensions) = self.embeddings.forward(pixel_values);
-            let encoder_outputs = tracer.within(&self.encoder, || {
+            let encoder_outputs = tracer.in_module(&self.encoder, || {
                 let mut hidden_states = embedding_output.clone();
                 let mut dimensions = dimensions;
                 let mut reshaped = None;
@@ -276,7 +276,7 @@ impl Model {
             let sequence_output = self.layernorm.forward(&encoder_outputs);
             let turned = (&sequence_output).transpose(1, 2);
             let mut pooled_output =
-                tracer.within(&self.pooler, || (&turned).adaptive_average_1d(1));
+                tracer.in_module(&self.pooler, || (&turned).adaptive_average_1d(1));
             drop(turned);
             pooled_output = (&pooled_output).flatten(1, -1);
             drop((embedding_output, encoder_outputs));

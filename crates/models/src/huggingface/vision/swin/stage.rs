@@ -2,18 +2,18 @@
 
 use super::layer::Layer;
 use super::{INNER_EPS, Swin};
-use crate::tracing::{LayerNorm, Linear, Place, Size, Tensor, Tracer, Views as _};
+use crate::tracing::{LayerNorm, Linear, ModulePath, Size, Tensor, Tracer, Views as _};
 
 /// `SwinStage`.
 pub(super) struct Stage {
-    place: Place,
+    place: ModulePath,
     blocks: Vec<Layer>,
     downsample: Option<Merging>,
 }
 
 impl Stage {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Swin, index: usize) -> Stage {
-        let place = Place::new(path, "transformers.models.swin.modeling_swin.SwinStage");
+        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinStage");
         let sizes = &config.stages[index];
         let rates = sizes.drop_paths.iter().enumerate();
         let blocks = rates.map(|(block, rate)| {
@@ -41,7 +41,7 @@ impl Stage {
 
     /// The result, and the same as an image.
     pub(super) fn forward(&self, x: &Tensor, dimensions: [u64; 2]) -> (Tensor, Tensor) {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut hidden_states = x.clone();
             for block in &self.blocks {
                 hidden_states = block.forward(&hidden_states, dimensions);
@@ -65,14 +65,14 @@ impl Stage {
 
 /// `SwinPatchMerging`.
 struct Merging {
-    place: Place,
+    place: ModulePath,
     reduction: Linear,
     norm: LayerNorm,
 }
 
 impl Merging {
     fn new(tracer: &Tracer, path: String, width: u64) -> Merging {
-        let place = Place::new(
+        let place = ModulePath::new(
             path,
             "transformers.models.swin.modeling_swin.SwinPatchMerging",
         );
@@ -87,7 +87,7 @@ impl Merging {
 
     fn forward(&self, x: &Tensor, [height, width]: [u64; 2]) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        tracer.in_module(&self.place, || {
             let (batch, channels) = (x.size(0), x.length(2));
             let mut input_feature =
                 x.view(&[batch.into(), height.into(), width.into(), channels.into()]);

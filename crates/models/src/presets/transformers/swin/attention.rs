@@ -5,13 +5,13 @@ use crate::presets::layers::{Module, Sequential, relu};
 use crate::shape::{DType, Extent};
 use crate::tracing::functional;
 use crate::tracing::{
-    Argument, Linear, Place, Pointwise as _, Reductions as _, Scalar, Size, Tensor, Tensors as _,
-    Tracer, Views as _,
+    Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Scalar, Size, Tensor,
+    Tensors as _, Tracer, Views as _,
 };
 
 /// `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`.
 pub(super) struct ShiftedWindowAttention {
-    place: Place,
+    place: ModulePath,
     window: u64,
     is_shifted: bool,
     heads: u64,
@@ -43,7 +43,7 @@ impl ShiftedWindowAttention {
             Version::First => "torchvision.models.swin_transformer.ShiftedWindowAttention",
             Version::Second => "torchvision.models.swin_transformer.ShiftedWindowAttentionV2",
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let window = version.window();
         let heads = dim / HEAD;
         let reach = 2 * window - 1;
@@ -130,7 +130,7 @@ impl ShiftedWindowAttention {
 
 impl Module for ShiftedWindowAttention {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let relative_position_bias = self.relative_position_bias();
             self.shifted_window_attention(x, &relative_position_bias)
         })

@@ -7,7 +7,7 @@ use crate::presets::blocks::{StochasticDepth, mlp};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
 use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, permute};
 use crate::tracing::{
-    Argument, Conv, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tensors, Tracer,
+    Argument, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors, Tracer,
 };
 use attention::ShiftedWindowAttention;
 
@@ -154,7 +154,7 @@ impl Module for SwinTransformer {
 
 /// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
 struct Block {
-    place: Place,
+    place: ModulePath,
     version: Version,
     norm1: LayerNorm,
     attn: ShiftedWindowAttention,
@@ -176,7 +176,7 @@ impl Block {
             Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
             Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
         let mlp_class = "torchvision.ops.misc.MLP";
         Block {
@@ -215,7 +215,7 @@ impl Block {
 
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || match self.version {
+        x.tracer().in_module(&self.place, || match self.version {
             Version::First => self.first(x),
             Version::Second => self.second(x),
         })
@@ -224,7 +224,7 @@ impl Module for Block {
 
 /// `PatchMerging` and `PatchMergingV2`.
 struct PatchMerging {
-    place: Place,
+    place: ModulePath,
     version: Version,
     reduction: Linear,
     norm: LayerNorm,
@@ -239,7 +239,7 @@ impl PatchMerging {
                 2 * dim,
             ),
         };
-        let place = Place::new(path, class);
+        let place = ModulePath::new(path, class);
         PatchMerging {
             version,
             reduction: Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false),
@@ -251,7 +251,7 @@ impl PatchMerging {
 
 impl Module for PatchMerging {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
+        x.tracer().in_module(&self.place, || {
             let mut x = patch_merging_pad(x);
             match self.version {
                 Version::First => {

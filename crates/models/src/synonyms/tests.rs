@@ -23,11 +23,13 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
     let mut is_other = |word: &'static str| {
         assert!(seen.insert(word), "{word} is there twice");
         assert_eq!(normal(word), word, "it would never be found");
-        for place in Place::ALL {
+        for place in RequestObject::ALL {
             assert!(!place.names().any(|field| field == word), "{word} is ours");
         }
     };
-    let rows = Place::ALL.into_iter().flat_map(Place::members);
+    let rows = RequestObject::ALL
+        .into_iter()
+        .flat_map(RequestObject::members);
     rows.flat_map(Member::synonyms).for_each(&mut is_other);
     for (words, meaning) in NAMES {
         words.iter().copied().for_each(&mut is_other);
@@ -53,7 +55,7 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
             assert!(seen.insert((what, *word)), "{what} {word} is there twice");
             assert_eq!(normal(word), **word, "it would never be found");
         }
-        if let Word::Is(word) = meaning {
+        if let ValueSynonym::Is(word) = meaning {
             assert!(ours.contains(word), "{word}");
         }
     }

@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::config::Config;
 use super::{HuggingFaceModel, Run};
 use crate::fields::Fields;
-use crate::invalid::Invalid;
+use crate::request_error::RequestError;
 use crate::shape::DType;
 
 /// A field of a config, or several that say the same.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct ConfigField {
     /// Their names.
     pub fields: Vec<String>,
     /// What they say.
@@ -27,7 +27,7 @@ pub struct Said {
 }
 
 /// Fields of transformers 5.17's `PreTrainedConfig` and of the families' own classes that decide on memory and are no sizes.
-static SAID: LazyLock<Vec<Said>> = LazyLock::new(|| {
+static SAID: LazyLock<Vec<ConfigField>> = LazyLock::new(|| {
     serde_json::from_str(include_str!("said.json")).expect("a test reads the table")
 });
 
@@ -37,7 +37,7 @@ const ATTENTION: usize = 2;
 const CHECKPOINTING: usize = 3;
 
 /// The fields of configs that memory depends on besides sizes.
-pub fn config_fields() -> &'static [Said] {
+pub fn config_fields() -> &'static [ConfigField] {
     &SAID
 }
 
@@ -88,7 +88,7 @@ const ATTENTIONS: [(&str, bool); 4] = [
 
 impl Saying {
     /// Reads it at `pointer`, and refuses what is not modelled.
-    pub(super) fn read(config: &Value, pointer: &str) -> Result<Saying, Invalid> {
+    pub(super) fn read(config: &Value, pointer: &str) -> Result<Saying, RequestError> {
         let fields = Fields::any(config, pointer, "a Hugging Face config")?;
         let config = Config::of(config, pointer)?;
         let is_something = |value: &Value| {
@@ -100,7 +100,7 @@ impl Saying {
         {
             match fields.get(field).filter(|value| is_something(value)) {
                 Some(Value::Object(_)) => {
-                    return Err(Invalid::at(
+                    return Err(RequestError::at(
                         fields.at(field),
                         format!("{}; {}", said.effect, said.does),
                     ));
@@ -124,18 +124,18 @@ impl Saying {
     }
 
     /// Refuses a request that contradicts it.
-    pub(super) fn check(self, model: &HuggingFaceModel, run: Run) -> Result<(), Invalid> {
+    pub(super) fn check(self, model: &HuggingFaceModel, run: Run) -> Result<(), RequestError> {
         if !self.checkpoints || !run.trains || run.is_checkpointed {
             return Ok(());
         }
-        let Said {
+        let ConfigField {
             fields,
             effect,
             does,
             ..
         } = &SAID[CHECKPOINTING];
         let at = format!("{}/hf/{}", model.pointer, fields[0]);
-        Err(Invalid::at(at, format!("{effect}; {does}")))
+        Err(RequestError::at(at, format!("{effect}; {does}")))
     }
 
     /// What the answer says of the weights' type, where it is not the one that everybody expects.

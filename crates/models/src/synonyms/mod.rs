@@ -8,10 +8,10 @@ mod values;
 
 use serde_json::Value;
 
-use super::invalid::{Invalid, MOST_LISTED, nearest};
+use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::bounded::shorten;
-use names::{NAMES, Place, Synonym};
-pub(super) use values::Word;
+use names::{NAMES, RequestObject, Synonym};
+pub(super) use values::ValueSynonym;
 
 /// Longest value, in characters of JSON, that is repeated in an example.
 const LONGEST_VALUE: usize = 40;
@@ -42,23 +42,23 @@ pub(super) fn unknown_field(
     (key, value): (&str, Option<&Value>),
     what: &str,
     known: &[&str],
-) -> Invalid {
+) -> RequestError {
     let shown = shorten(key);
     let normal = normal(key);
-    let said = |rest: String| Invalid {
+    let said = |rest: String| RequestError {
         value: Some(format!("{shown:?}")),
-        ..Invalid::at(at, format!("{what} has no field {shown:?}{rest}"))
+        ..RequestError::at(at, format!("{what} has no field {shown:?}{rest}"))
     };
-    let did_you_mean = |word: &str| Invalid {
+    let did_you_mean = |word: &str| RequestError {
         nearest: Some(word.to_owned()),
         ..said(String::new())
     };
-    let here = Place::at(pointer);
+    let here = RequestObject::at(pointer);
     let is_known = |word: &str| known.contains(&word);
     if is_known(&normal) {
         return did_you_mean(&normal);
     }
-    let belongs = |place: Place, example: String| {
+    let belongs = |place: RequestObject, example: String| {
         if Some(place) == here {
             said(format!("; write {example}"))
         } else {
@@ -66,7 +66,7 @@ pub(super) fn unknown_field(
         }
     };
     if here.is_some() {
-        if let Some((place, field)) = Place::of_synonym(&normal)
+        if let Some((place, field)) = RequestObject::of_synonym(&normal)
             && (Some(place) != here || is_known(field))
         {
             if Some(place) == here && values::meant(field, value) == value.cloned() {
@@ -83,7 +83,9 @@ pub(super) fn unknown_field(
             Some(Synonym::Advice(advice)) => return said(format!("; {advice}")),
             None => {}
         }
-        let elsewhere = Place::ALL.into_iter().filter(|place| Some(*place) != here);
+        let elsewhere = RequestObject::ALL
+            .into_iter()
+            .filter(|place| Some(*place) != here);
         for place in elsewhere.clone() {
             if let Some(field) = place.names().find(|field| *field == normal) {
                 return belongs(place, example(field, value));
@@ -121,7 +123,7 @@ fn example(field: &str, value: Option<&Value>) -> String {
 }
 
 /// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
-pub(super) fn word(what: &str, word: &str) -> Option<Word> {
+pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
     values::of(what, &normal(word))
 }
 
@@ -131,16 +133,21 @@ pub(super) fn same(what: &str, word: &str) -> Option<&'static str> {
     let spelt = normal.replace('_', "");
     let is_same = values::SAME.split(' ').any(|one| one == spelt);
     match values::of(what, &normal).filter(|_| is_same)? {
-        Word::Is(word) => Some(word),
-        Word::Other(_) => None,
+        ValueSynonym::Is(word) => Some(word),
+        ValueSynonym::Other(_) => None,
     }
 }
 
 /// Several problems of one object, in one sentence.
-pub(super) fn together(pointer: &str, what: &str, problems: &[Invalid], others: usize) -> Invalid {
+pub(super) fn together(
+    pointer: &str,
+    what: &str,
+    problems: &[RequestError],
+    others: usize,
+) -> RequestError {
     let mut clauses: Vec<String> = Vec::new();
     for problem in problems {
-        let without_place = Invalid {
+        let without_place = RequestError {
             pointer: String::new(),
             ..problem.clone()
         };
@@ -150,7 +157,7 @@ pub(super) fn together(pointer: &str, what: &str, problems: &[Invalid], others: 
         clauses.push(format!("and {others} more"));
     }
     let count = problems.len() + others;
-    Invalid::at(
+    RequestError::at(
         pointer,
         format!("{count} fields of {what} are wrong: {}", clauses.join("; ")),
     )

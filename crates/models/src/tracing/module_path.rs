@@ -4,15 +4,15 @@ use std::borrow::Cow;
 
 /// Where a module is: its path from the root, such as `model.layers.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ModulePath {
     pub(super) path: String,
     pub(super) class: Cow<'static, str>,
 }
 
-impl Place {
+impl ModulePath {
     /// The module at a path.
-    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> Place {
-        Place {
+    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> ModulePath {
+        ModulePath {
             path: path.into(),
             class: class.into(),
         }
@@ -20,8 +20,8 @@ impl Place {
 
     /// A place of the same class at another path.
     #[must_use]
-    pub(crate) fn at(&self, path: String) -> Place {
-        Place {
+    pub(crate) fn at(&self, path: String) -> ModulePath {
+        ModulePath {
             path,
             class: self.class.clone(),
         }
@@ -29,8 +29,8 @@ impl Place {
 
     /// The same place, with a module of another class.
     #[must_use]
-    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {
-        Place {
+    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> ModulePath {
+        ModulePath {
             class: class.into(),
             ..self
         }

@@ -16,7 +16,7 @@ fn file(path: &str) -> String {
 }
 
 /// A request about a small model with the values of a case of `tests/golden/said.json`.
-fn asked(case: &Value) -> Value {
+fn answer_for(case: &Value) -> Value {
     let mut config = json!({
         "architectures": [case["class"].as_str().unwrap_or("LlamaForCausalLM")], "model_type": "llama",
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -39,7 +39,7 @@ fn asked(case: &Value) -> Value {
 fn what_is_said_is_followed_or_refused() {
     let cases: Vec<Value> = serde_json::from_str(&file("tests/golden/said.json")).unwrap();
     for case in &cases {
-        let read = request(asked(case)).and_then(|request| request.lower().cloned());
+        let read = request(answer_for(case)).and_then(|request| request.lower().cloned());
         let read = match (read, case["refused"].as_str()) {
             (Ok(read), None) => read,
             (Err(invalid), Some(expected)) if invalid.to_string().contains(expected) => continue,
@@ -112,7 +112,7 @@ fn an_id_is_said_to_mean_a_task() {
 
 #[test]
 fn the_trainer_keeps_float32_moments_of_embeddings() {
-    let graph = request(asked(&json!({}))).unwrap().graph().unwrap();
+    let graph = request(answer_for(&json!({}))).unwrap().graph().unwrap();
     for (optimizer, of_embedding) in [
         (Optimizer::Adamw8bit, 6400),
         (Optimizer::AdamwBnb8bit, 25_600),

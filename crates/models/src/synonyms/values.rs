@@ -4,17 +4,17 @@ use serde_json::Value;
 
 /// What a word of somebody else is in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum ValueSynonym {
     /// This word.
     Is(&'static str),
     /// None, however much it looks like one: what to do instead.
     Other(&'static str),
 }
 
-use Word::{Is, Other};
+use ValueSynonym::{Is, Other};
 
 /// What PyTorch or a library has, and no request says.
-const NOT_MODELLED: Word = Other(
+const NOT_MODELLED: ValueSynonym = Other(
     "it is not modelled; `batchfit run --on CARD -- python train.py` runs your own script with it on a virtual GPU",
 );
 
@@ -25,10 +25,10 @@ pub(super) const SAME: &str = "\
     adafactor";
 
 /// The words for one kind of value.
-type Words = &'static [(&'static [&'static str], Word)];
+type SynonymTable = &'static [(&'static [&'static str], ValueSynonym)];
 
 /// Lightning's `16-mixed`, Hugging Face's `fp16`, PyTorch's `torch.float16`.
-const PRECISIONS: Words = &[
+const PRECISIONS: SynonymTable = &[
     (
         &[
             "float32",
@@ -121,7 +121,7 @@ const OTHER_TYPES: &[&str] = &[
 ];
 
 /// `torch.float32` and its like, for weights.
-const TYPES: Words = &[
+const TYPES: SynonymTable = &[
     (&["float32", "float", "torch_float32"], Is("fp32")),
     (&["bfloat16", "torch_bfloat16"], Is("bf16")),
     (&["float16", "half", "torch_float16"], Is("fp16")),
@@ -133,7 +133,7 @@ const TYPES: Words = &[
 ];
 
 /// The same where a config has PyTorch's names.
-const TYPES_OF_CONFIGS: Words = &[
+const TYPES_OF_CONFIGS: SynonymTable = &[
     (&["fp32", "float", "torch_float32"], Is("float32")),
     (&["bf16", "torch_bfloat16"], Is("bfloat16")),
     (&["fp16", "half", "torch_float16"], Is("float16")),
@@ -141,7 +141,7 @@ const TYPES_OF_CONFIGS: Words = &[
 ];
 
 /// transformers' `attn_implementation`.
-const ATTENTIONS: Words = &[
+const ATTENTIONS: SynonymTable = &[
     (
         &["flash", "flash_attn", "flash_attention", "fa2"],
         Is("flash_attention_2"),
@@ -170,7 +170,7 @@ const ATTENTIONS: Words = &[
 ];
 
 /// Tasks by the names of the Hub's pipelines.
-const TASKS: Words = &[
+const TASKS: SynonymTable = &[
     (
         &[
             "text_classification",
@@ -204,7 +204,7 @@ const TASKS: Words = &[
 ];
 
 /// transformers' `cache_implementation`.
-const CACHES: Words = &[(
+const CACHES: SynonymTable = &[(
     &[
         "quantized",
         "offloaded",
@@ -218,7 +218,7 @@ const CACHES: Words = &[(
 )];
 
 /// Hugging Face's `optim`, and PyTorch's classes.
-const OPTIMIZERS: Words = &[
+const OPTIMIZERS: SynonymTable = &[
     (
         &["adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf"],
         Is("adamw"),
@@ -322,7 +322,7 @@ const OPTIMIZERS: Words = &[
     ),
 ];
 
-const IMPLEMENTATIONS: Words = &[
+const IMPLEMENTATIONS: SynonymTable = &[
     (&["fused_true", "true", "torch_fused"], Is("fused")),
     (&["default", "auto", "multi_tensor"], Is("foreach")),
     (
@@ -332,7 +332,7 @@ const IMPLEMENTATIONS: Words = &[
     (&["apex", "capturable", "compiled", "triton"], NOT_MODELLED),
 ];
 
-const CHECKPOINTINGS: Words = &[
+const CHECKPOINTINGS: SynonymTable = &[
     (
         &[
             "true",
@@ -364,7 +364,7 @@ const CHECKPOINTINGS: Words = &[
     ),
 ];
 
-const MODES: Words = &[
+const MODES: SynonymTable = &[
     (&["training", "fit"], Is("train")),
     (
         &[
@@ -380,13 +380,13 @@ const MODES: Words = &[
     ),
 ];
 
-const SEARCHES: Words = &[
+const SEARCHES: SynonymTable = &[
     (&["simulated", "simulation", "default"], Is("auto")),
     (&["real", "gpu", "probed"], Is("probes")),
 ];
 
 /// The words for a kind of value, and in which field those are.
-const KINDS: [(&str, &str, Words); 12] = [
+const KINDS: [(&str, &str, SynonymTable); 12] = [
     ("precision", "precision", PRECISIONS),
     ("optimizer", "optimizer", OPTIMIZERS),
     (
@@ -406,7 +406,7 @@ const KINDS: [(&str, &str, Words); 12] = [
 ];
 
 /// The word of a request for a normal spelling of somebody else's.
-pub(super) fn of(what: &str, normal: &str) -> Option<Word> {
+pub(super) fn of(what: &str, normal: &str) -> Option<ValueSynonym> {
     let (_, _, words) = KINDS.iter().find(|(kind, ..)| *kind == what)?;
     let find = |normal: &str| {
         let found = words.iter().find(|(others, _)| others.contains(&normal));
@@ -446,7 +446,7 @@ pub(super) fn meant(field: &str, value: Option<&Value>) -> Option<Value> {
 }
 
 #[cfg(test)]
-pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static [&'static str], Word)> {
+pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static [&'static str], ValueSynonym)> {
     KINDS.into_iter().flat_map(|(what, _, words)| {
         words
             .iter()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::words::{self, Word};
+use super::synonyms::{self, ValueSynonym};
 use crate::bounded::shorten;
 
 /// Up to this many known words are listed where none is near the one found.
@@ -12,7 +12,7 @@ pub const MOST_LISTED: usize = 20;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub struct Invalid {
+pub struct RequestError {
     /// Where in the request, as a JSON pointer; empty for the whole of it.
     pub pointer: String,
     /// The value found there, as JSON, when it is short enough to repeat.
@@ -23,10 +23,10 @@ pub struct Invalid {
     pub nearest: Option<String>,
 }
 
-impl Invalid {
+impl RequestError {
     /// A problem at a place.
-    pub fn at(pointer: impl Into<String>, problem: impl Into<String>) -> Invalid {
-        Invalid {
+    pub fn at(pointer: impl Into<String>, problem: impl Into<String>) -> RequestError {
+        RequestError {
             pointer: pointer.into(),
             value: None,
             problem: problem.into(),
@@ -40,12 +40,12 @@ impl Invalid {
         what: &str,
         word: &str,
         known: impl IntoIterator<Item = &'k str>,
-    ) -> Invalid {
+    ) -> RequestError {
         let known: Vec<&str> = known.into_iter().collect();
-        let (nearest, instead) = match words::word(what, word) {
-            Some(Word::Is(meant)) if known.contains(&meant) => (Some(meant), None),
-            Some(Word::Is(_)) => (None, None),
-            Some(Word::Other(instead)) => (None, Some(instead)),
+        let (nearest, instead) = match synonyms::word(what, word) {
+            Some(ValueSynonym::Is(meant)) if known.contains(&meant) => (Some(meant), None),
+            Some(ValueSynonym::Is(_)) => (None, None),
+            Some(ValueSynonym::Other(instead)) => (None, Some(instead)),
             None => (nearest(word, known.iter().copied()), None),
         };
         let mut problem = format!("unknown {what} {:?}", shorten(word));
@@ -55,7 +55,7 @@ impl Invalid {
         if let Some(instead) = instead {
             problem = format!("{problem}; {instead}");
         }
-        Invalid {
+        RequestError {
             pointer: pointer.into(),
             value: Some(format!("{:?}", shorten(word))),
             problem,
@@ -65,31 +65,31 @@ impl Invalid {
 
     /// The same problem with the word that a value which is no word stands for, such as `true`.
     #[must_use]
-    pub fn or_word(self, what: &str, value: &serde_json::Value) -> Invalid {
+    pub fn or_word(self, what: &str, value: &serde_json::Value) -> RequestError {
         let meant = match value {
             serde_json::Value::Bool(_) | serde_json::Value::Number(_) => {
-                words::word(what, &value.to_string())
+                synonyms::word(what, &value.to_string())
             }
             _ => None,
         };
         match meant {
-            Some(Word::Is(word)) => Invalid {
+            Some(ValueSynonym::Is(word)) => RequestError {
                 nearest: Some(word.to_owned()),
                 ..self
             },
-            Some(Word::Other(_)) | None => self,
+            Some(ValueSynonym::Other(_)) | None => self,
         }
     }
 
     /// The same problem with the value that caused it.
     #[must_use]
-    pub fn with_value(mut self, value: &serde_json::Value) -> Invalid {
+    pub fn with_value(mut self, value: &serde_json::Value) -> RequestError {
         self.value = Some(shorten(&value.to_string()));
         self
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.pointer.is_empty() {
             write!(f, "at {}: ", self.pointer)?;
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_typo_is_answered_with_the_word_meant() {
-        let invalid = Invalid::unknown(
+        let invalid = RequestError::unknown(
             "/training/precision",
             "precision",
             "fp61",

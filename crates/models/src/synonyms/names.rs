@@ -4,19 +4,19 @@ use crate::members::{MODEL, Member, REQUEST, TRAINING};
 
 /// An object of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RequestObject {
     Top,
     Training,
     Model,
 }
 
-use Place::{Model, Top, Training};
+use RequestObject::{Model, Top, Training};
 
-impl Place {
-    pub(super) const ALL: [Place; 3] = [Top, Training, Model];
+impl RequestObject {
+    pub(super) const ALL: [RequestObject; 3] = [Top, Training, Model];
 
     /// The object at a JSON pointer.
-    pub(super) fn at(pointer: &str) -> Option<Place> {
+    pub(super) fn at(pointer: &str) -> Option<RequestObject> {
         match pointer {
             "" => Some(Top),
             "/training" => Some(Training),
@@ -40,8 +40,8 @@ impl Place {
     }
 
     /// The object and the member that others call so.
-    pub(super) fn of_synonym(word: &str) -> Option<(Place, &'static str)> {
-        Place::ALL.into_iter().find_map(|place| {
+    pub(super) fn of_synonym(word: &str) -> Option<(RequestObject, &'static str)> {
+        RequestObject::ALL.into_iter().find_map(|place| {
             let calls_it_so = |member: &&Member| member.synonyms().any(|known| known == word);
             let member = place.members().iter().find(calls_it_so)?;
             Some((place, member.name))
@@ -62,7 +62,7 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synonym {
     /// A switch: one field where it is on, another where it is off.
-    Switch(Place, &'static str, &'static str),
+    Switch(RequestObject, &'static str, &'static str),
     /// Nothing that a request says.
     Advice(&'static str),
 }
