@@ -19,7 +19,7 @@
 pub use batchfit_card::{alloc, probe, replay, timing};
 pub use batchfit_fit::{model, recorded, search, virtual_gpu};
 pub use batchfit_server::{agent, http, jobs};
-pub use batchfit_step::{bounded, program, shape, units};
+pub use batchfit_step::{limits, program, shape, units};
 pub use batchfit_store as store;
 pub use batchfit_torch::{aten, compile, graph, ops};
 /// What programs run on: simulated cards and real ones.

@@ -17,8 +17,8 @@ use super::{Outcome, output, recorder};
 use crate::agent::{
     Agent, AgentConfig, AgentError, Ended, Server, Signals, cards_of, simulated_cards,
 };
-use crate::bounded::shorten;
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
+use crate::limits::shorten;
 use crate::model::is_host_name;
 use crate::model::nicknames::parse;
 

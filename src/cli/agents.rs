@@ -8,8 +8,8 @@ use super::arguments::{Agents, AgentsCommand};
 use super::error::CliError;
 use super::{Outcome, database, output, style};
 use crate::agent::{Server, ServerError, ServerRequest};
-use crate::bounded::shorten;
 use crate::jobs::AgentDocument;
+use crate::limits::shorten;
 use crate::report;
 
 /// Most agents that a service keeps, which makes no more pages.

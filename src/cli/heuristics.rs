@@ -34,7 +34,7 @@ const NOT_FOUND: &str = "cuDNN was not found on the library path, nor in the pac
                          --ask-cudnn=FOLDER names the folder of its libcudnn.so.9";
 
 /// Has simulations of this process ask cuDNN, if that is wanted.
-pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), CliError> {
+pub(in crate::cli) fn set_heuristics(wanted: Option<&OsStr>) -> Result<(), CliError> {
     let Some(wanted) = wanted else {
         return Ok(());
     };
@@ -79,7 +79,7 @@ pub(in crate::cli) fn ask(wanted: Option<&OsStr>) -> Result<(), CliError> {
         NoHeuristics::Missing(_) => wrong(not_loaded),
         other => CliError::Broken(other.into()),
     })?;
-    sim::ask(Box::new(heuristics));
+    sim::set_heuristics(Box::new(heuristics));
     Ok(())
 }
 

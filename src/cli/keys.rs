@@ -8,7 +8,7 @@ use serde_json::json;
 use super::arguments::{Keys, KeysCommand};
 use super::error::CliError;
 use super::{Outcome, database, output};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
 pub(super) fn run(arguments: &Keys) -> Result<Outcome, CliError> {

@@ -123,7 +123,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Run(run) => &run.cudnn,
         _ => &AskCudnn { ask_cudnn: None },
     };
-    if let Err(trouble) = heuristics::ask(asks.ask_cudnn.as_deref()) {
+    if let Err(trouble) = heuristics::set_heuristics(asks.ask_cudnn.as_deref()) {
         return exit(trouble, false);
     }
     let settings = arguments.settings;

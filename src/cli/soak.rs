@@ -3,8 +3,8 @@
 use super::arguments::Soak;
 use super::error::CliError;
 use super::{Outcome, output, question, style};
-use crate::bounded::Cancel;
 use crate::jobs::soak;
+use crate::limits::Cancel;
 use crate::probe::Verdict;
 use crate::report;
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, SegmentSource, Settings};
-use crate::bounded::Cancel;
 use crate::device::cuda::plan::Target;
 use crate::device::cuda::{self, Facts, Library};
 use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
 use crate::device::{Capability, LaunchError, Launcher};
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestDocument, Variant};
 use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
 use crate::program::Program;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batchfit::alloc::{CachingAllocator, Settings, SimulatedMemory};
-use batchfit::bounded::Cancel;
 use batchfit::device::sim::{Card, SimulatedLauncher};
 use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument, Workload};
 use batchfit::probe::{Detail, Evidence, Probe, Resources, STEPS};
 use batchfit::worker::Programs;

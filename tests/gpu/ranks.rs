@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use batchfit::alloc::{CachingAllocator, Settings};
-use batchfit::bounded::Cancel;
 use batchfit::compile::{Launches, Process, compile_process};
 use batchfit::device::cuda::{
     Communicator, CudaLauncher, CudaMemory, Gpu, Gradients, Invitation, LauncherOptions, Script,
     Tf32, read_tensors, write_tensors,
 };
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{Detail, Evidence, Probe, Resources};
 use serde_json::json;

@@ -1,11 +1,11 @@
 //! Many micro-steps in a step: what is counted instead of run is what would have run, and anything is left at once.
 
 use batchfit::alloc::{CachingAllocator, SimulatedMemory};
-use batchfit::bounded::Cancel;
 use batchfit::compile::compile;
 use batchfit::device::sim::{self, SimulatedLauncher};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, Isolation, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Optimizer, Precision, Request, RequestDocument, Variant};
 use batchfit::probe::{
     Cancelled, Detail, Evidence, MICRO_STEPS_ON_A_GPU, Probe, ProbeReport, Resources, STEPS,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{
     Detail, MOST_EVENTS, MemoryEvents, Phase, ProbeReport, SegmentAction, SegmentColumns, Verdict,

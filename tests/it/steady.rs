@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::{Course, Detail, ProbeReport};
+use batchfit::probe::{Detail, ProbeReport, StepOutcome};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -28,12 +28,12 @@ struct Row {
 }
 
 impl Row {
-    fn course(&self) -> Course {
+    fn course(&self) -> StepOutcome {
         match self.retries[..] {
-            _ if !self.finishes => Course::Stopped,
-            [_, _, _, _, 0] => Course::WithoutRetries,
-            [_, second, .., last] if second == last => Course::Steady,
-            _ => Course::WithRetries,
+            _ if !self.finishes => StepOutcome::Stopped,
+            [_, _, _, _, 0] => StepOutcome::WithoutRetries,
+            [_, second, .., last] if second == last => StepOutcome::Steady,
+            _ => StepOutcome::WithRetries,
         }
     }
 
@@ -108,12 +108,16 @@ fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
     let (mut table, mut wrong) = (String::new(), Vec::new());
     for rows in sample(2, cases.into_values()) {
         let found = rows[0].fit();
-        let most = |courses: &[Course]| {
+        let most = |courses: &[StepOutcome]| {
             let batches = rows.iter().filter(|row| courses.contains(&row.course()));
             batches.map(|row| row.batch).max().unwrap_or(0)
         };
-        let steady = most(&[Course::WithoutRetries, Course::Steady]);
-        let finishing = most(&[Course::WithoutRetries, Course::Steady, Course::WithRetries]);
+        let steady = most(&[StepOutcome::WithoutRetries, StepOutcome::Steady]);
+        let finishing = most(&[
+            StepOutcome::WithoutRetries,
+            StepOutcome::Steady,
+            StepOutcome::WithRetries,
+        ]);
         let line = format!(
             "{} {} in {} GiB: {} recommended, {} steady, {} without retries, {} with them; recorded {steady} steady, {finishing} finish",
             rows[0].model,
@@ -125,7 +129,7 @@ fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
             found.max_batch
         );
         let above = rows.iter().find(|row| row.batch >= found.micro_batch);
-        let runs = above.is_none_or(|row| row.course() < Course::Stopped);
+        let runs = above.is_none_or(|row| row.course() < StepOutcome::Stopped);
         if !runs || found.micro_batch * 100 < steady * 80 {
             wrong.push(line.clone());
         }

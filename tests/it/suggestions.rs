@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{
     Engine as _, EngineError, FitEngine, FitResult, Isolation, Progress, Suggestion,
     SuggestionKind, Work,
 };
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use batchfit::bounded::Cancel;
 use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::Detail;
 use serde::Deserialize;

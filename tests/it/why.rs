@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, LimitKind, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{Detail, Phase, ProbeReport};
 use serde_json::{Value, json};

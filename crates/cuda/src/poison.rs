@@ -39,7 +39,7 @@ pub(super) fn fill(
     call: &Call,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
-    for position in written(call) {
+    for position in written_outputs(call) {
         visit(
             queue,
             operands,
@@ -61,7 +61,7 @@ pub(super) fn check(
     // The launch is through with the scratch memory.
     let found = queue.scratch().0;
     let gpu = queue.gpu().clone();
-    for position in written(call) {
+    for position in written_outputs(call) {
         let out = seen(call, operands, position)?;
         upload(
             &gpu,
@@ -93,7 +93,7 @@ fn counted(gpu: &Gpu, found: u64) -> Result<(u64, u64), LaunchError> {
 }
 
 /// Positions of the outputs that a launch writes without reading them first.
-fn written(call: &Call) -> Vec<usize> {
+fn written_outputs(call: &Call) -> Vec<usize> {
     let updates = |position: usize| match &call.kernel {
         Kernel::Generated(generated) => generated.may_keep(position),
         // With a flag it may skip the step.
@@ -194,9 +194,9 @@ mod tests {
         let norm = call(norm, &[1, 2, 3], &[4, 5, 6, 7, 8]);
         let later = call(Kernel::SgdMomentum { first: false }, &[1], &[2, 3]);
 
-        assert_eq!(written(&sum), [0; 0]);
-        assert_eq!(written(&norm), [0, 1, 2]);
-        assert_eq!(written(&later), [0; 0]);
+        assert_eq!(written_outputs(&sum), [0; 0]);
+        assert_eq!(written_outputs(&norm), [0, 1, 2]);
+        assert_eq!(written_outputs(&later), [0; 0]);
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         let sum = call(Kernel::Binary(Binary::Add), &[1, 2], &[3]);
         let first = call(Kernel::SgdMomentum { first: true }, &[1], &[2, 3]);
 
-        assert_eq!(written(&sum), [0]);
-        assert_eq!(written(&first), [1]);
+        assert_eq!(written_outputs(&sum), [0]);
+        assert_eq!(written_outputs(&first), [1]);
     }
 }

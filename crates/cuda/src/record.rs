@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::rc::Rc;
 
-use super::cudnn::{self, AbsentCard, Asked, CardProperties, Handle, WorkspaceRecording};
+use super::cudnn::{self, AbsentCard, CardProperties, Handle, QueryTarget, WorkspaceRecording};
 use super::driver::error::GpuError;
 use super::driver::gpu::Gpu;
 
@@ -22,7 +22,7 @@ pub fn record_workspaces(
     // handle, which does not leave this function.
     let handle =
         unsafe { Handle::create(gpu.stream()) }.map_err(|error| failed("cudnnCreate", &error))?;
-    cudnn::record(&Asked::Card(&handle), recording, out)
+    cudnn::record(&QueryTarget::Card(&handle), recording, out)
         .map_err(|error| failed("recording plans", &error))
 }
 
@@ -35,6 +35,6 @@ pub fn record_workspaces_of_absent(
     let failed = |call: &'static str, detail: String| GpuError::Call { call, detail };
     let card = AbsentCard::new(card)
         .map_err(|error| failed("describing a card to cuDNN", error.to_string()))?;
-    cudnn::record(&Asked::Absent(&card), recording, out)
+    cudnn::record(&QueryTarget::Absent(&card), recording, out)
         .map_err(|error| failed("recording plans", error.to_string()))
 }

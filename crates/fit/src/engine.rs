@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::FitResult;
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::ask_tell::Prediction;

@@ -40,5 +40,5 @@ pub use validate::{
 };
 
 use batchfit_card::{alloc, device, probe, replay, timing};
-use batchfit_step::{bounded, program, shape, units};
+use batchfit_step::{limits, program, shape, units};
 use batchfit_torch::{compile, graph, ops};

@@ -362,7 +362,7 @@ pub struct FitResult {
 }
 
 impl FitResult {
-    /// How many processes the recommended batch is for, where `asked` were asked about: a strategy may be recommended that
+    /// How many processes the recommended batch is for, where `heuristics` were asked about: a strategy may be recommended that
     /// takes one.
     pub fn ranks(&self, asked: u64) -> u64 {
         let best = &self.recommendation;

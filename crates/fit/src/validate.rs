@@ -1,11 +1,11 @@
 //! What can be wrong with a request before any device is looked for.
 
 use crate::alloc::{Settings, SettingsError};
-use crate::bounded::shorten;
 use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel};
 use crate::engine::NO_RECORDER;
 use crate::fitting::check_soak;
 use crate::graph::Graph;
+use crate::limits::shorten;
 use crate::model::{
     Checkpointing, DeviceChoice, Lowered, Request, RequestError, SearchMode, Variant, Workload,
 };
@@ -23,7 +23,7 @@ pub fn validate(request: &Request) -> Result<&Lowered, RequestError> {
     let Workload::Graph(graph) = &lowered.workload else {
         return Ok(lowered);
     };
-    bounded(request, work(request))?;
+    check_work(request, work(request))?;
     check_lengths(request, graph)?;
     let mut asked: Vec<&Checkpointing> = Vec::new();
     for variant in &request.variants {
@@ -196,7 +196,7 @@ pub fn work(request: &Request) -> usize {
 }
 
 /// Whether the work that a request asks for is within bounds, before any of it is done.
-fn bounded(request: &Request, work: usize) -> Result<(), RequestError> {
+fn check_work(request: &Request, work: usize) -> Result<(), RequestError> {
     if work <= MOST_OPERATIONS {
         return Ok(());
     }
@@ -299,9 +299,9 @@ mod tests {
             request.lower().unwrap();
             request
         };
-        let each = work(&asked(""));
+        let each = work(&heuristics(""));
         assert!((1_000..1_010).contains(&each), "{each}");
-        let times = |more: &str| work(&asked(more)) / each;
+        let times = |more: &str| work(&heuristics(more)) / each;
 
         assert_eq!(times(r#", "training": {"optimizer": ["sgd", "adam"]}"#), 2);
         assert_eq!(times(r#", "suggest": true"#), 1 + SUGGESTED);
@@ -309,7 +309,8 @@ mod tests {
         let ranks = |ranks: u64| times(&format!(r#", "world_size": {ranks}"#));
         assert_eq!([ranks(1), ranks(2), ranks(1 << 20)], [1, 2, MOST_CLASSES]);
 
-        let refused = bounded(&asked(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
+        let refused =
+            check_work(&heuristics(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
         assert_eq!(refused.pointer, "/training");
         assert!(
             refused.problem.contains(" 1000001 operations "),
@@ -329,13 +330,13 @@ mod tests {
             validate(&Request::parse(document, &[]).unwrap()).map(drop)
         };
 
-        assert_eq!(asked(r#""none""#), Ok(()));
+        assert_eq!(heuristics(r#""none""#), Ok(()));
         for missing in [
             r#""per_block""#,
             r#"["none", "per_block"]"#,
             r#"{"modules": ["nowhere"]}"#,
         ] {
-            let refused = asked(missing).unwrap_err();
+            let refused = heuristics(missing).unwrap_err();
             assert_eq!(refused.pointer, "/training/checkpointing");
             assert!(refused.problem.contains("no module"), "{refused}");
         }

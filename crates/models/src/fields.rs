@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::members::{Choice, Kind, Member, Object};
 use super::request_error::RequestError;
 use super::synonyms;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// Largest size read for anything in a model: keeps products of a few of them inside `u64`.
 pub const LARGEST: u64 = 1 << 31;

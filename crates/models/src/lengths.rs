@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::bounded::shorten;
 use crate::fields::{Fields, LARGEST, whole, wrong};
+use crate::limits::shorten;
 use crate::members::LENGTHS;
 use crate::request_error::RequestError;
 

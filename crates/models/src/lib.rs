@@ -33,5 +33,5 @@ pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
 pub use lengths::{Length, LengthCount, LengthOf, Lengths};
 pub use request_error::{RequestError, nearest};
 
-use batchfit_step::{Globs, bounded, program, shape};
+use batchfit_step::{Globs, limits, program, shape};
 use batchfit_torch::{aten, compile, graph, ops};

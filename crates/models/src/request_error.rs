@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::synonyms::{self, ValueSynonym};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// Up to this many known words are listed where none is near the one found.
 pub const MOST_LISTED: usize = 20;

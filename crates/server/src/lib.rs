@@ -13,5 +13,5 @@ pub mod jobs;
 use batchfit_card::{alloc, device, probe, replay};
 use batchfit_fit::{model, recorded, virtual_gpu};
 use batchfit_report as report;
-use batchfit_step::{bounded, program, units};
+use batchfit_step::{limits, program, units};
 use batchfit_store as store;

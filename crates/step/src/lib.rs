@@ -4,8 +4,8 @@
 //! A step program is compiled once for a graph and a variant, and runs at any batch size: a flat list of allocations, launches and frees,
 //! with sizes as functions of the batch.
 
-pub mod bounded;
 mod glob;
+pub mod limits;
 mod parallel;
 pub mod program;
 pub mod shape;

@@ -110,7 +110,7 @@ impl ApiKey {
             && !name.starts_with('-');
         if !is_name {
             return Err(NotAKeyName {
-                given: crate::bounded::shorten(name),
+                given: crate::limits::shorten(name),
             });
         }
         let mut text = format!("{PREFIX}_{id}_");

@@ -320,4 +320,4 @@ fn integer(column: &'static str, value: u64) -> Result<i64, StoreError> {
 }
 
 use batchfit_fit::model;
-use batchfit_step::{bounded, units};
+use batchfit_step::{limits, units};

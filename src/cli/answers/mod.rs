@@ -7,7 +7,7 @@ mod stored;
 use super::arguments::DatabaseFlags;
 use super::database;
 use super::error::CliError;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::store::{Db, StoreError};
 
 pub(super) use list::list;

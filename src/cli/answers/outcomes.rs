@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{found, unknown};
-use crate::bounded::AnyValue;
 use crate::cli::arguments::{ListOutcomes, TellOutcome};
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
+use crate::limits::AnyValue;
 use crate::model::{Digest, RequestError};
 use crate::report;
 use crate::store::Time;

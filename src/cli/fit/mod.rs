@@ -19,10 +19,10 @@ use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, Asked, One};
 use super::{Outcome, output, python, recorder, style};
-use crate::bounded::Cancel;
 use crate::jobs::{
     self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,
 };
+use crate::limits::Cancel;
 use crate::report::{self, Answer, Form, Style};
 use crate::store::Time;
 use progress::Shown;

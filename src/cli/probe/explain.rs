@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::bounded::Cancel;
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, output, style};
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
 use crate::device::sim::Card;
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::report;
 use crate::worker::Programs;

@@ -8,8 +8,8 @@ use super::arguments::Probe;
 use super::devices::engine;
 use super::error::CliError;
 use super::{Outcome, output, question, recorder, style};
-use crate::bounded::Cancel;
 use crate::jobs::{self, Engine as _};
+use crate::limits::Cancel;
 use crate::probe::{Detail, Verdict};
 use crate::report;
 

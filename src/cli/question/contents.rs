@@ -8,7 +8,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::flags::WAYS;
-use crate::bounded::{Text, shorten};
+use crate::limits::{Text, shorten};
 use crate::model::members::REQUEST;
 use crate::model::{RequestDocument, RequestError, exported, of_another_library};
 use crate::recorded;

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::files;
-use crate::bounded::clause;
 use crate::cli::error::CliError;
 use crate::cli::output;
+use crate::limits::clause;
 
 /// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
 pub(super) fn several(flag: &str, text: &str) -> Result<Option<Value>, CliError> {

@@ -7,9 +7,9 @@ use std::path::Path;
 use super::contents::{self, Contents};
 use super::files::{open, read_bytes};
 use super::hub;
-use crate::bounded::shorten;
 use crate::cli::error::CliError;
 use crate::cli::output;
+use crate::limits::shorten;
 use crate::model::{RequestError, exported, preset, presets};
 
 /// Where the model comes from.

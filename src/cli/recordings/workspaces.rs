@@ -10,7 +10,6 @@ use std::process::Command;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
-use crate::bounded::Cancel;
 use crate::cli::arguments::RecordWorkspaces;
 use crate::cli::error::CliError;
 use crate::cli::{Outcome, question};
@@ -18,9 +17,10 @@ use crate::device::Capability;
 use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::workspaces::{
-    NO_DRIVER, Provenance, Traits, WorkspaceTable, condense, merge, pack, unpack,
+    CardTraits, NO_DRIVER, Provenance, WorkspaceTable, condense, merge, pack, unpack,
 };
 use crate::device::sim::{CARDS, Card};
+use crate::limits::Cancel;
 use crate::model::Request;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
@@ -177,8 +177,8 @@ pub(super) fn convolutions(
     Ok((layers.into_iter().collect(), dtypes))
 }
 
-fn traits(capability: &Capability, memory: Bytes) -> Traits {
-    Traits {
+fn traits(capability: &Capability, memory: Bytes) -> CardTraits {
+    CardTraits {
         compute: capability.compute,
         multiprocessors: capability.multiprocessors,
         threads_per_multiprocessor: capability.threads_per_multiprocessor,

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::wrong;
-use crate::bounded::shorten_sentence;
 use crate::cli::error::CliError;
+use crate::limits::shorten_sentence;
 
 /// What stands for the batch.
 const BATCH: &str = "{batch}";

@@ -15,7 +15,6 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::bounded::{AnyValue, clause, shorten, within};
 use crate::cli::arguments::DatabaseFlags;
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
@@ -23,6 +22,7 @@ use crate::cli::question::files::read_bytes;
 use crate::cli::{Outcome, database, output};
 use crate::http::{Code, Problem};
 use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_upload};
+use crate::limits::{AnyValue, clause, shorten, with_budget};
 use crate::model::{Digest, RECORDING_BOUNDS, RequestError, UploadKind};
 use crate::recorded::GZIP;
 use crate::replay;
@@ -236,7 +236,7 @@ fn read(line: &[u8]) -> Result<Value, Problem> {
         pointer: Some(String::new()),
         ..Problem::new(Code::BodyMalformed, detail)
     };
-    let (read, excess) = within(MEMORY, || serde_json::from_slice::<AnyValue>(line));
+    let (read, excess) = with_budget(MEMORY, || serde_json::from_slice::<AnyValue>(line));
     if excess.is_some() {
         let detail = format!(
             "the line would take more than {} MiB of memory",

@@ -2,7 +2,7 @@
 
 use regex::bytes::Regex;
 
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// How much of a line is looked at at a time; of longer ones the end of a part is looked at again with the next.
 const LONGEST: usize = 64 << 10;

@@ -7,7 +7,7 @@ use std::thread;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 
 /// Becomes true when somebody wants this process to end. From now on that is all that comes of it, so whoever asks for it
 /// has to look.

@@ -15,9 +15,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::heard::{Heard, Lines};
 use super::verdict::Rules;
 use super::wrong;
-use crate::bounded::Cancel;
 use crate::cli::error::CliError;
 use crate::cli::output;
+use crate::limits::Cancel;
 use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
 /// How often a wait looks whether the run is over or somebody asked to stop.

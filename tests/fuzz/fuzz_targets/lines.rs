@@ -13,8 +13,8 @@ static PATTERN: LazyLock<Regex> =
 fuzz_target!(|bytes: &[u8]| {
     fuzzed::conversed(bytes);
     let (first, second) = bytes.split_at(bytes.len() / 2);
-    fuzzed::heard(&PATTERN, first, second);
+    fuzzed::events(&PATTERN, first, second);
     // Looked at in parts of 64 KiB.
     let filler = vec![b' '; (64 << 10) - first.len().min(1 << 10)];
-    fuzzed::heard(&PATTERN, &[&filler, first].concat(), second);
+    fuzzed::events(&PATTERN, &[&filler, first].concat(), second);
 });

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use batchfit::bounded::Cancel;
 use batchfit::compile::{Launches, Process, compile, compile_process};
 use batchfit::device::cuda::plan::{Target, survey};
 use batchfit::graph::{Graph, ParameterKind};
+use batchfit::limits::Cancel;
 use batchfit::model::{Parallel, Variant, exported};
 use batchfit::program::{Call, Collective, Instruction, Kernel, Program, Reduction, View};
 use serde_json::Value;

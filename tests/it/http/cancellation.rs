@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use batchfit::bounded::Cancel;
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, Isolation, Progress, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 

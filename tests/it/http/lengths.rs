@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use batchfit::bounded::Cancel;
 use batchfit::jobs::{Engine, EngineError, FitEngine, Isolation, Limits, Progress, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use batchfit::bounded::Cancel;
 use batchfit::jobs::{
     DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Isolation,
     Progress, Recommendation, Runs, VariantResult, Work,
 };
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::ask_tell::{Alone, Prediction};

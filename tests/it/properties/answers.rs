@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
-use batchfit::probe::{Course, Detail, ProbeReport, Verdict};
+use batchfit::probe::{Detail, ProbeReport, StepOutcome, Verdict};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -105,7 +105,7 @@ fn share_kept(answer: &Recommendation) -> Option<f64> {
 }
 
 fn is_steady(report: &ProbeReport) -> bool {
-    report.course() <= Course::Steady
+    report.course() <= StepOutcome::Steady
 }
 
 /// Checks an answer by probes of its own: what it recommends, or that it rightly recommends nothing.

@@ -1,8 +1,8 @@
 //! Soaks count steps that can do nothing new; they say what carrying them out says.
 
 use batchfit::alloc::Settings;
-use batchfit::bounded::Cancel;
 use batchfit::device::sim::{Card, SimulatedLauncher};
+use batchfit::limits::Cancel;
 use batchfit::model::{Mode, Variant};
 use batchfit::probe::{Evidence, Resources, Shape, Soak, SoakReport};
 use batchfit::program::Program;

@@ -1,7 +1,7 @@
 //! Adapted and wrapped models on several GPUs: the names of their modules, what adapters may need, and recorded trainings.
 
-use batchfit::bounded::Cancel;
 use batchfit::jobs::{Engine as _, validate};
+use batchfit::limits::Cancel;
 use batchfit::probe::{Detail, ProbeReport};
 use serde_json::{Value, json};
 

@@ -4,9 +4,9 @@ mod adapted;
 
 use std::path::PathBuf;
 
-use batchfit::bounded::Cancel;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, Work, validate};
+use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{Detail, ProbeReport};
 use proptest::prelude::*;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use batchfit::bounded::Cancel;
+use batchfit::limits::Cancel;
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{

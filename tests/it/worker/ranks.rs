@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use batchfit::bounded::Cancel;
+use batchfit::limits::Cancel;
 
 const RANKS: usize = 3;
 

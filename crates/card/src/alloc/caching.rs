@@ -237,7 +237,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         if self.collects_above().is_some() {
             self.pools.pool_mut(home.pool).searches += 1;
         }
-        let (best, place) = self.pools.shelf(home).free.find(rounded)?;
+        let (best, place) = self.pools.stream_pool(home).free.find(rounded)?;
         let found = if self.is_expandable(best.id) {
             self.candidate_past(best, home)?
         } else {
@@ -258,7 +258,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// The candidate when the best fit lies in an expandable segment. With the setting on, PyTorch
     /// prefers blocks that cannot grow; with it off, only classic blocks serve.
     fn candidate_past(&self, best: FreeBlock, home: PoolKey) -> Option<FreeBlock> {
-        let from_best = self.pools.shelf(home).free.iter_from(best.size);
+        let from_best = self.pools.stream_pool(home).free.iter_from(best.size);
         let mut others = from_best.skip_while(|block| block.address != best.address);
         others.next();
         if !self.settings.expandable() {

@@ -77,7 +77,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// block. PyTorch's `find_expandable_block`.
     fn expandable_room(&self, home: PoolKey, rounded: Bytes) -> Option<BlockId> {
         let usable = |id: &BlockId| matches!(self.blocks[*id].state, State::Free | State::Unmapped);
-        let mut unmapped = self.pools.shelf(home).unmapped.iter();
+        let mut unmapped = self.pools.stream_pool(home).unmapped.iter();
         unmapped.find_map(|&(_, id)| {
             let start = self.blocks[id].prev.filter(usable).unwrap_or(id);
             let mut room = Bytes::ZERO;

@@ -43,7 +43,7 @@ impl Default for FreeSet {
 
 /// Where a block was found, which holds until the set changes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct FreeSlot {
     bin: usize,
     /// Among the few of the bin, if they are few.
     at: usize,
@@ -58,19 +58,19 @@ impl FreeSet {
 
     /// The same, and where it is.
     #[inline]
-    pub(super) fn find(&self, size: Bytes) -> Option<(FreeBlock, Place)> {
+    pub(super) fn find(&self, size: Bytes) -> Option<(FreeBlock, FreeSlot)> {
         let bin = bin_of(size);
         if let Some((block, at)) = self.bins[bin].best_fit(size) {
-            return Some((block, Place { bin, at }));
+            return Some((block, FreeSlot { bin, at }));
         }
         let bin = self.occupied_from(bin + 1)?;
         let (block, at) = self.bins[bin].smallest()?;
-        Some((block, Place { bin, at }))
+        Some((block, FreeSlot { bin, at }))
     }
 
     /// Removes a block that was found there.
     #[inline]
-    pub(super) fn remove_at(&mut self, block: FreeBlock, Place { bin, at }: Place) {
+    pub(super) fn remove_at(&mut self, block: FreeBlock, FreeSlot { bin, at }: FreeSlot) {
         let within = &mut self.bins[bin];
         if within.many.is_empty() {
             let removed = within.few.remove(at);

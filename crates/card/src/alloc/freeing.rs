@@ -59,7 +59,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// Says that a stream has done everything it was given so far. The blocks that waited for it are free
     /// from the next request on, when PyTorch looks at its events.
     pub fn synchronize(&mut self, stream: Stream) {
-        self.waiting.pass(stream);
+        self.waiting.complete(stream);
     }
 
     /// Completes the frees that no stream holds up any more. PyTorch's `process_events`.

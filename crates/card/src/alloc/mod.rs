@@ -35,7 +35,7 @@ pub use limit::MemoryLimit;
 pub use memory::segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 pub use memory::simulated::SimulatedMemory;
 pub use pool::PoolKind;
-pub use repeat::Mark;
+pub use repeat::Checkpoint;
 pub use settings::config::Settings;
 pub use settings::config_text::SettingsError;
 pub use size::{

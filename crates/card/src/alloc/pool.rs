@@ -62,7 +62,7 @@ impl StreamPool {
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     /// By the index of the stream.
-    shelves: Vec<StreamPool>,
+    stream_pools: Vec<StreamPool>,
     /// How often a free block was looked for while garbage could be collected: the pool's clock.
     pub(super) searches: u64,
 }
@@ -70,7 +70,7 @@ pub(super) struct Pool {
 impl Default for Pool {
     fn default() -> Self {
         Pool {
-            shelves: vec![StreamPool::default()],
+            stream_pools: vec![StreamPool::default()],
             searches: 0,
         }
     }
@@ -101,19 +101,19 @@ impl Pools {
     }
 
     #[inline]
-    pub(super) fn shelf(&self, home: PoolKey) -> &StreamPool {
-        &self.pool(home.pool).shelves[home.stream.index()]
+    pub(super) fn stream_pool(&self, home: PoolKey) -> &StreamPool {
+        &self.pool(home.pool).stream_pools[home.stream.index()]
     }
 
     #[inline]
     pub(super) fn shelf_mut(&mut self, home: PoolKey) -> &mut StreamPool {
-        &mut self.pool_mut(home.pool).shelves[home.stream.index()]
+        &mut self.pool_mut(home.pool).stream_pools[home.stream.index()]
     }
 
     /// Makes room for the blocks of one more stream.
     pub(super) fn add_stream(&mut self) {
         for pool in [&mut self.small, &mut self.large] {
-            pool.shelves.push(StreamPool::default());
+            pool.stream_pools.push(StreamPool::default());
         }
     }
 
@@ -121,7 +121,7 @@ impl Pools {
     pub(super) fn clear(&mut self) {
         for pool in [&mut self.small, &mut self.large] {
             pool.searches = 0;
-            for shelf in &mut pool.shelves {
+            for shelf in &mut pool.stream_pools {
                 shelf.free.clear();
                 shelf.unmapped.clear();
             }

@@ -13,7 +13,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// live block, and every whole unit of expandable ones. Waits for all streams.
     pub fn empty_cache(&mut self) {
         self.stats.num_sync_all_streams += 1;
-        self.waiting.pass_all();
+        self.waiting.complete_all();
         self.complete_passed();
         for pool in [PoolKind::Large, PoolKind::Small] {
             let (expandable, classic): (Vec<FreeBlock>, Vec<FreeBlock>) = self
@@ -82,7 +82,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             return false;
         };
         let needed = rounded.max(max_split);
-        let free = &self.pools.shelf(home).free;
+        let free = &self.pools.stream_pool(home).free;
         if let Some(fit) = free.best_fit(needed)
             && self.is_whole_segment(fit)
         {
@@ -163,7 +163,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         let streams = self.streams.ordered().iter();
         streams.flat_map(move |stream| {
             let stream = *stream;
-            self.pools.shelf(PoolKey { stream, pool }).free.iter()
+            self.pools.stream_pool(PoolKey { stream, pool }).free.iter()
         })
     }
 

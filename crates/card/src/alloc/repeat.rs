@@ -13,7 +13,7 @@ use super::pool::PoolKind;
 
 /// What decides how the requests to come are served, in digests, and what was counted until then.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub struct Checkpoint {
     /// All blocks: where they are, how large, and whose.
     layout: u64,
     /// The source, and how long blocks have been free; `None` where the source does not tell.
@@ -23,10 +23,10 @@ pub struct Mark {
     stats: Stats,
 }
 
-impl Mark {
+impl Checkpoint {
     /// Whether requests that led from `before` to this, and that end as they began, will do nothing new when they are
     /// made again.
-    pub fn repeats(&self, before: &Mark) -> bool {
+    pub fn repeats(&self, before: &Checkpoint) -> bool {
         // What served everything from free blocks asked neither the source nor for the age of a block.
         let is_quiet = self.stats.upheavals() == before.stats.upheavals();
         let is_same = self.around.is_some() && self.around == before.around;
@@ -36,7 +36,7 @@ impl Mark {
 
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// Where the allocator stands. Walks over all blocks. `None` while blocks wait for streams.
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
         if !self.waiting.is_empty() {
             return None;
         }
@@ -52,7 +52,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             (source, ages.finish(), self.reserved).hash(&mut ages);
             ages.finish()
         });
-        Some(Mark {
+        Some(Checkpoint {
             layout: layout.finish(),
             around,
             searches: self.searches(),
@@ -92,7 +92,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
     /// Counts what happened since `before` so many times more, as if the same requests had been made again. It takes
     /// a mark that [repeats](Mark::repeats) `before`.
-    pub fn count_again(&mut self, before: &Mark, times: u64) {
+    pub fn count_again(&mut self, before: &Checkpoint, times: u64) {
         self.stats.count_again(&before.stats, times);
         let now = self.searches();
         for (index, kind) in [PoolKind::Small, PoolKind::Large].into_iter().enumerate() {
@@ -160,7 +160,7 @@ mod tests {
         while done < times {
             churn(&mut counted);
             done += 1;
-            let mark = counted.mark().unwrap();
+            let mark = counted.checkpoint().unwrap();
             let before = marks.iter().rposition(|before| mark.repeats(before));
             if let Some(index) = before {
                 let cycle = (marks.len() - index) as u64;
@@ -177,7 +177,7 @@ mod tests {
         // One more shows whether what is free has the same age.
         [counted, repeated].map(|mut allocator| {
             churn(&mut allocator);
-            (*allocator.stats(), allocator.mark().unwrap().layout)
+            (*allocator.stats(), allocator.checkpoint().unwrap().layout)
         })
     }
 
@@ -204,10 +204,10 @@ mod tests {
     fn what_asks_the_source_again_and_again_is_seen_to_repeat() {
         let memory = SimulatedMemory::new(Bytes::mib(150));
         let mut allocator = CachingAllocator::new(memory, Settings::default(), None);
-        let mut marks: Vec<Mark> = Vec::new();
+        let mut marks: Vec<Checkpoint> = Vec::new();
         let repeats = (0..20).position(|_| {
             churn(&mut allocator);
-            let mark = allocator.mark().unwrap();
+            let mark = allocator.checkpoint().unwrap();
             let found = marks.iter().any(|before| mark.repeats(before));
             marks.push(mark);
             found

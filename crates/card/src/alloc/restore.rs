@@ -23,7 +23,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             .filter(|segment| !segment.is_expandable);
         for segment in classic {
             let home = self.home(segment);
-            let mut row = Row::new(home);
+            let mut row = BlockRun::new(home);
             for block in &segment.blocks {
                 row.push(Block::restored(block, home));
             }
@@ -43,7 +43,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             let Some(first) = runs.peek() else { continue };
             let home = self.home(first);
             let reservation = self.adopt_reservation(home, *range);
-            let mut row = Row::new(home);
+            let mut row = BlockRun::new(home);
             let mut at = range.address;
             for run in runs {
                 row.push_unmapped(at, Bytes(run.address.0 - at.0));
@@ -94,7 +94,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     }
 
     /// Adds the blocks of one segment or reservation, linked.
-    fn restore_row(&mut self, row: Row, live: &mut Vec<BlockId>) {
+    fn restore_row(&mut self, row: BlockRun, live: &mut Vec<BlockId>) {
         let is_split = row.blocks.len() > 1;
         let mut prev = None;
         for block in row.blocks {
@@ -143,14 +143,14 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 }
 
 /// The blocks of one segment or reservation, from its start.
-struct Row {
+struct BlockRun {
     home: PoolKey,
     blocks: Vec<Block>,
 }
 
-impl Row {
-    fn new(home: PoolKey) -> Row {
-        Row {
+impl BlockRun {
+    fn new(home: PoolKey) -> BlockRun {
+        BlockRun {
             home,
             blocks: Vec::new(),
         }

@@ -108,13 +108,13 @@ impl Waiting {
     }
 
     /// Notes that a stream has done everything it was given.
-    pub(super) fn pass(&mut self, stream: Stream) {
+    pub(super) fn complete(&mut self, stream: Stream) {
         if let Some(queue) = self.queues.get_mut(&stream) {
             queue.passed = queue.blocks.len();
         }
     }
 
-    pub(super) fn pass_all(&mut self) {
+    pub(super) fn complete_all(&mut self) {
         for queue in self.queues.values_mut() {
             queue.passed = queue.blocks.len();
         }

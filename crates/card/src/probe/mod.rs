@@ -4,7 +4,6 @@
 //! verdict, never an error.
 
 mod events;
-mod held;
 mod outline;
 mod peak;
 mod plans;
@@ -12,6 +11,7 @@ mod proof;
 mod repeat;
 mod report;
 mod run;
+mod run_state;
 mod soak;
 mod timeline;
 
@@ -25,8 +25,8 @@ pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};
 pub use report::is_nothing;
 pub use report::{
-    CategoryBytes, Course, Evidence, FIRST_STEPS, PeakMemory, ProbeReport, RankReport, SpeedFrom,
-    StepMemory, TimelinePoint, Verdict,
+    CategoryBytes, Evidence, FIRST_STEPS, PeakMemory, ProbeReport, RankReport, SpeedFrom,
+    StepMemory, StepOutcome, TimelinePoint, Verdict,
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
 pub use soak::{Growth, Shape, Soak, SoakReport};

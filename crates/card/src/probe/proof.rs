@@ -17,7 +17,7 @@ pub(super) fn lacking(steps: &[StepMemory]) -> Option<String> {
 
 /// What is odd about the losses of steps that ran. Memory does not depend on them: weights and batch are
 /// random, and random values may overflow in half precision.
-pub(super) fn remarks(steps: &[StepMemory]) -> Vec<String> {
+pub(super) fn notes(steps: &[StepMemory]) -> Vec<String> {
     let infinite = steps
         .iter()
         .position(|step| step.losses.iter().any(Option::is_none));
@@ -69,7 +69,7 @@ mod tests {
     fn an_infinite_loss_is_said() {
         let steps = [step(40, Some(2.3)), step(40, None)];
 
-        assert!(remarks(&steps)[0].starts_with("the loss is not a finite number in step 2:"));
+        assert!(notes(&steps)[0].starts_with("the loss is not a finite number in step 2:"));
     }
 
     #[test]
@@ -77,15 +77,12 @@ mod tests {
         let stuck = [step(40, Some(2.5)), step(40, Some(2.5))];
         let moving = [step(40, Some(2.5)), step(40, Some(2.25))];
 
-        assert!(remarks(&stuck)[0].starts_with("the loss is 2.5 in every step"));
-        assert_eq!(remarks(&moving), Vec::<String>::new());
+        assert!(notes(&stuck)[0].starts_with("the loss is 2.5 in every step"));
+        assert_eq!(notes(&moving), Vec::<String>::new());
     }
 
     #[test]
     fn a_simulation_has_no_losses_to_remark_on() {
-        assert_eq!(
-            remarks(&vec![StepMemory::default(); 3]),
-            Vec::<String>::new()
-        );
+        assert_eq!(notes(&vec![StepMemory::default(); 3]), Vec::<String>::new());
     }
 }

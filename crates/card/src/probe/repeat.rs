@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::timeline::Reading;
-use crate::alloc::Mark;
+use crate::alloc::Checkpoint;
 
 /// Repeats that are looked back upon. Most states come back at once; a longer cycle was never seen.
 const LOOKED_BACK_UPON: usize = 32;
@@ -15,7 +15,7 @@ const MOST_READINGS: usize = 2 << 20;
 /// The state after a repeat.
 #[derive(Debug)]
 struct State {
-    mark: Mark,
+    mark: Checkpoint,
     /// Which plans convolutions settled on.
     plans: u64,
     /// What a timeline showed during the repeat that ended here.
@@ -33,7 +33,7 @@ pub(super) struct Repeats {
 #[derive(Debug)]
 pub(super) struct Cycle {
     /// The state before.
-    pub(super) before: Mark,
+    pub(super) before: Checkpoint,
     /// How many repeats it takes.
     pub(super) repeats: u32,
     /// What a timeline showed.
@@ -44,7 +44,7 @@ impl Repeats {
     /// Takes in the state after a repeat; gives the cycle that ends with it, if there is one.
     pub(super) fn after(
         &mut self,
-        mark: &Mark,
+        mark: &Checkpoint,
         plans: u64,
         readings: Vec<Reading>,
     ) -> Option<Cycle> {

@@ -23,7 +23,7 @@ pub enum Verdict {
 
 /// How steps went as far as memory is concerned, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Course {
+pub enum StepOutcome {
     /// They finished, and the allocator never had to give back its cache.
     WithoutRetries,
     /// They finished, and the allocator gave back its cache in the first two steps alone. A convolution that is refused its
@@ -35,13 +35,13 @@ pub enum Course {
     Stopped,
 }
 
-impl From<Verdict> for Course {
+impl From<Verdict> for StepOutcome {
     /// As far as a verdict alone tells.
-    fn from(verdict: Verdict) -> Course {
+    fn from(verdict: Verdict) -> StepOutcome {
         match verdict {
-            Verdict::Fits => Course::WithoutRetries,
-            Verdict::FitsWithRetries => Course::WithRetries,
-            Verdict::OutOfMemory | Verdict::Failed => Course::Stopped,
+            Verdict::Fits => StepOutcome::WithoutRetries,
+            Verdict::FitsWithRetries => StepOutcome::WithRetries,
+            Verdict::OutOfMemory | Verdict::Failed => StepOutcome::Stopped,
         }
     }
 }
@@ -50,15 +50,15 @@ impl From<Verdict> for Course {
 pub const FIRST_STEPS: usize = 2;
 
 /// How such steps went that ended with this verdict.
-fn course(verdict: Verdict, steps: &[StepMemory]) -> Course {
+fn course(verdict: Verdict, steps: &[StepMemory]) -> StepOutcome {
     let never_again = |later: &[StepMemory]| later.iter().all(|step| step.retries == Some(0));
     match steps.get(FIRST_STEPS..) {
         Some(later)
             if verdict == Verdict::FitsWithRetries && !later.is_empty() && never_again(later) =>
         {
-            Course::Steady
+            StepOutcome::Steady
         }
-        Some(_) | None => Course::from(verdict),
+        Some(_) | None => StepOutcome::from(verdict),
     }
 }
 
@@ -303,7 +303,7 @@ impl Verdict {
 
 impl ProbeReport {
     /// How the steps went, all ranks together.
-    pub fn course(&self) -> Course {
+    pub fn course(&self) -> StepOutcome {
         let ranks = self
             .ranks
             .iter()
@@ -326,8 +326,8 @@ impl ProbeReport {
             })
             .collect();
         let never = match self.course() {
-            Course::Steady => ", then never",
-            Course::WithoutRetries | Course::WithRetries | Course::Stopped => "",
+            StepOutcome::Steady => ", then never",
+            StepOutcome::WithoutRetries | StepOutcome::WithRetries | StepOutcome::Stopped => "",
         };
         (!parts.is_empty()).then(|| format!("{}{never}", parts.join(" and ")))
     }

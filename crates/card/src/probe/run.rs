@@ -1,15 +1,15 @@
 //! The loop over a program's instructions.
 
 use super::events::EventLog;
-use super::held::Held;
 use super::peak::{Phase, Shortage};
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, FIRST_STEPS, ProbeReport, StepMemory, Verdict};
+use super::run_state::RunState;
 use super::timeline::{MemoryOverTime, Written};
 use crate::alloc::{CachingAllocator, Observer, SegmentSource, Stream};
-use crate::bounded::Cancel;
 use crate::device::{Launch, LaunchError, Launcher};
+use crate::limits::Cancel;
 use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
 
@@ -99,7 +99,7 @@ impl Probe<'_> {
         let mut run = Run {
             probe: self,
             cancel,
-            held: Held::by(self, resources.evidence),
+            held: RunState::by(self, resources.evidence),
             resources,
             recording: (self.detail != Detail::Verdict).then(|| MemoryOverTime::of(self.program)),
             events: (self.detail == Detail::Events).then(EventLog::default),
@@ -113,7 +113,7 @@ impl Probe<'_> {
         let mut events = run.events.take();
         if let Some(events) = &mut events {
             // What went before a refusal, and the refusal.
-            events.hear_frees(run.resources.allocator.observer().heard());
+            events.hear_frees(run.resources.allocator.observer().events());
         }
         let step = run.step;
         let evidence = run.resources.evidence;
@@ -145,7 +145,7 @@ impl Probe<'_> {
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
         let written = recording.map_or_else(Written::default, |it| it.finish(self.program));
-        let mut notes = proof::remarks(&steps);
+        let mut notes = proof::notes(&steps);
         let asked = self.program.micro_steps;
         let run = asked.min(most_micro_steps(evidence));
         if run < asked {
@@ -221,7 +221,7 @@ pub(super) struct Run<'a, 'r, S: SegmentSource, O: Observer> {
     pub(super) probe: &'a Probe<'a>,
     pub(super) cancel: &'a Cancel,
     pub(super) resources: &'a mut Resources<'r, S, O>,
-    pub(super) held: Held,
+    pub(super) held: RunState,
     pub(super) recording: Option<MemoryOverTime>,
     pub(super) events: Option<EventLog>,
     /// 0 is construction.
@@ -339,7 +339,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
             if left == 0 {
                 break;
             }
-            let Some(mark) = self.resources.allocator.mark() else {
+            let Some(mark) = self.resources.allocator.checkpoint() else {
                 continue;
             };
             let Some(cycle) = repeats.after(&mark, self.held.cache.digest(), readings) else {
@@ -427,7 +427,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
             if let Some(events) = &mut self.events {
                 events.begin_band(self.step, (self.step > 0).then_some(phase));
                 let owner = events.owner_of(program, id);
-                events.hear(allocator.observer().heard(), owner, size);
+                events.hear(allocator.observer().events(), owner, size);
                 allocator.observer_mut().forget();
             }
         }
@@ -450,7 +450,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
             recording.freed(self.step, (id, category), size, memory);
         }
         if let Some(events) = &mut self.events {
-            events.hear_frees(allocator.observer().heard());
+            events.hear_frees(allocator.observer().events());
             allocator.observer_mut().forget();
         }
     }

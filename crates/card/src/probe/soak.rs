@@ -7,11 +7,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::held::Held;
 use super::report::{Evidence, FIRST_STEPS, Verdict};
 use super::run::{Cancelled, Detail, Probe, Resources, Run, Stopped};
+use super::run_state::RunState;
 use crate::alloc::{Observer, SegmentSource, Stats};
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::program::Program;
 
 /// Most points at which growth is told.
@@ -93,7 +93,7 @@ impl Soak<'_> {
             first_retry: None,
             cause: None,
         };
-        let mut held: Vec<Option<Held>> = self.shapes.iter().map(|_| None).collect();
+        let mut held: Vec<Option<RunState>> = self.shapes.iter().map(|_| None).collect();
         let mut settled = vec![None; self.shapes.len()];
         for (number, place) in (1..).zip(self.steps) {
             if cancel.is_cancelled() {
@@ -118,7 +118,7 @@ impl Soak<'_> {
                 cancel,
                 held: held[*place]
                     .take()
-                    .unwrap_or_else(|| Held::by(&probe, Evidence::Simulated)),
+                    .unwrap_or_else(|| RunState::by(&probe, Evidence::Simulated)),
                 resources,
                 recording: None,
                 events: None,

@@ -18,7 +18,7 @@ pub(super) type Reading = (Bytes, Bytes, Category);
 
 /// What there was of a tensor at the peak, if it was allocated or freed since.
 #[derive(Debug, Clone, Copy, Default)]
-struct Holding {
+struct TensorAtPeak {
     now: u64,
     /// At the peak of this number.
     then: u64,
@@ -42,7 +42,7 @@ pub(super) struct MemoryOverTime {
     by_category: Shares,
     at_peak: Shares,
     /// By [`TensorId`].
-    held: Vec<Holding>,
+    held: Vec<TensorAtPeak>,
     phase: Phase,
     highest: Option<Highest>,
     /// How many peaks there were, each higher than those before.
@@ -60,7 +60,7 @@ impl MemoryOverTime {
         MemoryOverTime {
             by_category: Shares::default(),
             at_peak: Shares::default(),
-            held: vec![Holding::default(); program.tensors.len()],
+            held: vec![TensorAtPeak::default(); program.tensors.len()],
             phase: Phase::Forward,
             highest: None,
             peaks: 0,

@@ -27,7 +27,7 @@ const STEP: Bytes = Bytes::mib(2);
 
 /// The answer under one setting.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct SettingsComparison {
     /// The setting.
     pub settings: Settings,
     /// How it ends under the limit.
@@ -50,7 +50,7 @@ pub(super) fn compare(
     requests: &Requests<'_>,
     conditions: &Conditions,
     others: &[Settings],
-) -> Vec<Row> {
+) -> Vec<SettingsComparison> {
     let candidates = CANDIDATES
         .iter()
         .map(|text| text.parse().expect("the candidates are valid settings"));
@@ -60,7 +60,7 @@ pub(super) fn compare(
             all.push(other.clone());
         }
     }
-    let mut rows: Vec<Row> = all
+    let mut rows: Vec<SettingsComparison> = all
         .into_iter()
         .map(|settings| row(requests, conditions, settings))
         .collect();
@@ -84,14 +84,14 @@ fn rank(verdict: Verdict) -> u8 {
     }
 }
 
-fn row(requests: &Requests<'_>, conditions: &Conditions, settings: Settings) -> Row {
+fn row(requests: &Requests<'_>, conditions: &Conditions, settings: Settings) -> SettingsComparison {
     let conditions = Conditions {
         settings: settings.clone(),
         ..conditions.clone()
     };
     let simulated = requests.simulate(&conditions, (), None);
     let stats = &simulated.stats;
-    Row {
+    SettingsComparison {
         verdict: verdict(simulated.runs_out(requests.recording), stats),
         peak_allocated: stats.peak_allocated(),
         peak_reserved: stats.peak_reserved(),

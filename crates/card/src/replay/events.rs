@@ -98,7 +98,7 @@ impl<'r> Follower<'r> {
             .begin_band(u32::try_from(round).unwrap_or(u32::MAX), None);
         let owner = self.owner(frame);
         self.told
-            .hear(player.allocator.observer().heard(), owner, size);
+            .hear(player.allocator.observer().events(), owner, size);
         player.allocator.observer_mut().forget();
         answer
     }

@@ -20,10 +20,10 @@ mod report;
 mod run;
 mod simulate;
 
-pub use compare::Row;
+pub use compare::SettingsComparison;
 pub use exact::{Comparison, Difference};
 pub use findings::{Finding, Findings, GrowthReport, LineBytes};
-pub use history::Moment;
+pub use history::MemoryPoint;
 pub use layout::{Layout, Segment, Used};
 pub use reading::error::RecordingError;
 pub use reading::pickle;

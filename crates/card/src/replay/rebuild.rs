@@ -50,7 +50,7 @@ struct Run {
 
 /// A block in use, and where it ends as far as that is known.
 #[derive(Debug, Clone, Copy)]
-struct Holding {
+struct UsedBlock {
     used: Used,
     /// Whether more than its size may belong to it.
     may_be_larger: bool,
@@ -59,7 +59,7 @@ struct Holding {
 struct State<'s> {
     settings: &'s Settings,
     runs: BTreeMap<Address, Run>,
-    used: BTreeMap<Address, Holding>,
+    used: BTreeMap<Address, UsedBlock>,
     /// The pools of all addresses that blocks were seen at: expandable segments are told apart by them.
     pools: BTreeMap<Address, PoolKind>,
 }
@@ -95,7 +95,7 @@ impl<'s> State<'s> {
             runs: runs.collect(),
             used: used
                 .map(|used| {
-                    let holding = Holding {
+                    let holding = UsedBlock {
                         used: *used,
                         may_be_larger: false,
                     };
@@ -108,7 +108,7 @@ impl<'s> State<'s> {
     fn undo(&mut self, entry: Entry) -> Result<(), String> {
         match entry.event {
             Event::Alloc { address, requested } => match self.used.remove(&address) {
-                Some(Holding { used, .. }) if !used.is_pending && used.requested == requested => {
+                Some(UsedBlock { used, .. }) if !used.is_pending && used.requested == requested => {
                     Ok(())
                 }
                 Some(_) | None => Err(format!(
@@ -118,7 +118,7 @@ impl<'s> State<'s> {
                 )),
             },
             Event::FreeRequested { address, .. } => match self.used.get_mut(&address) {
-                Some(Holding { used, .. }) if used.is_pending => {
+                Some(UsedBlock { used, .. }) if used.is_pending => {
                     used.is_pending = false;
                     Ok(())
                 }
@@ -183,7 +183,7 @@ impl<'s> State<'s> {
             requested,
             is_pending: true,
         };
-        let holding = Holding {
+        let holding = UsedBlock {
             used,
             may_be_larger: run.pool == PoolKind::Large && !run.is_expandable,
         };

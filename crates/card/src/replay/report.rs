@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::compare::Row;
+use super::compare::SettingsComparison;
 use super::exact::Difference;
 use super::findings::Findings;
-use super::history::Moment;
+use super::history::MemoryPoint;
 use super::reading::recording::{Format, RecordedLimit, Recording};
 use super::run::{Addresses, Replay};
 use super::simulate::Stop;
@@ -340,7 +340,7 @@ impl StopReport {
 }
 
 impl ReplayMoment {
-    fn of(moment: &Moment) -> ReplayMoment {
+    fn of(moment: &MemoryPoint) -> ReplayMoment {
         ReplayMoment {
             event: moment.entries,
             allocated_bytes: moment.allocated.0,
@@ -377,7 +377,7 @@ impl BlockReport {
 }
 
 impl ComparisonRow {
-    fn of(row: &Row) -> ComparisonRow {
+    fn of(row: &SettingsComparison) -> ComparisonRow {
         ComparisonRow {
             allocator: row.settings.to_string(),
             verdict: row.verdict,

@@ -1,10 +1,10 @@
 //! One replay: under the recorded conditions or others, with a proof where there can be one.
 
-use super::compare::{Row, compare};
+use super::compare::{SettingsComparison, compare};
 use super::events::events_exactly;
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
 use super::findings::{Findings, Lifetimes, Memory, find};
-use super::history::{MemoryHistory, Moment};
+use super::history::{MemoryHistory, MemoryPoint};
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
@@ -60,11 +60,11 @@ pub struct Replay {
     /// Everything the allocator did.
     pub events: Vec<Event>,
     /// Memory over time.
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<MemoryPoint>,
     /// When allocated memory was at its peak.
-    pub most_allocated: Moment,
+    pub most_allocated: MemoryPoint,
     /// When reserved memory first was at its peak.
-    pub most_reserved: Moment,
+    pub most_reserved: MemoryPoint,
     /// What was held then.
     pub held: Snapshot,
     /// The answers under several settings, when they were asked for.
@@ -83,7 +83,7 @@ pub struct Compared {
     /// What may be reserved under each.
     pub limit: Option<Bytes>,
     /// One for each setting, best first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SettingsComparison>,
 }
 
 /// The limit cannot be understood.
@@ -289,7 +289,7 @@ fn recorded_conditions(recording: &Recording) -> Conditions {
     let settings = recording.settings.clone();
     let total = recording.total;
     let limit = match recording.limit {
-        RecordedLimit::Bytes(limit) => within(limit, total),
+        RecordedLimit::Bytes(limit) => as_fraction(limit, total),
         RecordedLimit::None => None,
         RecordedLimit::Unknown => total.and_then(|total| settings.limit(total)),
     };
@@ -308,7 +308,7 @@ fn conditions(
     let total = recording.total;
     let settings = asked.settings.as_ref().unwrap_or(&recording.settings);
     let limit = match (asked.limit, total) {
-        (Some(MemoryLimit::Bytes(limit)), _) => within(limit, total),
+        (Some(MemoryLimit::Bytes(limit)), _) => as_fraction(limit, total),
         (Some(MemoryLimit::Fraction(fraction)), Some(total)) => limit_of_fraction(fraction, total),
         (Some(MemoryLimit::Fraction(_)), None) => return Err(FractionOfUnknown),
         (None, Some(total)) if settings.limit(total).is_some() && asked.settings.is_some() => {
@@ -324,7 +324,7 @@ fn conditions(
 }
 
 /// What PyTorch makes of a limit, which it is given as a fraction of the device's memory.
-fn within(limit: Bytes, total: Option<Bytes>) -> Option<Bytes> {
+fn as_fraction(limit: Bytes, total: Option<Bytes>) -> Option<Bytes> {
     match total {
         Some(total) => limit_of_fraction(limit.0 as f64 / total.0 as f64, total),
         None => Some(limit),

@@ -9,7 +9,7 @@ pub(super) const MOST_FEATURES: usize = 7;
 /// How many of the nearest measurements count.
 const NEIGHBOURS: usize = 16;
 
-/// How far apart measurements still tell of each other, in the units of [`Place`]: factors of two.
+/// How far apart measurements still tell of each other, in the units of [`Features`]: factors of two.
 const REACH: f64 = 6.0;
 
 /// How much of the spread of measurements is chance: two at the same place differ by as much.
@@ -31,15 +31,15 @@ pub(super) const MEASURED_ON: &str = "NVIDIA H200";
 static TABLE: LazyLock<Table> = LazyLock::new(|| Table::of(MEASURED));
 
 /// Sizes as they are compared: logarithms, each with the weight that its class gives it.
-type Place = [f64; MOST_FEATURES];
+type Features = [f64; MOST_FEATURES];
 
 /// Where a kernel was measured, and the logarithm of how many times as long as the ceilings allow it took.
-type Point = (Place, f64);
+type Point = (Features, f64);
 
 /// The kernels of a class: read when somebody first asks, since a model has few of all classes.
 #[derive(Debug, Default)]
 struct Class {
-    weights: Place,
+    weights: Features,
     lines: &'static str,
     points: OnceLock<Vec<Point>>,
 }
@@ -57,7 +57,7 @@ pub(super) fn measured() -> &'static Table {
 
 /// How much it counts when sizes differ by a factor of two: the side of a window and its stride choose the algorithm, all else
 /// only how well it is used. Chosen so that each measured kernel is best foretold by the others.
-fn weights(class: &str) -> Place {
+fn weights(class: &str) -> Features {
     match class.split(' ').next() {
         Some("convolution") => [1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0],
         // Windows are few in the grid, and weigh less than is best there: those between them are not to be left alone with one.
@@ -100,7 +100,7 @@ impl Table {
 }
 
 /// What measurements say of a place: by the nearest of them, as a logarithm. `None` without any.
-fn foretold<'a>(at: &Place, points: impl Iterator<Item = &'a Point>) -> Option<f64> {
+fn foretold<'a>(at: &Features, points: impl Iterator<Item = &'a Point>) -> Option<f64> {
     let mut nearest: [(f64, Option<&Point>); NEIGHBOURS] = [(f64::INFINITY, None); NEIGHBOURS];
     for point in points {
         let distance = squared(at, &point.0);
@@ -117,7 +117,7 @@ fn foretold<'a>(at: &Place, points: impl Iterator<Item = &'a Point>) -> Option<f
 /// What neighbours say of a place, by how alike places are expected to be (kriging with an unknown mean; Cressie, Statistics for
 /// Spatial Data, 1993, 3.2): the mean of them all, and at the place as much of what they are off from it as they are close, where
 /// neighbours that say the same thing count once. `None` without neighbours.
-fn likeliest(at: &Place, neighbours: &[&Point]) -> Option<f64> {
+fn likeliest(at: &Features, neighbours: &[&Point]) -> Option<f64> {
     let (least, most) = neighbours.iter().fold(
         (f64::INFINITY, f64::NEG_INFINITY),
         |(least, most), (_, ratio)| (least.min(*ratio), most.max(*ratio)),
@@ -159,7 +159,7 @@ fn likeliest(at: &Place, neighbours: &[&Point]) -> Option<f64> {
 }
 
 /// How much of their spread two places have in common: by their distance, and by the trend, as seen from where it is asked for.
-fn alike(one: &Place, other: &Place, from: &Place) -> f64 {
+fn alike(one: &Features, other: &Features, from: &Features) -> f64 {
     let sides = one.iter().zip(other).zip(from);
     let trend: f64 = sides.map(|((a, b), from)| (a - from) * (b - from)).sum();
     closeness(squared(one, other)) + TREND * trend
@@ -171,7 +171,7 @@ fn closeness(squared: f64) -> f64 {
     (1.0 + far) * (-far).exp()
 }
 
-fn squared(one: &Place, other: &Place) -> f64 {
+fn squared(one: &Features, other: &Features) -> f64 {
     let sides = one.iter().zip(other);
     sides.map(|(a, b)| (a - b) * (a - b)).sum()
 }
@@ -198,8 +198,8 @@ impl Class {
     }
 }
 
-fn place(features: &[f64], weights: &Place) -> Place {
-    let mut place = Place::default();
+fn place(features: &[f64], weights: &Features) -> Features {
+    let mut place = Features::default();
     for ((place, feature), weight) in place.iter_mut().zip(features).zip(weights) {
         *place = feature.max(1.0).log2() * weight;
     }

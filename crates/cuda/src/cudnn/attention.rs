@@ -126,7 +126,7 @@ impl AttentionPlan {
             DType::BFloat16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
             dtype => return Err(CudnnError::DType { dtype }),
         };
-        let mut draft = Draft {
+        let mut draft = AttentionGraph {
             shape,
             io,
             graph: GraphBuilder::new(FIRST_OWN),
@@ -177,15 +177,15 @@ impl AttentionPlan {
 }
 
 /// A graph under construction. Names of steps are the frontend's.
-struct Draft<'a> {
+struct AttentionGraph<'a> {
     shape: &'a AttentionShape,
     io: cudnnDataType_t,
     graph: GraphBuilder,
 }
 
-impl Draft<'_> {
-    fn given(&mut self, role: Role, layout: Layout) -> Result<TensorRef, CudnnError> {
-        self.graph.given(role as i64, layout, self.io)
+impl AttentionGraph<'_> {
+    fn input(&mut self, role: Role, layout: Layout) -> Result<TensorRef, CudnnError> {
+        self.graph.input(role as i64, layout, self.io)
     }
 
     /// A score for each pair of positions.
@@ -228,7 +228,7 @@ impl Draft<'_> {
         let Some(bias) = self.shape.bias else {
             return Ok(scaled);
         };
-        let bias = self.given(Role::Bias, bias)?;
+        let bias = self.input(Role::Bias, bias)?;
         self.then(Pointwise::CUDNN_POINTWISE_ADD, scaled, Some(bias), scores)
     }
 
@@ -260,8 +260,8 @@ impl Draft<'_> {
         }
         let int = cudnnDataType_t::CUDNN_DATA_INT64;
         let one = Layout::dense([1; 4]);
-        let seed = self.graph.given(Role::Seed as i64, one, int)?;
-        let offset = self.graph.given(Role::Offset as i64, one, int)?;
+        let seed = self.graph.input(Role::Seed as i64, one, int)?;
+        let offset = self.graph.input(Role::Offset as i64, one, int)?;
         let kept = self.graph.between(self.scores(), FLOAT)?;
         let probability = 1.0 - self.shape.dropout;
         self.graph.bernoulli(probability, [seed, offset], kept)?;
@@ -276,12 +276,12 @@ impl Draft<'_> {
     fn forward(&mut self) -> Result<(), CudnnError> {
         let shape = self.shape;
         let (scores, rows) = (self.scores(), self.rows());
-        let query = self.given(Role::Query, shape.query)?;
-        let key = self.given(Role::Key, shape.key.transposed())?;
-        let value = self.given(Role::Value, shape.value)?;
-        let out = self.given(Role::Out, shape.out)?;
+        let query = self.input(Role::Query, shape.query)?;
+        let key = self.input(Role::Key, shape.key.transposed())?;
+        let value = self.input(Role::Value, shape.value)?;
+        let out = self.input(Role::Out, shape.out)?;
         let row_sums = Role::RowSums as i64;
-        let row_sums = self.graph.given(row_sums, shape.row_sums, FLOAT)?;
+        let row_sums = self.graph.input(row_sums, shape.row_sums, FLOAT)?;
 
         let scale = self.graph.number(shape.scale)?;
         let x = self.scaled_scores(query, key, scale)?;
@@ -330,16 +330,16 @@ impl Draft<'_> {
         let (scores, rows) = (self.scores(), self.rows());
         let [samples, heads, positions, width] = shape.query.dims;
         let keys = shape.key.dims[2];
-        let query = self.given(Role::Query, shape.query)?;
-        let key = self.given(Role::Key, shape.key.transposed())?;
-        let value = self.given(Role::Value, shape.value.transposed())?;
-        let out = self.given(Role::Out, shape.out)?;
-        let grad = self.given(Role::Grad, gradients.out)?;
+        let query = self.input(Role::Query, shape.query)?;
+        let key = self.input(Role::Key, shape.key.transposed())?;
+        let value = self.input(Role::Value, shape.value.transposed())?;
+        let out = self.input(Role::Out, shape.out)?;
+        let grad = self.input(Role::Grad, gradients.out)?;
         let row_sums = Role::RowSums as i64;
-        let row_sums = self.graph.given(row_sums, shape.row_sums, FLOAT)?;
-        let row_products = self.graph.given(Role::RowProducts as i64, rows, FLOAT)?;
+        let row_sums = self.graph.input(row_sums, shape.row_sums, FLOAT)?;
+        let row_products = self.graph.input(Role::RowProducts as i64, rows, FLOAT)?;
         let dense = Layout::dense(shape.query.dims);
-        let query_sums = self.graph.given(Role::QuerySums as i64, dense, FLOAT)?;
+        let query_sums = self.graph.input(Role::QuerySums as i64, dense, FLOAT)?;
         let scale = self.graph.number(shape.scale)?;
         let drops = shape.dropout > 0.0;
         let part = self.kept_part();
@@ -416,7 +416,7 @@ impl Draft<'_> {
         let upright = self.graph.between(shape.key, self.io)?;
         self.graph.reshape(key, upright)?;
         self.graph.matmul(x, upright, query_sums)?;
-        let grad_query = self.given(Role::GradQuery, gradients.query)?;
+        let grad_query = self.input(Role::GradQuery, gradients.query)?;
         debug_assert_eq!(width, gradients.query.dims[3]);
         self.graph.pointwise(
             Pointwise::CUDNN_POINTWISE_IDENTITY,
@@ -432,7 +432,7 @@ impl Draft<'_> {
         by: TensorRef,
         (role, layout): (Role, Layout),
     ) -> Result<(), CudnnError> {
-        let result = self.given(role, layout)?;
+        let result = self.input(role, layout)?;
         let [samples, heads, _, _] = self.shape.query.dims;
         let [_, own_heads, keys, width] = layout.dims;
         if heads == own_heads {

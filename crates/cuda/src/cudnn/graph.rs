@@ -78,7 +78,7 @@ impl GraphBuilder {
     }
 
     /// A tensor whose address is given at run time under `uid`.
-    pub(super) fn given(
+    pub(super) fn input(
         &mut self,
         uid: i64,
         layout: Layout,

@@ -31,7 +31,7 @@ pub use graph::Layout;
 pub use handle::{Handle, cuda_release, is_present, version};
 pub use operation::{ALIGNMENT, DeviceAddresses};
 pub use plan::ExecutionPlan;
-pub use record::{Asked, BatchGrid, WorkspaceRecording, record};
+pub use record::{BatchGrid, QueryTarget, WorkspaceRecording, record};
 
 use operation::OperationGraph;
 

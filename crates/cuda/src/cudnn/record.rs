@@ -67,20 +67,20 @@ pub struct WorkspaceRecording<'a> {
 }
 
 /// Who is asked about a convolution's plans.
-pub enum Asked<'a> {
+pub enum QueryTarget<'a> {
     /// The card that is there.
     Card(&'a Handle),
     /// One that is not.
     Absent(&'a AbsentCard),
 }
 
-impl Asked<'_> {
+impl QueryTarget<'_> {
     fn offers(&self, call: &Convolution, only_first: bool) -> Result<Vec<Offer>, CudnnError> {
         if only_first {
             return self.first(call);
         }
         match self {
-            Asked::Card(handle) => {
+            QueryTarget::Card(handle) => {
                 let plans = list_plans(handle, call, ALIGNMENT, Tf32::Allowed)?;
                 let offer = |plan: &ExecutionPlan| {
                     Ok(Offer {
@@ -90,15 +90,15 @@ impl Asked<'_> {
                 };
                 plans.iter().map(offer).collect()
             }
-            Asked::Absent(card) => card.offers(call, Tf32::Allowed),
+            QueryTarget::Absent(card) => card.offers(call, Tf32::Allowed),
         }
     }
 
     /// The plan that is tried first, and one that needs nothing, unless the first does.
     fn first(&self, call: &Convolution) -> Result<Vec<Offer>, CudnnError> {
         let first = match self {
-            Asked::Card(handle) => first_offer(handle, call, ALIGNMENT, Tf32::Allowed)?,
-            Asked::Absent(card) => card.first_offer(call, Tf32::Allowed)?,
+            QueryTarget::Card(handle) => first_offer(handle, call, ALIGNMENT, Tf32::Allowed)?,
+            QueryTarget::Absent(card) => card.first_offer(call, Tf32::Allowed)?,
         };
         let last = Offer {
             tag: "last".to_owned(),
@@ -114,7 +114,7 @@ impl Asked<'_> {
 
 /// Writes a recording; the number of convolutions asked about. Jobs of which an absent card has no answer are left out.
 pub fn record(
-    asked_of: &Asked<'_>,
+    asked_of: &QueryTarget<'_>,
     recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> io::Result<usize> {
@@ -140,7 +140,7 @@ pub fn record(
 
 /// Writes one job: the same pass of a layer at ascending batches.
 fn record_job(
-    (asked_of, only_first): (&Asked<'_>, bool),
+    (asked_of, only_first): (&QueryTarget<'_>, bool),
     calls: impl Iterator<Item = Convolution>,
     tags: &mut Tags,
     out: &mut impl Write,
@@ -150,7 +150,9 @@ fn record_job(
     for call in calls {
         let plans = match asked_of.offers(&call, only_first) {
             // What is not supported there is not recorded.
-            Err(refusal) if matches!(asked_of, Asked::Absent(_)) && refusal.is_refusal() => break,
+            Err(refusal) if matches!(asked_of, QueryTarget::Absent(_)) && refusal.is_refusal() => {
+                break;
+            }
             plans => plans.map_err(io::Error::other)?,
         };
         if asked == 0 {

@@ -12,8 +12,8 @@ use crate::device::Capability;
 use crate::units::Bytes;
 
 use super::error::{GpuError, check};
-use super::held::Held;
 use super::libraries::{self, Library};
+use super::mapped_ranges::MappedRanges;
 use crate::cudnn;
 
 /// What a card and its driver say about themselves.
@@ -43,7 +43,7 @@ pub struct Gpu {
     /// `cuEventElapsedTime_v2` came with CUDA 12.8; cudarc panics where it is missing.
     has_event_times: bool,
     /// Its memory that this process holds.
-    held: RefCell<Held>,
+    held: RefCell<MappedRanges>,
 }
 
 impl Gpu {

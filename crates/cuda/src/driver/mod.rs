@@ -3,7 +3,7 @@
 pub(crate) mod error;
 pub(crate) mod expandable;
 pub(crate) mod gpu;
-pub(crate) mod held;
 pub(crate) mod libraries;
+pub(crate) mod mapped_ranges;
 pub(crate) mod memory;
 pub(crate) mod nvml;

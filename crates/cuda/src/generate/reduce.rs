@@ -33,7 +33,7 @@ struct Reduction<'a> {
 }
 
 /// How the parameter calls what both kernels need.
-struct Words {
+struct ParameterNames {
     results: String,
     count: String,
     splits: String,
@@ -116,7 +116,7 @@ impl Reduction<'_> {
         let most = (resources.scratch.1 / STATE / results).min(1024);
         let splits = wanted.min(count / (lanes * 16)).min(most).max(1);
         let mut writer = Writer::default();
-        let words = Words {
+        let words = ParameterNames {
             results: writer.word(results),
             count: writer.word(count),
             splits: writer.word(splits),
@@ -152,7 +152,7 @@ impl Reduction<'_> {
     }
 
     /// What makes a result of a state, for both kernels.
-    fn write_finish(&self, writer: &mut Writer, words: &Words) {
+    fn write_finish(&self, writer: &mut Writer, words: &ParameterNames) {
         let inputs = self.operation.inputs.len();
         writer.line("DEVICE void finish(const Parameters& parameters, I kept, State s)\n{");
         writer.declare(self.operation);
@@ -189,7 +189,7 @@ impl Reduction<'_> {
     }
 
     /// The kernel that combines elements, of each result or of part of it.
-    fn write_kernel(&self, writer: &mut Writer, words: &Words) {
+    fn write_kernel(&self, writer: &mut Writer, words: &ParameterNames) {
         let (across, along) = if self.is_along {
             ("y", "x")
         } else {
@@ -268,8 +268,8 @@ impl Reduction<'_> {
     }
 
     /// The kernel that puts parts of results together, in order.
-    fn write_collect(&self, writer: &mut Writer, words: &Words) {
-        let Words {
+    fn write_collect(&self, writer: &mut Writer, words: &ParameterNames) {
+        let ParameterNames {
             results,
             splits,
             partial,

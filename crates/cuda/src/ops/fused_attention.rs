@@ -36,14 +36,14 @@ pub(crate) struct FusedAttention {
 
 /// A launch of either pass.
 #[derive(Debug, Clone)]
-pub(crate) struct Pass {
+pub(crate) struct AttentionPass {
     shape: AttentionShape,
     tensors: Vec<(Role, u64)>,
 }
 
 /// Attention to be queued.
 pub(crate) struct FusedCall {
-    pub(crate) pass: Pass,
+    pub(crate) pass: AttentionPass,
     pub(crate) settings: Attention,
     /// Memory of the program's for this launch alone.
     pub(crate) workspace: (u64, Bytes),
@@ -149,7 +149,7 @@ impl FusedAttention {
     }
 }
 
-impl Pass {
+impl AttentionPass {
     pub(crate) fn is_backward(&self) -> bool {
         self.shape.gradients.is_some()
     }
@@ -158,7 +158,7 @@ impl Pass {
     pub(crate) fn forward(
         operands: &Operands<'_>,
         attention: Attention,
-    ) -> Result<Option<Pass>, LaunchError> {
+    ) -> Result<Option<AttentionPass>, LaunchError> {
         let [query, key, value] = [0, 1, 2].map(|i| operands.input(i));
         let given = [
             (Role::Query, query?),
@@ -173,14 +173,15 @@ impl Pass {
         if bias.is_some() && attention.dropout > 0.0 {
             return Ok(None);
         }
-        Ok(row_sums.and_then(|row_sums| Pass::of(operands, &given, (row_sums, bias), attention)))
+        Ok(row_sums
+            .and_then(|row_sums| AttentionPass::of(operands, &given, (row_sums, bias), attention)))
     }
 
     /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`, likewise.
     pub(crate) fn backward(
         operands: &Operands<'_>,
         attention: Attention,
-    ) -> Result<Option<Pass>, LaunchError> {
+    ) -> Result<Option<AttentionPass>, LaunchError> {
         let given = [
             (Role::Query, operands.input(1)?),
             (Role::Key, operands.input(2)?),
@@ -196,7 +197,7 @@ impl Pass {
             return Ok(None);
         }
         let further = (operands.input(5)?, operands.optional_input(6));
-        Ok(Pass::of(operands, &given, further, attention))
+        Ok(AttentionPass::of(operands, &given, further, attention))
     }
 
     fn of(
@@ -204,7 +205,7 @@ impl Pass {
         given: &[(Role, &Operand)],
         (row_sums, bias): (&Operand, Option<&Operand>),
         attention: Attention,
-    ) -> Option<Pass> {
+    ) -> Option<AttentionPass> {
         let mut tensors: Vec<_> = given
             .iter()
             .map(|(role, operand)| (*role, operand.address))
@@ -252,7 +253,10 @@ impl Pass {
             scale: single(attention.scale),
             gradients,
         };
-        shape.dtype.is_half().then_some(Pass { shape, tensors })
+        shape
+            .dtype
+            .is_half()
+            .then_some(AttentionPass { shape, tensors })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::nccl::CollectiveCall;
 use crate::ops::attention::{self, Attention};
 use crate::ops::convolution::ConvolutionCall;
 use crate::ops::elementwise::{self, Map};
-use crate::ops::fused_attention::{FusedCall, Pass};
+use crate::ops::fused_attention::{AttentionPass, FusedCall};
 use crate::ops::random::{self, Random};
 use crate::ops::{formulas, loss, matmul, norm, optimizer, pool, reduce};
 
@@ -223,7 +223,7 @@ fn by_kind(
         } => {
             let rows = launch.call.outputs.get(1);
             let settings = context.attention(rows, *causal, [*dropout, *scale]);
-            let pass = Pass::forward(operands, settings)?;
+            let pass = AttentionPass::forward(operands, settings)?;
             let own = attention::attention;
             attend(plan, launch, operands, context, (settings, pass, own))
         }
@@ -234,7 +234,7 @@ fn by_kind(
         } => {
             let rows = launch.call.inputs.get(5);
             let settings = context.attention(rows, *causal, [*dropout, *scale]);
-            let pass = Pass::backward(operands, settings)?;
+            let pass = AttentionPass::backward(operands, settings)?;
             let own = attention::attention_grad;
             attend(plan, launch, operands, context, (settings, pass, own))
         }
@@ -283,7 +283,7 @@ fn attend(
     launch: &Launch<'_>,
     operands: &Operands<'_>,
     context: Context,
-    (settings, pass, own): (Attention, Option<Pass>, Own),
+    (settings, pass, own): (Attention, Option<AttentionPass>, Own),
 ) -> Result<(), LaunchError> {
     let Some(pass) = pass else {
         return own(plan, operands, settings);

@@ -142,12 +142,12 @@ impl<A: Arguments> Parameter for Passed<A> {
 }
 
 /// The parameter of a generated kernel.
-pub(super) struct Words {
+pub(super) struct KernelParameter {
     words: Vec<u64>,
     changing: Changing,
 }
 
-impl Parameter for Words {
+impl Parameter for KernelParameter {
     fn address(&self) -> *mut c_void {
         self.words.as_ptr().cast_mut().cast()
     }
@@ -214,7 +214,7 @@ impl Plan {
                 threads: launch.threads,
             },
             shared: 0,
-            parameter: Box::new(Words {
+            parameter: Box::new(KernelParameter {
                 words: launch.words,
                 changing: launch.changing,
             }),

@@ -4,7 +4,7 @@ use super::engine::{simulated_probe, simulated_step_time};
 use super::probing::runner::StepTime;
 use super::recommend::across_ranks;
 use super::variant_search::{MOST_MICRO_STEPS, micro_steps};
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;

@@ -2,7 +2,7 @@
 
 use super::engine::FitEngine;
 use super::{lengths, soak};
-use crate::bounded::unless;
+use crate::limits::with_cancel;
 use crate::model::Request;
 use crate::{Engine as _, EngineError, FitResult, Isolation, Work, validate};
 
@@ -13,7 +13,7 @@ impl FitEngine {
         request: &Request,
         work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
-        unless(work.cancel, || validate(request))
+        with_cancel(work.cancel, || validate(request))
             .ok_or(EngineError::Cancelled)?
             .map_err(EngineError::Invalid)?;
         let (mut result, each) = match &request.lengths {

@@ -18,8 +18,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::bounded::Cancel;
 use crate::device::sim;
+use crate::limits::Cancel;
 use crate::model::{ENGINE_DIGEST, HeadroomCalibration, Request, RequestDocument};
 use crate::worker::{Deadlines, SuspendAwareDeadline, reap};
 use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
@@ -122,7 +122,7 @@ struct Process {
 /// The flag by which a child asks cuDNN as this process does.
 fn ask_cudnn() -> Option<OsString> {
     let mut flag = OsString::from("--ask-cudnn=");
-    flag.push(sim::asked()?.folder());
+    flag.push(sim::installed_heuristics()?.folder());
     Some(flag)
 }
 

@@ -1,7 +1,7 @@
 //! The maxima of one variant on one device.
 
 use crate::EngineError;
-use crate::probe::{Course, Evidence};
+use crate::probe::{Evidence, StepOutcome};
 use crate::search::{
     Above, Agreement, Bisections, Goal, MAX_BATCH, PredictedBatches, Search, edge,
 };
@@ -85,9 +85,9 @@ pub(super) fn largest<'a>(
         && let Some(batch) = downward.next_batch()
     {
         let course = if meets(cache, batch)? {
-            Course::Steady
+            StepOutcome::Steady
         } else {
-            Course::Stopped
+            StepOutcome::Stopped
         };
         downward.record(batch, course);
     }

@@ -262,7 +262,7 @@ fn leaves_headroom(plan: &Plan, inquiry: &mut VariantSearch<'_, '_>) -> Result<b
 }
 
 /// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
-pub(super) fn bounded(plan: &Plan, goal: BatchTarget) -> Option<String> {
+pub(super) fn shortfall_note(plan: &Plan, goal: BatchTarget) -> Option<String> {
     let per_rank = goal.target_batch? / goal.world_size;
     let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;
     // One sample at a time would make any target.

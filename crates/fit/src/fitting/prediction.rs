@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory};
+use crate::limits::Cancel;
 use crate::model::{Objective, Request, RequestError, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::recorded::Steps;

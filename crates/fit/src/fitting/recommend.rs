@@ -8,7 +8,7 @@ use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
 use super::alternate_plan::TIME_UNKNOWN;
-use super::plan::{BatchTarget, bounded, choose, without_a_plan};
+use super::plan::{BatchTarget, choose, shortfall_note, without_a_plan};
 use super::probing::runner::{ProbeCache, StepTime};
 use super::uncertainty::Uncertainty;
 use super::variant_search::{VariantSearch, micro_steps};
@@ -49,7 +49,7 @@ pub(super) fn recommend(
     let maxima = inquiry.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
-    notes.extend(bounded(&plan, target));
+    notes.extend(shortfall_note(&plan, target));
     notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
     let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::alloc::{MemoryLimit, limit_of_fraction};
-use crate::bounded::Cancel;
 use crate::device::sim;
 use crate::engine::NO_RECORDER;
+use crate::limits::Cancel;
 use crate::model::{
     Checkpointing, DeviceChoice, Mode, Parallel, Request, RequestDocument, RequestError, Variant,
 };

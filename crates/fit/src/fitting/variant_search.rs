@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::EngineError;
-use crate::probe::{Course, Verdict};
+use crate::probe::{StepOutcome, Verdict};
 use crate::search::{Goal, SamplingDensity};
 use crate::units::Bytes;
 
@@ -201,7 +201,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     fn simulated_safe(&mut self, highest: u64, micro_steps: u32) -> Result<u64, EngineError> {
         let (of_real, limit) = (self.headroom_of_real(), self.limit());
         let cache = self.simulation(micro_steps);
-        let retries = cache.probe(highest)?.report.course() == Course::Steady;
+        let retries = cache.probe(highest)?.report.course() == StepOutcome::Steady;
         let from = if retries { highest } else { 0 };
         max_batches::largest(cache, from, |cache, batch| {
             Ok(batch <= highest && leaves_headroom(cache, of_real, limit, batch)?)

@@ -1,7 +1,7 @@
 //! Which events of two sequences are the same: a shortest edit script, after E. W. Myers, "An O(ND) difference
 //! algorithm and its variations", Algorithmica 1, 1986.
 
-use crate::bounded::is_cancelled;
+use crate::limits::is_cancelled;
 
 /// Most events without a partner, of both sequences together, before they are taken to be different programs. Time
 /// grows with it times the events, memory with its square.

@@ -11,7 +11,7 @@ use super::RecordedError;
 use super::sequence::{MOST_EVENTS, Reader, Sequence};
 use super::start::Start;
 use crate::alloc::Settings;
-use crate::bounded::{clause, shorten};
+use crate::limits::{clause, shorten};
 use crate::replay::{self, Bounds, Format, RecordingError};
 use crate::units::Bytes;
 

@@ -4,7 +4,7 @@ use super::RecordedError;
 use super::format::LARGEST;
 use super::sequence::Reader;
 use crate::alloc::{Address, MIN_BLOCK, PoolKind, Settings, Stream};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::replay::{Layout, Segment, Used};
 use crate::units::Bytes;
 

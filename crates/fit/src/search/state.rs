@@ -1,7 +1,7 @@
 //! The search for both maxima.
 
 use super::bracket::{Bracket, Start};
-use crate::probe::Course;
+use crate::probe::StepOutcome;
 
 /// No batch above this is proposed, whatever the caller's ceiling.
 pub const MAX_BATCH: u64 = 1 << 24;
@@ -29,12 +29,12 @@ pub enum Goal {
 impl Goal {
     /// Whether steps that went so are good enough.
     #[must_use]
-    pub fn is_met_by(self, course: Course) -> bool {
+    pub fn is_met_by(self, course: StepOutcome) -> bool {
         course
             <= match self {
-                Goal::Finish => Course::WithRetries,
-                Goal::FinishSteadily => Course::Steady,
-                Goal::FinishWithoutRetries => Course::WithoutRetries,
+                Goal::Finish => StepOutcome::WithRetries,
+                Goal::FinishSteadily => StepOutcome::Steady,
+                Goal::FinishWithoutRetries => StepOutcome::WithoutRetries,
             }
     }
 }
@@ -186,7 +186,7 @@ impl Search {
     /// Takes in how a probe of `batch` went; it need not be the batch that was proposed.
     ///
     /// A batch that was already known replaces what was known.
-    pub fn record(&mut self, batch: u64, course: impl Into<Course>) {
+    pub fn record(&mut self, batch: u64, course: impl Into<StepOutcome>) {
         let course = course.into();
         self.probes += 1;
         self.probes_left = self.probes_left.saturating_sub(1);

@@ -102,9 +102,9 @@ fn read(fields: &[&str]) -> Option<Convolution> {
     if fields.len() != FIELDS {
         return None;
     }
-    let number = |at: usize| bounded(fields[at]);
+    let number = |at: usize| parse_bounded(fields[at]);
     let sides = |at: usize| {
-        let mut sides = fields[at].split(',').map(bounded);
+        let mut sides = fields[at].split(',').map(parse_bounded);
         let three = [sides.next()??, sides.next()??, sides.next()??];
         sides.next().is_none().then_some(three)
     };
@@ -154,7 +154,7 @@ fn read(fields: &[&str]) -> Option<Convolution> {
         .then_some(call)
 }
 
-fn bounded(text: &str) -> Option<u64> {
+fn parse_bounded(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= LARGEST)
 }
 

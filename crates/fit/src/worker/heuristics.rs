@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tracing::warn;
 
-use crate::bounded::Cancel;
 use crate::device::sim::{self, Card};
+use crate::limits::Cancel;
 use crate::program::Convolution;
 use crate::units::Bytes;
 

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::bounded::Cancel;
 use crate::compile::{CompileError, Launches, Process, compile_process};
 use crate::device::Capability;
 use crate::graph::Graph;
+use crate::limits::Cancel;
 use crate::model::{Variant, Workload};
 use crate::program::Program;
 

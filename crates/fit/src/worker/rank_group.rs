@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::process::{Activity, Loss, Running, SuspendAwareDeadline, WorkerError};
 use super::protocol::{Answer, Order, Ready, Refusal, VERSION};
 use super::supervisor::{Caller, Deadlines};
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::probe::Verdict;
 
 /// How often a wait for several workers goes round.

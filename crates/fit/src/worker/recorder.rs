@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::process::{Activity, Launch, Loss, Running, WorkerError};
 use super::protocol::Refusal;
 use super::supervisor::{Caller, Deadlines};
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 
 /// Changes whenever a message does.
 const VERSION: u32 = 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::probe::ProbeReport;
 
 use super::process::{Activity, Launch, Loss, Running, WorkerError};

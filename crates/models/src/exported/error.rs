@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::problems::NodeProblem;
 use super::unknown::{UnknownOperator, is_not_supported, not_supported};
-use crate::bounded::{MOST_NAMES, MOST_NODES};
+use crate::limits::{MOST_NAMES, MOST_NODES};
 
 /// So many nodes are listed; of more, only how many there are.
 const MOST_LISTED: usize = 10;
@@ -30,7 +30,7 @@ pub enum ExportedError {
         /// The most that is read.
         limit_bytes: u64,
     },
-    /// Reading it was stopped: see [`unless`](crate::bounded::unless).
+    /// Reading it was stopped: see [`with_cancel`](crate::limits::unless).
     #[error("nobody waits for it any more")]
     Cancelled,
     /// Not JSON.

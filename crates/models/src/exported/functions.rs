@@ -15,8 +15,8 @@ use super::recorded::types;
 use super::side_table::{self, Flat, TABLE};
 use crate::aten::schema::{GraphText, TensorMeta};
 use crate::aten::{Scope, dtype};
-use crate::bounded::{List, clause, shorten, shorten_sentence};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, UntracedFunction, ValueId};
+use crate::limits::{List, clause, shorten, shorten_sentence};
 use crate::shape::{DType, Extent, broadcast};
 
 /// How many functions a note names.

@@ -37,8 +37,8 @@ pub use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};
 
 use crate::aten::schema::Document;
-use crate::bounded::{Excess, LEAST_ACCOUNT, clause, shorten_sentence, within};
 use crate::graph::Graph;
+use crate::limits::{LEAST_ACCOUNT, LimitExceeded, clause, shorten_sentence, with_budget};
 
 /// Largest document read, after decompression. An export of 100,000 nodes takes a few tens of megabytes; the
 /// service reads less.
@@ -106,18 +106,18 @@ fn read<T>(
     look: impl FnOnce(&Document<'_>) -> Result<T, ExportedError>,
 ) -> Result<T, ExportedError> {
     let limit_bytes = LEAST_ACCOUNT.max(text.len());
-    let (exported, excess) = within(limit_bytes, || {
+    let (exported, excess) = with_budget(limit_bytes, || {
         let document: Document<'_> = serde_json::from_slice(text)?;
         Ok(look(&document))
     });
     match (exported, excess) {
         (Ok(exported), None) => exported,
-        (_, Some(Excess::Nodes)) => Err(ExportedError::TooManyNodes),
-        (_, Some(Excess::Names)) => Err(ExportedError::TooManyNames),
-        (_, Some(Excess::Cancelled)) => Err(ExportedError::Cancelled),
-        (_, Some(Excess::Memory)) => Err(ExportedError::TooComplex { limit_bytes }),
+        (_, Some(LimitExceeded::Nodes)) => Err(ExportedError::TooManyNodes),
+        (_, Some(LimitExceeded::Names)) => Err(ExportedError::TooManyNames),
+        (_, Some(LimitExceeded::Cancelled)) => Err(ExportedError::Cancelled),
+        (_, Some(LimitExceeded::Memory)) => Err(ExportedError::TooComplex { limit_bytes }),
         (Err(error), None) => Err(if serde_json::Error::is_data(&error) {
-            within(limit_bytes, || unreadable(text)).0
+            with_budget(limit_bytes, || unreadable(text)).0
         } else {
             syntax(&error)
         }),
@@ -200,7 +200,7 @@ fn syntax(error: &serde_json::Error) -> ExportedError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounded::{Cancel, unless};
+    use crate::limits::{Cancel, with_cancel};
 
     #[test]
     fn nothing_more_is_read_once_nobody_waits() {
@@ -213,7 +213,7 @@ mod tests {
         cancel.cancel();
         let mut read = None;
 
-        let kept = unless(&cancel, || {
+        let kept = with_cancel(&cancel, || {
             read = Some(parse_text(graph.as_bytes(), Assumptions::default()));
         });
 
@@ -222,7 +222,7 @@ mod tests {
             matches!(read, Some(Err(ExportedError::Cancelled))),
             "{read:?}"
         );
-        let read = unless(&Cancel::NEVER, || {
+        let read = with_cancel(&Cancel::NEVER, || {
             parse_text(graph.as_bytes(), Assumptions::default())
         });
         let read = read.expect("somebody waits");

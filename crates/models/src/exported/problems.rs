@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::error::ExportedError;
 use super::unknown::UnknownOperator;
-use crate::bounded::shorten_sentence;
+use crate::limits::shorten_sentence;
 
 /// So many different problems are looked for. A graph that has more is no graph of this kind at all.
 const MOST: usize = 100;

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 
 use super::error::ExportedError;
 use super::lower::refused;
-use crate::bounded::{List, clause, shorten};
 use crate::graph::{Graph, Releases, ValueId};
+use crate::limits::{List, clause, shorten};
 use crate::ops::Op;
 
 /// Where it is in the document.

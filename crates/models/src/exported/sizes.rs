@@ -16,8 +16,8 @@ use crate::aten::schema::{
     TensorMeta,
 };
 use crate::aten::{Scope, chosen_of};
-use crate::bounded::shorten;
 use crate::graph::ValueId;
+use crate::limits::shorten;
 use crate::shape::{Extent, numel};
 
 /// So many sizes that depend on values are listed in the note.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::shape::Extent;
 
 /// Deepest nesting read; the expressions PyTorch writes for batched shapes nest a few deep.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::place;
 use crate::aten::schema::{Arg, NamedArg};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::ops::not_elementwise;
 
 /// So many operators are listed; of more, only how many there are.

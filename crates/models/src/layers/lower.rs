@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{INPUT, Layer, LayerKind, Layers};
-use crate::bounded::shorten;
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
+use crate::limits::shorten;
 use crate::nn::{At, Net, unary};
 use crate::ops::{Dropout, Elementwise, Loss, Pool, Random, View};
 use crate::program::Placement;

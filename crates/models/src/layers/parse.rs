@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{INPUT, Layer, LayerKind, Layers};
-use crate::bounded::{AnyValue, clause, within};
 use crate::fields::{Fields, wrong};
+use crate::limits::{AnyValue, clause, with_budget};
 use crate::nn::{BatchNorm, Bias};
 use crate::program::{Placement, Unary};
 use crate::request_error::RequestError;
@@ -121,7 +121,8 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
             && let Some(text) = layers.next_element::<&'de RawValue>()?
         {
             let pointer = format!("{}/{count}", self.at);
-            let (value, _) = within(LAYER_BYTES, || serde_json::from_str::<AnyValue>(text.get()));
+            let (value, _) =
+                with_budget(LAYER_BYTES, || serde_json::from_str::<AnyValue>(text.get()));
             let read = value
                 .map_err(|error| RequestError::at(&pointer, clause(&error)))
                 .and_then(|AnyValue(value)| layer(&value, &pointer));

@@ -9,7 +9,7 @@ mod values;
 use serde_json::Value;
 
 use super::request_error::{MOST_LISTED, RequestError, nearest};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use names::{NAMES, RequestObject, Synonym};
 pub(super) use values::ValueSynonym;
 

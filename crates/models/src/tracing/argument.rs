@@ -1,7 +1,7 @@
 //! Arguments of an operator, by the names in its schema.
 
 use crate::aten::schema::{Arg, SymInt};
-use crate::bounded::Text;
+use crate::limits::Text;
 use crate::shape::{DType, Extent};
 
 use super::tracer::Tensor;

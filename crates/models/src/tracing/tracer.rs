@@ -12,11 +12,11 @@ use super::argument::{ArgText, Argument};
 use super::module_path::ModulePath;
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
-use crate::bounded::Text;
 use crate::exported::{fill_inputs, prediction};
 use crate::graph::{
     Builder, Content, FunctionCall, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
 };
+use crate::limits::Text;
 use crate::nn::in_order_of_exports;
 use crate::ops::{self, Cast, Op};
 use crate::shape::{DType, Extent, Type, is_oversize};

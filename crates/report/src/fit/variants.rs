@@ -7,7 +7,7 @@ use crate::style::Style;
 use crate::table::{Table, text, with_header};
 use batchfit_fit::VariantResult;
 use batchfit_fit::model::{Checkpointing, Mode, Optimizer, Parallel, Variant};
-use batchfit_step::bounded::shorten;
+use batchfit_step::limits::shorten;
 use batchfit_step::units::Bytes;
 
 /// A line for each variant, best first. Where those of one optimizer follow each other, it stands above them.

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 use super::alongside;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// How long a connection may take to open.
 const CONNECT: Duration = Duration::from_secs(10);

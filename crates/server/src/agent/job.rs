@@ -12,10 +12,10 @@ use super::alongside;
 use super::backoff::Backoff;
 use super::client::{ServerError, ServerRequest};
 use super::run::Shared;
-use crate::bounded::Cancel;
 use crate::jobs::{
     EngineError, FitError, JobDocument, JobNews, JobOutcome, LeaseDocument, Progress, answer_job,
 };
+use crate::limits::Cancel;
 use crate::model::DeviceChoice;
 use crate::store::FitState;
 

@@ -9,7 +9,7 @@ use super::response_cache::{Answer, ResponseCache};
 use super::server::keys::Caller;
 use super::uploads::{BufferedBody, ReceivedBody, on_thread};
 use super::{App, idempotency};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
 use crate::store::{IdempotencyKey, Time};

@@ -18,8 +18,8 @@ use super::parameters::MOST_WHOLE;
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use super::slots::Slot;
-use crate::bounded::shorten;
 use crate::jobs::{Event, FitNews, Follower, Jobs, Notification, Progress, StateNews};
+use crate::limits::shorten;
 
 /// How often something is sent while there is nothing to tell: proxies close what is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

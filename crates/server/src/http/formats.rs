@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::App;
 use super::problem::{Code, Problem};
-use crate::bounded::shorten;
 use crate::jobs::FitResult;
+use crate::limits::shorten;
 use crate::report::{Answer, Form};
 use crate::store::FitAnswer;
 

@@ -16,8 +16,8 @@ use super::problem::{Code, Problem};
 use super::server::keys::Asker;
 use super::unpack::Unpacked;
 use super::uploads::BufferedBody;
-use crate::bounded::shorten;
 use crate::jobs::{UploadDocument, examine, new_upload};
+use crate::limits::shorten;
 use crate::model::{DIGEST_FORM, Digest, RequestError};
 use crate::store::{Dropped, NewUpload, Time};
 

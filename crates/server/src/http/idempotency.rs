@@ -4,7 +4,7 @@
 use axum::http::HeaderMap;
 
 use super::problem::{Code, Problem};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// The header.
 const NAME: &str = "idempotency-key";

@@ -15,7 +15,7 @@ use futures_util::stream;
 use serde::Serialize;
 
 use super::problem::{Code, Problem};
-use crate::bounded::is_cancelled;
+use crate::limits::is_cancelled;
 use crate::store::{Db, StoreError};
 
 /// What is compressed before the next look at whether somebody still waits, in bytes: some 10 ms of work.

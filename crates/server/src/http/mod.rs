@@ -53,8 +53,8 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::bounded::shorten;
 use crate::jobs::Jobs;
+use crate::limits::shorten;
 
 use metrics::Metrics;
 use parameters::Known;

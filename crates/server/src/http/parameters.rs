@@ -16,7 +16,7 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use super::problem::{Code, Problem, no_such_method, no_such_route};
 use crate::alloc::MemoryLimit;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// The largest whole number of the API's description: `int64`, as most languages have it.
 pub(super) const MOST_WHOLE: u64 = i64::MAX.cast_unsigned();

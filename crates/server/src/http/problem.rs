@@ -15,8 +15,8 @@ use tower_http::classify::ServerErrorsFailureClass;
 use tracing::Span;
 use utoipa::ToSchema;
 
-use crate::bounded::shorten;
 use crate::jobs::{EngineError, JobError};
+use crate::limits::shorten;
 use crate::model::RequestError;
 use crate::store::Fault;
 

@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 use super::App;
 use super::problem::{Code, Problem};
 use super::server::keys::Asker;
-use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
+use crate::limits::{AnyValue, clause, with_budget};
 use crate::model::{Digest, RequestError};
 use batchfit_fit::search::ask_tell::{Observation, Outcome, SearchRequest};
 
@@ -114,7 +114,7 @@ pub(super) async fn small_named<T: Send + 'static>(
             let detail = format!("the body is larger than {} KiB", LONGEST >> 10);
             return Err(Problem::new(Code::BodyTooLarge, detail));
         }
-        let (read, excess) = within(MEMORY, || serde_json::from_slice::<AnyValue>(&body));
+        let (read, excess) = with_budget(MEMORY, || serde_json::from_slice::<AnyValue>(&body));
         let malformed = |detail: String| Problem {
             pointer: Some(String::new()),
             ..Problem::new(Code::BodyMalformed, detail)

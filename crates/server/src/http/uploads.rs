@@ -22,8 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::problem::{Code, Problem};
 use super::unpack::{Unpacked, is_packed, unpack};
-use crate::bounded::{CancelOnDrop, is_cancelled, unless};
 use crate::jobs::{Permit, a_turn_to_read, niceness, room_of_key, yield_to_others};
+use crate::limits::{CancelOnDrop, is_cancelled, with_cancel};
 use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
@@ -367,7 +367,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
         .spawn(move || {
             yield_to_others(niceness);
             // Nobody listens when the client is gone.
-            let _ = unless(&cancel, work).map(|outcome| done.send(outcome));
+            let _ = with_cancel(&cancel, work).map(|outcome| done.send(outcome));
         });
     if let Err(error) = thread {
         tracing::error!("no thread could be started: {error}");

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::queue::Shared;
 use super::shares::{Turn, a_turn_to_work, is_alone, niceness, niceness_of, yield_to_others};
 use super::{Engine, EngineError, JobError, Jobs};
-use crate::bounded::{MOST_NAMES, MOST_NODES, graphs_within};
+use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
 use crate::store::{Claimed, SIMULATED_LANE};
 use batchfit_fit::work;

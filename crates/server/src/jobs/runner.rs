@@ -17,8 +17,8 @@ use super::lanes::{of_any_size, yield_in};
 use super::queue::{Running, Shared};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
-use crate::bounded::{Cancel, unless};
 use crate::jobs::{Isolation, Work};
+use crate::limits::{Cancel, with_cancel};
 use crate::model::{
     HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind, Uploads,
 };
@@ -359,7 +359,7 @@ pub(super) async fn read(
             };
             shared.parse(document, &Uploads::unpack(named)?)
         };
-        move |_: &dyn Engine| unless(&cancel, read)
+        move |_: &dyn Engine| with_cancel(&cancel, read)
     };
     let parsed: Result<Option<Result<Request, RequestError>>, JobError> =
         on_thread(id, Arc::clone(&shared.engine), parse).await;

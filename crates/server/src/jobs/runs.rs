@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::document::{VERSION, chance, json};
 use super::queue::JobError;
-use crate::bounded::shorten_sentence;
+use crate::limits::shorten_sentence;
 use crate::replay::ReplayReport;
 use crate::store::{Db, Ids, JsonText, Time, VirtualRun};
 use crate::virtual_gpu::Answer;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::number::{Whole, whole};
-use crate::bounded::{List, Table, Text, charge, count_names, count_node};
+use crate::limits::{List, Table, Text, count_names, count_node, spend};
 
 /// The whole document.
 #[derive(Debug, Deserialize)]
@@ -385,7 +385,7 @@ impl<'de> Visitor<'de> for ArgVisitor {
             "as_memory_format" => Arg::MemoryFormat(map.next_value()?),
             "as_graph" => {
                 let nested = map.next_value::<Nested<'de>>()?;
-                charge(size_of::<Nested<'de>>())?;
+                spend(size_of::<Nested<'de>>())?;
                 Arg::Graph(Box::new(nested))
             }
             "as_sym_float" => Arg::SymFloat(map.next_value()?),

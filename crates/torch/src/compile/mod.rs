@@ -11,19 +11,19 @@ mod construction;
 mod forward;
 mod functions;
 mod lifetimes;
-mod noise;
 mod optimizer;
 mod parallel;
+mod random_inputs;
 mod scopes;
 mod step;
-mod unseen;
+mod untracked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::bounded::Cancel;
 use crate::eager::{Eager, Stop};
 use crate::graph::{Graph, Parameter, ParameterKind, ValueId};
+use crate::limits::Cancel;
 use batchfit_step::{Checkpointing, Globs, Mode, Parallel, Variant};
 pub use parallel::{MOST_CLASSES, RankClass, rank_classes};
 

@@ -12,7 +12,7 @@ use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::program::{
     Architecture, Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
 };

@@ -12,16 +12,16 @@ use crate::shape::{DType, Extent, Sizes, numel};
 
 /// Which elements of its base a view covers.
 #[derive(Debug, Clone)]
-struct Place {
+struct ViewGeometry {
     dtype: DType,
     offset: Extent,
     shape: Sizes,
     strides: Sizes,
 }
 
-impl Place {
-    fn of(view: &TensorBody, base: &TensorBody) -> Place {
-        Place {
+impl ViewGeometry {
+    fn of(view: &TensorBody, base: &TensorBody) -> ViewGeometry {
+        ViewGeometry {
             dtype: view.dtype,
             // Only a flattened parameter starts elsewhere than its memory, and no view of one is written into.
             offset: view.offset.checked_sub(base.offset).unwrap_or(view.offset),
@@ -31,7 +31,7 @@ impl Place {
     }
 
     /// The same elements of another tensor that lies as the base does.
-    fn within(&self, base: &TensorBody) -> TensorBody {
+    fn on(&self, base: &TensorBody) -> TensorBody {
         let mut view = base.alias(self.shape.clone(), self.strides.clone());
         (view.dtype, view.offset) = (self.dtype, self.offset);
         view
@@ -118,7 +118,7 @@ fn copy_slices(
     edges: &[Edge],
     formula: Backward,
 ) -> Backward {
-    let place = Place::of(view, base);
+    let place = ViewGeometry::of(view, base);
     let (shape, strides) = (base.shape.clone(), base.strides.clone());
     let (count, wanted) = (edges.len(), edges[0].is_wanted());
     Box::new(move |eager, gradients, saved| {
@@ -127,7 +127,7 @@ fn copy_slices(
         };
         let result = Tensor::new(eager.empty_strided(&shape, strides, gradient.dtype));
         eager.launch(Kernel::Copy, &[gradient], &[&result]);
-        let part = place.within(&result);
+        let part = place.on(&result);
         let copy = Tensor::new(eager.empty(&part.shape, part.dtype));
         eager.launch(Kernel::Copy, &[&part], &[&copy]);
         let mut outgoing = formula(eager, &[Some(copy)], saved);
@@ -146,7 +146,7 @@ fn copy_slices(
 /// `as_strided_backward` (`FunctionsManual.cpp`): zeros as large as the base, with the gradient where the view is, seen as
 /// the base. A view of all elements as numbers of another kind is undone (its function is replayed).
 fn as_strided_backward(view: &TensorBody, base: &TensorBody) -> Backward {
-    let place = Place::of(view, base);
+    let place = ViewGeometry::of(view, base);
     let bytes = |tensor: &TensorBody| tensor.numel() * Extent::fixed(tensor.dtype.size());
     let is_whole = view.dtype != base.dtype && bytes(view) == bytes(base);
     let (shape, strides, dtype) = (base.shape.clone(), base.strides.clone(), base.dtype);
@@ -174,7 +174,7 @@ fn as_strided_backward(view: &TensorBody, base: &TensorBody) -> Backward {
         };
         let memory = Tensor::new(eager.empty(&[numel(&shape)], dtype));
         eager.launch(Kernel::Fill(0.0), &[], &[&memory]);
-        let mut inside = place.within(&memory);
+        let mut inside = place.on(&memory);
         inside.shape = squeezed;
         eager.launch(Kernel::Copy, &[&gradient], &[&inside]);
         drop(inside);

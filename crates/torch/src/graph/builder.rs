@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
-use crate::bounded::grow;
+use crate::limits::grow;
 use crate::ops::{Op, infer};
 use crate::shape::{DType, Extent, is_oversize};
 

@@ -84,7 +84,7 @@ families! {
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
 pub const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
-pub use create::{CreatedType, Place};
+pub use create::{CreatedOn, CreatedType};
 pub use indexed::Choice;
 pub use loss::composed::Composed;
 pub use loss::kernel::Likelihood;

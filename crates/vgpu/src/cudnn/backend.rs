@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::convolution::{Convolution, Operation, Said, Source, Tensor};
+use super::convolution::{Convolution, ConvolutionDescriptor, Operation, Source, Tensor};
 use super::engine::{self, kind, name, of};
 use super::handle::check_handle;
 use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, out, real, refused, stand_in, stream_k};
@@ -37,11 +37,11 @@ pub(super) struct Tried {
 
 /// What is kept of a descriptor.
 #[derive(Debug, Clone)]
-pub(super) enum Kept {
+pub(super) enum Descriptor {
     Tensor(Tensor),
     /// A convolution's stride, padding and dilation.
     Geometry([Vec<i64>; 3]),
-    Operation(Operation, Said),
+    Operation(Operation, ConvolutionDescriptor),
     Graph(Arc<Lock<Tried>>),
     Heuristics(Option<Arc<Lock<Tried>>>),
     /// The graph, and the place in the list of heuristics.
@@ -58,7 +58,7 @@ const OF_TEXT: usize = 0;
 
 #[derive(Debug, Clone)]
 struct Entry {
-    kept: Kept,
+    kept: Descriptor,
     /// Of what: `cudnnBackendDescriptorType_t`.
     of: i32,
     /// Whether the real cuDNN has it, too.
@@ -67,11 +67,11 @@ struct Entry {
 
 static DESCRIPTORS: Lock<BTreeMap<usize, Entry>> = Lock::new(BTreeMap::new());
 
-pub(super) fn kept(descriptor: usize) -> Option<Kept> {
+pub(super) fn kept(descriptor: usize) -> Option<Descriptor> {
     DESCRIPTORS.lock().get(&descriptor).map(|entry| entry.kept.clone())
 }
 
-pub(super) fn keep(descriptor: usize, kept: Kept) -> bool {
+pub(super) fn keep(descriptor: usize, kept: Descriptor) -> bool {
     let mut descriptors = DESCRIPTORS.lock();
     descriptors.get_mut(&descriptor).map(|entry| entry.kept = kept).is_some()
 }
@@ -98,34 +98,34 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
         return;
     };
     match (&mut entry.kept, attribute) {
-        (Kept::Tensor(tensor), name::TENSOR_TYPE) if kind == kind::DATA_TYPE => tensor.kind = values.cast::<i32>().read_unaligned(),
-        (Kept::Tensor(tensor), name::TENSOR_DIMENSIONS) => tensor.dimensions = numbers(),
-        (Kept::Tensor(tensor), name::TENSOR_STRIDES) => tensor.strides = numbers(),
-        (Kept::Geometry([stride, ..]), name::CONVOLUTION_FILTER_STRIDES) => *stride = numbers(),
-        (Kept::Geometry([_, padding, _]), name::CONVOLUTION_PRE_PADDINGS) => *padding = numbers(),
-        (Kept::Geometry([.., dilation]), name::CONVOLUTION_DILATIONS) => *dilation = numbers(),
+        (Descriptor::Tensor(tensor), name::TENSOR_TYPE) if kind == kind::DATA_TYPE => tensor.kind = values.cast::<i32>().read_unaligned(),
+        (Descriptor::Tensor(tensor), name::TENSOR_DIMENSIONS) => tensor.dimensions = numbers(),
+        (Descriptor::Tensor(tensor), name::TENSOR_STRIDES) => tensor.strides = numbers(),
+        (Descriptor::Geometry([stride, ..]), name::CONVOLUTION_FILTER_STRIDES) => *stride = numbers(),
+        (Descriptor::Geometry([_, padding, _]), name::CONVOLUTION_PRE_PADDINGS) => *padding = numbers(),
+        (Descriptor::Geometry([.., dilation]), name::CONVOLUTION_DILATIONS) => *dilation = numbers(),
         // Each of the three has alpha, beta, then its geometry, the weight, the input and the result.
-        (Kept::Operation(_, operation), 700..=717) => match ((attribute - 700) % 6, referred) {
-            (2, Some(Kept::Geometry(geometry))) => [operation.stride, operation.padding, operation.dilation] = geometry,
-            (3, Some(Kept::Tensor(tensor))) => operation.w = tensor,
-            (4, Some(Kept::Tensor(tensor))) => operation.x = tensor,
-            (5, Some(Kept::Tensor(tensor))) => operation.y = tensor,
+        (Descriptor::Operation(_, operation), 700..=717) => match ((attribute - 700) % 6, referred) {
+            (2, Some(Descriptor::Geometry(geometry))) => [operation.stride, operation.padding, operation.dilation] = geometry,
+            (3, Some(Descriptor::Tensor(tensor))) => operation.w = tensor,
+            (4, Some(Descriptor::Tensor(tensor))) => operation.x = tensor,
+            (5, Some(Descriptor::Tensor(tensor))) => operation.y = tensor,
             _ => {}
         },
-        (Kept::Graph(tried), name::GRAPH_OPERATIONS) => {
+        (Descriptor::Graph(tried), name::GRAPH_OPERATIONS) => {
             let convolution = match referred {
-                Some(Kept::Operation(pass, operation)) if count == 1 => Convolution::of(pass, &operation),
+                Some(Descriptor::Operation(pass, operation)) if count == 1 => Convolution::of(pass, &operation),
                 _ => None,
             };
             *tried = Arc::new(Lock::new(Tried { convolution, ..Tried::default() }));
         }
-        (Kept::Heuristics(graph), name::HEURISTICS_GRAPH) => {
-            if let Some(Kept::Graph(tried)) = referred {
+        (Descriptor::Heuristics(graph), name::HEURISTICS_GRAPH) => {
+            if let Some(Descriptor::Graph(tried)) = referred {
                 *graph = Some(tried);
             }
         }
-        (Kept::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other),
-        (Kept::Plan(configuration, size), name::PLAN_TEXT) => {
+        (Descriptor::Plan(configuration, _), name::PLAN_CONFIGURATION) => *configuration = Some(other),
+        (Descriptor::Plan(configuration, size), name::PLAN_TEXT) => {
             let text = String::from_utf8_lossy(std::slice::from_raw_parts(values.cast(), count));
             (*configuration, *size) = (Some(OF_TEXT), text.trim_end_matches('\0').parse().unwrap_or(0));
         }
@@ -176,7 +176,7 @@ fn remember(tried: &Arc<Lock<Tried>>, configurations: &[usize]) {
     let passed = configurations.iter().map(|at| has_sizes && engine::converts_down(*at as Opaque));
     let passed: Vec<bool> = passed.collect();
     for (place, configuration) in configurations.iter().enumerate() {
-        keep(*configuration, Kept::Configuration(Some((Arc::clone(tried), place))));
+        keep(*configuration, Descriptor::Configuration(Some((Arc::clone(tried), place))));
     }
     tried.lock().is_passed_over = passed;
 }
@@ -231,17 +231,17 @@ functions! {
             made = stand_in::next();
         }
         let kept = match kind {
-            of::TENSOR => Kept::Tensor(Tensor::default()),
-            of::CONVOLUTION => Kept::Geometry([const { Vec::new() }; 3]),
+            of::TENSOR => Descriptor::Tensor(Tensor::default()),
+            of::CONVOLUTION => Descriptor::Geometry([const { Vec::new() }; 3]),
             // Forward, the weight's gradient, the input's.
-            10 => Kept::Operation(Operation::Forward, Said::default()),
-            11 => Kept::Operation(Operation::BackwardFilter, Said::default()),
-            12 => Kept::Operation(Operation::BackwardData, Said::default()),
-            of::GRAPH => Kept::Graph(Arc::default()),
-            of::HEURISTICS => Kept::Heuristics(None),
-            of::CONFIGURATION => Kept::Configuration(None),
-            of::PLAN => Kept::Plan(None, 0),
-            _ => Kept::Other,
+            10 => Descriptor::Operation(Operation::Forward, ConvolutionDescriptor::default()),
+            11 => Descriptor::Operation(Operation::BackwardFilter, ConvolutionDescriptor::default()),
+            12 => Descriptor::Operation(Operation::BackwardData, ConvolutionDescriptor::default()),
+            of::GRAPH => Descriptor::Graph(Arc::default()),
+            of::HEURISTICS => Descriptor::Heuristics(None),
+            of::CONFIGURATION => Descriptor::Configuration(None),
+            of::PLAN => Descriptor::Plan(None, 0),
+            _ => Descriptor::Other,
         };
         DESCRIPTORS.lock().insert(made as usize, Entry { kept, of: kind, is_real });
         out(to, made)
@@ -271,15 +271,15 @@ functions! {
     }
     cudnnBackendFinalize(descriptor: Opaque) {
         let entry = entry(descriptor)?;
-        if let Kept::Plan(Some(OF_TEXT), _) = entry.kept {
+        if let Descriptor::Plan(Some(OF_TEXT), _) = entry.kept {
             return Ok(());
         }
-        if let Kept::Plan(configuration, _) = entry.kept {
-            let Some((configuration, Some(Kept::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
+        if let Descriptor::Plan(configuration, _) = entry.kept {
+            let Some((configuration, Some(Descriptor::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
                 return Err(BAD_PARAM);
             };
             let size = size_of_plan(configuration as Opaque, place, entry.is_real);
-            keep(descriptor as usize, Kept::Plan(Some(configuration), size));
+            keep(descriptor as usize, Descriptor::Plan(Some(configuration), size));
             return Ok(());
         }
         if !entry.is_real {
@@ -295,19 +295,19 @@ functions! {
     cudnnBackendGetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, room: i64, count: *mut i64, to: *mut c_void) {
         let entry = entry(descriptor)?;
         check(room >= 0, BAD_PARAM)?;
-        if let (Kept::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
+        if let (Descriptor::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
             give(&[*size as i64], room, count, to);
             return Ok(());
         }
         // PyTorch 2.15 keeps the fastest plan as text, and makes one of it later: all that matters is what it takes.
-        if let (Kept::Plan(_, size), name::PLAN_TEXT) = (&entry.kept, attribute) {
+        if let (Descriptor::Plan(_, size), name::PLAN_TEXT) = (&entry.kept, attribute) {
             give(size.to_string().as_bytes(), room, count, to);
             return Ok(());
         }
         // One that only asks how many there are waits for nothing; a stand-in has to know.
         let is_read = !entry.is_real || (room > 0 && !to.is_null());
         let lists = match &entry.kept {
-            Kept::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
+            Descriptor::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
             _ => None,
         };
         if let Some(tried) = lists {
@@ -329,7 +329,7 @@ functions! {
     }
     /// Nothing is launched: handle and plan only have to be some that were made.
     cudnnBackendExecute(handle: u64, plan: Opaque, _pack: Opaque) {
-        check(matches!(kept(plan as usize), Some(Kept::Plan(..))), BAD_PARAM)?;
+        check(matches!(kept(plan as usize), Some(Descriptor::Plan(..))), BAD_PARAM)?;
         check_handle(handle)
     }
 }

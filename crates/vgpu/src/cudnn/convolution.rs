@@ -78,7 +78,7 @@ impl Tensor {
 
 /// What an operation's descriptor was told.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said {
+pub(super) struct ConvolutionDescriptor {
     pub x: Tensor,
     pub w: Tensor,
     pub y: Tensor,
@@ -114,7 +114,7 @@ pub struct Convolution {
 
 impl Convolution {
     /// What an operation says; `None` of what there is no recording of.
-    pub(super) fn of(pass: Operation, said: &Said) -> Option<Convolution> {
+    pub(super) fn of(pass: Operation, said: &ConvolutionDescriptor) -> Option<Convolution> {
         let volumes = said.x.dimensions.len() == 5;
         let sides = |of: &[i64], depth: u64| -> Option<[u64; 3]> {
             let side = |at: usize| of.get(at).and_then(|side| u64::try_from(*side).ok()).filter(|side| *side < 1 << 32);
@@ -265,8 +265,8 @@ mod tests {
         Tensor { kind: 2, dimensions: dimensions.to_vec(), strides }
     }
 
-    fn operation(x: &[i64], w: &[i64], y: &[i64], channels_last: bool) -> Said {
-        Said {
+    fn operation(x: &[i64], w: &[i64], y: &[i64], channels_last: bool) -> ConvolutionDescriptor {
+        ConvolutionDescriptor {
             x: tensor(x, channels_last),
             w: tensor(w, channels_last),
             y: tensor(y, channels_last),

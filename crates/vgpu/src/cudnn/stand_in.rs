@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::backend::{Kept, give, keep};
+use super::backend::{Descriptor, give, keep};
 use super::convolution::Answer;
 use super::engine::name;
 use super::{BAD_PARAM, NOT_SUPPORTED, Opaque, Status, check, unanswered};
@@ -26,36 +26,36 @@ pub(super) fn sizes(answer: Option<&Answer>) -> Vec<u64> {
 }
 
 /// `cudnnBackendGetAttribute`.
-pub(super) unsafe fn get(kept: &Kept, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
+pub(super) unsafe fn get(kept: &Descriptor, attribute: i32, room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
     match (kept, attribute) {
-        (Kept::Heuristics(Some(tried)), name::HEURISTICS_RESULTS) => {
+        (Descriptor::Heuristics(Some(tried)), name::HEURISTICS_RESULTS) => {
             let mut listed = tried.lock().sizes.len();
             if room > 0 && !to.is_null() {
                 listed = listed.min(room as usize);
                 for place in 0..listed {
                     let configuration = to.cast::<usize>().add(place).read_unaligned();
-                    check(keep(configuration, Kept::Configuration(Some((std::sync::Arc::clone(tried), place)))), BAD_PARAM)?;
+                    check(keep(configuration, Descriptor::Configuration(Some((std::sync::Arc::clone(tried), place)))), BAD_PARAM)?;
                 }
             }
             out_if(count, listed as i64);
         }
-        (Kept::Configuration(Some((_, place))), name::CONFIGURATION_ENGINE) => {
+        (Descriptor::Configuration(Some((_, place))), name::CONFIGURATION_ENGINE) => {
             if room < 1 || to.is_null() {
                 give::<usize>(&[0], 0, count, to);
                 return Ok(());
             }
             let engine = to.cast::<usize>().read_unaligned();
-            check(keep(engine, Kept::Engine(*place)), BAD_PARAM)?;
+            check(keep(engine, Descriptor::Engine(*place)), BAD_PARAM)?;
             give(&[engine], room, count, to);
         }
-        (Kept::Configuration(Some((tried, place))), name::CONFIGURATION_WORKSPACE) => {
+        (Descriptor::Configuration(Some((tried, place))), name::CONFIGURATION_WORKSPACE) => {
             give(&[tried.lock().sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to);
         }
-        (Kept::Engine(place), name::ENGINE_INDEX) => give(&[*place as i64], room, count, to),
+        (Descriptor::Engine(place), name::ENGINE_INDEX) => give(&[*place as i64], room, count, to),
         // Knobs, notes and intermediate tensors.
-        (Kept::Configuration(_) | Kept::Engine(_), _) => give::<i64>(&[], room, count, to),
+        (Descriptor::Configuration(_) | Descriptor::Engine(_), _) => give::<i64>(&[], room, count, to),
         // How many engines a graph has.
-        (Kept::Graph(_), 802) => give(&[1_i64], room, count, to),
+        (Descriptor::Graph(_), 802) => give(&[1_i64], room, count, to),
         _ => return Err(NOT_SUPPORTED),
     }
     Ok(())

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint};
 
 use crate::memory::bytes;
 use crate::names::{done, functions, same};
-use crate::runtime::capture::{Wanted, info};
+use crate::runtime::capture::{CaptureInfo, info};
 use crate::runtime::runtime;
 use crate::status::{INVALID_VALUE, check};
 
 runtime! {
     // The first form, which knows no graph.
-    cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) { info(stream, &Wanted::only(status, id)) }
+    cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) { info(stream, &CaptureInfo::only(status, id)) }
 }
 
 functions! {

@@ -72,7 +72,7 @@ fn read(from: &[libc::Piece], to: &mut [u64; MOST]) -> usize {
 mod tests {
     use super::values;
 
-    fn found(list: &[u64]) -> Vec<u64> {
+    fn readable_prefix(list: &[u64]) -> Vec<u64> {
         let mut found = Vec::new();
         values(list.as_ptr() as u64, |value| found.push(value));
         found
@@ -83,14 +83,14 @@ mod tests {
         let numbers = [7_u64, 8];
         let at = |number: &u64| std::ptr::from_ref(number) as u64;
         let (first, second) = (at(&numbers[0]), at(&numbers[1]));
-        assert_eq!(found(&[first, second, 0, first]), [7, 8]);
-        assert_eq!(found(&[0x10, first]), []);
+        assert_eq!(readable_prefix(&[first, second, 0, first]), [7, 8]);
+        assert_eq!(readable_prefix(&[0x10, first]), []);
         // List and arguments on the heap.
         let boxed = Box::new(9);
         let list = Box::new([at(&boxed), second, 1 << 60]);
-        assert_eq!(found(&*list), [9, 8]);
-        assert_eq!(found(&[at(&boxed), second, 0]), [9, 8]);
-        assert_eq!(found(&[first, at(&boxed), second]), [7]);
+        assert_eq!(readable_prefix(&*list), [9, 8]);
+        assert_eq!(readable_prefix(&[at(&boxed), second, 0]), [9, 8]);
+        assert_eq!(readable_prefix(&[first, at(&boxed), second]), [7]);
         values(8, |_| panic!("nothing is there"));
     }
 }

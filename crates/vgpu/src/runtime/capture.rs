@@ -219,7 +219,7 @@ fn end(stream: u64) -> Result<u64, Status> {
 }
 
 /// Where the answers about a capture go; null where one is not wanted.
-pub struct Wanted {
+pub struct CaptureInfo {
     status: *mut c_int,
     id: *mut u64,
     graph: *mut u64,
@@ -228,10 +228,10 @@ pub struct Wanted {
     count: *mut usize,
 }
 
-impl Wanted {
+impl CaptureInfo {
     /// Only these.
     pub const fn only(status: *mut c_int, id: *mut u64) -> Self {
-        Wanted { status, id, graph: std::ptr::null_mut(), nodes: std::ptr::null_mut(), edges: std::ptr::null_mut(), count: std::ptr::null_mut() }
+        CaptureInfo { status, id, graph: std::ptr::null_mut(), nodes: std::ptr::null_mut(), edges: std::ptr::null_mut(), count: std::ptr::null_mut() }
     }
 }
 
@@ -240,7 +240,7 @@ impl Wanted {
 /// # Safety
 ///
 /// What is wanted are places for it.
-pub unsafe fn info(stream: u64, wanted: &Wanted) -> Result<(), Status> {
+pub unsafe fn info(stream: u64, wanted: &CaptureInfo) -> Result<(), Status> {
     streams::check(stream)?;
     check(!wanted.status.is_null(), INVALID_VALUE)?;
     // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
@@ -273,21 +273,21 @@ runtime! {
         graph.map(drop)
     }
     cudaStreamIsCapturing(stream: u64, to: *mut c_int) {
-        info(stream, &Wanted::only(to, std::ptr::null_mut()))
+        info(stream, &CaptureInfo::only(to, std::ptr::null_mut()))
     }
     cudaStreamGetCaptureInfo_v3(
         stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
     ) {
-        info(stream, &Wanted { status, id, graph, nodes, edges, count })
+        info(stream, &CaptureInfo { status, id, graph, nodes, edges, count })
     }
     cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, count: *mut usize) {
-        info(stream, &Wanted { status, id, graph, nodes, edges: std::ptr::null_mut(), count })
+        info(stream, &CaptureInfo { status, id, graph, nodes, edges: std::ptr::null_mut(), count })
     }
     // In 12's library this name has only the first three arguments; the others are not looked at then.
     cudaStreamGetCaptureInfo(
         stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
     ) {
-        info(stream, &if is_13() { Wanted { status, id, graph, nodes, edges, count } } else { Wanted::only(status, id) })
+        info(stream, &if is_13() { CaptureInfo { status, id, graph, nodes, edges, count } } else { CaptureInfo::only(status, id) })
     }
     cudaStreamUpdateCaptureDependencies_v2(stream: u64, nodes: *const u64, _edges: *const c_void, count: usize, flags: c_uint) {
         streams::check(stream)?;
@@ -336,18 +336,18 @@ mod tests {
     use crate::status::{INVALID_HANDLE, Status};
 
     /// What a function that makes something gives.
-    fn made(make: impl FnOnce(*mut u64) -> Status) -> u64 {
+    fn created(make: impl FnOnce(*mut u64) -> Status) -> u64 {
         let mut handle = 0;
         assert_eq!(make(&raw mut handle), 0);
         handle
     }
 
     fn stream() -> u64 {
-        made(|to| unsafe { cudaStreamCreate(to) })
+        created(|to| unsafe { cudaStreamCreate(to) })
     }
 
     fn event() -> u64 {
-        made(|to| unsafe { cudaEventCreateWithFlags(to, 2) })
+        created(|to| unsafe { cudaEventCreateWithFlags(to, 2) })
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
             let null = std::ptr::null_mut();
             assert_eq!(cudaStreamGetCaptureInfo_v2(origin, &raw mut status, null, null, std::ptr::null_mut(), &raw mut count), 0);
             assert_eq!((status, count), (1, 2));
-            let graph = made(|to| cudaStreamEndCapture(origin, to));
+            let graph = created(|to| cudaStreamEndCapture(origin, to));
             assert_eq!(cudaGraphGetNodes(graph, null, &raw mut count), 0);
             assert_eq!(count, 3);
             assert_eq!(enqueue(side), Ok(false));

@@ -91,7 +91,7 @@ pub fn count() -> u64 {
 }
 
 /// Time passes, as by a launch.
-pub fn pass() {
+pub fn tick() {
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
 }
 

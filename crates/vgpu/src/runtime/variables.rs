@@ -20,7 +20,7 @@ struct Variable {
 /// By the address of their shadows on the host.
 static VARIABLES: Lock<BTreeMap<u64, Variable>> = Lock::new(BTreeMap::new());
 
-fn found(symbol: u64) -> Result<Variable, Status> {
+fn variable_of(symbol: u64) -> Result<Variable, Status> {
     let mut variables = VARIABLES.lock();
     let variable = variables.get_mut(&symbol).ok_or(INVALID_SYMBOL)?;
     if variable.address == 0 {
@@ -35,7 +35,7 @@ fn found(symbol: u64) -> Result<Variable, Status> {
 
 /// A piece of a variable.
 fn piece(symbol: u64, offset: usize, bytes: usize) -> Result<u64, Status> {
-    let variable = found(symbol)?;
+    let variable = variable_of(symbol)?;
     let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
     check(end <= variable.bytes, INVALID_VALUE)?;
     Ok(variable.address + offset as u64)
@@ -58,14 +58,14 @@ pub unsafe extern "C" fn __cudaRegisterManagedVar(
     bytes: usize,
 ) {
     VARIABLES.lock().insert(symbol as u64, Variable { bytes, address: 0 });
-    if let Ok(variable) = found(symbol as u64) {
+    if let Ok(variable) = variable_of(symbol as u64) {
         out_if(symbol, variable.address);
     }
 }
 
 runtime! {
-    cudaGetSymbolAddress(to: *mut u64, symbol: u64) { out(to, found(symbol)?.address) }
-    cudaGetSymbolSize(to: *mut usize, symbol: u64) { out(to, found(symbol)?.bytes) }
+    cudaGetSymbolAddress(to: *mut u64, symbol: u64) { out(to, variable_of(symbol)?.address) }
+    cudaGetSymbolSize(to: *mut usize, symbol: u64) { out(to, variable_of(symbol)?.bytes) }
     cudaMemcpyToSymbol(symbol: u64, from: u64, bytes: usize, offset: usize, kind: c_int) {
         memory::copy_waiting(piece(symbol, offset, bytes)?, from, bytes, kind)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
-use batchfit::bounded::Cancel;
+use batchfit::limits::Cancel;
 use batchfit::device::sim;
 use batchfit::http::router;
 use batchfit::jobs::{

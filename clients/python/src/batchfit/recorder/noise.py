@@ -1,4 +1,4 @@
-"""Dtypes of tensors that code makes for another one: the rules of `crates/torch/src/compile/noise.rs`.
+"""Dtypes of tensors that code makes for another one: the rules of `crates/torch/src/compile/random_inputs.rs`.
 
 Stochastic depth multiplies by noise of a tensor's own dtype, `torch.rand(shape, dtype=x.dtype)`, and message passing adds messages into
 zeros of theirs. An export names the dtype that `x` had then; under another precision it is that of `x` again.

@@ -94,7 +94,7 @@ pub trait Observer {
     fn record(&mut self, event: Event);
 
     /// What it has been told and still keeps, oldest first.
-    fn heard(&self) -> &[Event] {
+    fn events(&self) -> &[Event] {
         &[]
     }
 
@@ -111,7 +111,7 @@ impl Observer for Vec<Event> {
         self.push(event);
     }
 
-    fn heard(&self) -> &[Event] {
+    fn events(&self) -> &[Event] {
         self
     }
 
@@ -125,8 +125,8 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).record(event);
     }
 
-    fn heard(&self) -> &[Event] {
-        (**self).heard()
+    fn events(&self) -> &[Event] {
+        (**self).events()
     }
 
     fn forget(&mut self) {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::config::Settings;
 use super::divisions::Divisions;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::units::Bytes;
 
 /// The keys that PyTorch 2.11 knows. Others make it fail when CUDA starts.
@@ -115,9 +115,9 @@ impl Settings {
             return Err(SettingsError::TooLong { bytes: text.len() });
         }
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let mut given: Vec<Given> = Vec::new();
+        let mut given: Vec<Setting> = Vec::new();
         for part in parts(&text) {
-            let setting = Given::read(part)?;
+            let setting = Setting::read(part)?;
             match given.iter().find(|other| other.key == setting.key) {
                 None => given.push(setting),
                 Some(earlier) if earlier.value == setting.value => {}
@@ -142,7 +142,7 @@ impl Settings {
         Ok(self)
     }
 
-    fn apply(&mut self, given: &Given<'_>) -> Result<(), SettingsError> {
+    fn apply(&mut self, given: &Setting<'_>) -> Result<(), SettingsError> {
         let least = self.large_segment.0 / Bytes::MIB.0;
         let at_least =
             || format!("an integer of MiB that is at least `large_segment_size_mb`, {least}");
@@ -186,13 +186,13 @@ impl Settings {
 
 /// A known key with its value.
 #[derive(Debug, Clone, Copy)]
-struct Given<'a> {
+struct Setting<'a> {
     key: &'a str,
     value: &'a str,
 }
 
-impl<'a> Given<'a> {
-    fn read(part: &'a str) -> Result<Given<'a>, SettingsError> {
+impl<'a> Setting<'a> {
+    fn read(part: &'a str) -> Result<Setting<'a>, SettingsError> {
         let (key, value) = part.split_once(':').unwrap_or((part, ""));
         if !key.is_empty() && !KEYS.contains(&key) {
             return Err(SettingsError::UnknownKey {
@@ -205,7 +205,7 @@ impl<'a> Given<'a> {
                 part: shorten(part),
             });
         }
-        Ok(Given { key, value })
+        Ok(Setting { key, value })
     }
 
     fn wrong(&self, expected: impl Into<Cow<'static, str>>) -> SettingsError {

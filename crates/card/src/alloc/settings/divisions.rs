@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::alloc::size::MIN_BLOCK;
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::units::Bytes;
 
 /// PyTorch's `kRoundUpPowerOfTwoIntervals`.

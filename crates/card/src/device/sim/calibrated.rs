@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use crate::device::Capability;
 use crate::units::Bytes;
 
-use super::workspaces::{Traits, WorkspaceTable};
+use super::workspaces::{CardTraits, WorkspaceTable};
 use super::{CARDS, Card, CardSpec, Workspaces};
 
 /// What follows `sim:` for the card that was calibrated last.
@@ -74,7 +74,7 @@ fn card(table: &'static WorkspaceTable) -> Option<Card> {
         return None;
     }
     let product = table.card()?;
-    let traits = Traits::of(table)?;
+    let traits = CardTraits::of(table)?;
     let known = Card::of_product(product);
     let alike = known.unwrap_or_else(|| {
         let is_as_old = |card: &&Card| card.capability.compute <= traits.compute;

@@ -30,11 +30,11 @@ pub trait Heuristics: Debug + Send + Sync {
 static ASKED: OnceLock<Box<dyn Heuristics>> = OnceLock::new();
 
 /// Says whom simulations of this process ask, before the first of them; later it changes nothing.
-pub fn ask(heuristics: Box<dyn Heuristics>) {
+pub fn set_heuristics(heuristics: Box<dyn Heuristics>) {
     ASKED.get_or_init(|| heuristics);
 }
 
 /// Who is asked; `None` where convolutions that are in no table are estimated.
-pub fn asked() -> Option<&'static dyn Heuristics> {
+pub fn installed_heuristics() -> Option<&'static dyn Heuristics> {
     ASKED.get().map(Box::as_ref)
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::{CARDS, Card};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 
 /// A machine of a cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

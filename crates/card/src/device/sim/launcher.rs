@@ -6,8 +6,9 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
+use super::heuristics::installed_heuristics;
 use super::workspaces::{Lookup, Plans, Source, WorkspaceTable};
-use super::{Card, calibrated, heuristics};
+use super::{Card, calibrated};
 
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone)]
@@ -58,7 +59,7 @@ impl Estimates {
         } else {
             "that were measured on an"
         };
-        let instead = match heuristics::asked() {
+        let instead = match installed_heuristics() {
             Some(_) => "",
             None => " (--ask-cudnn asks PyTorch's cuDNN instead)",
         };
@@ -104,7 +105,7 @@ impl SimulatedLauncher {
         }
         SimulatedLauncher {
             launches: 0,
-            workspaces: Lookup::among(tables).asking(card.zip(heuristics::asked())),
+            workspaces: Lookup::among(tables).with_heuristics(card.zip(installed_heuristics())),
             product,
             split: Bytes(multiprocessors * TILE),
             estimated: BTreeMap::new(),

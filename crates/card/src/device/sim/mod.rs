@@ -13,7 +13,7 @@ pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, CardSpec, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
     SHARDED_OVERHEAD, Workspaces, names,
 };
-pub use heuristics::{Heuristics, ask, asked};
+pub use heuristics::{Heuristics, installed_heuristics, set_heuristics};
 pub use instances::{Cloud, Instance, clouds};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

@@ -35,7 +35,7 @@ pub(in crate::replay) fn check(recording: &Recording) -> Result<(), RecordingErr
         ));
     }
     check_spaces(&recording.initial)?;
-    let mut seen = Seen::at_start(recording);
+    let mut seen = CheckState::at_start(recording);
     for (index, entry) in recording.entries.iter().enumerate() {
         seen.take(entry.event, index)
             .map_err(|problem| RecordingError::at(recording.place(index), problem))?;
@@ -74,7 +74,7 @@ fn known(limit: RecordedLimit) -> Option<Bytes> {
 
 /// What is known of an address that somebody was given.
 #[derive(Debug, Clone, Copy)]
-enum Holding {
+enum AddressState {
     Held {
         requested: Bytes,
     },
@@ -88,9 +88,9 @@ enum Holding {
     },
 }
 
-struct Seen<'r> {
+struct CheckState<'r> {
     recording: &'r Recording,
-    holdings: HashMap<Address, Holding>,
+    holdings: HashMap<Address, AddressState>,
     /// Segments that came whole from the driver.
     segments: BTreeMap<Address, Bytes>,
     reserved: u64,
@@ -98,9 +98,9 @@ struct Seen<'r> {
     sum: u64,
 }
 
-impl<'r> Seen<'r> {
-    fn at_start(recording: &'r Recording) -> Seen<'r> {
-        let mut seen = Seen {
+impl<'r> CheckState<'r> {
+    fn at_start(recording: &'r Recording) -> CheckState<'r> {
+        let mut seen = CheckState {
             recording,
             holdings: HashMap::new(),
             segments: BTreeMap::new(),
@@ -115,9 +115,9 @@ impl<'r> Seen<'r> {
             for used in &segment.used {
                 let requested = used.requested;
                 let holding = if used.is_pending {
-                    Holding::Pending { requested }
+                    AddressState::Pending { requested }
                 } else {
-                    Holding::Held { requested }
+                    AddressState::Held { requested }
                 };
                 seen.holdings.insert(used.address, holding);
             }
@@ -130,29 +130,31 @@ impl<'r> Seen<'r> {
             Event::Alloc { address, requested } => {
                 self.sized(Some(address), requested)?;
                 match self.holdings.get(&address) {
-                    Some(Holding::Held { .. } | Holding::Pending { .. }) => Err(format!(
+                    Some(AddressState::Held { .. } | AddressState::Pending { .. }) => Err(format!(
                         "{address} is allocated while it is in use; expected a free address"
                     )),
-                    Some(Holding::Freed { .. }) | None => {
-                        self.holdings.insert(address, Holding::Held { requested });
+                    Some(AddressState::Freed { .. }) | None => {
+                        self.holdings
+                            .insert(address, AddressState::Held { requested });
                         Ok(())
                     }
                 }
             }
             Event::FreeRequested { address, requested } => match self.holdings.get(&address) {
-                Some(Holding::Held { requested: held }) if *held == requested => {
+                Some(AddressState::Held { requested: held }) if *held == requested => {
                     self.holdings
-                        .insert(address, Holding::Pending { requested });
+                        .insert(address, AddressState::Pending { requested });
                     Ok(())
                 }
                 other => Err(self.no_such_block("freed", address, requested, other)),
             },
             Event::FreeCompleted { address, requested } => match self.holdings.get(&address) {
-                Some(Holding::Pending { requested: held }) if *held == requested => {
-                    self.holdings.insert(address, Holding::Freed { by: index });
+                Some(AddressState::Pending { requested: held }) if *held == requested => {
+                    self.holdings
+                        .insert(address, AddressState::Freed { by: index });
                     Ok(())
                 }
-                Some(Holding::Held { .. }) => Err(format!(
+                Some(AddressState::Held { .. }) => Err(format!(
                     "{address} is reported free without `free_requested`; expected that first"
                 )),
                 other => Err(self.no_such_block("reported free", address, requested, other)),
@@ -244,21 +246,21 @@ impl<'r> Seen<'r> {
         done: &str,
         address: Address,
         requested: Bytes,
-        found: Option<&Holding>,
+        found: Option<&AddressState>,
     ) -> String {
         match found {
-            Some(Holding::Held { requested: held } | Holding::Pending { requested: held })
-                if *held != requested =>
-            {
+            Some(
+                AddressState::Held { requested: held } | AddressState::Pending { requested: held },
+            ) if *held != requested => {
                 format!(
                     "{} bytes at {address} are {done}; expected the {} bytes that were asked for",
                     requested.0, held.0
                 )
             }
-            Some(Holding::Held { .. } | Holding::Pending { .. }) => {
+            Some(AddressState::Held { .. } | AddressState::Pending { .. }) => {
                 format!("{address} is {done} twice; expected one free for each alloc")
             }
-            Some(Holding::Freed { by }) => format!(
+            Some(AddressState::Freed { by }) => format!(
                 "{address} is {done} twice, before at {}; expected an alloc in between",
                 self.recording.place(*by)
             ),

@@ -2,7 +2,7 @@
 
 use super::pickle::PickleError;
 use crate::alloc::SettingsError;
-use crate::bounded::shorten_sentence;
+use crate::limits::shorten_sentence;
 
 /// Why a file cannot be replayed. Each says where, and what was expected there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use super::error::RecordingError;
 use super::pickle::{Pickle, Value, ValueId};
 use super::recording::{Entry, Format, RecordedLimit, Recording};
-use super::stacks::{Frames, Place};
+use super::stacks::{CallSite, Frames};
 use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::replay::layout::{Layout, Segment, Used};
 use crate::replay::rebuild::rebuild;
 use crate::units::Bytes;
@@ -152,7 +152,7 @@ impl<'p> Reader<'p, '_> {
             let position = u32::try_from(index).map_err(|_| {
                 RecordingError::at(place(), "too many events; expected fewer than 2^32")
             })?;
-            let Place { line, in_module } = self.place(members, frames);
+            let CallSite { line, in_module } = self.place(members, frames);
             entries.push(Entry {
                 event,
                 stream,

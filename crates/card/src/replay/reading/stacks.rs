@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::pickle::{Value, ValueId};
 use super::snapshot::{Members, Reader};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::units::Bytes;
 
 /// How far a stack is followed, in frames: those of C++ come first.
@@ -22,7 +22,7 @@ pub(super) struct Frames {
     /// What each frame of the pickle is. Stacks share them.
     known: HashMap<ValueId, Known>,
     /// What each stack comes to. Entries share them.
-    stacks: HashMap<ValueId, Place>,
+    stacks: HashMap<ValueId, CallSite>,
 }
 
 /// What a frame is.
@@ -38,7 +38,7 @@ enum Known {
 
 /// Where an entry is of.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct CallSite {
     /// The innermost line that is not PyTorch's.
     pub(super) line: Option<u32>,
     /// Whether that line runs inside of a `Module`.
@@ -81,14 +81,14 @@ impl Reader<'_, '_> {
 
     /// The line of Python that an entry is of: the innermost that is not PyTorch's, and whether it is inside of a module. Stacks may be
     /// left out, and what is not as expected in them is not worth an error.
-    pub(super) fn place(&self, members: &Members, frames: &mut Frames) -> Place {
+    pub(super) fn place(&self, members: &Members, frames: &mut Frames) -> CallSite {
         let Some(id) = self.pickle.member(members, "frames") else {
-            return Place::default();
+            return CallSite::default();
         };
         if let Some(place) = frames.stacks.get(&id) {
             return *place;
         }
-        let mut place = Place::default();
+        let mut place = CallSite::default();
         if let Value::Sequence(stack) = self.pickle.value(id) {
             for frame in stack.iter().take(DEEPEST_STACK) {
                 match (self.known(*frame, frames), place.line) {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::error::RecordingError;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
 use crate::alloc::{Address, Event, Stream};
-use crate::bounded::{clause, shorten};
+use crate::limits::{clause, shorten};
 use crate::replay::layout::Layout;
 use crate::units::Bytes;
 

@@ -150,7 +150,7 @@ impl Heads {
 
 /// The formulas of an attention without dropout, or of its gradient.
 #[expect(clippy::too_many_lines, reason = "three formulas and their steps")]
-pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, LaunchError> {
+pub(super) fn formulas_of(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, LaunchError> {
     let (is_gradient, causal, dropout, scale) = match *operands.kernel() {
         Kernel::Attention {
             causal,

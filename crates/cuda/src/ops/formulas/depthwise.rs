@@ -34,7 +34,7 @@ pub(crate) fn takes(of: &Convolution) -> bool {
 }
 
 /// The kernels of one pass.
-pub(super) fn written(
+pub(super) fn formulas_of(
     of: &Convolution,
     operands: &Operands<'_>,
     resources: Resources,

@@ -34,7 +34,7 @@ pub(crate) fn launches(
         return generate::launches(generated, operands.inputs(), operands.outputs(), resources)
             .map_err(misuse);
     }
-    let Some(written) = written(operands, resources)? else {
+    let Some(written) = formulas_of(operands, resources)? else {
         return Err(operands.no_kernel());
     };
     let mut launches = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn launches(
 }
 
 /// The formulas that compute a call, one after another.
-fn written(
+fn formulas_of(
     operands: &Operands<'_>,
     resources: Resources,
 ) -> Result<Option<Vec<Written>>, LaunchError> {
@@ -56,16 +56,16 @@ fn written(
         | Kernel::BatchNormInference { .. }
         | Kernel::BatchNormInferenceGrad { .. }
         | Kernel::LayerNorm { .. }
-        | Kernel::LayerNormGrad => norm::written(operands),
+        | Kernel::LayerNormGrad => norm::formulas_of(operands),
         Kernel::NllLoss | Kernel::NllLossGrad => Ok(Some(vec![loss::likelihood(operands)?])),
         Kernel::HiddenRows => Ok(Some(vec![loss::hidden_rows(operands)?])),
-        Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => attention::written(operands),
+        Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => attention::formulas_of(operands),
         Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim).map(Some),
         Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding).map(Some),
         Kernel::Unscale => scaler::unscale(operands).map(Some),
         Kernel::ScalerUpdate => Ok(Some(vec![scaler::update(operands)?])),
         Kernel::Convolution(shape) => {
-            match depthwise::written(&shape.at(resources.batch), operands, resources)? {
+            match depthwise::formulas_of(&shape.at(resources.batch), operands, resources)? {
                 Some(written) => Ok(Some(written)),
                 None => Ok(by_one(operands, resources)?.map(|written| vec![written])),
             }

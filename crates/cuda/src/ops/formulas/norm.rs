@@ -35,7 +35,7 @@ fn by_row(operand: &Operand, x: &Operand, dims: usize) -> Operand {
 
 /// The formulas of a normalization.
 #[expect(clippy::too_many_lines, reason = "six kernels and their operands")]
-pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, LaunchError> {
+pub(super) fn formulas_of(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, LaunchError> {
     let is_gradient = matches!(
         operands.kernel(),
         Kernel::BatchNormGrad | Kernel::BatchNormInferenceGrad { .. } | Kernel::LayerNormGrad

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::bounded::Cancel;
 use crate::device::sim::{self, Card, CardMemory};
 use crate::engine::card_name;
+use crate::limits::Cancel;
 use crate::model::{Request, RequestError, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;

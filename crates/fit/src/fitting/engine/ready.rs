@@ -1,9 +1,9 @@
 //! What is known before anything is probed: the graph, the card, the environment.
 
-use crate::bounded::{Cancel, unless};
 use crate::device::Capability;
 use crate::device::sim::{CARDS, PROCESS_OVERHEAD};
 use crate::fitting::probing::simulator::not_compiled;
+use crate::limits::{Cancel, with_cancel};
 use crate::model::{Lowered, PYTORCH, Request, SearchMode, Workload};
 use crate::units::Bytes;
 use crate::worker::{Gpu, Programs, Ready};
@@ -40,7 +40,7 @@ pub(in crate::fitting) fn lowered<'a>(
     request: &'a Request,
     cancel: &Cancel,
 ) -> Result<&'a Lowered, EngineError> {
-    let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
+    let read = with_cancel(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     read.map_err(EngineError::Invalid)
 }
 

@@ -1,9 +1,9 @@
 //! What a request about a simulated card is answered with, and what it leaves its allocator.
 
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
-use crate::bounded::Cancel;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{Card, CardMemory, Workspaces};
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Parallel, Precision, Request, SearchMode, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;

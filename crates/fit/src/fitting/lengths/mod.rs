@@ -13,7 +13,7 @@ use std::collections::btree_map;
 use super::alternate_plan::{lowered_to, nothing_of};
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
 use crate::search::Plan;
 use crate::{

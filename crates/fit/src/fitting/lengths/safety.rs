@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use super::at;
 use crate::EngineError;
-use crate::bounded::Cancel;
 use crate::fitting::engine::simulated_probe;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::variant_search::micro_steps;
+use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Request, Variant};
 use crate::probe::Detail;
 use crate::search::{Plan, closest_plans, exact_plans};

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::worker::Caller;
 use crate::{EngineError, Progress, Work};
 

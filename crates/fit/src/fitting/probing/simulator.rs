@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use crate::EngineError;
 use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
-use crate::bounded::Cancel;
 use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::limits::Cancel;
 use crate::model::{Mode, Variant, Workload};
 use crate::probe::{
     Cancelled, Detail, Evidence, Outline, Probe, ProbeReport, Resources, STEPS, SpeedFrom, Verdict,

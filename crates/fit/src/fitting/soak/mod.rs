@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::EngineError;
-use crate::bounded::Cancel;
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Length, Request, RequestError};
 use crate::probe::{SoakReport, Verdict};
 use crate::validate::validate_single;

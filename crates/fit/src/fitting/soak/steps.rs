@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::{FailingStep, SoakStep, StepKind};
 use crate::alloc::{Settings, SimulatedMemory};
-use crate::bounded::Cancel;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::fitting::engine::{lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
+use crate::limits::Cancel;
 use crate::model::{
     Checkpointing, DeviceChoice, Length, LengthCount, Lengths, Mode, Request, RequestError,
     SoakSchedule, Variant, Workload,

@@ -5,11 +5,11 @@ mod script;
 mod speed;
 mod targets;
 
-use crate::bounded::Cancel;
 use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
 use crate::fitting::uncertainty::Uncertainty;
+use crate::limits::Cancel;
 use crate::model::{Objective, Variant};
 use crate::probe::Evidence;
 use crate::units::Bytes;

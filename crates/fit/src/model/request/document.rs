@@ -13,7 +13,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::source::{self, ModelSchema};
-use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
+use crate::limits::{AnyValue, LimitExceeded, Text, clause, insert_once, with_budget};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::RequestError;
 use batchfit_models::huggingface::hub::assumed_tokens_of;
@@ -88,7 +88,7 @@ impl RequestDocument {
 
     /// Reads JSON text that is shared from then on.
     pub fn read(text: Arc<str>) -> Result<RequestDocument, RequestError> {
-        let (members, excess) = within(MEMBERS_BYTES, || {
+        let (members, excess) = with_budget(MEMBERS_BYTES, || {
             if text.starts_with('{') {
                 let mut json = serde_json::Deserializer::from_str(&text);
                 let members = json.deserialize_map(Members);
@@ -96,7 +96,7 @@ impl RequestDocument {
             }
             serde_json::from_str(&text).map(|AnyValue(other)| (other, None))
         });
-        if excess == Some(Excess::Memory) {
+        if excess == Some(LimitExceeded::Memory) {
             return Err(RequestError::at(
                 "",
                 format!(

@@ -4,7 +4,7 @@
 //! field that is added to them does not compile until it is decided here whether it counts.
 
 use super::{DeviceChoice, HeadroomCalibration, Lowered, Request, SearchMode, Workload};
-use crate::device::sim::{Card, asked, calibrations_of};
+use crate::device::sim::{Card, calibrations_of, installed_heuristics};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 use crate::model::uploaded::Digest;
@@ -99,7 +99,7 @@ fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
     let mut said: Vec<String> = found
         .flat_map(|card| calibrations_of(card.product))
         .collect();
-    if let Some(heuristics) = asked() {
+    if let Some(heuristics) = installed_heuristics() {
         said.push(format!("asked of cuDNN {}", heuristics.version()));
     }
     said

@@ -26,8 +26,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::bounded::shorten;
 use crate::device::sim::Instance;
+use crate::limits::shorten;
 
 use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::fields::known;
 use crate::alloc::{MemoryLimit, Settings};
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use crate::model::{LARGEST_TARGET, MOST_RANKS, RequestError};
 use crate::search::MAX_BATCH;
 

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
 use super::supervised;
-use crate::bounded::{Cancel, shorten};
+use crate::limits::{Cancel, shorten};
 
 pub use deadline::SuspendAwareDeadline;
 pub use line::{Line, read};

@@ -3,10 +3,10 @@
 use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
-use crate::bounded::clause;
 use crate::http::App;
 use crate::http::problem::{Code, Problem};
 use crate::jobs::{Claim, JobNews, JobOutcome, Registration};
+use crate::limits::clause;
 
 use super::AgentChange;
 
@@ -89,7 +89,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     let segments = path.iter().map(|segment| match segment {
         Segment::Seq { index } => format!("/{index}"),
         Segment::Map { key } => {
-            let key = crate::bounded::shorten(key);
+            let key = crate::limits::shorten(key);
             format!("/{}", key.replace('~', "~0").replace('/', "~1"))
         }
         Segment::Enum { .. } | Segment::Unknown => String::new(),

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::bounded::shorten;
 use crate::jobs::clock::milliseconds;
 use crate::jobs::document::{VERSION, chance, json, recommendations};
 use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
+use crate::limits::shorten;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoredAgent, Time, is_simulation,

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bounded::shorten;
 use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
+use crate::limits::shorten;
 use crate::model::{ENGINE_DIGEST, HeadroomCalibration, RequestError, is_host_name};
 use crate::store::{Assignment, FitState, Time};
 

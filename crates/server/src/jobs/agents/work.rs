@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::bounded::{Cancel, unless};
 use crate::jobs::runner::on_thread;
 use crate::jobs::{Engine, EngineError, FailureCode, FitError, Isolation, Progress, Work};
+use crate::limits::{Cancel, with_cancel};
 use crate::model::{DeviceChoice, Request, RequestDocument, RequestError};
 
 use super::{JobDocument, JobOutcome};
@@ -31,7 +31,7 @@ pub async fn answer_job(
                 .with_calibration(job.taught)
                 .on(device))
         };
-        let read = unless(&cancel, read).ok_or(EngineError::Cancelled)?;
+        let read = with_cancel(&cancel, read).ok_or(EngineError::Cancelled)?;
         let request = read.map_err(EngineError::Invalid)?;
         let work = Work {
             cancel: &cancel,

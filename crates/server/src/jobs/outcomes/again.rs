@@ -6,10 +6,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
-use crate::bounded::{Cancel, CancelOnDrop, unless};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::Permit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
+use crate::limits::{Cancel, CancelOnDrop, with_cancel};
 use crate::model::{Request, RequestDocument, RequestError};
 use crate::store::{Db, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
 use batchfit_fit::validate;
@@ -54,7 +54,7 @@ fn understand(
     request: Request,
     cancel: &Cancel,
 ) -> Result<Understood, EngineError> {
-    let lowered = unless(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+    let lowered = with_cancel(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
     let lowered = lowered.map_err(EngineError::Invalid)?;
     let digest = request.model_digest(lowered);
     let (card, is_here) = match engine.check(&request) {

@@ -6,13 +6,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
-use crate::bounded::{CancelOnDrop, unless};
 use crate::jobs::agents::Executor;
 use crate::jobs::document::{asked_by, chance, new_fit, terms};
 use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
+use crate::limits::{CancelOnDrop, with_cancel};
 use crate::model::{DetachedModel, DeviceChoice, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
 use batchfit_fit::{validate, validate_fit};
@@ -170,7 +170,8 @@ impl Jobs {
         let place = Arc::new(self.executor(&request).await?);
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
-            let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+            let lowered =
+                with_cancel(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
             let (card, agents) = match (*place).clone()? {
                 Executor::Here => (engine.check(&request)?, None),

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Limits;
-use crate::bounded::Cancel;
 use crate::jobs::clock::Clock;
 use crate::jobs::events::Events;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
@@ -19,6 +18,7 @@ use crate::jobs::predicted::Known;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::spec_cache::SpecCache;
 use crate::jobs::{Engine, Progress};
+use crate::limits::Cancel;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, Ids, Lease, LeaseOwner, ParallelSimulated, Time};
 

@@ -29,7 +29,7 @@ struct Trained {
 }
 
 /// What a rank updates, in the order in which its optimizer goes through it: bytes of each tensor.
-type Held = Vec<u64>;
+type TensorBytes = Vec<u64>;
 
 /// The ranks whose steps differ, those that hold more first.
 pub fn rank_classes(graph: &Graph, variant: &Variant) -> Vec<RankClass> {
@@ -64,28 +64,28 @@ fn trained(graph: &Graph, variant: &Variant) -> Vec<Trained> {
 }
 
 /// What each rank updates where parameters are dealt out whole: `ZeroRedundancyOptimizer`.
-fn dealt(parameters: &[Trained], ranks: u64) -> Vec<((u64, u64), Held)> {
+fn dealt(parameters: &[Trained], ranks: u64) -> Vec<((u64, u64), TensorBytes)> {
     let elements: Vec<u64> = parameters.iter().map(|one| one.elements).collect();
     let parts = partition(&elements, ranks);
     let bytes = |index: &usize| {
         let one = parameters[*index];
         one.elements.saturating_mul(one.bytes_each)
     };
-    let mut held: Vec<((u64, u64), Held)> = (0..)
+    let mut held: Vec<((u64, u64), TensorBytes)> = (0..)
         .zip(&parts)
         .map(|(rank, part)| ((rank, rank), part.iter().map(bytes).collect()))
         .collect();
     // Others have nothing to update.
     let with_some = parts.len() as u64;
     if with_some < ranks {
-        held.push(((with_some, ranks - 1), Held::new()));
+        held.push(((with_some, ranks - 1), TensorBytes::new()));
     }
     held
 }
 
 /// What each rank updates where every parameter's rows are spread: `fully_shard`. Chunks are alike but for the last that is not
 /// empty (`torch.chunk`), so that few ranks differ.
-fn cut(parameters: &[Trained], ranks: u64) -> Vec<((u64, u64), Held)> {
+fn cut(parameters: &[Trained], ranks: u64) -> Vec<((u64, u64), TensorBytes)> {
     let each = |one: &Trained| one.rows.div_ceil(ranks).max(1);
     let mut starts = BTreeSet::from([0]);
     for one in parameters {
@@ -110,15 +110,15 @@ fn cut(parameters: &[Trained], ranks: u64) -> Vec<((u64, u64), Held)> {
 }
 
 /// Joins ranks that hold the same, and has those that hold less in every respect stand behind those that hold more.
-fn classes(held: Vec<((u64, u64), Held)>) -> Vec<RankClass> {
-    let mut alike: BTreeMap<Held, Vec<(u64, u64)>> = BTreeMap::new();
+fn classes(held: Vec<((u64, u64), TensorBytes)>) -> Vec<RankClass> {
+    let mut alike: BTreeMap<TensorBytes, Vec<(u64, u64)>> = BTreeMap::new();
     for (ranks, held) in held {
         alike.entry(held).or_default().push(ranks);
     }
-    let mut all: Vec<(Held, Vec<(u64, u64)>)> = alike.into_iter().collect();
+    let mut all: Vec<(TensorBytes, Vec<(u64, u64)>)> = alike.into_iter().collect();
     let first = |ranks: &[(u64, u64)]| ranks.first().map_or(0, |(first, _)| *first);
     all.sort_by_key(|(held, ranks)| (std::cmp::Reverse(held.iter().sum::<u64>()), first(ranks)));
-    let mut kept: Vec<(Held, RankClass)> = Vec::new();
+    let mut kept: Vec<(TensorBytes, RankClass)> = Vec::new();
     for (held, ranks) in all {
         let more = kept.iter().position(|(more, _)| is_within(&held, more));
         let place = more.or_else(|| (kept.len() == MOST_CLASSES).then_some(MOST_CLASSES - 1));
@@ -142,8 +142,8 @@ fn classes(held: Vec<((u64, u64), Held)>) -> Vec<RankClass> {
 }
 
 /// Whether for each tensor of the one there is another of the other that is as large.
-fn is_within(less: &Held, more: &Held) -> bool {
-    let descending = |held: &Held| {
+fn is_within(less: &TensorBytes, more: &TensorBytes) -> bool {
+    let descending = |held: &TensorBytes| {
         let mut sorted = held.clone();
         sorted.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
         sorted
@@ -202,7 +202,7 @@ mod tests {
         of.iter().map(one).collect()
     }
 
-    fn told(held: Vec<((u64, u64), Held)>) -> Vec<(u64, String)> {
+    fn described(held: Vec<((u64, u64), TensorBytes)>) -> Vec<(u64, String)> {
         let classes = classes(held).into_iter();
         classes.map(|class| (class.rank, class.ranks())).collect()
     }
@@ -211,9 +211,12 @@ mod tests {
     fn ranks_that_are_dealt_the_same_are_one_class() {
         let alike = parameters(&[(8, 1); 4]);
 
-        assert_eq!(told(dealt(&alike, 2)), [(0, "0-1".to_owned())]);
+        assert_eq!(described(dealt(&alike, 2)), [(0, "0-1".to_owned())]);
         // Fewer parameters than ranks: those without any hold less.
-        assert_eq!(told(dealt(&alike, 1 << 20)), [(0, "0-1048575".to_owned())]);
+        assert_eq!(
+            described(dealt(&alike, 1 << 20)),
+            [(0, "0-1048575".to_owned())]
+        );
     }
 
     #[test]
@@ -222,7 +225,7 @@ mod tests {
 
         // One tensor of 40 bytes, and three of 40 together.
         let held = dealt(&uneven, 2);
-        assert_eq!(told(held), [(0, "0".to_owned()), (1, "1".to_owned())]);
+        assert_eq!(described(held), [(0, "0".to_owned()), (1, "1".to_owned())]);
     }
 
     #[test]
@@ -231,7 +234,7 @@ mod tests {
         for ranks in [1, 2, 3, 7, 1024, 1 << 20] {
             let all = format!("0-{}", ranks - 1);
             let all = if ranks == 1 { "0".to_owned() } else { all };
-            assert_eq!(told(cut(&cut_up, ranks)), [(0, all)], "{ranks}");
+            assert_eq!(described(cut(&cut_up, ranks)), [(0, all)], "{ranks}");
         }
         let held = cut(&cut_up, 2);
         let bytes = held.iter().map(|(ranks, held)| (*ranks, held.iter().sum()));

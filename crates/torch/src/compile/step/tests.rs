@@ -1,9 +1,9 @@
 //! Compilations that are cancelled, and long ones.
 
 use super::*;
-use crate::bounded::Cancel;
 use crate::compile::{CompileError, Launches, Process, compile_process};
 use crate::graph::{Builder, ParameterKind};
+use crate::limits::Cancel;
 use crate::ops::{Elementwise, Op};
 use crate::program::Capability;
 use crate::shape::Extent;

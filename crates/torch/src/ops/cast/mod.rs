@@ -69,7 +69,7 @@ impl Operator for Cast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounded::Cancel;
+    use crate::limits::Cancel;
     use crate::ops::calls::H200;
     use crate::shape::Extent;
 

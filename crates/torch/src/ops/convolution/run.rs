@@ -222,7 +222,7 @@ fn conv_format(x: &Tensor, weight: &Tensor) -> MemoryFormat {
 
 #[cfg(test)]
 mod tests {
-    use crate::bounded::Cancel;
+    use crate::limits::Cancel;
 
     use super::*;
     use crate::program::Capability;

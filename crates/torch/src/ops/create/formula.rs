@@ -33,7 +33,7 @@ impl Create {
         ) {
             return None;
         }
-        let kernel = self.filled(dtype).or_else(|| self.written(dtype));
+        let kernel = self.filled(dtype).or_else(|| self.formula(dtype));
         Some(kernel.unwrap_or(Kernel::MemoryOnly(self.name)))
     }
 
@@ -60,7 +60,7 @@ impl Create {
     }
 
     /// A formula of the place.
-    fn written(&self, dtype: DType) -> Option<Kernel> {
+    fn formula(&self, dtype: DType) -> Option<Kernel> {
         if dtype.is_complex() {
             return None;
         }

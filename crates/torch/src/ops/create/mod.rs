@@ -19,7 +19,7 @@ pub struct Create {
     /// Its type.
     pub dtype: CreatedType,
     /// Where it is.
-    pub place: Place,
+    pub place: CreatedOn,
     /// Numbers among its arguments, by their names.
     pub numbers: Vec<(&'static str, Constant)>,
 }
@@ -37,7 +37,7 @@ pub enum CreatedType {
 
 /// Where a created tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Place {
+pub enum CreatedOn {
     /// In the card's memory.
     Card,
     /// In the host's memory: a number that is written into a slice, which an export shows as a tensor.
@@ -177,9 +177,9 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
         lengths.ok_or("its argument \"size\" contains -1")?
     };
     let place = if name == "scalar_tensor" {
-        Place::Host
+        CreatedOn::Host
     } else {
-        Place::Card
+        CreatedOn::Card
     };
     let create = Create {
         name,
@@ -204,7 +204,7 @@ fn arange(args: &Arguments<'_>) -> Result<Read, String> {
         name: "arange",
         shape: vec![end],
         dtype: CreatedType::Fixed(DType::Int64),
-        place: Place::Card,
+        place: CreatedOn::Card,
         numbers: numbers(args)?,
     };
     Ok((create.into(), Vec::new()))

@@ -1,7 +1,7 @@
 //! Tensors made out of nothing.
 
 use crate::eager::{Eager, Elements, Tensor, TensorBody};
-use crate::ops::{Create, CreatedType, Place};
+use crate::ops::{Create, CreatedOn, CreatedType};
 use crate::shape::{DType, Extent, contiguous_strides};
 
 impl Eager {
@@ -41,8 +41,8 @@ impl Eager {
             },
         };
         let y = match create.place {
-            Place::Card => self.empty(&create.shape, dtype),
-            Place::Host => TensorBody::from(Elements {
+            CreatedOn::Card => self.empty(&create.shape, dtype),
+            CreatedOn::Host => TensorBody::from(Elements {
                 storage: self.scratch_of(Extent::ZERO, dtype),
                 dtype,
                 offset: Extent::ZERO,

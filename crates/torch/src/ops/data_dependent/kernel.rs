@@ -155,7 +155,7 @@ pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
 }
 
 /// Where each element is among sorted ones.
-pub(super) fn found() -> Kernel {
+pub(super) fn search_sorted() -> Kernel {
     let form = Form::Each {
         over: 2,
         without: Vec::new(),

@@ -200,7 +200,7 @@ impl Eager {
         let kernel = kernel::distinct(run.shape.len(), places_in_run.is_some(), many.is_some());
         self.launch(kernel, &[run], &outputs);
         if let (true, Some(places)) = (sorts, &places) {
-            self.launch(kernel::found(), &[&dense, &whole], &[places]);
+            self.launch(kernel::search_sorted(), &[&dense, &whole], &[places]);
         }
         drop(found);
         drop(sorted);

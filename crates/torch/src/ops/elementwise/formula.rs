@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Elementwise;
-use super::kernel::Told;
+use super::kernel::LaunchDetail;
 use super::row::{Forward, Gradient, Order, Read, Step, Temporary};
 use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
@@ -153,7 +153,7 @@ impl Derivative {
                     after,
                     order,
                 } => {
-                    let steps = made(position, before, after);
+                    let steps = steps_of(position, before, after);
                     let conjugates = self.conjugates(eager, saved, reads);
                     self.steps(
                         eager,
@@ -206,7 +206,7 @@ impl Derivative {
             })
             .collect();
         let read: Vec<&TensorBody> = given.iter().map(|(_, tensor)| *tensor).collect();
-        let mut held: Vec<Option<Held>> = Vec::new();
+        let mut held: Vec<Option<Temporaries>> = Vec::new();
         for step in steps {
             match step {
                 Step::Make(temporary) => {
@@ -214,7 +214,7 @@ impl Derivative {
                 }
                 Step::Give(position) => {
                     let gradient = eager.gradient_like(incoming, &read, order);
-                    let told = Told::to(eager);
+                    let told = LaunchDetail::to(eager);
                     let launched = self.op.gradient_launch(*position, incoming, &given, told);
                     let inputs: Vec<&TensorBody> = launched.inputs.iter().collect();
                     eager.launch(launched.kernel, &inputs, &[&gradient]);
@@ -222,7 +222,7 @@ impl Derivative {
                     if self.wanted[*position] {
                         results[*position] = Some(Tensor::clone(&gradient));
                     }
-                    held.push(Some(Held::Tensor(gradient)));
+                    held.push(Some(Temporaries::Tensor(gradient)));
                 }
                 Step::Free(number) => drop(held[*number].take()),
             }
@@ -241,7 +241,7 @@ fn reads(gradient: &Gradient) -> &'static [Read] {
 }
 
 /// Temporaries, the gradient, temporaries, and all but the gradient go again, the last first.
-fn made(position: usize, before: &[Temporary], after: &[Temporary]) -> Vec<Step> {
+fn steps_of(position: usize, before: &[Temporary], after: &[Temporary]) -> Vec<Step> {
     let make = |temporary: &Temporary| Step::Make(*temporary);
     let mut steps: Vec<Step> = before.iter().map(make).collect();
     steps.push(Step::Give(position));
@@ -253,7 +253,7 @@ fn made(position: usize, before: &[Temporary], after: &[Temporary]) -> Vec<Step>
 }
 
 /// Memory that a formula holds. Only its being there counts.
-enum Held {
+enum Temporaries {
     Nothing,
     Tensor(#[expect(dead_code, reason = "held until it is dropped")] Tensor),
     Bytes(#[expect(dead_code, reason = "held until it is dropped")] Rc<Storage>),
@@ -265,7 +265,7 @@ impl Eager {
         temporary: Temporary,
         like: &TensorBody,
         operand: &impl Fn(usize) -> Option<&'a Tensor>,
-    ) -> Held {
+    ) -> Temporaries {
         // A number in the place of an operand takes what the others do.
         let of = |position: usize| operand(position).map_or(like, |tensor| &**tensor);
         let body = match temporary {
@@ -275,12 +275,12 @@ impl Eager {
             Temporary::Of(position) => self.empty_like(of(position), of(position).dtype),
             Temporary::MaskOf(position) => self.empty_like(of(position), DType::Bool),
             Temporary::Float(position) if of(position).dtype == DType::Float32 => {
-                return Held::Nothing;
+                return Temporaries::Nothing;
             }
             Temporary::Float(position) => self.empty_like(of(position), DType::Float32),
-            Temporary::Bytes(bytes) => return Held::Bytes(self.scratch(bytes)),
+            Temporary::Bytes(bytes) => return Temporaries::Bytes(self.scratch(bytes)),
         };
-        Held::Tensor(Tensor::new(body))
+        Temporaries::Tensor(Tensor::new(body))
     }
 
     fn gradient_like(
@@ -308,7 +308,7 @@ impl Eager {
     ) -> TensorBody {
         let inputs: Vec<&TensorBody> = tensors.iter().map(|tensor| &**tensor).collect();
         let mut result = None;
-        let mut held: Vec<Option<Held>> = Vec::new();
+        let mut held: Vec<Option<Temporaries>> = Vec::new();
         for step in steps {
             match step {
                 Step::Make(temporary) => {

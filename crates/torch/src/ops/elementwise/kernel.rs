@@ -16,20 +16,20 @@ pub(super) struct Launched {
 
 /// How much is told of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum LaunchDetail {
     /// All, for a card to run.
     Whole,
     /// What it reads and writes, so that it can be timed: a program that is simulated has no launches.
     Outline,
 }
 
-impl Told {
+impl LaunchDetail {
     /// How much this process wants to know.
-    pub(super) fn to(eager: &Eager) -> Told {
+    pub(super) fn to(eager: &Eager) -> LaunchDetail {
         if eager.emits_launches() {
-            Told::Whole
+            LaunchDetail::Whole
         } else {
-            Told::Outline
+            LaunchDetail::Outline
         }
     }
 }
@@ -56,7 +56,7 @@ impl Elementwise {
         &self,
         tensors: &[&TensorBody],
         result: &TensorBody,
-        told: Told,
+        told: LaunchDetail,
     ) -> Launched {
         if let Some(kernel) = self.tuned_forward(tensors, result) {
             let broadcasts = matches!(kernel, Kernel::Binary(_));
@@ -93,7 +93,7 @@ impl Elementwise {
         position: usize,
         incoming: &TensorBody,
         saved: &[Named<'_>],
-        told: Told,
+        told: LaunchDetail,
     ) -> Launched {
         let tuned = self.tuned_gradient(incoming, saved);
         if let Some(kernel) = tuned {
@@ -130,7 +130,7 @@ impl Elementwise {
     fn generated(
         &self,
         text: Option<&'static str>,
-        (common, told): (DType, Told),
+        (common, told): (DType, LaunchDetail),
         given: &[Named<'_>],
         result: &'static str,
     ) -> Option<Launched> {
@@ -157,7 +157,7 @@ impl Elementwise {
         let is_fraction = computed == "float" || computed == "double";
         let read = given.iter().filter(|(name, _)| mentions(text, name));
         let read: Vec<Named<'_>> = read.copied().collect();
-        if told == Told::Outline {
+        if told == LaunchDetail::Outline {
             return Some(Launched {
                 kernel: Kernel::MemoryOnly("an elementwise function"),
                 inputs: read.iter().map(|(_, tensor)| same(tensor)).collect(),

@@ -172,7 +172,7 @@ impl Elementwise {
     }
 
     /// Of the operands that are given, how many.
-    fn given(&self) -> usize {
+    fn given_operands(&self) -> usize {
         let given = self.operands.iter();
         given
             .filter(|operand| **operand != Operand::Missing)

@@ -25,7 +25,7 @@ pub(super) struct Row {
     /// The derivatives by its first two operands in place, where those are other formulas.
     pub(super) in_place: Option<[Gradient; 2]>,
     /// One formula for the gradients of all operands, in the place of their own.
-    pub(super) together: Option<Together>,
+    pub(super) together: Option<SharedFormula>,
     /// What it computes, by the names of its operands and attributes.
     pub(super) formula: Formula,
     /// What the gradient of each operand is, by these names, `grad` and `result`.
@@ -157,7 +157,7 @@ pub(super) enum Gradient {
 
 /// One formula for several gradients.
 #[derive(Clone, Copy)]
-pub(super) struct Together {
+pub(super) struct SharedFormula {
     pub(super) reads: &'static [Read],
     /// Its statements, by which gradients are wanted.
     pub(super) steps: fn(&Elementwise, [bool; 3]) -> Vec<Step>,
@@ -289,17 +289,17 @@ impl Row {
 
     /// Its derivative is a formula of the operand, with these temporaries.
     pub(super) const fn saves_operand(self, before: &'static [Temporary]) -> Row {
-        self.gradients([made(&[FIRST], before)])
+        self.gradients([new_tensor(&[FIRST], before)])
     }
 
     /// Its derivative is a formula of the result, with these temporaries.
     pub(super) const fn saves_result(self, before: &'static [Temporary]) -> Row {
-        self.gradients([made(&[Read::Result], before)])
+        self.gradients([new_tensor(&[Read::Result], before)])
     }
 
     /// Its derivative is a new tensor that needs only the gradient: a multiple of it, or zeros.
     pub(super) const fn saves_nothing(self) -> Row {
-        self.gradients([made(&[], &[])])
+        self.gradients([new_tensor(&[], &[])])
     }
 
     pub(super) const fn in_place(mut self, first: Gradient, second: Gradient) -> Row {
@@ -312,7 +312,7 @@ impl Row {
         reads: &'static [Read],
         steps: fn(&Elementwise, [bool; 3]) -> Vec<Step>,
     ) -> Row {
-        self.together = Some(Together { reads, steps });
+        self.together = Some(SharedFormula { reads, steps });
         self
     }
 
@@ -367,7 +367,7 @@ impl Row {
 }
 
 /// A new tensor, after these temporaries.
-pub(super) const fn made(reads: &'static [Read], before: &'static [Temporary]) -> Gradient {
+pub(super) const fn new_tensor(reads: &'static [Read], before: &'static [Temporary]) -> Gradient {
     Gradient::Made {
         reads,
         before,
@@ -396,7 +396,7 @@ pub(super) fn times_alpha(op: &Elementwise) -> Gradient {
     if op.is("alpha", 1.0) {
         Gradient::Pass
     } else {
-        made(&[], &[])
+        new_tensor(&[], &[])
     }
 }
 

@@ -1,7 +1,7 @@
 //! What eager PyTorch does for an elementwise operator.
 
 use super::formula::Derivative;
-use super::kernel::Told;
+use super::kernel::LaunchDetail;
 use super::row::{Casts, Forward, Read};
 use super::{Elementwise, Operand};
 use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
@@ -136,7 +136,7 @@ impl Eager {
             Some(steps) => self.result_by_steps(steps, (op, tensors), dtype),
             None => self.plain_result(op, &inputs, dtype),
         };
-        let launched = op.forward_launch(&inputs, &y, Told::to(self));
+        let launched = op.forward_launch(&inputs, &y, LaunchDetail::to(self));
         let read: Vec<&TensorBody> = launched.inputs.iter().collect();
         self.launch(launched.kernel, &read, &[&y]);
         while let Some(last) = held.pop() {

@@ -90,7 +90,7 @@ impl Eager {
                 let draft = OpRecord::new(self, &[Some(x)]);
                 let y = self.empty(&results[0], x.dtype);
                 // The copies are neighbours: a dimension of their own, in which the operand does not move.
-                let spread = apart(x, dim, times, Extent::ZERO);
+                let spread = with_dimension_after(x, dim, times, Extent::ZERO);
                 let copies = apart_of(&y, dim, times);
                 self.launch(Kernel::Copy, &[&spread], &[&copies]);
                 drop((spread, copies));
@@ -98,7 +98,7 @@ impl Eager {
                 draft.finish_one(self, y, move |eager, gradient, _| {
                     let sum = Tensor::new(eager.empty(&like.0, like.1));
                     let copies = apart_of(gradient, dim, times);
-                    let once = apart(&sum, dim, 1, Extent::ZERO);
+                    let once = with_dimension_after(&sum, dim, 1, Extent::ZERO);
                     eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
                     drop((copies, once));
                     let view = sum.alias(sum.shape.clone(), sum.strides.clone());
@@ -377,7 +377,7 @@ impl Eager {
 }
 
 /// A tensor with a dimension behind `dim`, `times` long and with this stride.
-fn apart(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
+fn with_dimension_after(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
     let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
     shape.insert(dim + 1, Extent::fixed(times));
     strides.insert(dim + 1, stride);
@@ -386,7 +386,7 @@ fn apart(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
 
 /// A tensor with `dim` divided into runs of `times`.
 fn apart_of(x: &TensorBody, dim: usize, times: u64) -> TensorBody {
-    let mut runs = apart(x, dim, times, x.strides[dim]);
+    let mut runs = with_dimension_after(x, dim, times, x.strides[dim]);
     runs.shape[dim] = x.shape[dim]
         .checked_div(Extent::fixed(times))
         .unwrap_or(x.shape[dim]);

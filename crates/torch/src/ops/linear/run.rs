@@ -193,7 +193,7 @@ fn flipped(matrix: &TensorBody) -> TensorBody {
 
 #[cfg(test)]
 mod tests {
-    use crate::bounded::Cancel;
+    use crate::limits::Cancel;
 
     use super::*;
     use crate::program::Capability;

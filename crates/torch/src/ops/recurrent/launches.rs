@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::CellKind;
 use super::run::Job;
 use super::space::{
-    Kept, Parameters, Reserve, Space, at_each_step, matrix, part, seen, transposed,
+    CellReserve, Parameters, Reserve, Space, at_each_step, matrix, part, seen, transposed,
 };
 use crate::eager::{Eager, Storage, Tensor, TensorBody};
 use crate::program::{Binary, Generated, Kernel, Number};
@@ -28,7 +28,7 @@ pub(super) struct Forward<'a> {
 }
 
 /// What its backward pass reads.
-pub(super) struct Past<'a> {
+pub(super) struct BackwardInputs<'a> {
     pub(super) x: &'a TensorBody,
     pub(super) y: &'a TensorBody,
     pub(super) hidden: &'a [&'a Tensor],
@@ -143,7 +143,7 @@ impl Eager {
         job: &Job,
         pass: &Forward<'_>,
         own: &Parameters<'_>,
-        kept: Option<&Kept>,
+        kept: Option<&CellReserve>,
         [x, out]: [&TensorBody; 2],
         (direction, cell): (u64, usize),
         space: &Space,
@@ -206,7 +206,7 @@ impl Eager {
     pub(super) fn launch_recurrent_grads(
         &mut self,
         job: &Job,
-        past: &Past<'_>,
+        past: &BackwardInputs<'_>,
         gradients: &Gradients<'_>,
     ) {
         let Some(reserve) = past.reserve else {
@@ -265,9 +265,9 @@ impl Eager {
     fn launch_cell_grads(
         &mut self,
         job: &Job,
-        past: &Past<'_>,
+        past: &BackwardInputs<'_>,
         gradients: &Gradients<'_>,
-        kept: &Kept,
+        kept: &CellReserve,
         [out, grad, w_t, w_hr_t]: [&TensorBody; 4],
         (direction, cell): (u64, usize),
     ) {
@@ -308,7 +308,7 @@ impl Eager {
     pub(super) fn launch_recurrent_weight_grads(
         &mut self,
         job: &Job,
-        past: &Past<'_>,
+        past: &BackwardInputs<'_>,
         grad_weights: &[TensorBody],
     ) {
         let Some(reserve) = past.reserve else {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Recurrent;
-use super::launches::{Forward, Gradients, Past};
+use super::launches::{BackwardInputs, Forward, Gradients};
 use super::network::{Network, Pass};
 use crate::eager::{Eager, Elements, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
@@ -243,7 +243,7 @@ impl Eager {
         let hidden: Vec<&Tensor> = states.into_iter().flatten().collect();
         let weights = &saved_weights(saved, wanted.len() - 1 - hidden.len());
         let y = job.swapped(y);
-        let past = Past {
+        let past = BackwardInputs {
             x: &dense_x,
             y: &y,
             hidden: &hidden,
@@ -273,7 +273,7 @@ impl Eager {
             let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
             let shapes = network.parameters(recurrent.biases);
             let parts = views(&all, &shapes);
-            let past = Past {
+            let past = BackwardInputs {
                 x: &dense_x,
                 y: &y,
                 hidden: &hidden,

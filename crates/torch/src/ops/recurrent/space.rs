@@ -45,7 +45,7 @@ impl Space {
 }
 
 /// What the forward pass leaves of a layer in one direction, by time and sample.
-pub(super) struct Kept {
+pub(super) struct CellReserve {
     /// Activated gates; the backward pass puts their gradients here.
     pub(super) gates: TensorBody,
     /// An LSTM's cell states; a GRU's products with the hidden state, then their gradients.
@@ -59,7 +59,7 @@ pub(super) struct Reserve {
     /// The key of dropout.
     pub(super) key: TensorBody,
     /// By layer and direction.
-    pub(super) cells: Vec<Kept>,
+    pub(super) cells: Vec<CellReserve>,
     /// Outputs of all layers but the last.
     pub(super) between: Vec<TensorBody>,
 }
@@ -114,7 +114,7 @@ impl Job {
         let (outputs, gates) = self.lengths();
         let units = Job::length(self.network.hidden);
         let cells = (0..self.network.layers * self.network.directions)
-            .map(|_| Kept {
+            .map(|_| CellReserve {
                 gates: space.take(&self.over_time(gates)),
                 beside: match self.network.cell {
                     CellKind::Lstm => Some(space.take(&self.over_time(units))),

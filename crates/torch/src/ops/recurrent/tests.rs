@@ -2,8 +2,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::*;
-use crate::bounded::Cancel;
 use crate::eager::{History, Leaf, TensorBody, backward};
+use crate::limits::Cancel;
 use crate::program::{Capability, Instruction};
 use crate::shape::contiguous_strides;
 

@@ -218,7 +218,7 @@ impl Eager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounded::Cancel;
+    use crate::limits::Cancel;
     use crate::ops::calls::H200;
     use crate::shape::{DType, Sizes};
 

@@ -21,13 +21,13 @@ struct Run<'a> {
     given: &'a [bool],
     holds: &'a [&'static str],
     inputs: &'a [&'a TensorBody],
-    held: Vec<(Size, Held)>,
+    held: Vec<(Size, LiveValue)>,
     results: Vec<(usize, TensorBody, bool)>,
     gradients: Vec<Option<Tensor>>,
 }
 
 /// Something that a line has made and not let go of.
-enum Held {
+enum LiveValue {
     Tensor { _tensor: TensorBody },
     Bytes { _storage: Rc<Storage> },
 }
@@ -171,13 +171,13 @@ impl Run<'_> {
             match word {
                 Word::Make(size) => {
                     let made = match size.bytes {
-                        Some(bytes) => Held::Bytes {
+                        Some(bytes) => LiveValue::Bytes {
                             _storage: eager.scratch(bytes),
                         },
-                        None if size.is_in_blocks => Held::Bytes {
+                        None if size.is_in_blocks => LiveValue::Bytes {
                             _storage: self.make_block(eager, size),
                         },
-                        None => Held::Tensor {
+                        None => LiveValue::Tensor {
                             _tensor: self.make(eager, size),
                         },
                     };

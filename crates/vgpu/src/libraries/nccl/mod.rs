@@ -1,10 +1,10 @@
 //! NCCL: rank r of N, which may be alone in the world.
 //!
 //! Alone, a collective returns at once: small payloads are answered as if every rank held what this one holds, and what would come from a
-//! rank that holds something else is marked as unknown. Ranks that are all there exchange small payloads ([`room`]). NCCL's own buffers are
+//! rank that holds something else is marked as unknown. Ranks that are all there exchange small payloads ([`rendezvous`]). NCCL's own buffers are
 //! not counted.
 
-mod room;
+mod rendezvous;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel;
 use crate::handle::{Handles, Lock, fresh};
-use crate::libraries::nccl::room::{MEAN, MOST, Payload, Room, SUM, combine};
+use crate::libraries::nccl::rendezvous::{MEAN, MOST, Payload, Rendezvous, SUM, combine};
 use crate::libraries::real;
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
@@ -46,13 +46,13 @@ struct Communicator {
     is_split: bool,
     device: usize,
     /// Where it meets the others, if they are there.
-    room: Option<&'static Room>,
+    rendezvous: Option<&'static Rendezvous>,
 }
 
 impl Communicator {
     /// Where ranks exchange payloads of so many bytes.
-    fn room(self, bytes: usize, kind: c_int) -> Option<&'static Room> {
-        self.room.filter(|_| (1..=small(kind)).contains(&bytes))
+    fn rendezvous(self, bytes: usize, kind: c_int) -> Option<&'static Rendezvous> {
+        self.rendezvous.filter(|_| (1..=small(kind)).contains(&bytes))
     }
 }
 
@@ -73,12 +73,12 @@ unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool, name: O
         return Err(INVALID_ARGUMENT);
     };
     check(!to.is_null() && rank < size, INVALID_ARGUMENT)?;
-    let room = name.and_then(|name| Room::enter(name, rank, size));
+    let rendezvous = name.and_then(|name| Rendezvous::enter(name, rank, size));
     if !SAID.swap(true, Ordering::Relaxed) {
-        let all_alike = if room.is_none() { ", and every rank is like this one" } else { "" };
+        let all_alike = if rendezvous.is_none() { ", and every rank is like this one" } else { "" };
         channel::say(&format!("assumed\tNCCL takes no memory for its own buffers{all_alike}"));
     }
-    out(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device(), room }))
+    out(to, COMMUNICATORS.insert(Communicator { rank, size, is_split, device: current_device(), rendezvous }))
 }
 
 /// `ncclUniqueId`, which is passed by value.
@@ -146,7 +146,7 @@ functions! {
     ncclCommSplit(parent: u64, color: c_int, key: c_int, to: *mut u64, _config: *const c_void) {
         let parent = find(parent)?;
         // All ranks of the parent call this, also those that are in no part.
-        let part = parent.room.and_then(|room| room.split(color, key));
+        let part = parent.rendezvous.and_then(|rendezvous| rendezvous.split(color, key));
         if color < 0 {
             return out(to, 0);
         }
@@ -234,14 +234,14 @@ unsafe fn store(to: u64, payload: Option<&[u8]>, bytes: usize) -> Result<(), Sta
 
 /// What a reduction leaves: the same for the least, the greatest and the mean of equals; for a sum, as often as there are ranks.
 unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int, one: Communicator) -> Result<(), Status> {
-    if let Some(room) = one.room(bytes, kind) {
-        let all = room.exchange(payload(from, bytes, kind)?);
+    if let Some(rendezvous) = one.rendezvous(bytes, kind) {
+        let all = rendezvous.exchange(payload(from, bytes, kind)?);
         return store(to, combine(all.iter().map(Option::as_deref), kind, operation).as_deref(), bytes);
     }
     if (MOST..=MEAN).contains(&operation) || one.size == 1 || bytes == 0 {
         return move_bytes(to, from, bytes);
     }
-    let is_small = operation == SUM && one.room.is_none() && !one.is_split && bytes <= SMALL;
+    let is_small = operation == SUM && one.rendezvous.is_none() && !one.is_split && bytes <= SMALL;
     let own = if is_small { payload(from, bytes, kind)? } else { None };
     move_bytes(to, from, bytes)?;
     store(to, combine(std::iter::repeat_n(own.as_deref(), one.size), kind, operation).as_deref(), bytes)
@@ -256,7 +256,7 @@ unsafe fn spread(to: u64, from: u64, bytes: usize, kind: c_int, one: Communicato
     // Of a split the later places may not be there: they stay what they are.
     let places = if one.is_split { one.rank + 1 } else { one.size };
     let all = bytes.checked_mul(places).ok_or(INVALID_ARGUMENT)?;
-    if bytes == 0 || bytes > small(kind) || all > SMALL_OF_ALL || one.room.is_some() {
+    if bytes == 0 || bytes > small(kind) || all > SMALL_OF_ALL || one.rendezvous.is_some() {
         return forget(to, all);
     }
     let own = payload(from, bytes, kind)?;
@@ -265,9 +265,9 @@ unsafe fn spread(to: u64, from: u64, bytes: usize, kind: c_int, one: Communicato
 
 unsafe fn broadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) -> Result<(), Status> {
     let (one, bytes) = call(communicator, count, kind)?;
-    if let Some(room) = one.room(bytes, kind) {
+    if let Some(rendezvous) = one.rendezvous(bytes, kind) {
         let is_root = one.rank as c_int == root;
-        let all = room.exchange(if is_root { payload(from, bytes, kind)? } else { None });
+        let all = rendezvous.exchange(if is_root { payload(from, bytes, kind)? } else { None });
         return if is_root { move_bytes(to, from, bytes) } else { store(to, of_rank(&all, root), bytes) };
     }
     // What the root holds is what this rank holds: parameters, which lie in `to` already.
@@ -292,18 +292,18 @@ functions! {
         if one.rank as c_int == root {
             return reduce(to, from, bytes, kind, operation, one);
         }
-        if let Some(room) = one.room(bytes, kind) {
-            room.exchange(payload(from, bytes, kind)?);
+        if let Some(rendezvous) = one.rendezvous(bytes, kind) {
+            rendezvous.exchange(payload(from, bytes, kind)?);
         }
         Ok(())
     }
     ncclReduceScatter(from: u64, to: u64, count: usize, kind: c_int, operation: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
         let own = own_part(from, one, bytes)?;
-        let Some(room) = one.room(bytes.saturating_mul(one.size), kind) else {
-            return reduce(to, own, bytes, kind, operation, Communicator { room: None, is_split: one.is_split || one.room.is_some(), ..one });
+        let Some(rendezvous) = one.rendezvous(bytes.saturating_mul(one.size), kind) else {
+            return reduce(to, own, bytes, kind, operation, Communicator { rendezvous: None, is_split: one.is_split || one.rendezvous.is_some(), ..one });
         };
-        let all = room.exchange(payload(from, bytes * one.size, kind)?);
+        let all = rendezvous.exchange(payload(from, bytes * one.size, kind)?);
         store(to, combine(all.iter().map(|all| part(all, one, bytes)), kind, operation).as_deref(), bytes)
     }
     ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(from, to, count, kind, root, communicator) }
@@ -320,10 +320,10 @@ functions! {
     ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
         let own = own_part(from, one, bytes)?;
-        let Some(room) = one.room(bytes.saturating_mul(one.size), kind) else {
+        let Some(rendezvous) = one.rendezvous(bytes.saturating_mul(one.size), kind) else {
             return spread(to, own, bytes, kind, one);
         };
-        let all = room.exchange(payload(from, bytes * one.size, kind)?);
+        let all = rendezvous.exchange(payload(from, bytes * one.size, kind)?);
         (0..one.size).try_for_each(|rank| store(to + (rank * bytes) as u64, part(&all[rank], one, bytes), bytes))
     }
     ncclScatter(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
@@ -339,10 +339,10 @@ fn part(all: &Payload, one: Communicator, bytes: usize) -> Option<&[u8]> {
 
 /// What each rank holds, in the order of ranks, to those that want it.
 unsafe fn gather(from: u64, to: u64, bytes: usize, kind: c_int, is_wanted: bool, one: Communicator) -> Result<(), Status> {
-    let Some(room) = one.room(bytes, kind) else {
+    let Some(rendezvous) = one.rendezvous(bytes, kind) else {
         return if is_wanted { spread(to, from, bytes, kind, one) } else { Ok(()) };
     };
-    let all = room.exchange(payload(from, bytes, kind)?);
+    let all = rendezvous.exchange(payload(from, bytes, kind)?);
     let wanted = if is_wanted { all.as_slice() } else { &[] };
     (0..).zip(wanted).try_for_each(|(rank, payload)| store(to + rank * bytes as u64, payload.as_deref(), bytes))
 }
@@ -393,7 +393,7 @@ functions! {
             // Every rank sends here what this one sends to itself, if it sends as much.
             let own = ended.sends.iter().find(|send| send.0 == communicator && send.2 == bytes);
             let received = match own {
-                _ if find(communicator)?.room.is_some() => take(receive),
+                _ if find(communicator)?.rendezvous.is_some() => take(receive),
                 Some(&(_, from, _)) if bytes <= SMALL => move_bytes(to, from, bytes),
                 _ => forget(to, bytes),
             };
@@ -404,8 +404,8 @@ functions! {
     ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, communicator: u64) {
         let (one, bytes) = call(communicator, count, kind)?;
         let peer = usize::try_from(peer).ok().filter(|peer| *peer < one.size).ok_or(INVALID_ARGUMENT)?;
-        if let Some(room) = one.room(bytes, kind) {
-            room.send(peer, payload(from, bytes, kind)?);
+        if let Some(rendezvous) = one.rendezvous(bytes, kind) {
+            rendezvous.send(peer, payload(from, bytes, kind)?);
         } else if peer == one.rank {
             group(|group| {
                 if group.depth > 0 && group.sends.len() < MOST_CALLS {
@@ -432,7 +432,7 @@ functions! {
 unsafe fn take((communicator, to, bytes, kind, peer): Receive) -> Result<(), Status> {
     let one = find(communicator)?;
     let peer = usize::try_from(peer).ok().filter(|peer| *peer < one.size).ok_or(INVALID_ARGUMENT)?;
-    store(to, one.room(bytes, kind).and_then(|room| room.receive(peer)).as_deref(), bytes)
+    store(to, one.rendezvous(bytes, kind).and_then(|rendezvous| rendezvous.receive(peer)).as_deref(), bytes)
 }
 
 /// `c10d::TCPStore::waitForWorkers()`: a rank that runs alone waits for none. `batchfit run` says so in the environment.

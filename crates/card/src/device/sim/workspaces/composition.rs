@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// What the second of two layers is told from the workspace of the first.
-    fn told(
+    fn predicted_by(
         layers: [&str; 2],
         (pass, dtype): (ConvolutionPass, DType),
         size: u64,
@@ -224,8 +224,11 @@ mod tests {
 
     #[test]
     fn nothing_and_counters_stay_what_they_are() {
-        assert_eq!(told(PLAIN, (Forward, HALF), 0), Some(Bytes(0)));
-        assert_eq!(told(PLAIN, (GradWeight, HALF), 400), Some(Bytes(400)));
+        assert_eq!(predicted_by(PLAIN, (Forward, HALF), 0), Some(Bytes(0)));
+        assert_eq!(
+            predicted_by(PLAIN, (GradWeight, HALF), 400),
+            Some(Bytes(400))
+        );
     }
 
     #[test]
@@ -234,11 +237,11 @@ mod tests {
         let (input, result, weight) = (8 * 72 * 40 * 40, 8 * 96 * 40 * 40, 72 * 96 * 9);
         for pass in [Forward, GradInput, GradWeight] {
             assert_eq!(
-                told(PLAIN, (pass, HALF), 2 * (inputs + results + weights)),
+                predicted_by(PLAIN, (pass, HALF), 2 * (inputs + results + weights)),
                 Some(Bytes(2 * (input + result + weight)))
             );
             assert_eq!(
-                told(PLAIN, (pass, DType::Float32), 4 * (2 * results + weights)),
+                predicted_by(PLAIN, (pass, DType::Float32), 4 * (2 * results + weights)),
                 Some(Bytes(4 * (2 * result + weight)))
             );
         }
@@ -254,11 +257,11 @@ mod tests {
             2 * (8 * inputs * 32 * 32 + 8 * results * 16 * 16 + inputs * results * 49)
         };
         assert_eq!(
-            told(odd, (Forward, HALF), bytes(8, 64)),
+            predicted_by(odd, (Forward, HALF), bytes(8, 64)),
             Some(Bytes(bytes(8, 64)))
         );
         assert_eq!(
-            told(odd, (Forward, HALF), bytes(3, 64)),
+            predicted_by(odd, (Forward, HALF), bytes(3, 64)),
             Some(Bytes(bytes(5, 60)))
         );
     }
@@ -271,14 +274,17 @@ mod tests {
         ];
         let pass = (GradWeight, HALF);
         assert_eq!(
-            told(products, pass, 4 * 8 * 640 * 160),
+            predicted_by(products, pass, 4 * 8 * 640 * 160),
             Some(Bytes(4 * 8 * 480 * 80))
         );
         assert_eq!(
-            told(products, pass, 4 * 19 * 640 * 160),
+            predicted_by(products, pass, 4 * 19 * 640 * 160),
             Some(Bytes(4 * 19 * 480 * 80))
         );
-        assert_eq!(told(products, (Forward, HALF), 4 * 19 * 640 * 160), None);
+        assert_eq!(
+            predicted_by(products, (Forward, HALF), 4 * 19 * 640 * 160),
+            None
+        );
     }
 
     #[test]
@@ -289,7 +295,7 @@ mod tests {
         ];
         let copies = |channels: u64| 2 * 8 * channels * 13 * 13;
         assert_eq!(
-            told(products, (GradWeight, HALF), copies(648 + 168) + 100_003),
+            predicted_by(products, (GradWeight, HALF), copies(648 + 168) + 100_003),
             Some(Bytes(copies(480 + 80) + 100_003))
         );
     }
@@ -299,13 +305,13 @@ mod tests {
         let pass = (GradWeight, DType::Float32);
         for of in [of_winograd, of_spectra] {
             let [one, other] = PLAIN.map(|layer| of(&call(layer, pass.0, pass.1)).unwrap());
-            assert_eq!(told(PLAIN, pass, one), Some(Bytes(other)));
+            assert_eq!(predicted_by(PLAIN, pass, one), Some(Bytes(other)));
         }
     }
 
     #[test]
     fn what_is_made_of_nothing_known_is_none() {
-        assert_eq!(told(PLAIN, (Forward, HALF), 12_345_678), None);
-        assert_eq!(told(PLAIN, (GradWeight, HALF), u64::MAX), None);
+        assert_eq!(predicted_by(PLAIN, (Forward, HALF), 12_345_678), None);
+        assert_eq!(predicted_by(PLAIN, (GradWeight, HALF), u64::MAX), None);
     }
 }

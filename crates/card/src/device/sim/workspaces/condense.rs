@@ -32,7 +32,7 @@ pub struct Provenance {
     /// What was run.
     pub command: String,
     /// The card's own numbers, where they are known.
-    pub traits: Option<Traits>,
+    pub traits: Option<CardTraits>,
 }
 
 /// Bytes of a card's name: NVML gives 96 at most (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`).
@@ -40,7 +40,7 @@ const LONGEST_NAME: usize = 96;
 
 /// What is to be known of a card to simulate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Traits {
+pub struct CardTraits {
     /// Compute capability, major and minor.
     pub compute: (u32, u32),
     /// Streaming multiprocessors.
@@ -51,15 +51,15 @@ pub struct Traits {
     pub memory: u64,
 }
 
-impl Traits {
+impl CardTraits {
     /// What a table says of its card.
-    pub fn of(table: &WorkspaceTable) -> Option<Traits> {
+    pub fn of(table: &WorkspaceTable) -> Option<CardTraits> {
         let said = |name: &str| {
             let mut all = table.provenance();
             all.find_map(|(said, value)| (said == name).then_some(value))
         };
         let (major, minor) = said("compute")?.split_once('.')?;
-        let traits = Traits {
+        let traits = CardTraits {
             compute: (major.parse().ok()?, minor.parse().ok()?),
             multiprocessors: said("multiprocessors")?.parse().ok()?,
             threads_per_multiprocessor: said("threads_per_multiprocessor")?.parse().ok()?,
@@ -103,7 +103,7 @@ impl Provenance {
             cudnn: said("cudnn")?,
             recorded: said("recorded")?,
             command: said("command")?,
-            traits: Traits::of(table),
+            traits: CardTraits::of(table),
         })
     }
 

@@ -48,7 +48,7 @@ impl<'t> Lookup<'t> {
     /// The same where cuDNN's heuristics can be asked about a card: they come after what was recorded, and before what they were asked once
     /// at other batches.
     #[must_use]
-    pub fn asking(
+    pub fn with_heuristics(
         self,
         heuristics: Option<(&'static Card, &'static dyn Heuristics)>,
     ) -> Lookup<'t> {

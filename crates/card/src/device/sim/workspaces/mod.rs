@@ -20,7 +20,7 @@ mod table;
 
 pub use algorithms::{REFUSED, of_a_product, of_engine};
 pub use archive::{merge, pack, unpack};
-pub use condense::{CondenseError, Provenance, Traits, condense};
+pub use condense::{CardTraits, CondenseError, Provenance, condense};
 pub use lookup::Lookup;
 pub use table::{NO_DRIVER, TableError, WorkspaceTable, layer_text, parse_layer};
 

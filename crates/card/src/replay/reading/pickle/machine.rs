@@ -294,7 +294,7 @@ impl<'a> Machine<'a> {
 
     fn open(&mut self, container: Container) -> Result<(), PickleError> {
         let (Container::Sequence(parts) | Container::Map(parts)) = &container;
-        self.charge(CONTAINER + parts.capacity() * size_of::<ValueId>())?;
+        self.spend(CONTAINER + parts.capacity() * size_of::<ValueId>())?;
         let id = ValueId::of_container(self.containers.len());
         self.containers.push(container);
         self.push(id)
@@ -308,7 +308,7 @@ impl<'a> Machine<'a> {
         {
             Some(Container::Sequence(sequence)) => {
                 let grown = join(sequence, parts);
-                self.charge(grown)
+                self.spend(grown)
             }
             Some(Container::Map(_)) => {
                 Err(self.wrong("it adds to a dict; expected a list or a set"))
@@ -328,7 +328,7 @@ impl<'a> Machine<'a> {
         {
             Some(Container::Map(map)) => {
                 let grown = join(map, parts);
-                self.charge(grown)
+                self.spend(grown)
             }
             Some(Container::Sequence(_)) => {
                 Err(self.wrong("it sets a member of a list; expected a dict"))
@@ -358,7 +358,7 @@ impl<'a> Machine<'a> {
         if index >= self.memo.len() {
             let before = self.memo.capacity();
             self.memo.resize(index + 1, NOT_GIVEN);
-            self.charge((self.memo.capacity() - before) * size_of::<ValueId>())?;
+            self.spend((self.memo.capacity() - before) * size_of::<ValueId>())?;
         }
         self.memo[index] = top;
         Ok(())
@@ -367,10 +367,10 @@ impl<'a> Machine<'a> {
     fn push(&mut self, id: ValueId) -> Result<(), PickleError> {
         let before = self.stack.capacity();
         self.stack.push(id);
-        self.charge((self.stack.capacity() - before) * size_of::<ValueId>())
+        self.spend((self.stack.capacity() - before) * size_of::<ValueId>())
     }
 
-    fn charge(&mut self, bytes: usize) -> Result<(), PickleError> {
+    fn spend(&mut self, bytes: usize) -> Result<(), PickleError> {
         if let Some(left) = self.left.checked_sub(bytes) {
             self.left = left;
             return Ok(());

@@ -1,7 +1,7 @@
 //! What to say of a card by a name that is none of the catalogue's. A card of another name has another amount of memory: it is offered
 //! only where a name is misspelt, never in the place of another card.
 
-use crate::bounded::shorten;
+use crate::limits::shorten;
 use batchfit_models::RequestError;
 
 /// What is called a card and is not simulated, and what to do instead.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{cards, nicknames};
-use crate::bounded::shorten;
 use crate::device::sim::{Card, Instance, LOCAL};
+use crate::limits::shorten;
 use batchfit_models::{Fields, wrong};
 use batchfit_models::{RequestError, nearest};
 

@@ -64,11 +64,11 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, RequestEr
     let read = match value {
         Value::String(text) => read(text.trim()),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(bytes), _) => bounded(bytes).ok_or(None),
+            (Some(bytes), _) => within_limits(bytes).ok_or(None),
             (None, Some(number)) => with_point(number).or_else(|near| {
                 // Many JSON writers print all numbers with a point.
                 let whole = whole(value, pointer, "memory_limit", 1, LARGEST).ok();
-                let bytes = whole.filter(|_| near.is_none()).and_then(bounded);
+                let bytes = whole.filter(|_| near.is_none()).and_then(within_limits);
                 bytes.ok_or(near)
             }),
             (None, None) => Err(None),
@@ -141,7 +141,7 @@ fn read(text: &str) -> Result<MemoryLimit, Option<String>> {
             return with_point(amount);
         }
         let bytes: u64 = number.parse().map_err(|_| None)?;
-        return bounded(bytes).ok_or(None);
+        return within_limits(bytes).ok_or(None);
     }
     let Some((_, scale)) = UNITS
         .iter()
@@ -160,7 +160,7 @@ fn read(text: &str) -> Result<MemoryLimit, Option<String>> {
         Ok(number) => number.checked_mul(*scale),
         Err(_) => fractional(amount, *scale),
     };
-    bytes.and_then(bounded).ok_or(None)
+    bytes.and_then(within_limits).ok_or(None)
 }
 
 fn fractional(amount: f64, scale: u64) -> Option<u64> {
@@ -179,7 +179,7 @@ fn fractional(amount: f64, scale: u64) -> Option<u64> {
     (0.0..=largest).contains(&bytes).then_some(bytes as u64)
 }
 
-fn bounded(bytes: u64) -> Option<MemoryLimit> {
+fn within_limits(bytes: u64) -> Option<MemoryLimit> {
     (1..=LARGEST)
         .contains(&bytes)
         .then_some(MemoryLimit::Bytes(Bytes(bytes)))

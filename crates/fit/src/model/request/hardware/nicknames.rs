@@ -1,7 +1,7 @@
 //! Which card is meant by what people call it, for `--on` and for `device`.
 
-use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
+use crate::limits::shorten;
 use batchfit_models::RequestError;
 
 use super::cards::{absent, same, unknown as unknown_card};

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::RequestDocument;
-use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
+use crate::limits::{AnyValue, Text, clause, insert_once, shorten, with_budget};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::Fields;
 use batchfit_models::Generation;
@@ -134,7 +134,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
 impl<'a> Members<'a> {
     fn read(text: &'a str, pointer: &str) -> Result<Members<'a>, RequestError> {
-        let (members, excess) = within(MEMBERS_BYTES, || {
+        let (members, excess) = with_budget(MEMBERS_BYTES, || {
             if text.starts_with('{') {
                 return serde_json::from_str(text);
             }

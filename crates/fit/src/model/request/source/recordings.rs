@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Lowered, Workload};
-use crate::bounded::{clause, shorten};
+use crate::limits::{clause, shorten};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};

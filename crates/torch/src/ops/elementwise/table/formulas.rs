@@ -4,7 +4,7 @@ use super::super::Elementwise;
 use super::super::row::{
     BOTH, FIRST, Gradient, Order, Read, SECOND, Step, Temporary,
     Temporary::{Bytes, Like, Mask, MaskOf, Number, Of},
-    made,
+    new_tensor,
 };
 use crate::aten::Constant;
 
@@ -21,7 +21,7 @@ pub(super) const EXTREME: Gradient = Gradient::Made {
 
 /// `pow_backward_self`: `where(exponent == 0, 0, grad * (exponent * self.pow(exponent - 1)))`.
 pub(super) const POWER_OF_BASE: Gradient =
-    made(BOTH, &[Of(1), Like, Like, Like, Number, MaskOf(1)]);
+    new_tensor(BOTH, &[Of(1), Like, Like, Like, Number, MaskOf(1)]);
 
 /// `pow_backward_exponent`.
 pub(super) const POWER_OF_EXPONENT: Gradient = Gradient::Steps {
@@ -79,25 +79,25 @@ const fn logaddexp2(position: usize) -> [Step; 9] {
 /// `-grad * alpha`: the negation, and a product where `alpha` is not one.
 pub(super) fn minus_alpha(op: &Elementwise) -> Gradient {
     if op.is("alpha", 1.0) {
-        made(&[], &[])
+        new_tensor(&[], &[])
     } else {
-        made(&[], &[Like])
+        new_tensor(&[], &[Like])
     }
 }
 
 /// A quotient that is rounded has zeros for a derivative (`div_tensor_self_backward`).
 pub(super) fn rounded_dividend(op: &Elementwise) -> Gradient {
     match op.attribute("rounding_mode") {
-        Some(_) => made(&[], &[]),
-        None => made(&[SECOND], &[]),
+        Some(_) => new_tensor(&[], &[]),
+        None => new_tensor(&[SECOND], &[]),
     }
 }
 
 /// The same of the divisor, which saves both operands.
 pub(super) fn rounded_divisor(op: &Elementwise) -> Gradient {
     match op.attribute("rounding_mode") {
-        Some(_) => made(BOTH, &[]),
-        None => made(BOTH, &[Like, Like, Like]),
+        Some(_) => new_tensor(BOTH, &[]),
+        None => new_tensor(BOTH, &[Like, Like, Like]),
     }
 }
 
@@ -105,25 +105,25 @@ pub(super) fn rounded_divisor(op: &Elementwise) -> Gradient {
 pub(super) fn power(op: &Elementwise) -> Gradient {
     let exponent = op.number(1).and_then(Constant::real);
     if exponent.is_some_and(|exponent| exponent.abs() < f64::MIN_POSITIVE) {
-        made(&[FIRST], &[])
+        new_tensor(&[FIRST], &[])
     } else {
-        made(&[FIRST], &[Like, Like])
+        new_tensor(&[FIRST], &[Like, Like])
     }
 }
 
 /// `grad * at::xlogy(self != 0, other)` of a tensor, `grad * other.log()` of a number.
 pub(super) fn xlogy(op: &Elementwise) -> Gradient {
     match op.number(1) {
-        Some(_) => made(&[FIRST], &[]),
-        None => made(BOTH, &[Like, MaskOf(1), MaskOf(0), Mask]),
+        Some(_) => new_tensor(&[FIRST], &[]),
+        None => new_tensor(BOTH, &[Like, MaskOf(1), MaskOf(0), Mask]),
     }
 }
 
 /// `grad * -self * special_zeta(self + 1, other)`: what is of a number alone is one.
 pub(super) fn zeta(op: &Elementwise) -> Gradient {
     match op.number(0) {
-        Some(_) => made(BOTH, &[Like, Like]),
-        None => made(BOTH, &[Like, Like, Like, Like]),
+        Some(_) => new_tensor(BOTH, &[Like, Like]),
+        None => new_tensor(BOTH, &[Like, Like, Like, Like]),
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn zeta(op: &Elementwise) -> Gradient {
 pub(super) fn clamp(op: &Elementwise) -> Gradient {
     Gradient::Made {
         reads: &[FIRST],
-        before: if op.given() == 3 {
+        before: if op.given_operands() == 3 {
             &[Number, Mask, Mask]
         } else {
             &[Number, Mask]
@@ -143,7 +143,7 @@ pub(super) fn clamp(op: &Elementwise) -> Gradient {
 
 /// `clamp_backward_min_max` for the bounds that want a gradient, then `clamp_backward` for the operand.
 pub(super) fn clamp_by_tensors(op: &Elementwise, wanted: [bool; 3]) -> Vec<Step> {
-    let masks = op.given() - 1;
+    let masks = op.given_operands() - 1;
     let mut steps = Vec::new();
     let mut made = 0;
     let mut take = |steps: &mut Vec<Step>, step: Step| {

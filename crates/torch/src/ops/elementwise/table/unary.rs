@@ -3,7 +3,7 @@
 use super::super::row::{
     FIRST, Gradient, Read, Row, Step,
     Temporary::{Like, Mask, Number},
-    Tuned, made, steps,
+    Tuned, new_tensor, steps,
 };
 use super::choices::{bessel, bessel_of_x, ceil, finite, floor, logit, of_logit, round, trunc};
 use crate::program::Unary;
@@ -84,9 +84,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.sinc.default", "aten.sinc_.default", "aten.special_sinc.default"]).real().gradients([steps(&[FIRST], SINC)]).computes("const C a = self * 3.141592653589793; result = a == 0 ? 1.0 : sin(a) / a;").derives(["const C a = self * 3.141592653589793; gradient = a == 0 ? 0 : grad * ((a * cos(a) - sin(a)) / (a * self));"]),
     Row::unary(&["aten.sinh.default", "aten.sinh_.default"]).real().high().saves_operand(&[Like]).computes("sinh(self)").derives(["grad * cosh(self)"]),
     Row::unary(&["aten.special_entr.default"]).real().saves_operand(&[Like, Like, Like]).computes("is_nan(self) ? self : self > 0 ? -self * log(self) : self == 0 ? 0 : -INFINITY").derives(["-grad * (1 + log(self))"]),
-    Row::unary(&["aten.special_erfcx.default"]).real().gradients([made(&[FIRST, Read::Result], &[Like, Like, Like])]).computes("scaled_erfc(self)").derives(["(2 * self * result - 1.1283791670955126) * grad"]),
-    Row::unary(&["aten.special_i0e.default"]).real().gradients([made(&[FIRST, Read::Result], &[Like, Like, Like, Like])]).computes("bessel_i0e(self)").derives(["grad * (bessel_i1e(self) - sign_of(self) * result)"]),
-    Row::unary(&["aten.special_log_ndtr.default"]).real().gradients([made(&[FIRST, Read::Result], &[Like, Like, Like, Like, Like, Like])]).computes("log_ndtr(self)").derives(["grad * 0.3989422804014327 * exp(-(result + self * self / 2))"]),
+    Row::unary(&["aten.special_erfcx.default"]).real().gradients([new_tensor(&[FIRST, Read::Result], &[Like, Like, Like])]).computes("scaled_erfc(self)").derives(["(2 * self * result - 1.1283791670955126) * grad"]),
+    Row::unary(&["aten.special_i0e.default"]).real().gradients([new_tensor(&[FIRST, Read::Result], &[Like, Like, Like, Like])]).computes("bessel_i0e(self)").derives(["grad * (bessel_i1e(self) - sign_of(self) * result)"]),
+    Row::unary(&["aten.special_log_ndtr.default"]).real().gradients([new_tensor(&[FIRST, Read::Result], &[Like, Like, Like, Like, Like, Like])]).computes("log_ndtr(self)").derives(["grad * 0.3989422804014327 * exp(-(result + self * self / 2))"]),
     Row::unary(&["aten.special_ndtri.default"]).real().saves_result(&[Like, Like, Like, Like]).computes("normal_quantile(self)").derives(["grad * 2.5066282746310002 * exp(result * result / 2)"]),
     Row::unary(&["aten.sqrt.default", "aten.sqrt_.default"]).real().saves_result(&[Like]).computes("sqrt(self)").derives(["grad / (2 * result)"]),
     Row::unary(&["aten.square.default", "aten.square_.default"]).high().saves_operand(&[Like, Like]).tuned(Tuned::Square).computes("self * self").derives(["grad * (2 * self)"]),

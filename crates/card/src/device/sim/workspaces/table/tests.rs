@@ -397,7 +397,7 @@ fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_
     let card = crate::device::sim::Card::find("a100-80g").unwrap();
     let asked: &'static Counting = Box::leak(Box::default());
     let mut lookup = Lookup::among(WorkspaceTable::of_architecture(card.capability.compute))
-        .asking(Some((card, asked)));
+        .with_heuristics(Some((card, asked)));
     let call = |channels, batch| {
         layer(channels, 56, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float32, batch)
     };
@@ -412,7 +412,7 @@ fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_
     assert_eq!(said(&call([61, 67], 9)), (2, Source::Asked));
     assert!(matches!(said(&call([61, 67], 10)).1, Source::Estimated(_)));
 
-    let mut recorded = Lookup::new(WorkspaceTable::h200()).asking(Some((card, asked)));
+    let mut recorded = Lookup::new(WorkspaceTable::h200()).with_heuristics(Some((card, asked)));
     let known = recorded.plans(&call([64, 64], 32));
     assert_eq!(known.source, Source::Recorded);
     assert_eq!(asked.0.load(std::sync::atomic::Ordering::Relaxed), 4);
@@ -422,7 +422,7 @@ fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_
 fn plans_after_the_first_are_asked_for_when_they_are_wanted() {
     let card = crate::device::sim::Card::find("h200").unwrap();
     let asked: &'static Counting = Box::leak(Box::default());
-    let lookup = || Lookup::new(WorkspaceTable::h200()).asking(Some((card, asked)));
+    let lookup = || Lookup::new(WorkspaceTable::h200()).with_heuristics(Some((card, asked)));
     let call =
         |channels| layer(channels, 56, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float32, 32);
     let unknown = call([61, 67]);

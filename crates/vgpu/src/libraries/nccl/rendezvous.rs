@@ -26,7 +26,7 @@ pub type Payload = Option<Vec<u8>>;
 
 /// Where the ranks of a communicator meet.
 #[derive(Debug)]
-pub struct Room {
+pub struct Rendezvous {
     folder: PathBuf,
     rank: usize,
     size: usize,
@@ -37,9 +37,9 @@ pub struct Room {
     is_broken: AtomicBool,
 }
 
-impl Room {
+impl Rendezvous {
     /// Enters the room of this name; `None` where the other ranks are not there.
-    pub fn enter(name: &str, rank: usize, size: usize) -> Option<&'static Room> {
+    pub fn enter(name: &str, rank: usize, size: usize) -> Option<&'static Rendezvous> {
         let is_alone = std::env::var_os("BATCHFIT_VGPU_ALONE").is_some_and(|alone| alone == "1");
         if is_alone || !(2..=MOST_RANKS).contains(&size) {
             return None;
@@ -47,10 +47,10 @@ impl Room {
         let session = std::env::var_os(config::VARIABLE)?;
         let folder = Path::new(&session).parent()?.join("ranks").join(name);
         fs::create_dir_all(&folder).ok()?;
-        let room = Room { folder, rank, size, calls: AtomicU64::new(0), messages: Default::default(), is_broken: AtomicBool::new(false) };
-        room.put(&format!("process-{rank}"), std::process::id().to_string().as_bytes())?;
+        let rendezvous = Rendezvous { folder, rank, size, calls: AtomicU64::new(0), messages: Default::default(), is_broken: AtomicBool::new(false) };
+        rendezvous.put(&format!("process-{rank}"), std::process::id().to_string().as_bytes())?;
         // As all that is remembered, it stays.
-        Some(Box::leak(Box::new(room)))
+        Some(Box::leak(Box::new(rendezvous)))
     }
 
     /// The room of those that leave this one together, in the order of their keys: its name, this rank's place there, and how many they are.

@@ -40,22 +40,22 @@ struct Growth {
 
 thread_local! {
     static GROWTH: Cell<Option<Growth>> = const { Cell::new(None) };
-    static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
+    static ACCOUNT: Cell<Option<Budget>> = const { Cell::new(None) };
     /// Becomes true when nobody wants what this thread reads.
     static CANCEL: RefCell<Option<Cancel>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct Budget {
     left: usize,
     nodes_left: usize,
     names_left: usize,
-    excess: Option<Excess>,
+    excess: Option<LimitExceeded>,
 }
 
 /// Which bound a document passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Excess {
+pub enum LimitExceeded {
     /// It would take more memory than it may.
     Memory,
     /// It has more nodes.
@@ -73,8 +73,8 @@ pub const MOST_NODES: usize = 100_000;
 pub const MOST_NAMES: usize = 8 * MOST_NODES;
 
 /// Runs `read` with an account of this many bytes; says which bound was passed, when one was.
-pub fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Excess>) {
-    let account = Account {
+pub fn with_budget<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<LimitExceeded>) {
+    let account = Budget {
         left: bytes,
         nodes_left: MOST_NODES,
         names_left: MOST_NAMES,
@@ -113,7 +113,7 @@ pub fn grow(size: usize) -> Result<(), String> {
 
 /// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
 /// ended it.
-pub fn unless<T>(cancel: &Cancel, read: impl FnOnce() -> T) -> Option<T> {
+pub fn with_cancel<T>(cancel: &Cancel, read: impl FnOnce() -> T) -> Option<T> {
     let outer = CANCEL.replace(Some(cancel.clone()));
     let read = read();
     CANCEL.replace(outer);
@@ -160,7 +160,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Whether nobody wants what this thread reads any more: see [`unless`].
+/// Whether nobody wants what this thread reads any more: see [`with_cancel`].
 pub fn is_cancelled() -> bool {
     CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(Cancel::is_cancelled))
 }
@@ -203,18 +203,18 @@ pub fn clause(error: &serde_json::Error) -> String {
 }
 
 /// Takes bytes out of the account, where there is one.
-pub fn charge<E: de::Error>(bytes: usize) -> Result<(), E> {
+pub fn spend<E: de::Error>(bytes: usize) -> Result<(), E> {
     let Some(mut account) = ACCOUNT.get() else {
         return Ok(());
     };
     if is_cancelled() {
-        account.excess = Some(Excess::Cancelled);
+        account.excess = Some(LimitExceeded::Cancelled);
         ACCOUNT.set(Some(account));
         return Err(E::custom("nobody wants it any more"));
     }
     let left = account.left.checked_sub(bytes);
     if left.is_none() {
-        account.excess = Some(Excess::Memory);
+        account.excess = Some(LimitExceeded::Memory);
     }
     account.left = left.unwrap_or(0);
     ACCOUNT.set(Some(account));
@@ -229,7 +229,7 @@ pub fn count_node<E: de::Error>() -> Result<(), E> {
     };
     let left = account.nodes_left.checked_sub(1);
     if left.is_none() {
-        account.excess = Some(Excess::Nodes);
+        account.excess = Some(LimitExceeded::Nodes);
     }
     account.nodes_left = left.unwrap_or(0);
     ACCOUNT.set(Some(account));
@@ -243,7 +243,7 @@ pub fn count_names<E: de::Error>(names: usize) -> Result<(), E> {
     };
     let left = account.names_left.checked_sub(names);
     if left.is_none() {
-        account.excess = Some(Excess::Names);
+        account.excess = Some(LimitExceeded::Names);
     }
     account.names_left = left.unwrap_or(0);
     ACCOUNT.set(Some(account));
@@ -285,8 +285,11 @@ mod tests {
         let objects = format!("[{}{{}}]", "{},".repeat(100_000));
         let read = || serde_json::from_str::<AnyValue>(&objects).is_ok();
 
-        assert_eq!(within(1 << 30, read), (true, None));
-        assert_eq!(within(1 << 20, read), (false, Some(Excess::Memory)));
+        assert_eq!(with_budget(1 << 30, read), (true, None));
+        assert_eq!(
+            with_budget(1 << 20, read),
+            (false, Some(LimitExceeded::Memory))
+        );
     }
 
     #[test]
@@ -299,11 +302,13 @@ mod tests {
 
     #[test]
     fn accounts_end_with_what_they_are_for() {
-        let (inner, outer) = within(0, || within(64, || charge::<de::value::Error>(64).is_ok()));
+        let (inner, outer) = with_budget(0, || {
+            with_budget(64, || spend::<de::value::Error>(64).is_ok())
+        });
 
         assert_eq!(inner, (true, None));
         assert_eq!(outer, None);
-        assert!(charge::<de::value::Error>(usize::MAX).is_ok());
+        assert!(spend::<de::value::Error>(usize::MAX).is_ok());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::value::given_twice;
-use super::{ALLOCATION, charge};
+use super::{ALLOCATION, spend};
 
 /// Longest text read that has escapes in it, and so cannot stay where it is.
 const LONGEST_ESCAPED: usize = 1 << 16;
@@ -69,9 +69,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     if list.is_empty() {
-                        charge(ALLOCATION)?;
+                        spend(ALLOCATION)?;
                     }
-                    charge(size_of::<T>())?;
+                    spend(size_of::<T>())?;
                     list.push(item);
                 }
                 Ok(List(list.into_boxed_slice()))
@@ -112,7 +112,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Table<'a, T> {
             fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> Result<Self::Value, M::Error> {
                 let mut list: Vec<(Text<'de>, T)> = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
-                    charge(size_of::<(Text<'de>, T)>())?;
+                    spend(size_of::<(Text<'de>, T)>())?;
                     list.push(entry);
                 }
                 let mut names = HashSet::with_capacity(list.len());
@@ -194,7 +194,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                         text.len()
                     )));
                 }
-                charge(ALLOCATION + text.len())?;
+                spend(ALLOCATION + text.len())?;
                 Ok(Text::Here(text.into()))
             }
         }

@@ -34,7 +34,7 @@ impl Tables {
 
 /// What a program holds while it runs at one batch.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct RunState {
     /// By [`SizeId`](crate::program::SizeId).
     pub(super) sizes: Vec<Bytes>,
     pub(super) blocks: Vec<Option<BlockId>>,
@@ -44,10 +44,10 @@ pub(super) struct Held {
     pub(super) cache: PlanCache,
 }
 
-impl Held {
+impl RunState {
     /// Nothing yet.
-    pub(super) fn by(probe: &Probe<'_>, evidence: Evidence) -> Held {
-        Held {
+    pub(super) fn by(probe: &Probe<'_>, evidence: Evidence) -> RunState {
+        RunState {
             sizes: probe.program.sizes_at(probe.batch),
             blocks: vec![None; probe.program.tensors.len()],
             plans: HashMap::new(),

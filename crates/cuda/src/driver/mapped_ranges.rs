@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 /// Ranges of device memory that this process holds.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct MappedRanges {
     /// The end of each range, by its start. They neither overlap nor touch: the pieces of an expandable segment are one
     /// range, however many they are.
     ends: BTreeMap<u64, u64>,
 }
 
-impl Held {
+impl MappedRanges {
     /// Enters memory that the driver gave.
     pub(crate) fn enter(&mut self, start: u64, bytes: u64) {
         if bytes == 0 {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_range_is_held_whole_or_not() {
-        let mut held = Held::default();
+        let mut held = MappedRanges::default();
         held.enter(0x1000, 0x100);
 
         for (start, bytes) in [(0x1000, 0x100), (0x1000, 1), (0x10ff, 1), (0x1080, 0x80)] {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn pieces_that_touch_are_one_range() {
-        let mut held = Held::default();
+        let mut held = MappedRanges::default();
         held.enter(0x1000, 0x100);
         held.enter(0x1100, 0x100);
         held.enter(0x1300, 0x100);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_went_back_is_held_no_more() {
-        let mut held = Held::default();
+        let mut held = MappedRanges::default();
         held.enter(0x1000, 0x100);
 
         held.leave(0x1000, 0x100);

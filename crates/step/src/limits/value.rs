@@ -6,7 +6,7 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::{ALLOCATION, Text, charge, shorten};
+use super::{ALLOCATION, Text, shorten, spend};
 
 /// A JSON value of any shape, charged for.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
-        charge(ALLOCATION + text.len())?;
+        spend(ALLOCATION + text.len())?;
         Ok(Value::from(text))
     }
 
@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(AnyVisitor)? {
             // A list grows to twice what it needs.
-            charge(ALLOCATION + 2 * size_of::<Value>())?;
+            spend(ALLOCATION + 2 * size_of::<Value>())?;
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -77,7 +77,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
     fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Value, M::Error> {
         let mut map = Map::new();
         while let Some(key) = members.next_key::<Text<'de>>()? {
-            charge(2 * ALLOCATION + MEMBER + key.len())?;
+            spend(2 * ALLOCATION + MEMBER + key.len())?;
             let value = members.next_value_seed(AnyVisitor)?;
             insert_once(&mut map, &key, value)?;
         }
