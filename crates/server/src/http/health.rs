@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::problem::{Code, Problem, what_to_do};
+use crate::http::response::problem::{Code, Problem, what_to_do};
 use crate::jobs::NotReadyReason;
 
 /// A sign of life.

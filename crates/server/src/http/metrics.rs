@@ -20,7 +20,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::App;
-use super::problem::Problem;
+use crate::http::response::problem::Problem;
 use crate::jobs::JobError;
 
 /// What Prometheus asks for.

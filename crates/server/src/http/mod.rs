@@ -4,38 +4,16 @@
 //! error is a problem document (RFC 9457), also those of the framework: see [`problem`]. The OpenAPI
 //! document comes out of the same list of routes.
 
-mod agents;
-mod body;
-mod cards;
-mod devices;
 mod docs;
-mod etag;
-mod events;
-mod fits;
-mod formats;
-mod graphs;
 mod health;
-mod idempotency;
-mod large;
 mod metrics;
 mod openapi;
-mod outcomes;
 mod page;
-mod parameters;
-mod prefer;
-mod presets;
-mod probes;
-mod problem;
 mod problems;
-mod recommendations;
-mod replays;
-mod response_cache;
-mod runs;
-mod searches;
+mod request;
+mod resources;
+mod response;
 mod server;
-mod slots;
-mod unpack;
-mod uploads;
 
 use std::sync::Arc;
 
@@ -57,14 +35,14 @@ use crate::jobs::Jobs;
 use crate::limits::shorten;
 
 use metrics::Metrics;
-use parameters::Known;
-use response_cache::ResponseCache;
+use request::parameters::Known;
+use request::slots::Slots;
+use request::uploads::Uploads;
+use response::response_cache::ResponseCache;
 use server::access::AccessPolicy;
-use slots::Slots;
-use uploads::Uploads;
 
 pub use openapi::{openapi, openapi_yaml};
-pub use problem::{Code, Problem};
+pub use response::problem::{Code, Problem};
 pub use server::connections::{ConnectionLimits, listen};
 pub use server::hosts::{HostName, Hosts, NotAHostName};
 pub use server::keys::KeyLimits;
@@ -120,18 +98,20 @@ fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
                         key = tracing::field::Empty,
                     )
                 })
-                .on_failure(problem::log_failure),
+                .on_failure(response::problem::log_failure),
         )
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(CompressionLayer::new())
-        .layer(middleware::map_response(problem::speak_one_language));
+        .layer(middleware::map_response(
+            response::problem::speak_one_language,
+        ));
     router
         .layer(middleware::from_fn_with_state(
             Known::of(&api),
-            parameters::read,
+            request::parameters::read,
         ))
-        .layer(middleware::from_fn(etag::mark))
-        .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(middleware::from_fn(response::etag::mark))
+        .layer(CatchPanicLayer::custom(response::problem::panicked))
         .layer(middleware::from_fn_with_state(
             gate,
             server::access::authorize,
@@ -157,55 +137,75 @@ fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::Description::openapi())
         // What is the largest batch?
-        .routes(routes!(fits::create_fit, fits::list_fits))
-        .routes(routes!(fits::get_fit, fits::cancel_fit))
-        .routes(routes!(events::get_fit_events))
-        .routes(routes!(events::get_events))
-        .routes(routes!(formats::get_fit_format))
-        // Does this batch fit?
-        .routes(routes!(probes::create_probe))
-        .routes(routes!(probes::get_probe))
-        // Which batch shall I try next?
-        .routes(routes!(searches::create_search))
-        .routes(routes!(searches::get_search, searches::cancel_search))
-        .routes(routes!(searches::create_observation))
-        // Files that requests name.
-        .routes(routes!(graphs::create_graph, graphs::list_graphs))
         .routes(routes!(
-            graphs::put_graph,
-            graphs::get_graph,
-            graphs::delete_graph
+            resources::fits::create_fit,
+            resources::fits::list_fits
+        ))
+        .routes(routes!(
+            resources::fits::get_fit,
+            resources::fits::cancel_fit
+        ))
+        .routes(routes!(resources::events::get_fit_events))
+        .routes(routes!(resources::events::get_events))
+        .routes(routes!(response::formats::get_fit_format))
+        // Does this batch fit?
+        .routes(routes!(resources::probes::create_probe))
+        .routes(routes!(resources::probes::get_probe))
+        // Which batch shall I try next?
+        .routes(routes!(resources::searches::create_search))
+        .routes(routes!(
+            resources::searches::get_search,
+            resources::searches::cancel_search
+        ))
+        .routes(routes!(resources::searches::create_observation))
+        // Files that requests name.
+        .routes(routes!(
+            resources::graphs::create_graph,
+            resources::graphs::list_graphs
+        ))
+        .routes(routes!(
+            resources::graphs::put_graph,
+            resources::graphs::get_graph,
+            resources::graphs::delete_graph
         ))
         // What would this recording have taken?
-        .routes(routes!(replays::create_replay))
+        .routes(routes!(resources::replays::create_replay))
         // What has been found so far?
-        .routes(routes!(recommendations::list_recommendations))
-        .routes(routes!(recommendations::get_recommendation))
-        .routes(routes!(recommendations::get_nearest_recommendation))
-        .routes(routes!(recommendations::create_refresh))
-        // What came of it?
-        .routes(routes!(outcomes::create_outcome, outcomes::list_outcomes))
-        .routes(routes!(outcomes::list_accuracy))
-        // What came of scripts on a virtual GPU?
-        .routes(routes!(runs::list_runs))
-        .routes(routes!(runs::get_run))
-        .routes(routes!(runs::get_run_step))
-        // What can be asked about?
-        .routes(routes!(devices::list_devices))
-        .routes(routes!(cards::list_cards))
-        .routes(routes!(cards::list_machines))
-        .routes(routes!(presets::list_presets))
-        // Who works on other machines?
-        .routes(routes!(agents::list_agents, agents::create_agent))
+        .routes(routes!(resources::recommendations::list_recommendations))
+        .routes(routes!(resources::recommendations::get_recommendation))
         .routes(routes!(
-            agents::get_agent,
-            agents::change_agent,
-            agents::delete_agent
+            resources::recommendations::get_nearest_recommendation
         ))
-        .routes(routes!(agents::jobs::create_claim))
-        .routes(routes!(agents::jobs::get_job_request))
-        .routes(routes!(agents::jobs::create_progress))
-        .routes(routes!(agents::jobs::put_result))
+        .routes(routes!(resources::recommendations::create_refresh))
+        // What came of it?
+        .routes(routes!(
+            resources::outcomes::create_outcome,
+            resources::outcomes::list_outcomes
+        ))
+        .routes(routes!(resources::outcomes::list_accuracy))
+        // What came of scripts on a virtual GPU?
+        .routes(routes!(resources::runs::list_runs))
+        .routes(routes!(resources::runs::get_run))
+        .routes(routes!(resources::runs::get_run_step))
+        // What can be asked about?
+        .routes(routes!(resources::devices::list_devices))
+        .routes(routes!(resources::cards::list_cards))
+        .routes(routes!(resources::cards::list_machines))
+        .routes(routes!(resources::presets::list_presets))
+        // Who works on other machines?
+        .routes(routes!(
+            resources::agents::list_agents,
+            resources::agents::create_agent
+        ))
+        .routes(routes!(
+            resources::agents::get_agent,
+            resources::agents::change_agent,
+            resources::agents::delete_agent
+        ))
+        .routes(routes!(resources::agents::jobs::create_claim))
+        .routes(routes!(resources::agents::jobs::get_job_request))
+        .routes(routes!(resources::agents::jobs::create_progress))
+        .routes(routes!(resources::agents::jobs::put_result))
         // Is the service well?
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))
@@ -217,5 +217,5 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(problems::get_problem))
         // The same for people, in a browser.
         .merge(page::routes())
-        .fallback(problem::no_such_route)
+        .fallback(response::problem::no_such_route)
 }

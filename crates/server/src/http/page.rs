@@ -22,9 +22,9 @@ use flate2::write::GzEncoder;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::App;
-use super::etag;
-use super::large::ReadsGzip;
-use super::problem::Problem;
+use crate::http::response::etag;
+use crate::http::response::large::ReadsGzip;
+use crate::http::response::problem::Problem;
 use batchfit_models::members::{Kind, TRAINING};
 
 /// `FILES`: each file's path below `crates/server/src/http/page`, and its contents. Written by `build.rs`.

@@ -5,7 +5,7 @@ use axum::extract::Path;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::problem::{Code, Problem};
+use crate::http::response::problem::{Code, Problem};
 
 /// A kind of problem.
 #[derive(Debug, Serialize, ToSchema)]

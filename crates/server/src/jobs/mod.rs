@@ -13,9 +13,7 @@ mod document;
 mod events;
 mod lanes;
 mod leases;
-mod notifications;
 mod outcomes;
-mod predicted;
 mod probes;
 mod queue;
 mod readiness;
@@ -23,7 +21,6 @@ mod runner;
 mod runs;
 mod searches;
 mod shares;
-mod spec_cache;
 mod uploads;
 
 pub use agents::{

@@ -16,7 +16,7 @@ use super::connections::ConnectionLimits;
 use super::hosts::Hosts;
 use super::keys::{Keys, revoked};
 use super::transfer::Arrival;
-use crate::http::problem::{Code, Problem};
+use crate::http::response::problem::{Code, Problem};
 use crate::jobs::under_key;
 
 /// Whom the service answers, and until when.

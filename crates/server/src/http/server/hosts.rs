@@ -21,7 +21,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri, Version};
 
 use super::transfer::Arrival;
-use crate::http::problem::{Code, Problem};
+use crate::http::response::problem::{Code, Problem};
 use crate::limits::shorten;
 
 /// A name or an address under which the service is known, without scheme and port.

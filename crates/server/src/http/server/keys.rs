@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::Span;
 
-use crate::http::problem::{Code, Problem};
+use crate::http::response::problem::{Code, Problem};
 use crate::http::{App, page};
 use crate::jobs::{JobError, Share};
 use crate::store::{ApiKey, Db, Scope};

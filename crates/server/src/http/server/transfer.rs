@@ -12,7 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::connections::{Connection, ConnectionLimits};
-use crate::http::problem::{Code, Problem};
+use crate::http::response::problem::{Code, Problem};
 
 /// What has to arrive of a body each time that the clock starts anew. Less counts as waiting: a byte now and then would
 /// keep a connection for ever.

@@ -3,6 +3,7 @@
 mod enqueue;
 mod error;
 mod shared;
+pub(in crate::jobs) mod spec_cache;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,14 +22,14 @@ use super::clock::{Clock, milliseconds};
 use super::events::{Events, FitNews, Follower, Log};
 use super::lanes::Lanes;
 use super::leases::{self, Heartbeats, LEASE};
-use super::notifications::{self, RemoteProgress};
-use super::predicted::Known;
 use super::readiness::{NotReadyReason, Readiness};
-use super::spec_cache::SpecCache;
 use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
 use crate::device::sim::calibration_turn;
+use crate::jobs::events::notifications::{self, RemoteProgress};
+use crate::jobs::searches::predicted::Known;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, Time};
+use spec_cache::SpecCache;
 
 /// How much is taken on at a time.
 #[derive(Debug, Clone, Copy)]

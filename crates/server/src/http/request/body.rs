@@ -1,0 +1,231 @@
+//! Reading request documents.
+
+use axum::extract::{FromRequest, Request};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::http::App;
+use crate::http::request::idempotency;
+use crate::http::request::uploads::{BufferedBody, ReceivedBody, on_thread};
+use crate::http::response::problem::{Code, Problem};
+use crate::http::response::response_cache::{Answer, ResponseCache};
+use crate::http::server::keys::Caller;
+use crate::limits::shorten;
+use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
+use crate::probe::LARGEST_BATCH;
+use crate::store::{IdempotencyKey, Time};
+
+/// A valid request, from a body of any content type: `curl -d` says that it sends a form.
+pub(in crate::http) enum RequestBody {
+    /// The same was asked before, and its answer is at hand.
+    Answered(Answer),
+    /// One that has to be looked into.
+    New(Box<NewRequest>),
+}
+
+/// A request without an answer at hand.
+pub(in crate::http) struct NewRequest {
+    /// What is asked.
+    pub(in crate::http) held: BufferedBody<model::Request>,
+    /// The name that the client gave to the request, if any.
+    pub(in crate::http) key: Option<IdempotencyKey>,
+    /// What its answer may be kept under.
+    pub(in crate::http) same: Option<Digest>,
+}
+
+impl FromRequest<App> for RequestBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
+        let named = idempotency::key(request.headers())?;
+        let caller = request.extensions().get::<Caller>();
+        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
+        let received = app.uploads.arrive(request).await?;
+        // One with a name gets the fit of that name, whatever else was answered since.
+        let same = received.plain().filter(|_| named.is_none());
+        let same = same.and_then(ResponseCache::key);
+        if let Some(same) = &same
+            && let Some(answer) = app.response_cache.find(same, &app.jobs).await?
+        {
+            return Ok(RequestBody::Answered(answer));
+        }
+        let is_named = named.is_some();
+        let digest = move |body: &[u8]| is_named.then(|| Digest::of(body).to_string());
+        let BufferedBody { read, permit } = parse(received, app, digest, |_| ()).await?;
+        let (read, body, ()) = read;
+        let key = named
+            .zip(body)
+            .map(|(key, body)| IdempotencyKey { owner, key, body });
+        let same = same
+            .filter(|_| matches!(read.device, DeviceChoice::Sim(_)) && read.uploads().is_empty());
+        Ok(RequestBody::New(Box::new(NewRequest {
+            held: BufferedBody { read, permit },
+            key,
+            same,
+        })))
+    }
+}
+
+/// A valid request with a `batch` beside it, and perhaps how much is to be told.
+pub(in crate::http) struct ProbeBody(pub(in crate::http) BufferedBody<Probe>);
+
+/// What a probe is asked.
+pub(in crate::http) struct Probe {
+    pub(in crate::http) request: model::Request,
+    pub(in crate::http) batch: u64,
+    /// Whether each allocation and free is asked for.
+    pub(in crate::http) events: bool,
+}
+
+impl FromRequest<App> for ProbeBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
+        let batch =
+            |document: &mut RequestDocument| (document.take("batch"), document.take("detail"));
+        let received = app.uploads.arrive(request).await?;
+        let BufferedBody { read, permit } = parse(received, app, |_| (), batch).await?;
+        let (request, (), (batch, detail)) = read;
+        let read = Probe {
+            request,
+            batch: valid_batch(batch)?,
+            events: valid_detail(detail)?,
+        };
+        Ok(ProbeBody(BufferedBody { read, permit }))
+    }
+}
+
+/// A request as far as it can be read from its body alone.
+enum ParsedBody<B, T> {
+    /// The whole of it.
+    Whole(Box<model::Request>, B, T),
+    /// The document, which names uploads.
+    Naming(RequestDocument, Vec<Reference>, B, T),
+}
+
+/// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
+/// somebody else.
+async fn parse<B: Send + 'static, T: Send + 'static>(
+    received: ReceivedBody,
+    app: &App,
+    whole: impl FnOnce(&[u8]) -> B + Send + 'static,
+    beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
+) -> Result<BufferedBody<(model::Request, B, T)>, Problem> {
+    let jobs = app.jobs.clone();
+    let read = move |body: Vec<u8>| {
+        let whole = whole(&body);
+        let mut document = document(body)?;
+        let beside = beside(&mut document);
+        let references = document.references()?;
+        Ok(if references.is_empty() {
+            ParsedBody::Whole(Box::new(jobs.parse(document)?), whole, beside)
+        } else {
+            ParsedBody::Naming(document, references, whole, beside)
+        })
+    };
+    let BufferedBody { read, permit } = app.uploads.read(received, read).await?;
+    let (document, references, whole, beside) = match read {
+        ParsedBody::Whole(request, whole, beside) => {
+            let read = (*request, whole, beside);
+            return Ok(BufferedBody { read, permit });
+        }
+        ParsedBody::Naming(document, references, whole, beside) => {
+            (document, references, whole, beside)
+        }
+    };
+    // From here on it takes what a body would that has the uploads in it.
+    drop(permit);
+    let now = Time::from(Timestamp::now());
+    let found = app.jobs.find_uploads(references, now).await?;
+    let bytes = usize::try_from(found.bytes()).unwrap_or(usize::MAX);
+    let permit = app.uploads.permit(bytes).await?;
+    let packed = app.jobs.load_uploads(found).await?;
+    let jobs = app.jobs.clone();
+    let parse = move || Ok(jobs.parse_with_uploads(document, &Uploads::unpack(packed)?)?);
+    let read = (on_thread(parse).await?, whole, beside);
+    Ok(BufferedBody { read, permit })
+}
+
+fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
+    if body.is_empty() {
+        return Err(Problem {
+            pointer: Some(String::new()),
+            ..Problem::new(
+                Code::BodyMalformed,
+                "the body is empty; send a request document, such as \
+                 {\"model\": {\"preset\": \"resnet50\"}, \"device\": \"sim:h200\"}",
+            )
+        });
+    }
+    RequestDocument::from_bytes(body).map_err(|invalid| Problem {
+        pointer: Some(invalid.pointer),
+        ..Problem::new(Code::BodyMalformed, invalid.problem)
+    })
+}
+
+/// The batch to probe: an integer of at least 1, also when written as `32.0`, which JSON Schema allows.
+fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
+    let wrong = |detail: String, value: Value, nearest: Option<&str>| Problem {
+        pointer: Some("/batch".to_owned()),
+        value: Some(match value.to_string() {
+            long if shorten(&long) != long => Value::String(shorten(&long)),
+            _short => value,
+        }),
+        nearest: nearest.map(str::to_owned),
+        ..Problem::new(Code::RequestInvalid, detail)
+    };
+    let Some(batch) = batch else {
+        let detail = "a probe needs `batch`, the number of samples per micro-step";
+        return Err(wrong(detail.to_owned(), Value::Null, Some("1")));
+    };
+    match integral(&batch) {
+        Some(samples) if (1..=LARGEST_BATCH).contains(&samples) => Ok(samples),
+        Some(0) => Err(wrong("`batch` is at least 1".to_owned(), batch, Some("1"))),
+        Some(_) => Err(wrong(
+            format!("`batch` is at most {LARGEST_BATCH}"),
+            batch,
+            Some(&LARGEST_BATCH.to_string()),
+        )),
+        None => Err(wrong(
+            format!(
+                "`batch` is a whole number of at least 1, not {}",
+                shorten(&batch.to_string())
+            ),
+            batch,
+            Some("1"),
+        )),
+    }
+}
+
+/// Whether events are asked for.
+fn valid_detail(detail: Option<Value>) -> Result<bool, Problem> {
+    match detail {
+        None => Ok(false),
+        Some(Value::String(detail)) if detail == "report" => Ok(false),
+        Some(Value::String(detail)) if detail == "events" => Ok(true),
+        Some(other) => Err(Problem {
+            pointer: Some("/detail".to_owned()),
+            nearest: Some("events".to_owned()),
+            value: Some(Value::String(match other {
+                Value::String(word) => shorten(&word),
+                other => shorten(&other.to_string()),
+            })),
+            ..Problem::new(
+                Code::RequestInvalid,
+                "`detail` is `report`, or `events` for each allocation and free too",
+            )
+        }),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked to be whole, positive and below 2^64 on the line above"
+)]
+fn integral(number: &Value) -> Option<u64> {
+    number.as_u64().or_else(|| {
+        let float = number.as_f64()?;
+        (float.fract() == 0.0 && (0.0..1.8e19).contains(&float)).then_some(float as u64)
+    })
+}

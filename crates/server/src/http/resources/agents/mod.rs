@@ -1,0 +1,164 @@
+//! Agents: who works on other machines?
+
+mod body;
+pub(in crate::http) mod jobs;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::http::App;
+use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::response::problem::Problem;
+use crate::http::server::keys::Asker;
+use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
+use crate::model::is_host_name;
+use crate::store::{Assignment, Scope};
+use body::JsonBody;
+
+/// Cards with which a page of agents ends, however many were asked for: so that it has some 500 KiB at most.
+const CARDS_OF_A_PAGE: usize = 500;
+
+/// A page of agents.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct AgentList {
+    /// By name.
+    items: Vec<AgentDocument>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// What an agent is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct AgentChange {
+    /// `draining`: finish what it works on, take no more, and end. `cordoned`: take no more, and stay. `ready`: take more again.
+    state: Assignment,
+}
+
+/// List agents.
+///
+/// An agent is a process, `batchfit agent`, on a machine with GPUs: it takes the fits that its cards can run, and brings their answers.
+#[utoipa::path(get, path = "/v1/agents", tag = "agents",
+    params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default. A page ends with its 500th card", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn list_agents(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<AgentList>, Problem> {
+    let limit = parameters.limit()?;
+    let after = parameters.text("cursor");
+    if let Some(cursor) = after.as_deref().filter(|name| !is_host_name(name)) {
+        return Err(no_cursor(cursor));
+    }
+    let mut agents = app.jobs.agents().await?;
+    agents.retain(|agent| after.as_ref().is_none_or(|after| agent.name > *after));
+    let mut cards = 0;
+    let whole = agents.iter().take_while(|agent| {
+        let is_full = cards >= CARDS_OF_A_PAGE;
+        cards += agent.cards.len();
+        !is_full
+    });
+    let limit = limit.min(i64::try_from(whole.count()).unwrap_or(limit));
+    let (items, next) = page(agents, limit, |agent| agent.name.clone());
+    Ok(Json(AgentList { items, next }))
+}
+
+/// Register an agent, or say that it is there still.
+///
+/// Sent again by the same process (`instance`) it changes what is known of the cards and nothing else; send it at least three times in a
+/// lease. Needs a key for `agent`, where keys are needed.
+#[utoipa::path(post, path = "/v1/agents", tag = "agents", request_body = Registration,
+    responses(
+        (status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "The agent has another version, or another one has its name",
+            example = json!({"type": "/problems/agent-version", "title": "The agent has another version", "status": 409,
+                "detail": "this agent is batchfit 0.0.9, and the service batchfit 0.1.0; start the agent with batchfit 0.1.0"})),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid registration",
+            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
+                "detail": "at /cards: an agent has 1 to 128 cards, and this one 0", "pointer": "/cards"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "There are as many agents as may be", headers(("Retry-After" = u64)))))]
+pub(in crate::http) async fn create_agent(
+    State(app): State<App>,
+    asker: Asker,
+    JsonBody(registration): JsonBody<Registration>,
+) -> Result<Response, Problem> {
+    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &asker.id).await?;
+    let location = [(LOCATION, format!("/v1/agents/{}", welcome.agent.id))];
+    Ok((location, Json(welcome)).into_response())
+}
+
+/// Get an agent.
+#[utoipa::path(get, path = "/v1/agents/{id}", tag = "agents",
+    params(("id" = String, Path, description = "The agent's id")),
+    responses(
+        (status = 200, body = AgentDocument, description = "The agent"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn get_agent(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<AgentDocument>, Problem> {
+    let agent = app.jobs.agent(&id).await?;
+    agent
+        .map(Json)
+        .ok_or_else(|| Problem::no_such("agent", &id))
+}
+
+/// Drain or cordon an agent, or have it take more again.
+///
+/// Needs a key for `admin`, where keys are needed.
+#[utoipa::path(patch, path = "/v1/agents/{id}", tag = "agents", request_body = AgentChange,
+    params(("id" = String, Path, description = "The agent's id")),
+    responses(
+        (status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "There is no such state"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn change_agent(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    JsonBody(change): JsonBody<AgentChange>,
+) -> Result<Json<AgentDocument>, Problem> {
+    let agent = app.jobs.set_duty(&id, change.state).await?;
+    agent
+        .map(Json)
+        .ok_or_else(|| Problem::no_such("agent", &id))
+}
+
+/// Forget an agent.
+///
+/// What it works on goes back into the queue. One that is alive registers again when it next asks: drain it instead.
+#[utoipa::path(delete, path = "/v1/agents/{id}", tag = "agents",
+    params(("id" = String, Path, description = "The agent's id")),
+    responses(
+        (status = 204, description = "It is forgotten"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn delete_agent(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    asker: Asker,
+) -> Result<StatusCode, Problem> {
+    let owner = (asker.scope != Scope::Admin).then_some(asker.id.as_str());
+    if app.jobs.remove_agent(&id, owner).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Problem::no_such("agent", &id))
+    }
+}

@@ -1,0 +1,268 @@
+//! Fits: what is the largest batch?
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::http::App;
+use crate::http::request::body::{NewRequest, RequestBody};
+use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::prefer;
+use crate::http::request::uploads::BufferedBody;
+use crate::http::response::formats::get_fit_format;
+use crate::http::response::problem::{Code, Problem};
+use crate::http::response::response_cache::Answer;
+use crate::http::server::keys::Asker;
+use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
+use crate::model::RequestDocument;
+use crate::report::Form;
+use crate::store::{FitFilter, FitState, FitSummary, Time};
+
+/// Queue a fit.
+///
+/// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
+/// The same request gives the same fit, and an equal question in other words the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
+#[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
+    params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
+            example = "env", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
+    responses(
+        (status = 200, content((FitDocument = "application/json"), (String = "text/plain")), description = "The fit has ended within the time to wait",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 202, body = FitDocument, description = "The fit is queued",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
+            example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
+                "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
+                "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
+pub(in crate::http) async fn create_fit(
+    State(app): State<App>,
+    asker: Asker,
+    parameters: Parameters,
+    mut headers: HeaderMap,
+    body: RequestBody,
+) -> Result<Response, Problem> {
+    let accepted = headers
+        .get(ACCEPT)
+        .is_some_and(|accepted| accepted.as_bytes().starts_with(b"text/plain"));
+    let named = parameters.one_of("format", &Form::ALL.map(Form::name))?;
+    let Some(form) = named.or_else(|| accepted.then(|| Form::Text.name().to_owned())) else {
+        return create(app, asker, headers, body).await;
+    };
+    // Text is of an answer alone.
+    headers
+        .entry("prefer")
+        .or_insert(HeaderValue::from_static("wait=60"));
+    let response = create(app.clone(), asker, headers, body).await?;
+    let location = response
+        .headers()
+        .get(LOCATION)
+        .and_then(|at| at.to_str().ok());
+    let id = location
+        .and_then(|at| at.rsplit('/').next())
+        .unwrap_or_default()
+        .to_owned();
+    if response.status() == StatusCode::OK {
+        return get_fit_format(State(app), Path((id, form))).await;
+    }
+    // A shell that evaluates it fails.
+    let text = format!("false # no answer yet: GET /v1/fits/{id}/formats/{form}\n");
+    Ok((
+        response.status(),
+        [(CONTENT_TYPE, "text/plain; charset=utf-8")],
+        text,
+    )
+        .into_response())
+}
+
+async fn create(
+    app: App,
+    asker: Asker,
+    headers: HeaderMap,
+    body: RequestBody,
+) -> Result<Response, Problem> {
+    let new = match body {
+        RequestBody::Answered(answer) => {
+            app.metrics.hits.inc();
+            return Ok(known(&headers, answer));
+        }
+        RequestBody::New(new) => *new,
+    };
+    let NewRequest { held, key, same } = new;
+    let BufferedBody { read, permit } = held;
+    let now = Time::from(Timestamp::now());
+    let patience = prefer::wait(&headers);
+    let asking = EnqueueOptions {
+        somebody_waits: patience.is_some(),
+        owner: asker.id.clone(),
+        key,
+    };
+    // Before the question is: what is learnt meanwhile makes the answer one of yesterday.
+    let turns = app.jobs.turns();
+    let fit = app.jobs.enqueue(read, Some(permit), asking, now).await?;
+    let keep = |fit: &FitDocument| {
+        if let Some(same) = same {
+            // The next one who asks has it at hand.
+            app.response_cache.keep(same, answer(fit), turns);
+        }
+    };
+    sent(&app, &asker, fit, patience, keep).await
+}
+
+/// Sends a fit, once it has ended where somebody waits for that. `keep` sees it where it is done.
+pub(in crate::http) async fn sent(
+    app: &App,
+    asker: &Asker,
+    fit: FitDocument,
+    patience: Option<Duration>,
+    keep: impl FnOnce(&FitDocument),
+) -> Result<Response, Problem> {
+    let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
+    // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
+    let place = patience.zip(app.waiters.take(&asker.id));
+    let Some((patience, _place)) = place else {
+        if fit.state == FitState::Done {
+            keep(&fit);
+        }
+        return Ok((StatusCode::ACCEPTED, location, Json(fit)).into_response());
+    };
+    let fit = app.jobs.wait(&fit.id, patience).await?.unwrap_or(fit);
+    let status = if fit.state.is_final() {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    if fit.state == FitState::Done {
+        keep(&fit);
+    }
+    Ok((status, location, [applied(patience)], Json(fit)).into_response())
+}
+
+/// The document of a fit, ready to be sent.
+fn answer(fit: &FitDocument) -> Answer {
+    let document = serde_json::to_vec(fit).expect("documents have text keys and finite numbers");
+    Answer {
+        id: fit.id.clone(),
+        document: Bytes::from(document),
+    }
+}
+
+/// Sends an answer that was given before, as if its fit had just been found.
+fn known(headers: &HeaderMap, answer: Answer) -> Response {
+    let location = [(LOCATION, format!("/v1/fits/{}", answer.id))];
+    let body = ([(CONTENT_TYPE, "application/json")], answer.document);
+    match prefer::wait(headers) {
+        Some(patience) => (StatusCode::OK, location, [applied(patience)], body).into_response(),
+        None => (StatusCode::ACCEPTED, location, body).into_response(),
+    }
+}
+
+/// What is said of a wish to wait that was heard.
+fn applied(patience: Duration) -> (&'static str, HeaderValue) {
+    let applied = format!("wait={}", patience.as_secs());
+    let applied = HeaderValue::from_str(&applied).expect("digits are valid in headers");
+    ("preference-applied", applied)
+}
+
+/// A page of fits.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct FitList {
+    /// Newest first.
+    items: Vec<FitSummary>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// List fits, newest first.
+#[utoipa::path(get, path = "/v1/fits", tag = "fits",
+    params(("state" = Option<FitState>, Query, description = "Only fits in this state"),
+        ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = FitList, description = "A page"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
+            example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
+                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn list_fits(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<FitList>, Problem> {
+    let limit = parameters.limit()?;
+    let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
+    let filter = FitFilter {
+        state: state.and_then(|name| FitState::ALL.into_iter().find(|state| state.name() == name)),
+        before: parameters.text("cursor"),
+        limit: limit + 1,
+    };
+    if let Some(cursor) = &filter.before
+        && app.jobs.fit(cursor).await?.is_none()
+    {
+        return Err(no_cursor(cursor));
+    }
+    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| fit.id.clone());
+    Ok(Json(FitList { items, next }))
+}
+
+/// Get a fit.
+#[utoipa::path(get, path = "/v1/fits/{id}", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit",
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn get_fit(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<FitDocument>, Problem> {
+    let fit = app.jobs.fit(&id).await?;
+    fit.map(Json).ok_or_else(|| Problem::no_such("fit", &id))
+}
+
+/// Cancel a fit.
+///
+/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. Who asked for it may, unless another key did as well, and `admin`.
+#[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit is cancelled"),
+        (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
+            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn cancel_fit(
+    State(app): State<App>,
+    asker: Asker,
+    Path(id): Path<String>,
+) -> Result<Json<FitDocument>, Problem> {
+    let now = Time::from(Timestamp::now());
+    match app.jobs.cancel(&id, asker.owner(), now).await? {
+        Cancellation::Cancelled(fit) => Ok(Json(*fit)),
+        Cancellation::TooLate(state) => Err(Problem::new(
+            Code::FitEnded,
+            format!("fit {id:?} is {}", state.name()),
+        )),
+        Cancellation::NotYours => Err(Problem::new(
+            Code::NotYours,
+            format!("another key asked for fit {id:?}; that key may cancel it, or one for `admin`"),
+        )),
+        Cancellation::Unknown => Err(Problem::no_such("fit", &id)),
+    }
+}

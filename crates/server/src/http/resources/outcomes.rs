@@ -1,0 +1,191 @@
+//! Outcomes: what came of trainings that followed a recommendation?
+
+use axum::Json;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::http::App;
+use crate::http::request::idempotency;
+use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::resources::searches::small_named;
+use crate::http::response::problem::{Code, Problem};
+use crate::http::server::keys::Caller;
+use crate::jobs::{
+    AccuracyDocument, JobError, OutcomeDocument, OutcomeStatus, ReportedEnvironment,
+    ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
+};
+use crate::store::Time;
+use batchfit_fit::search::ask_tell::Outcome;
+
+/// The body of an outcome, for the OpenAPI document; [`ReportedOutcome::parse`] reads it.
+#[derive(ToSchema)]
+#[schema(
+    title = "NewOutcome",
+    description = "What a training came to that followed a recommendation."
+)]
+#[expect(dead_code, reason = "described, never made")]
+pub(in crate::http) struct NewOutcome {
+    /// Samples per micro-step on one GPU.
+    #[schema(minimum = 1, example = 64)]
+    batch: u64,
+    /// How it ended.
+    outcome: Outcome,
+    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says.
+    #[schema(minimum = 1)]
+    peak_reserved_bytes: Option<u64>,
+    /// How often the allocator freed its cache and asked again after the second step: by so much
+    /// `torch.cuda.memory_stats()["num_alloc_retries"]` grew.
+    #[schema(minimum = 0)]
+    retries: Option<u64>,
+    /// Optimizer steps that were made. A peak counts after three.
+    #[schema(minimum = 0)]
+    steps: Option<u64>,
+    /// Where it ran. Without the card and PyTorch, and for an answer from a GPU the driver, nothing is learnt.
+    environment: Option<ReportedEnvironment>,
+}
+
+/// What somebody tells, who it is, and under which name.
+pub(in crate::http) struct OutcomeReport {
+    told: ReportedOutcome,
+    reporter: Reporter,
+}
+
+impl FromRequest<App> for OutcomeReport {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<OutcomeReport, Problem> {
+        let name = idempotency::key(request.headers())?;
+        let caller = request.extensions().get::<Caller>();
+        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
+        let (told, digest) = small_named(request, app, ReportedOutcome::parse).await?;
+        let reporter = Reporter {
+            owner,
+            named: name.map(|name| (name, digest)),
+        };
+        Ok(OutcomeReport { told, reporter })
+    }
+}
+
+/// Tell what a training came to.
+///
+/// It is kept beside what was predicted. Where it can be believed, later answers for the same model and card leave more free at once
+/// where this one left too little, and less after twenty in a row for which less would have done, but never under 0.5 % of the limit.
+/// The id of a fit stands for its first recommendation. With an `Idempotency-Key` it may be sent again; without, each is a training of its own.
+#[utoipa::path(post, path = "/v1/recommendations/{id}/outcomes", tag = "recommendations", request_body = NewOutcome,
+    params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this training: told again under it, it counts once", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
+    responses(
+        (status = 200, body = OutcomeDocument, description = "It was told before, under the same `Idempotency-Key`"),
+        (status = 201, body = OutcomeDocument, description = "The outcome, and what was learnt of it"),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid outcome, or the `Idempotency-Key` was sent with another one",
+            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
+                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn create_outcome(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    OutcomeReport { told, reporter }: OutcomeReport,
+) -> Result<Response, Problem> {
+    let now = Time::from(Timestamp::now());
+    let name = reporter.named.as_ref().map(|(name, _)| name.clone());
+    let told = add_outcome(app.jobs.db(), &id, &told, reporter, now).await;
+    match told.map_err(JobError::from)? {
+        OutcomeStatus::New(outcome) => Ok((StatusCode::CREATED, Json(outcome)).into_response()),
+        OutcomeStatus::Again(outcome) => Ok(Json(outcome).into_response()),
+        OutcomeStatus::NameTaken => Err(Problem::new(
+            Code::IdempotencyKeyReused,
+            format!(
+                "another outcome was told under the Idempotency-Key {:?}; send what was sent then, or a new key",
+                name.unwrap_or_default()
+            ),
+        )),
+        OutcomeStatus::Unknown => Err(Problem::no_such("recommendation", &id)),
+    }
+}
+
+/// A page of outcomes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct OutcomeList {
+    /// Newest first.
+    items: Vec<OutcomeDocument>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// List what trainings by a recommendation came to, newest first.
+///
+/// The last 1,000 of a recommendation are kept, and the last 100,000 in all.
+#[utoipa::path(get, path = "/v1/recommendations/{id}/outcomes", tag = "recommendations",
+    params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
+        ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = OutcomeList, description = "A page"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn list_outcomes(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    parameters: Parameters,
+) -> Result<Json<OutcomeList>, Problem> {
+    let limit = parameters.limit()?;
+    let before = cursor(&parameters)?;
+    let found = outcomes(app.jobs.db(), &id, before, limit + 1).await;
+    let found = found.map_err(JobError::from)?;
+    let found = found.ok_or_else(|| Problem::no_such("recommendation", &id))?;
+    let (items, next) = page(found, limit, |outcome| outcome.id.to_string());
+    Ok(Json(OutcomeList { items, next }))
+}
+
+/// A page of what is known about predictions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct AccuracyList {
+    /// In the order in which something was first told of each.
+    items: Vec<AccuracyDocument>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// List how predictions compare with what trainings came to, for each model on each card.
+///
+/// And what answers leave free because of that.
+#[utoipa::path(get, path = "/v1/accuracy", tag = "recommendations",
+    params(("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
+        ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = AccuracyList, description = "A page"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn list_accuracy(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<AccuracyList>, Problem> {
+    let limit = parameters.limit()?;
+    let gpu = parameters.text("gpu");
+    let after = cursor(&parameters)?;
+    let found = accuracy(app.jobs.db(), gpu.as_deref(), after, limit + 1).await;
+    let found = found.map_err(JobError::from)?;
+    let (items, next) = page(found, limit, |row| row.id.to_string());
+    Ok(Json(AccuracyList { items, next }))
+}
+
+/// The number that a cursor of these lists is.
+fn cursor(parameters: &Parameters) -> Result<Option<i64>, Problem> {
+    let given = parameters.text("cursor");
+    let read = given.map(|text| {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| no_cursor(&text))
+    });
+    read.transpose()
+}

@@ -1,0 +1,69 @@
+//! Answers of fits as text: for people, for a shell, for trainers.
+
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::http::App;
+use crate::http::response::problem::{Code, Problem};
+use crate::jobs::FitResult;
+use crate::limits::shorten;
+use crate::report::{Answer, Form};
+use crate::store::FitAnswer;
+
+/// Get the answer of a fit as text.
+///
+/// What `batchfit fit --format` writes: `text` for people, `markdown` for an issue or a wiki, `env` for a shell to evaluate,
+/// `hf`, `trl`, `lightning` and `accelerate` as the Python that these trainers take, and `python` as a loop in plain PyTorch. Where nothing fits there
+/// is no Python, and `env` is a line that fails. A trainer that has no words for what the answer depends on is refused.
+#[utoipa::path(get, path = "/v1/fits/{id}/formats/{format}", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id"),
+        ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$")),
+    responses(
+        (status = 200, body = String, content_type = "text/plain", description = "The text"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, nothing fits, or the format cannot say it",
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "fit \"1mk3v7q0h5c2d8xw\" is running, and has no answer"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(in crate::http) async fn get_fit_format(
+    State(app): State<App>,
+    Path((id, format)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let form = Form::ALL.into_iter().find(|form| form.name() == format);
+    let form = form.ok_or_else(|| Problem::no_such("format", &format))?;
+    let answer = app.jobs.answer(&id).await?;
+    let answer = answer.ok_or_else(|| Problem::no_such("fit", &id))?;
+    // An answer may be megabytes.
+    let text = tokio::task::spawn_blocking(move || render(&id, form, &answer)).await;
+    let text =
+        text.map_err(|_| Problem::new(Code::Internal, "the answer could not be written"))??;
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
+}
+
+fn render(id: &str, form: Form, answer: &FitAnswer) -> Result<String, Problem> {
+    let Some(result) = &answer.result else {
+        let (id, state) = (shorten(id), answer.state.name());
+        return Err(Problem::new(
+            Code::NotFound,
+            format!("fit {id:?} is {state}, and has no answer"),
+        ));
+    };
+    let result = FitResult::deserialize(&result.0).map_err(|error| {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "a stored answer cannot be read: {error}"
+        );
+        Problem::new(Code::Internal, "the stored answer cannot be read")
+    })?;
+    let request: Value = serde_json::from_str(answer.request.as_str()).unwrap_or_default();
+    let asked = request["world_size"].as_u64();
+    let text = form.write(&Answer {
+        model: &answer.model,
+        length: None,
+        world_size: result.ranks(asked.unwrap_or(1)),
+        result: &result,
+        request: &request,
+    });
+    text.map_err(|problem| Problem::new(Code::NotFound, problem))
+}
