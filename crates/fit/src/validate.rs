@@ -299,9 +299,9 @@ mod tests {
             request.lower().unwrap();
             request
         };
-        let each = work(&heuristics(""));
+        let each = work(&asked(""));
         assert!((1_000..1_010).contains(&each), "{each}");
-        let times = |more: &str| work(&heuristics(more)) / each;
+        let times = |more: &str| work(&asked(more)) / each;
 
         assert_eq!(times(r#", "training": {"optimizer": ["sgd", "adam"]}"#), 2);
         assert_eq!(times(r#", "suggest": true"#), 1 + SUGGESTED);
@@ -309,8 +309,7 @@ mod tests {
         let ranks = |ranks: u64| times(&format!(r#", "world_size": {ranks}"#));
         assert_eq!([ranks(1), ranks(2), ranks(1 << 20)], [1, 2, MOST_CLASSES]);
 
-        let refused =
-            check_work(&heuristics(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
+        let refused = check_work(&asked(r#", "suggest": true"#), MOST_OPERATIONS + 1).unwrap_err();
         assert_eq!(refused.pointer, "/training");
         assert!(
             refused.problem.contains(" 1000001 operations "),
@@ -330,13 +329,13 @@ mod tests {
             validate(&Request::parse(document, &[]).unwrap()).map(drop)
         };
 
-        assert_eq!(heuristics(r#""none""#), Ok(()));
+        assert_eq!(asked(r#""none""#), Ok(()));
         for missing in [
             r#""per_block""#,
             r#"["none", "per_block"]"#,
             r#"{"modules": ["nowhere"]}"#,
         ] {
-            let refused = heuristics(missing).unwrap_err();
+            let refused = asked(missing).unwrap_err();
             assert_eq!(refused.pointer, "/training/checkpointing");
             assert!(refused.problem.contains("no module"), "{refused}");
         }

@@ -1,5 +1,6 @@
 //! The table of fits, which is also the queue.
 
+mod claim;
 mod enqueue;
 mod lease;
 mod terms;
@@ -10,10 +11,10 @@ use serde_json::Value;
 use sqlx::types::Json;
 use utoipa::ToSchema;
 
-use super::engine::{Connection, query};
-use super::request::{keep_request, request_digest};
+use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, JsonText, StoreError, StoredRecommendation, Time, with_context};
+use super::{Db, JsonText, StoreError, Time, with_context};
+pub use claim::{Claimed, ParallelSimulated};
 pub use enqueue::{Enqueued, NewFit, Reuse};
 pub use lease::{Attempt, Lease, LeaseOwner, LeasedFit, UnfinishedFit};
 pub(super) use terms::PATIENCE_MS;
@@ -155,52 +156,6 @@ struct Stand {
 
 by_name!(Stand: state, attempts);
 
-/// What a worker needs to begin.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Claimed {
-    /// The fit.
-    pub id: String,
-    /// What is asked, and by which document.
-    pub fingerprint: String,
-    /// What it must not run beside.
-    pub lane: String,
-    /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
-    pub attempts: i64,
-    /// For whom it was claimed.
-    pub holder: LeaseOwner,
-    /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
-    pub apart: bool,
-    /// For how many seconds it may be worked on, as it was when it was claimed.
-    pub timeout_seconds: Option<i64>,
-    /// The request document.
-    pub request: JsonText,
-    /// What outcomes had taught about the headroom of its answer, as JSON.
-    pub taught: JsonText,
-    /// The model itself: the beginning of a digest.
-    pub model_digest: String,
-    /// How many fits of its key, this one included, wait or run; 0 where there is no key.
-    pub of_key: i64,
-    /// Whether no other fit of its key runs.
-    pub is_alone: bool,
-}
-
-by_name!(Claimed: id, fingerprint, lane, attempts, holder, apart, timeout_seconds, request, taught, model_digest, of_key, is_alone);
-
-impl Claimed {
-    /// The attempt that began with this.
-    pub fn attempt(&self) -> Attempt<'_> {
-        Attempt {
-            id: &self.id,
-            number: self.attempts,
-            holder: &self.holder,
-        }
-    }
-}
-
-/// How many fits on simulated devices one holder may run at a time.
-#[derive(Debug, Clone, Copy)]
-pub struct ParallelSimulated(pub i64);
-
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
@@ -267,238 +222,6 @@ impl Db {
             filter.limit,)
         .map_err(with_context("list fits"))
     }
-
-    /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer somebody
-    /// waits, and those that have waited for a minute whatever anybody does. Keys take turns: the next fit of one comes after those of
-    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago.
-    ///
-    /// One statement, so two workers can never claim the same row.
-    pub async fn claim(
-        &self,
-        parallel: ParallelSimulated,
-        lease: Lease<'_>,
-        now: Time,
-    ) -> Result<Option<Claimed>, StoreError> {
-        self.claim_for(parallel, lease, None, now).await
-    }
-
-    /// The same for a holder who takes fits of these lanes alone: with a comma before and behind each.
-    pub async fn claim_for(
-        &self,
-        parallel: ParallelSimulated,
-        lease: Lease<'_>,
-        lanes: Option<&str>,
-        now: Time,
-    ) -> Result<Option<Claimed>, StoreError> {
-        query!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
-                WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
-                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
-                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
-                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
-                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
-                             WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
-                               AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
-                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
-                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
-                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
-                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
-                  AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
-                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
-                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
-                WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
-                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
-                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
-                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
-                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
-                             WHERE waiting.state = 'queued'
-                               AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
-                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
-                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
-                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
-                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
-                               FOR UPDATE OF waiting SKIP LOCKED)
-                  AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
-                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
-                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request"],
-            now,
-            parallel.0,
-            PATIENCE_MS,
-            lease.holder,
-            lease.until,
-            lanes,)
-        .map_err(with_context("claim a fit"))
-    }
-
-    /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
-    /// or begun anew in the meantime: then nothing is stored.
-    pub async fn finish(
-        &self,
-        attempt: Attempt<'_>,
-        result: &Value,
-        recommendations: &[StoredRecommendation],
-        now: Time,
-    ) -> Result<bool, StoreError> {
-        self.in_place()?;
-        let result = JsonText::of(result);
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("begin to finish a fit"))?;
-        let stored = finish_on(&mut connection, attempt, &result, recommendations, now).await;
-        if stored.is_err() {
-            // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            connection.close().await;
-        }
-        stored
-    }
-
-    /// Stores a fit that was computed elsewhere, with its answer.
-    pub async fn record(
-        &self,
-        fit: &NewFit,
-        result: &Value,
-        recommendations: &[StoredRecommendation],
-        finished_at: Time,
-    ) -> Result<(), StoreError> {
-        let request = request_digest(&fit.request);
-        let result = JsonText::of(result);
-        let begin = "begin to record a fit";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
-        query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
-                              created_at, started_at, finished_at, model_digest, taught)
-             VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
-            fit.id,
-            fit.fingerprint,
-            fit.batchfit_version,
-            fit.model,
-            fit.device,
-            fit.lane,
-            request,
-            result,
-            fit.created_at,
-            finished_at,
-            fit.model_digest,
-            fit.taught,)
-        .map_err(with_context("record a fit"))?;
-        keep_request(&mut transaction.link(), &request, &fit.request).await?;
-        for recommendation in recommendations {
-            recommendation.insert(&mut transaction.link()).await?;
-        }
-        transaction
-            .commit()
-            .await
-            .map_err(with_context("commit a recorded fit"))
-    }
-
-    /// Stores why a running fit has no answer. False when the fit was cancelled or begun anew in the meantime.
-    pub async fn fail(
-        &self,
-        attempt: Attempt<'_>,
-        error: &Value,
-        now: Time,
-    ) -> Result<bool, StoreError> {
-        let error = JsonText::of(error);
-        query!(
-            execute,
-            self.pool.on(),
-            "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
-              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-            error,
-            now,
-        )
-        .map(|failed| failed == 1)
-        .map_err(with_context("fail a fit"))
-    }
-
-    /// Cancels a fit that has not ended, if it is of this owner where one is named. False when it is not, or there is none.
-    pub async fn cancel(
-        &self,
-        id: &str,
-        owner: Option<&str>,
-        now: Time,
-    ) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.on(),
-            "UPDATE fit SET state = 'cancelled', finished_at = $2
-              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
-            id,
-            now,
-            owner,
-        )
-        .map(|cancelled| cancelled == 1)
-        .map_err(with_context("cancel a fit"))
-    }
-
-    /// Puts a running fit back into the queue, as if this attempt had not been.
-    pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.on(),
-            "UPDATE fit SET state = 'queued', started_at = NULL
-              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-        )
-        .map(|put_back| put_back == 1)
-        .map_err(with_context("put a fit back"))
-    }
-}
-
-/// Stores the answer of a fit and its recommendations, all or nothing.
-async fn finish_on(
-    connection: &mut Connection,
-    attempt: Attempt<'_>,
-    result: &JsonText,
-    recommendations: &[StoredRecommendation],
-    now: Time,
-) -> Result<bool, StoreError> {
-    let mut transaction = connection
-        .begin_alone()
-        .await
-        .map_err(with_context("begin to finish a fit"))?;
-    let finished = query!(
-        execute,
-        transaction.on(),
-        "UPDATE fit SET state = 'done', result = $4, finished_at = $5
-          WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
-        attempt.id,
-        attempt.number,
-        attempt.holder,
-        result,
-        now,
-    )
-    .map_err(with_context("finish a fit"))?;
-    if finished == 0 {
-        return Ok(false);
-    }
-    for recommendation in recommendations {
-        recommendation.insert(&mut transaction.link()).await?;
-    }
-    transaction
-        .commit()
-        .await
-        .map_err(with_context("commit the answer of a fit"))?;
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ impl Db {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_database::TestDatabase;
+    use crate::database::test_database::TestDatabase;
 
     fn issue(name: &str) -> Result<(ApiKey, String), NotAKeyName> {
         ApiKey::issue("id".to_owned(), name, Scope::Fit, &[7; 32], Time(1))

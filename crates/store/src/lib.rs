@@ -7,24 +7,17 @@
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
 mod agent;
-mod copy;
+mod database;
 mod engine;
 mod error;
 mod fit;
 mod id;
 mod key;
-mod maintenance;
-#[cfg(test)]
-mod migrated;
 mod outcome;
-mod ownership;
 mod probe;
 mod recommendation;
 mod request;
-mod row_counts;
 mod search;
-#[cfg(test)]
-mod test_database;
 mod text;
 mod time;
 mod upload;
@@ -42,7 +35,10 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
 pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
-pub use copy::CopiedRows;
+pub use database::copy::CopiedRows;
+pub use database::maintenance::{Checked, Pruned};
+pub use database::ownership::Ownership;
+pub use database::row_counts::{Health, RowCounts};
 pub use engine::{Listener, Payload, is_postgres, shown};
 pub use error::{Fault, StoreError};
 pub use fit::{
@@ -52,12 +48,10 @@ pub use fit::{
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
-pub use maintenance::{Checked, Pruned};
 use outcome::Lessons;
 pub use outcome::{
     Learning, LearntCount, LearntOn, NewOutcome, OutcomeKept, StoredLearnt, StoredOutcome,
 };
-pub use ownership::Ownership;
 pub use probe::Probe;
 use recommendation::ResultIndex;
 pub use recommendation::minor;
@@ -65,7 +59,6 @@ pub use recommendation::{
     FilterColumn, Nearest, NearestQuery, Outdated, RecommendationFilter, RecommendationPage, Stale,
     StoredHeadroom, StoredRecommendation, is_simulation,
 };
-pub use row_counts::{Health, RowCounts};
 pub use search::{
     AnsweredSearch, ObservationStatus, SearchAnswer, SearchBounds, SearchState, StoredSearch,
 };
@@ -74,8 +67,8 @@ pub use time::Time;
 pub use upload::{Dropped, NewUpload, StoredUpload, UploadSpace, UploadStatus};
 pub use virtual_run::VirtualRun;
 
+use database::maintenance::{FileIdentity, make_private};
 use engine::{Pool, open_postgres, query};
-use maintenance::{FileIdentity, make_private};
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -384,7 +384,7 @@ impl From<Row> for Observation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_database::TestDatabase;
+    use crate::database::test_database::TestDatabase;
 
     const BOUNDS: SearchBounds = SearchBounds {
         searches: 3,

@@ -172,7 +172,7 @@ pub(super) async fn drop_old_runs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_database::TestDatabase;
+    use crate::database::test_database::TestDatabase;
 
     fn run(id: &str, created_at: i64) -> VirtualRun {
         VirtualRun {

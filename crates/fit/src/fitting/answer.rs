@@ -4,15 +4,15 @@ use crate::model::{Compare, Variant};
 use crate::units::Bytes;
 use crate::{EngineError, Environment, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
 
-use super::headroom_policy::HeadroomPolicy;
 use super::memory_budget::MemoryBudget;
 use super::plan::BatchTarget;
 use super::probing::observer::Observer;
 use super::probing::runner::{ProbeCache, ProbeOutcome, Runner};
-use super::ranked::{Entry, ranked};
-use super::recommend::recommend;
 use super::variant_search::VariantSearch;
-use super::why::LimitSource;
+use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
+use crate::fitting::recommendation::ranked::{Entry, ranked};
+use crate::fitting::recommendation::recommend::recommend;
+use crate::fitting::recommendation::why::LimitSource;
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]

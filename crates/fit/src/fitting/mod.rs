@@ -1,27 +1,21 @@
 //! Finds the largest batch: simulated probes bracket it, real ones confirm it.
 
-mod alternate_plan;
 mod answer;
 mod composite;
 mod devices;
 mod engine;
-mod headroom_policy;
 mod isolated;
 mod lengths;
 mod max_batches;
 mod memory_budget;
-mod notes;
 mod plan;
 mod prediction;
 mod probing;
-mod ranked;
-mod recommend;
+mod recommendation;
 mod recorded;
 mod soak;
 mod suggest;
-mod uncertainty;
 mod variant_search;
-mod why;
 
 #[cfg(test)]
 mod tests;

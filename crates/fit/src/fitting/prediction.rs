@@ -15,13 +15,13 @@ use crate::{EngineError, Runs, Work};
 
 use super::answer::SearchStrategy;
 use super::engine::{lowered, requested_limit};
-use super::notes::settings_as_recorded;
 use super::plan::{BatchTarget, choose, without_a_plan};
 use super::probing::observer::Observer;
 use super::probing::runner::{ProbeCache, Runner as _};
 use super::probing::simulator::Simulator;
-use super::recommend::next_to_record;
 use super::variant_search::{VariantSearch, micro_steps};
+use crate::fitting::recommendation::notes::settings_as_recorded;
+use crate::fitting::recommendation::recommend::next_to_record;
 
 /// A batch to record is so much larger than the largest recorded one at least, as a part of that.
 const WORTH_A_RUN: u64 = 4;

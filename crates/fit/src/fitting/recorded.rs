@@ -27,7 +27,7 @@ use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
 use super::probing::gpu::translated;
 use super::probing::observer::Observer;
-use super::recommend::TARGET_DECIDES;
+use crate::fitting::recommendation::recommend::TARGET_DECIDES;
 
 /// Most batches that are recorded for one answer; two are the least.
 const MOST_RECORDED: usize = 5;

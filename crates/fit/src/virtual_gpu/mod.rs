@@ -9,6 +9,7 @@ mod events;
 mod listener;
 mod oracle;
 mod session;
+mod summary;
 
 pub use answer::{
     Answer, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,

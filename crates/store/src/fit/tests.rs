@@ -1,6 +1,6 @@
 use super::*;
 use crate::UploadSpace;
-use crate::test_database::TestDatabase;
+use crate::database::test_database::TestDatabase;
 
 /// As much as there is.
 const SPACE: UploadSpace = UploadSpace {

@@ -1,8 +1,8 @@
 //! What is kept of outcomes, and what follows from them for answers.
 
 use super::*;
+use crate::database::test_database::{DatabaseLocation, TestDatabase};
 use crate::model::CalibrationSource;
-use crate::test_database::{DatabaseLocation, TestDatabase};
 use crate::units::Bytes;
 use batchfit_fit::search::ask_tell::Outcome;
 
@@ -147,7 +147,7 @@ async fn a_training_with_a_name_counts_once() {
     let named = |body: &str, id: &str| NewOutcome {
         named: Some(("run".to_owned(), body.to_owned())),
         recommendation_id: id.to_owned(),
-        ..told("a", MISS)
+        ..new_outcome("a", MISS)
     };
     let add = async |new: NewOutcome| db.add_outcome(&new).await.unwrap();
 

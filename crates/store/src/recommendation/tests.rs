@@ -4,8 +4,8 @@ use super::{
     FilterColumn, NearestQuery, Outdated, RecommendationFilter, StoredHeadroom,
     StoredRecommendation,
 };
+use crate::database::test_database::TestDatabase;
 use crate::model::ENGINE_DIGEST;
-use crate::test_database::TestDatabase;
 use crate::units::Share;
 use crate::{Db, Time};
 

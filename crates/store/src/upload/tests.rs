@@ -2,7 +2,7 @@ use super::super::{
     Enqueued, FitState, FitTerms, Lease, LeaseOwner, NewFit, ParallelSimulated, Reuse,
 };
 use super::*;
-use crate::test_database::TestDatabase;
+use crate::database::test_database::TestDatabase;
 
 /// Room for two and a half of the uploads here.
 const SPACE: UploadSpace = UploadSpace {

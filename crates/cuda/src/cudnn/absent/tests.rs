@@ -95,14 +95,14 @@ fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
     };
     let given = |layer: ConvolutionLayer, pass| of_a_product(&layer.call(pass, DType::Float32, 32));
 
-    assert_eq!(input(layer, ConvolutionPass::Forward), Some(0));
+    assert_eq!(given(layer, ConvolutionPass::Forward), Some(0));
     let whole = 4 * 32 * 64 * 256;
-    assert_eq!(input(layer, ConvolutionPass::GradWeight), Some(whole));
+    assert_eq!(given(layer, ConvolutionPass::GradWeight), Some(whole));
     let strided = ConvolutionLayer {
         stride: [1, 2, 2],
         ..layer
     };
-    assert_eq!(input(strided, ConvolutionPass::Forward), None);
+    assert_eq!(given(strided, ConvolutionPass::Forward), None);
 }
 
 #[test]

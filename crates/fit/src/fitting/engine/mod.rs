@@ -32,10 +32,8 @@ use crate::{
 
 use super::answer::{Devices, FitSpec, SearchStrategy, answer};
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
-use super::headroom_policy::HeadroomPolicy;
 use super::isolated::Subprocess;
 use super::memory_budget::MemoryBudget;
-use super::notes::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::plan::BatchTarget;
 use super::prediction;
 use super::probing::gpu::{GpuProber, translated};
@@ -43,6 +41,10 @@ use super::probing::observer::Observer;
 use super::probing::runner::{Runner as _, StepTime};
 use super::probing::simulator::Simulator;
 use super::suggest;
+use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
+use crate::fitting::recommendation::notes::{
+    began_anew, data_parallelism, others, ran_together, settings_as_recorded,
+};
 pub(super) use placed::placed;
 use ready::{capability, compile_all, environment, unopened};
 pub(super) use ready::{is_to_be_recorded, lowered};

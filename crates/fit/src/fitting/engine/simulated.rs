@@ -11,11 +11,11 @@ use crate::validate::settings_in_force;
 use crate::{EngineError, Environment, Headroom};
 
 use super::{FitContext, environment, lowered};
-use crate::fitting::headroom_policy::{HeadroomPolicy, VariantHeadroom};
 use crate::fitting::memory_budget::MemoryBudget;
-use crate::fitting::notes::{machines, uneven};
 use crate::fitting::probing::runner::{ProbeOutcome, Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
+use crate::fitting::recommendation::headroom_policy::{HeadroomPolicy, VariantHeadroom};
+use crate::fitting::recommendation::notes::{machines, uneven};
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
 pub(in crate::fitting) fn simulation(

@@ -10,9 +10,9 @@ mod table;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 
-use super::alternate_plan::{lowered_to, nothing_of};
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
+use crate::fitting::recommendation::alternate_plan::{lowered_to, nothing_of};
 use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
 use crate::search::Plan;

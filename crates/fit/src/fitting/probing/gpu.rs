@@ -14,8 +14,8 @@ use crate::{EngineError, GpuRun, GpuWork};
 
 use super::observer::Observer;
 use super::runner::{ProbeOutcome, Runner};
-use crate::fitting::headroom_policy::VariantHeadroom;
-use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
+use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
+use crate::fitting::recommendation::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// A GPU in the hands of a worker.
 pub(in crate::fitting) struct GpuProber<'a> {

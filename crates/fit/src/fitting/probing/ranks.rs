@@ -4,7 +4,7 @@ use crate::compile::RankClass;
 use crate::probe::{PeakMemory, ProbeReport};
 
 use super::runner::ProbeOutcome;
-use crate::fitting::headroom_policy::VariantHeadroom;
+use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
 
 /// The probe of a job from those of its ranks: one that runs out of memory ends all. Nothing where none was run.
 pub(super) fn together(ranks: Vec<(&RankClass, ProbeOutcome)>) -> Option<ProbeOutcome> {

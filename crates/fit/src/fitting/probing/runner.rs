@@ -10,8 +10,8 @@ use crate::search::Goal;
 use crate::units::Bytes;
 
 use super::observer::Observer;
-use crate::fitting::headroom_policy::VariantHeadroom;
-use crate::fitting::uncertainty::Uncertainty;
+use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
+use crate::fitting::recommendation::uncertainty::Uncertainty;
 
 /// A finished probe.
 #[derive(Debug, Clone)]

@@ -21,9 +21,9 @@ use crate::worker::Programs;
 
 use super::ranks;
 use super::runner::{ProbeOutcome, Runner, StepTime};
-use crate::fitting::headroom_policy::VariantHeadroom;
 use crate::fitting::memory_budget::for_others;
-use crate::fitting::uncertainty::{Assumed, Uncertainty, of_graph};
+use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
+use crate::fitting::recommendation::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// How many times as long the host takes as the one that was measured: nobody has said another pace.
 const PACE: f64 = 1.0;

@@ -2,11 +2,11 @@
 
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
-use crate::fitting::alternate_plan::alternate_plan;
 use crate::fitting::engine::{card, simulated_probe, simulation};
 use crate::fitting::lengths::SAFE_AT_ALL;
 use crate::fitting::probing::runner::Runner as _;
-use crate::fitting::ranked::{Entry, forget, ranked};
+use crate::fitting::recommendation::alternate_plan::alternate_plan;
+use crate::fitting::recommendation::ranked::{Entry, forget, ranked};
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::model::{Request, SoakSchedule, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};

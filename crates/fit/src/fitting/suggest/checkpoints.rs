@@ -15,10 +15,10 @@ use crate::{EngineError, SuggestionKind};
 use super::candidates::{Candidate, RECOMPUTING};
 use super::{Aim, PLENTY};
 use crate::fitting::engine::{lowered, simulation};
-use crate::fitting::headroom_policy::HeadroomPolicy;
 use crate::fitting::probing::observer::Observer;
 use crate::fitting::probing::runner::{Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
+use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
 
 /// What checkpointing of every block costs next to the others.
 pub(super) const EVERY_BLOCK: u32 = RECOMPUTING + 1;

@@ -8,7 +8,7 @@ mod targets;
 use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
-use crate::fitting::uncertainty::Uncertainty;
+use crate::fitting::recommendation::uncertainty::Uncertainty;
 use crate::limits::Cancel;
 use crate::model::{Objective, Variant};
 use crate::probe::Evidence;

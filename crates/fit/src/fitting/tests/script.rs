@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::compile::Recomputed;
 use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
-use crate::fitting::headroom_policy::{HeadroomPolicy, VariantHeadroom};
 use crate::fitting::memory_budget::MemoryBudget;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::probing::observer::Observer;
 use crate::fitting::probing::runner::{ProbeOutcome, Runner, StepTime};
-use crate::fitting::uncertainty::Uncertainty;
+use crate::fitting::recommendation::headroom_policy::{HeadroomPolicy, VariantHeadroom};
+use crate::fitting::recommendation::uncertainty::Uncertainty;
 use crate::model::{Checkpointing, Compare, Objective, Optimizer, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use crate::program::Category;

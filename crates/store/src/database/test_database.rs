@@ -8,8 +8,8 @@ use std::thread;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 
-use super::engine::Pool;
-use super::{Db, StoreError};
+use crate::engine::Pool;
+use crate::{Db, StoreError};
 
 /// The server's URL.
 #[expect(clippy::disallowed_methods, reason = "a test has no flags")]
@@ -127,8 +127,8 @@ impl Db {
     /// Queues what a holder that is gone worked on.
     pub(crate) async fn interrupted(&self) -> Result<u64, StoreError> {
         if self.is_shared() {
-            let nobody = super::LeaseOwner::other("nobody".to_owned());
-            return self.expired(super::Time(i64::MAX), &nobody).await;
+            let nobody = crate::LeaseOwner::other("nobody".to_owned());
+            return self.expired(crate::Time(i64::MAX), &nobody).await;
         }
         self.recover().await
     }

@@ -6,8 +6,8 @@ use crate::model::{DEEPSPEED, Parallel, Request, Workload};
 use crate::units::Bytes;
 use crate::worker::Ready;
 
-use super::memory_budget::outside;
-use super::probing::gpu::Lowered;
+use crate::fitting::memory_budget::outside;
+use crate::fitting::probing::gpu::Lowered;
 
 /// Ranks that trained together when a job's memory was recorded.
 const RECORDED_RANKS: u64 = 2;
@@ -16,7 +16,7 @@ const RECORDED_RANKS: u64 = 2;
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// What a reader is told of an answer for several ranks.
-pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
+pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
     let ranks = request.world_size;
     if ranks == 1 {
         return Vec::new();
@@ -109,7 +109,7 @@ fn pairs(graph: &Graph) -> Option<&Node> {
 }
 
 /// What a reader is told who named machines of a cloud: which cards were taken, and how many ranks where not all are used once.
-pub(super) fn machines(request: &Request) -> Vec<String> {
+pub(in crate::fitting) fn machines(request: &Request) -> Vec<String> {
     let machines = &request.machines;
     let cards: u64 = machines.iter().map(|machine| machine.count).sum();
     let mut notes: Vec<String> = machines.iter().map(ToString::to_string).collect();
@@ -121,7 +121,7 @@ pub(super) fn machines(request: &Request) -> Vec<String> {
 }
 
 /// What a reader is told where ranks have different cards.
-pub(super) fn uneven(request: &Request, binding: &Card) -> Option<String> {
+pub(in crate::fitting) fn uneven(request: &Request, binding: &Card) -> Option<String> {
     let others: Vec<&str> = request
         .cards
         .iter()
@@ -139,7 +139,7 @@ pub(super) fn uneven(request: &Request, binding: &Card) -> Option<String> {
 }
 
 /// What a reader is told of ranks that ran on GPUs of their own.
-pub(super) fn ran_together(ranks: u64, devices: &str) -> String {
+pub(in crate::fitting) fn ran_together(ranks: u64, devices: &str) -> String {
     format!(
         "{ranks} ranks ran together on {devices}, a process each, with batches of their own; the limit is what NCCL and \
          CUDA left on the one that has least"
@@ -147,7 +147,10 @@ pub(super) fn ran_together(ranks: u64, devices: &str) -> String {
 }
 
 /// What a reader is told where the recordings say the allocator's settings, and the request does not.
-pub(super) fn settings_as_recorded(request: &Request, workload: &Workload) -> Option<String> {
+pub(in crate::fitting) fn settings_as_recorded(
+    request: &Request,
+    workload: &Workload,
+) -> Option<String> {
     let Workload::Recorded(steps) = workload else {
         return None;
     };
@@ -159,7 +162,7 @@ pub(super) fn settings_as_recorded(request: &Request, workload: &Workload) -> Op
 }
 
 /// What a reader is told of memory that other processes hold.
-pub(super) fn others(ready: &Ready) -> Option<String> {
+pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
     let used = Bytes(ready.used_by_others_bytes?);
     (used >= WORTH_A_NOTE).then(|| {
         format!(
@@ -170,7 +173,7 @@ pub(super) fn others(ready: &Ready) -> Option<String> {
 }
 
 /// What a reader is told of a fit whose limit did not last.
-pub(super) fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
+pub(in crate::fitting) fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
     format!(
         "other processes took memory of the GPU during the fit and use {} now; it was started again with a limit of \
          {} instead of {limit}",

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
-use super::engine::{Pool, is_postgres, open_postgres, query};
-use super::virtual_run::drop_old_runs;
-use super::{Db, StoreError, Time, options, with_context};
+use crate::engine::{Pool, is_postgres, open_postgres, query};
+use crate::virtual_run::drop_old_runs;
+use crate::{Db, StoreError, Time, options, with_context};
 
 /// Who may read and write the database: requests and keys are nobody else's.
 const MODE: u32 = 0o600;
@@ -44,14 +44,14 @@ pub struct Checked {
 
 /// Which file a database is, so that one that was put in its place is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FileIdentity {
+pub(crate) struct FileIdentity {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
 impl FileIdentity {
-    pub(super) fn of(path: &Path) -> io::Result<FileIdentity> {
+    pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
         let metadata = fs::metadata(path)?;
         Ok(FileIdentity {
             path: path.to_owned(),
@@ -60,19 +60,19 @@ impl FileIdentity {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether the file is where it was when it was opened. What is written to one that was deleted is gone with the process.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         fs::metadata(&self.path)
             .is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
     }
 }
 
 /// Makes a file where there is none, and has it be its owner's alone. SQLite gives its other files the same mode.
-pub(super) fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     // Through whatever symbolic links lead to it.
     OpenOptions::new()
         .create(true)
@@ -293,7 +293,7 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
     let checked = async {
         let mut checked = Checked {
             damage: Vec::new(),
-            behind: super::POSTGRES.migrations.len().cast_signed(),
+            behind: crate::POSTGRES.migrations.len().cast_signed(),
             rows: [0; 4],
         };
         if count(there).await? == 0 {
@@ -349,7 +349,7 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         // Tables that are not there yet, or cannot be read.
         *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
     }
-    let known = super::SQLITE.migrations.len().cast_signed();
+    let known = crate::SQLITE.migrations.len().cast_signed();
     Ok(Checked {
         damage,
         behind: known - applied,

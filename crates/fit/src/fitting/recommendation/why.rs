@@ -4,11 +4,11 @@ use crate::probe::{ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::{Limit, LimitKind, Why};
 
-use super::plan::Larger;
+use crate::fitting::plan::Larger;
 
 /// Where the allocator's limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LimitSource {
+pub(in crate::fitting) enum LimitSource {
     /// The request names it.
     Asked,
     /// It is all that the device has for the allocator.
@@ -16,28 +16,28 @@ pub(super) enum LimitSource {
 }
 
 /// What is known around an answer.
-pub(super) struct Around<'a> {
+pub(in crate::fitting) struct Around<'a> {
     /// The probe of the recommended batch, or of a batch of one where nothing fits.
-    pub(super) at: &'a ProbeReport,
+    pub(in crate::fitting) at: &'a ProbeReport,
     /// The probe above the largest batch without retries, where there is one.
-    pub(super) above: Option<&'a ProbeReport>,
+    pub(in crate::fitting) above: Option<&'a ProbeReport>,
     /// The largest batch without retries.
-    pub(super) largest: u64,
+    pub(in crate::fitting) largest: u64,
     /// Whether larger batches are not tried, whatever they need.
-    pub(super) at_ceiling: bool,
+    pub(in crate::fitting) at_ceiling: bool,
     /// What is to be left free.
-    pub(super) headroom: Bytes,
+    pub(in crate::fitting) headroom: Bytes,
     /// The larger batch that is hardly faster, where a fast one was asked for.
-    pub(super) objective: Option<&'a Larger>,
+    pub(in crate::fitting) objective: Option<&'a Larger>,
     /// Whether a number of samples for each optimizer step was asked for.
-    pub(super) has_target: bool,
+    pub(in crate::fitting) has_target: bool,
     /// Where the limit comes from.
-    pub(super) source: LimitSource,
+    pub(in crate::fitting) source: LimitSource,
 }
 
 impl Around<'_> {
     /// The peak of the recommended batch and the limit that binds.
-    pub(super) fn why(&self) -> Why {
+    pub(in crate::fitting) fn why(&self) -> Why {
         Why {
             at_peak: self.at.at_peak.clone(),
             peak: self.at.peak.clone(),
@@ -166,7 +166,7 @@ impl Around<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::fitting::recommendation::why::*;
     use crate::probe::{Evidence, Shortage};
 
     const GIB: u64 = 1 << 30;

@@ -10,14 +10,17 @@ use crate::{Recommendation, VariantResult};
 
 /// What was found out about one variant.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) variant: Variant,
-    pub(super) recomputed: Recomputed,
-    pub(super) recommendation: Recommendation,
+pub(in crate::fitting) struct Entry {
+    pub(in crate::fitting) variant: Variant,
+    pub(in crate::fitting) recomputed: Recomputed,
+    pub(in crate::fitting) recommendation: Recommendation,
 }
 
 /// The variants, best first, and the place of each of `entries` among them.
-pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>, Vec<usize>) {
+pub(in crate::fitting) fn ranked(
+    entries: &[Entry],
+    compare: Compare,
+) -> (Vec<VariantResult>, Vec<usize>) {
     let standings: Vec<RankKey> = entries
         .iter()
         .map(|entry| RankKey {
@@ -62,7 +65,7 @@ const ANOTHER_OPTIMIZER: &str =
     "`compare` set to \"across_optimizers\" would recommend another optimizer than the first";
 
 /// Takes back what an earlier ranking said of a variant.
-pub(super) fn forget(notes: &mut Vec<String>) {
+pub(in crate::fitting) fn forget(notes: &mut Vec<String>) {
     notes.retain(|note| !note.starts_with(GAINED) && !note.ends_with(ANOTHER_OPTIMIZER));
 }
 
@@ -217,7 +220,7 @@ fn other_optimizers(first: Optimizer, others: &[VariantResult]) -> Option<String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::fitting::recommendation::ranked::*;
 
     #[test]
     fn costs_are_those_beside_memory() {

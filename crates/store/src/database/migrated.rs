@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sqlx::Executor as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
-use super::*;
+use crate::*;
 use batchfit_card::probe::Evidence;
 
 /// A database as the migrations up to `last` make it, with what `rows` adds.

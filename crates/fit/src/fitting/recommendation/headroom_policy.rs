@@ -4,19 +4,19 @@ use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, str
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom};
 
-use super::recommend;
-use super::uncertainty::{self, Uncertainty};
+use crate::fitting::recommendation::recommend;
+use crate::fitting::recommendation::uncertainty::{self, Uncertainty};
 
 /// What a request and earlier outcomes say about headroom, for all variants.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeadroomPolicy {
+pub(in crate::fitting) struct HeadroomPolicy {
     asked: Option<Share>,
     calibration: Vec<HeadroomCalibration>,
 }
 
 /// Who says what is left free of one variant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum VariantHeadroom {
+pub(in crate::fitting) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
@@ -32,14 +32,14 @@ pub(super) enum VariantHeadroom {
 }
 
 impl HeadroomPolicy {
-    pub(super) fn of(request: &Request) -> HeadroomPolicy {
+    pub(in crate::fitting) fn of(request: &Request) -> HeadroomPolicy {
         HeadroomPolicy {
             asked: request.headroom,
             calibration: request.calibration().to_vec(),
         }
     }
 
-    pub(super) fn about(&self, variant: &Variant) -> VariantHeadroom {
+    pub(in crate::fitting) fn about(&self, variant: &Variant) -> VariantHeadroom {
         if let Some(asked) = self.asked {
             return VariantHeadroom::Asked(asked);
         }
@@ -61,7 +61,7 @@ impl HeadroomPolicy {
 
 impl VariantHeadroom {
     /// What is to be left free of `limit`.
-    pub(super) fn bytes(self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+    pub(in crate::fitting) fn bytes(self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = || uncertainty::headroom(uncertainties, limit);
         match self {
             VariantHeadroom::ByDoubts => doubted(),
@@ -74,7 +74,11 @@ impl VariantHeadroom {
     }
 
     /// The same for the answer's document.
-    pub(super) fn document(self, uncertainties: &[Uncertainty], limit: Bytes) -> Headroom {
+    pub(in crate::fitting) fn document(
+        self,
+        uncertainties: &[Uncertainty],
+        limit: Bytes,
+    ) -> Headroom {
         let doubted = Share::of(uncertainty::headroom(uncertainties, limit), limit);
         let by_doubts = Headroom {
             fraction: doubted.fraction(),
@@ -108,7 +112,7 @@ impl VariantHeadroom {
     }
 
     /// What a reader is told of it.
-    pub(super) fn why(self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    pub(in crate::fitting) fn why(self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
         match self.document(uncertainties, limit).from {
             HeadroomFrom::Default => recommend::kept_free(left, uncertainties, limit),
@@ -138,7 +142,7 @@ impl VariantHeadroom {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::fitting::recommendation::headroom_policy::*;
 
     const LIMIT: Bytes = Bytes(1_000_000);
     const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];

@@ -1,9 +1,9 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
-use super::engine::{simulated_probe, simulated_step_time};
-use super::probing::runner::StepTime;
-use super::recommend::across_ranks;
-use super::variant_search::{MOST_MICRO_STEPS, micro_steps};
+use crate::fitting::engine::{simulated_probe, simulated_step_time};
+use crate::fitting::probing::runner::StepTime;
+use crate::fitting::recommendation::recommend::across_ranks;
+use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
@@ -11,13 +11,13 @@ use crate::search::Plan;
 use crate::{EngineError, Limit, LimitKind, Recommendation, Why};
 
 /// How a note begins that says why nobody knows how long a step takes.
-pub(super) const TIME_UNKNOWN: &str = "how long a step takes is not known";
+pub(in crate::fitting) const TIME_UNKNOWN: &str = "how long a step takes is not known";
 
 /// What a plan is asked about: a request about one length, and how it trains.
-pub(super) type Of<'a> = (&'a Request, &'a Variant);
+pub(in crate::fitting) type Of<'a> = (&'a Request, &'a Variant);
 
 /// Recommends another plan, which reserves so much; how long its steps take is that of the length that is asked about.
-pub(super) fn alternate_plan(
+pub(in crate::fitting) fn alternate_plan(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
@@ -54,7 +54,7 @@ pub(super) fn alternate_plan(
 }
 
 /// Recommends a smaller plan than leaves headroom at the length that is asked about, because of another length.
-pub(super) fn lowered_to(
+pub(in crate::fitting) fn lowered_to(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
@@ -95,7 +95,7 @@ pub(super) fn lowered_to(
 }
 
 /// Recommends nothing, because of this.
-pub(super) fn nothing_of(best: &mut Recommendation, because_of: String) {
+pub(in crate::fitting) fn nothing_of(best: &mut Recommendation, because_of: String) {
     best.nothing();
     if let Some(why) = &mut best.why {
         why.limit = Limit {

@@ -1,7 +1,7 @@
 //! How far an answer may be wrong, by what is not known about it.
 //!
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
-#![doc = include_str!("NOTES.md")]
+#![doc = include_str!("../NOTES.md")]
 
 use crate::graph::{Graph, Lifetimes};
 use crate::ops::{Matmul, Op};
@@ -10,7 +10,7 @@ use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Uncertainty {
+pub(in crate::fitting) enum Uncertainty {
     /// Where the driver places segments decides which of two equal blocks is reused.
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
@@ -51,7 +51,7 @@ const WORKSPACES: u64 = 10;
 
 impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
-    pub(super) fn share(self) -> f64 {
+    pub(in crate::fitting) fn share(self) -> f64 {
         match self {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
@@ -67,7 +67,7 @@ impl Uncertainty {
     }
 
     /// What it adds to the headroom below `limit` beside that share, at the batch that was probed.
-    pub(super) fn bytes(self, limit: Bytes) -> Bytes {
+    pub(in crate::fitting) fn bytes(self, limit: Bytes) -> Bytes {
         match self {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
@@ -83,7 +83,7 @@ impl Uncertainty {
     }
 
     /// What the reader is told.
-    pub(super) fn reason(self) -> &'static str {
+    pub(in crate::fitting) fn reason(self) -> &'static str {
         match self {
             Uncertainty::Driver => "where the GPU driver places memory",
             Uncertainty::Lifetimes => {
@@ -117,7 +117,7 @@ const NEAR: [u32; 2] = [500, 5000];
 
 impl Uncertainty {
     /// How near a batch is to a smaller one that ran: 0 at that one, 1 at half as much again and beyond.
-    pub(super) fn distance(batch: u64, ran: u64) -> f64 {
+    pub(in crate::fitting) fn distance(batch: u64, ran: u64) -> f64 {
         let beyond = batch.saturating_sub(ran) as f64;
         (2.0 * beyond / ran.max(1) as f64).min(1.0)
     }
@@ -128,7 +128,7 @@ impl Uncertainty {
         clippy::cast_sign_loss,
         reason = "a share of a few thousand"
     )]
-    pub(super) fn beyond(distance: f64) -> Uncertainty {
+    pub(in crate::fitting) fn beyond(distance: f64) -> Uncertainty {
         let [least, most] = NEAR.map(f64::from);
         Uncertainty::Beyond((least + (most - least) * distance) as u32)
     }
@@ -140,7 +140,7 @@ impl Uncertainty {
     clippy::cast_sign_loss,
     reason = "the share is clamped to 0..=1, and a byte more or less of headroom does not matter"
 )]
-pub(super) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+pub(in crate::fitting) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
     let share: f64 = uncertainties
         .iter()
         .map(|uncertainty| uncertainty.share())
@@ -154,7 +154,7 @@ pub(super) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
 /// compiled, where the driver happens to put its segments.
-pub(super) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
+pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
     let attends = graph
         .nodes
         .iter()
@@ -171,11 +171,11 @@ pub(super) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
 
 /// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Assumed(Vec<(Extent, u64)>);
+pub(in crate::fitting) struct Assumed(Vec<(Extent, u64)>);
 
 impl Assumed {
     /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
-    pub(super) fn of(graph: &Graph) -> Assumed {
+    pub(in crate::fitting) fn of(graph: &Graph) -> Assumed {
         let opaque = graph
             .nodes
             .iter()
@@ -189,7 +189,7 @@ impl Assumed {
     }
 
     /// The uncertainty about a batch, if there is one.
-    pub(super) fn at(&self, batch: u64) -> Option<Uncertainty> {
+    pub(in crate::fitting) fn at(&self, batch: u64) -> Option<Uncertainty> {
         let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
         let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
         (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))
@@ -198,7 +198,7 @@ impl Assumed {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::fitting::recommendation::uncertainty::*;
     use crate::graph::{Builder, Content, UntracedFunction};
     use crate::shape::DType;
 

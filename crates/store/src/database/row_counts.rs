@@ -4,8 +4,8 @@ use crate::text::by_name;
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
-use super::engine::{is_postgres, open_postgres, query};
-use super::{Db, StoreError, with_context};
+use crate::engine::{is_postgres, open_postgres, query};
+use crate::{Db, StoreError, with_context};
 
 /// How many rows there are of what is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Db {
             database: database.to_owned(),
             source,
         };
-        let options = super::options(database).map_err(failed)?.read_only(true);
+        let options = crate::options(database).map_err(failed)?.read_only(true);
         let mut connection = SqliteConnection::connect_with(&options)
             .await
             .map_err(failed)?;

@@ -7,15 +7,16 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
-use super::alternate_plan::TIME_UNKNOWN;
-use super::plan::{BatchTarget, choose, shortfall_note, without_a_plan};
-use super::probing::runner::{ProbeCache, StepTime};
-use super::uncertainty::Uncertainty;
-use super::variant_search::{VariantSearch, micro_steps};
-use super::why::{Around, LimitSource};
+use crate::fitting::plan::{BatchTarget, choose, shortfall_note, without_a_plan};
+use crate::fitting::probing::runner::{ProbeCache, StepTime};
+use crate::fitting::recommendation::alternate_plan::TIME_UNKNOWN;
+use crate::fitting::recommendation::uncertainty::Uncertainty;
+use crate::fitting::recommendation::why::{Around, LimitSource};
+use crate::fitting::variant_search::{VariantSearch, micro_steps};
 
 /// How the note begins that is given where both are asked for.
-pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
+pub(in crate::fitting) const TARGET_DECIDES: &str =
+    "`target_batch` decides the number of accumulation steps";
 
 /// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.
 const MUCH_HEADROOM: u64 = 20;
@@ -28,7 +29,7 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
     clippy::too_many_lines,
     reason = "a line for each member of the answer"
 )]
-pub(super) fn recommend(
+pub(in crate::fitting) fn recommend(
     target: BatchTarget,
     accumulation: u32,
     mut inquiry: VariantSearch<'_, '_>,
@@ -169,7 +170,7 @@ fn communicated(
 }
 
 /// What is to be known of a probe of several ranks.
-pub(super) fn across_ranks(
+pub(in crate::fitting) fn across_ranks(
     report: &ProbeReport,
     world_size: u64,
     communicated_bytes: Option<u64>,
@@ -185,7 +186,7 @@ pub(super) fn across_ranks(
 
 /// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
 /// much of it as takes no more than half of the limit.
-pub(super) fn next_to_record(
+pub(in crate::fitting) fn next_to_record(
     answer: u64,
     cache: &mut ProbeCache<'_>,
 ) -> Result<Option<u64>, EngineError> {
@@ -209,7 +210,11 @@ pub(super) fn next_to_record(
 }
 
 /// What a reader is told of the headroom.
-pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+pub(in crate::fitting) fn kept_free(
+    headroom: Bytes,
+    uncertainties: &[Uncertainty],
+    limit: Bytes,
+) -> String {
     let figure = |uncertainty: &Uncertainty| match uncertainty.bytes(limit) {
         Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),

@@ -6,8 +6,8 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Postgres, Sqlite};
 
-use super::engine::{Connection, Link, Transaction};
-use super::{Db, StoreError, with_context};
+use crate::engine::{Connection, Link, Transaction};
+use crate::{Db, StoreError, with_context};
 
 /// The tables, those first to which others refer.
 const TABLES: [&str; 20] = [
@@ -374,7 +374,7 @@ async fn number_on(link: &mut Link<'_>) -> Result<(), sqlx::Error> {
 
 #[cfg(test)]
 mod tests {
-    use crate::test_database::DatabaseLocation;
+    use crate::database::test_database::DatabaseLocation;
     use crate::*;
 
     /// From a file to wherever the tests are, to another file, and back.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::engine::is_postgres;
-use super::maintenance::make_private;
-use super::{StoreError, is_in_memory, options};
+use crate::database::maintenance::make_private;
+use crate::engine::is_postgres;
+use crate::{StoreError, is_in_memory, options};
 
 /// How often it is tried, and how long there is in between.
 const ATTEMPTS: u32 = 100;
@@ -120,7 +120,7 @@ fn lock_path(file: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::database::ownership::*;
 
     #[test]
     fn a_database_has_one_owner_by_whatever_name() {

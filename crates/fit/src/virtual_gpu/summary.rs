@@ -1,0 +1,300 @@
+//! From what a script's processes said to the answer.
+
+use std::collections::BTreeMap;
+
+use super::Ending;
+use super::answer::*;
+use super::events::{Process, RunEvents, SaidPeak, SaidShortage};
+use super::session::Session;
+use crate::probe::Verdict;
+
+/// The compute capability of the cards that runs were compared with, H100 and H200.
+const COMPARED: (u32, u32) = (9, 0);
+
+/// Growth below this is noise: a few counters and random states.
+const LEAST_GROWTH: u64 = 1 << 20;
+
+impl Answer {
+    /// What came of it; `None` where nothing of the command ever used the GPU.
+    ///
+    /// `says_out_of_memory` is whether its output did.
+    pub fn of(
+        command: Vec<String>,
+        session: &Session,
+        heard: &RunEvents,
+        ending: Ending,
+        says_out_of_memory: bool,
+    ) -> Option<Answer> {
+        let is_used = |process: &&Process| process.start.is_some() || !process.driver.is_empty();
+        let users: Vec<&Process> = heard.processes.iter().filter(is_used).collect();
+        let mut peaks: Vec<Peak> = users.iter().flat_map(|process| peaks_of(process)).collect();
+        peaks.sort_by_key(|peak| (peak.rank, peak.device));
+        // The first of equals: rank 0.
+        let top = peaks
+            .iter()
+            .rev()
+            .max_by_key(|peak| peak.peak_reserved_bytes);
+        let main = match top {
+            Some(top) => users.iter().find(|process| process.id == top.process),
+            None => users.first(),
+        }?;
+        let device = top.map_or(0, |top| top.device);
+        let phases = phases_of(main, device);
+        let retries = main.phases.iter().flat_map(|phase| &phase.devices);
+        let retries = retries.map(|(.., retries)| *retries).max().unwrap_or(0);
+        let at_peak = main.peaks.iter().rfind(|peak| peak.device == device);
+        let out_of_memory = shortage(&users, ending, says_out_of_memory);
+        let verdict = match ending {
+            Ending::Exit(0) if retries > 0 => Verdict::FitsWithRetries,
+            Ending::Exit(0) => Verdict::Fits,
+            _ if out_of_memory.as_ref().is_some_and(|it| it.is_fatal) => Verdict::OutOfMemory,
+            _ => Verdict::Failed,
+        };
+        let peak_allocated = top.and_then(|top| top.peak_allocated_bytes);
+        let peak_reserved = top.map_or(0, |top| top.peak_reserved_bytes);
+        let refused = users.iter().any(|process| process.host_refused.is_some());
+        let convolutions = convolutions(heard);
+        let counted = |map: &BTreeMap<String, u64>| {
+            let all = map.iter().map(|(what, times)| NamedCount {
+                what: what.clone(),
+                times: *times,
+            });
+            all.collect::<Vec<_>>()
+        };
+        let doubts = heard
+            .doubts
+            .iter()
+            .map(|(line, (times, bytes))| UncomputedRead {
+                line: line.clone(),
+                times: *times,
+                bytes: *bytes,
+            });
+        let certainty = if !heard.doubts.is_empty() || !heard.problems.is_empty() {
+            Certainty::Doubtful
+        } else if !heard.unanswered.is_empty()
+            || convolutions.asked + convolutions.estimated > 0
+            || session.card.capability.compute != COMPARED
+        {
+            Certainty::Estimated
+        } else if heard.assumptions.is_empty() {
+            Certainty::Exact
+        } else {
+            Certainty::Chosen
+        };
+        Some(Answer {
+            command,
+            card: session.card.name,
+            gpus: session.gpus,
+            evidence: "virtual",
+            verdict,
+            exit_code: match ending {
+                Ending::Exit(code) => Some(code),
+                _ => None,
+            },
+            signal: match ending {
+                Ending::Signal(signal) => Some(signal),
+                _ => None,
+            },
+            is_incomplete: matches!(ending, Ending::TookTooLong | Ending::Interrupted),
+            steps: main.steps,
+            limit_bytes: session.limit_bytes().0,
+            peak_allocated_bytes: peak_allocated,
+            peak_reserved_bytes: peak_reserved,
+            fragmentation_bytes: peak_allocated.map(|peak| peak_reserved.saturating_sub(peak)),
+            retries,
+            growth_bytes_per_step: growth(&phases),
+            at_peak: at_peak.cloned().map(AtPeak::from),
+            phases,
+            out_of_memory,
+            host: HostMemory {
+                peak_bytes: users.iter().map(|it| it.host_peak).max().unwrap_or(0),
+                limit_bytes: session.host_memory.0,
+                was_refused: refused,
+            },
+            certainty,
+            doubts: doubts.collect(),
+            assumptions: counted(&heard.assumptions),
+            unanswered: counted(&heard.unanswered),
+            convolutions,
+            versions: main.start.as_ref().map(|start| Versions {
+                python: start.python.clone(),
+                torch: start.torch.clone(),
+                cuda: start.cuda.clone(),
+                cudnn: start.cudnn,
+                allocator: start.allocator.clone(),
+                modules: start.modules.clone(),
+            }),
+            findings: None,
+            notes: notes(session, heard, &users, main),
+            peaks,
+        })
+    }
+
+    /// The process and the device whose figures stand for all.
+    pub fn main(&self) -> Option<&Peak> {
+        let mut peaks = self.peaks.iter();
+        peaks.find(|peak| peak.peak_reserved_bytes == self.peak_reserved_bytes)
+    }
+}
+
+/// By PyTorch's own count where there is one, else by the driver's.
+fn peaks_of(process: &Process) -> Vec<Peak> {
+    let mut found: BTreeMap<u32, (Option<u64>, u64)> = BTreeMap::new();
+    for (device, allocated, reserved, ..) in process.phases.iter().flat_map(|it| &it.devices) {
+        let peak = found.entry(*device).or_default();
+        *peak = (peak.0.max(Some(*allocated)), peak.1.max(*reserved));
+    }
+    for (device, driver) in &process.driver {
+        let peak = found.entry(*device).or_default();
+        // A script that was ended did not report its last phase.
+        peak.1 = peak.1.max(driver.peak);
+    }
+    let used = found.into_iter().filter(|(_, (_, reserved))| *reserved > 0);
+    let peak = |(device, (allocated, reserved))| Peak {
+        rank: process.rank,
+        process: process.id,
+        device,
+        peak_allocated_bytes: allocated,
+        peak_reserved_bytes: reserved,
+    };
+    used.map(peak).collect()
+}
+
+fn phases_of(process: &Process, device: u32) -> Vec<Phase> {
+    let of_device = |phase: &super::events::SaidPhase| {
+        let mut devices = phase.devices.iter();
+        let (_, allocated, reserved, allocated_after, reserved_after, _) =
+            *devices.find(|(number, ..)| *number == device)?;
+        Some(Phase {
+            name: phase.name.clone(),
+            peak_allocated_bytes: allocated,
+            peak_reserved_bytes: reserved,
+            allocated_bytes: allocated_after,
+            reserved_bytes: reserved_after,
+        })
+    };
+    process.phases.iter().filter_map(of_device).collect()
+}
+
+/// Whether it is a step that was finished.
+fn is_step(phase: &Phase) -> bool {
+    let number = phase.name.strip_prefix("step ");
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// What each step leaves behind more than the one before it. The first makes the optimizer's state.
+fn growth(phases: &[Phase]) -> Option<u64> {
+    let left: Vec<u64> = phases
+        .iter()
+        .filter(|phase| is_step(phase))
+        .map(|it| it.allocated_bytes)
+        .collect();
+    let left = left.get(1..)?;
+    let (first, last) = (left.first()?, left.last()?);
+    let grows = left.len() > 2 && left.windows(2).all(|pair| pair[0] < pair[1]);
+    let each = last.saturating_sub(*first) / (left.len() as u64 - 1).max(1);
+    (grows && each >= LEAST_GROWTH).then_some(each)
+}
+
+/// The refusal that ended the script, or the last that it went on after.
+fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortage> {
+    let of_error = users
+        .iter()
+        .find(|it| it.error.as_ref().is_some_and(|error| error.out_of_memory));
+    let has_shortage = |process: &&&Process| {
+        !process.shortages.is_empty()
+            || process
+                .driver
+                .values()
+                .any(|driver| driver.refused.is_some())
+    };
+    let process = of_error.or_else(|| users.iter().find(has_shortage));
+    let other_error = users
+        .iter()
+        .any(|it| it.error.as_ref().is_some_and(|error| !error.out_of_memory));
+    let has_failed = !matches!(ending, Ending::Exit(0) | Ending::Interrupted);
+    let is_fatal = has_failed && (of_error.is_some() || says_so && !other_error);
+    let Some(process) = process else {
+        return is_fatal.then(|| Shortage::of(None, None, is_fatal));
+    };
+    let message = process.error.as_ref().filter(|error| error.out_of_memory);
+    let message = message.map(|error| format!("{}: {}", error.kind, error.message));
+    let mut shortage = Shortage::of(process.shortages.last(), message, is_fatal);
+    shortage.times = process.shortages.len() as u64;
+    shortage.rank = process.rank;
+    let refused = process.driver.values().find_map(|driver| driver.refused);
+    if let (None, Some((requested, used))) = (shortage.requested_bytes, refused) {
+        (shortage.requested_bytes, shortage.reserved_bytes) = (Some(requested), Some(used));
+    }
+    Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
+}
+
+impl From<SaidPeak> for AtPeak {
+    fn from(said: SaidPeak) -> AtPeak {
+        AtPeak {
+            phase: said.phase,
+            module: said.module,
+            stack: said.stack,
+        }
+    }
+}
+
+impl Shortage {
+    fn of(said: Option<&SaidShortage>, message: Option<String>, is_fatal: bool) -> Shortage {
+        Shortage {
+            times: 0,
+            is_fatal,
+            rank: None,
+            phase: said.map(|it| it.phase.clone()),
+            requested_bytes: said.map(|it| it.requested),
+            allocated_bytes: said.map(|it| it.allocated),
+            reserved_bytes: said.map(|it| it.reserved),
+            stack: said.map_or_else(Vec::new, |it| it.stack.clone()),
+            module: said.and_then(|it| it.module.clone()),
+            message,
+        }
+    }
+}
+
+fn convolutions(heard: &RunEvents) -> Convolutions {
+    let count = |how: &str| heard.convolutions.get(how).copied().unwrap_or(0);
+    Convolutions {
+        recorded: count("recorded") + count("interpolated"),
+        asked: count("asked"),
+        estimated: count("estimated") + count("none"),
+    }
+}
+
+fn notes(session: &Session, heard: &RunEvents, users: &[&Process], main: &Process) -> Vec<String> {
+    let mut notes = Vec::new();
+    let ranks = users.iter().filter_map(|process| process.rank).max();
+    if session.gpus > 1 && ranks.is_none_or(|last| last == 0) {
+        notes.push(format!(
+            "rank 0 of {}: every other rank is taken to be like it",
+            session.gpus
+        ));
+    }
+    if let Some(error) = main.error.as_ref().filter(|error| !error.out_of_memory) {
+        notes.push(format!(
+            "it ended by an error of its own: {}: {}",
+            error.kind, error.message
+        ));
+    }
+    if let Some((asked, used, most)) = users.iter().find_map(|process| process.host_refused) {
+        let bytes = crate::units::Bytes;
+        notes.push(format!(
+            "{} of pinned or managed memory were refused where {} were used: --host-memory gives it more than {}",
+            bytes(asked),
+            bytes(used),
+            bytes(most)
+        ));
+    }
+    if main.start.is_none() {
+        notes.push("no steps and phases are known: it was not PyTorch that used the GPU, or it was ended before".to_owned());
+    } else if main.steps == 0 && main.error.is_none() {
+        notes.push("no optimizer of PyTorch made a step".to_owned());
+    }
+    notes.extend(heard.problems.keys().cloned());
+    notes.extend(session.card.notes());
+    notes
+}
