@@ -160,7 +160,10 @@ impl CliError {
                 Code::Internal,
                 format!("the answer could not be written to stdout: {error}"),
             ),
-            CliError::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
+            CliError::ReaderGone => Problem::new(
+                Code::Internal,
+                "the output was closed before the answer was written",
+            ),
             // Who runs the command reads the log of the service: stderr.
             CliError::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),
         }

@@ -1,4 +1,4 @@
-//! Answers that are stored, and what makes them answers of yesterday.
+//! Answers that are stored, and what makes them out of date.
 
 use super::outcomes::{listed, percent, words};
 use crate::jobs::NearDocument;
@@ -61,7 +61,7 @@ pub fn answer(answer: &StoredRecommendation, style: &Style) -> String {
             ("learnt", outcomes) => format!("learnt from {outcomes} outcomes"),
             ("others", _) => "learnt from other models on this card".to_owned(),
             ("asked", _) => "as the request asks for".to_owned(),
-            _by_itself => "what such an answer leaves free by itself".to_owned(),
+            _by_itself => "its default headroom".to_owned(),
         };
         figures.push(("headroom", format!("{share}, {says}")));
     }
@@ -79,7 +79,7 @@ pub fn answer(answer: &StoredRecommendation, style: &Style) -> String {
     if let Some(stale) = &answer.stale {
         let because: Vec<String> = stale.because.iter().map(changed).collect();
         let text = format!(
-            "It would be another one today: {}. `batchfit fit --again {}` makes it anew.",
+            "It would be another one today: {}. `batchfit fit --again {}` makes it again.",
             because.join("; "),
             answer.fit_id
         );

@@ -73,7 +73,7 @@ pub fn outcomes(outcomes: &[OutcomeDocument], style: &Style) -> String {
     });
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
-        return "Nobody has told what came of it; `batchfit outcome ID` does.\n".to_owned();
+        return "No outcome was reported; `batchfit outcome ID` reports one.\n".to_owned();
     }
     let numbers = ["batch", "predicted", "reserved", "off by", "steps"];
     listed((&head, &numbers), rows, style)
@@ -98,7 +98,7 @@ pub fn accuracy(known: &[AccuracyDocument], style: &Style) -> String {
     });
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
-        return "Nobody has told what came of a training; `batchfit outcome ID` does.\n".to_owned();
+        return "No outcome was reported; `batchfit outcome ID` reports one.\n".to_owned();
     }
     let numbers = ["outcomes", "misses", "off by", "at most", "headroom"];
     listed((&head, &numbers), rows, style)

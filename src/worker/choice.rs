@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_nobody_uses_come_first_and_then_the_emptiest() {
+    fn idle_gpus_come_first_and_then_the_emptiest() {
         let crowd = [
             candidate(0, 60_000),
             candidate(1, 10_000),

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_cannot_be_opened_for_lack_of_memory_says_how_much_is_whose() {
+    fn a_card_without_enough_memory_says_what_uses_it() {
         let cause = "cuDevicePrimaryCtxRetain failed: CUDA_ERROR_OUT_OF_MEMORY";
 
         let said = no_room(TOTAL, Bytes::mib(600), cause).unwrap();

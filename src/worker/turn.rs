@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_patient_gets_the_next_turn() {
+    fn a_waiting_process_gets_the_lock_next() {
         let directory = tempfile::tempdir().unwrap();
         let mut first = Some(take(directory.path(), UUID).unwrap());
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_can_lock_the_file_and_nobody_else_can_write_it() {
+    fn all_users_can_lock_the_file_and_only_its_owner_writes_it() {
         let directory = tempfile::tempdir().unwrap();
         drop(take(directory.path(), UUID).unwrap());
 

@@ -2,7 +2,7 @@
 """What is left behind when ranks of a real probe on several GPUs are killed.
 
 Starts `batchfit probe` of a small model under DDP again and again, and kills or stops one of its workers at a random moment: while
-they open their GPUs, find each other, or run. A probe starts all its workers anew once, so some get a second blow. After each:
+they open their GPUs, find each other, or run. A probe starts all its workers again once, so some get a second blow. After each:
 did the command end, with a report or an error that names the loss; how long did the other ranks live on; are all workers gone, is
 each GPU's memory back to what it was, is nothing of NCCL's left in /dev/shm. Exits 1 when something is not.
 

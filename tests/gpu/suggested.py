@@ -90,7 +90,7 @@ def train(model, optimizer, chunks):
     print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
 
 
-def foretold(batchfit, card, model, optimizer, chunks):
+def predicted(batchfit, card, model, optimizer, chunks):
     precision, batch, tokens = SHAPES[model]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "config.json"
@@ -130,7 +130,7 @@ def main():
                     far.append(name)
                     continue
                 real = json.loads(run.stdout.splitlines()[-1])
-                said = foretold(given.batchfit, given.card, model, optimizer, chunks)
+                said = predicted(given.batchfit, given.card, model, optimizer, chunks)
                 off = [100 * (a - b) / b for a, b in zip(said, real)]
                 cells = [f"{a / 2**20:10.1f} ({o:+.2f} %)" for a, o in zip(real, off)]
                 print(f"{name:46} {cells[0]:>20} {cells[1]:>20}", flush=True)

@@ -315,7 +315,7 @@ fn changes_of_several_lengths_leave_the_lengths_as_they_are() {
 }
 
 #[test]
-fn somebody_who_goes_away_ends_the_suggestions() {
+fn a_client_that_disconnects_ends_the_suggestions() {
     let request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();

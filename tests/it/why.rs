@@ -154,7 +154,7 @@ fn an_answer_names_the_limit_that_binds() {
 }
 
 #[test]
-fn an_answer_says_when_its_peak_is_and_who_holds_it() {
+fn an_answer_says_when_its_peak_is_and_what_holds_it() {
     let mut document = preset("resnet18", &json!({}));
     document["memory_limit"] = json!("4GiB");
 

@@ -43,7 +43,7 @@ def main() -> int:
     answers: dict[str, list[dict]] = defaultdict(list)
     for row in lines(out / "answers.jsonl"):
         answers[row["model"]].append(row)
-    # What is kept beside this script, and what was recorded anew.
+    # What is kept beside this script, and what was recorded again.
     kept, new = Path(__file__).parent / "recordings.jsonl", out / "recordings.jsonl"
     recorded = {
         (row["model"], row["precision"], row["batch"]): row

@@ -2,7 +2,7 @@
 """Two servers on one PostgreSQL, and what becomes of what was accepted when they, or the database, are killed.
 
 Clients ask either server for fits of their own and for some that all of them ask, with an `Idempotency-Key`, and ask again until
-they have an answer. Meanwhile servers are killed (as `kill -9` does) and started anew, and then the database is. In the end every fit
+they have an answer. Meanwhile servers are killed (as `kill -9` does) and started again, and then the database is. In the end every fit
 that was accepted is done under its id, every question has one answer wherever it is read, and no row says that somebody still works.
 
 Prints a table. The database is a cluster of its own in a temporary folder (Debian's `postgresql`), as `tests/service/postgres.sh` starts

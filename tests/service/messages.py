@@ -257,7 +257,7 @@ def frozen(place, stops=5, seconds=2 * DEADLINE):
 
 
 def fresh_devices(place):
-    """GPUs are looked for anew after a while."""
+    """GPUs are looked for again after a while."""
     time.sleep(1.1)
 
 

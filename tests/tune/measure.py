@@ -56,7 +56,7 @@ class Child:
     """What a function gives in a process of its own.
 
     Forked before CUDA starts, so that what is imported need not be imported again; from a process that has no other threads of its
-    own. torch.compile keeps helper processes, which do not survive a fork: its programs begin anew, with `--one`.
+    own. torch.compile keeps helper processes, which do not survive a fork: its programs begin again, with `--one`.
     """
 
     def __init__(self, work, name, *arguments, timeout=LONGEST):

@@ -32,7 +32,7 @@ class Entry:
     limit: int
     # Models, batches and losses alone, for finders that have their own loop.
     case: Any = None
-    # Seconds that a process of its own may take, for programs that have to begin one anew and take long to compile.
+    # Seconds that a process of its own may take, for programs that have to begin one again and take long to compile.
     seconds: float | None = None
 
 

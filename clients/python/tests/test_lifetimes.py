@@ -53,7 +53,7 @@ class Residual(torch.nn.Module):
 
 
 class Chosen(torch.nn.Module):
-    """Rows found by value: `torch.export` takes the result of `where` out anew to look at its size."""
+    """Rows found by value: `torch.export` takes the result of `where` out again to look at its size."""
 
     def __init__(self):
         super().__init__()

@@ -45,7 +45,7 @@ pub struct Recommendation {
     pub why: Option<Why>,
     /// Where the numbers come from.
     pub evidence: Evidence,
-    /// Milliseconds per micro-step, with its share of what the optimizer takes; null where nothing fits or nobody knows: of
+    /// Milliseconds per micro-step, with its share of what the optimizer takes; null where nothing fits or it is not known: of
     /// recordings, and of several simulated GPUs.
     pub step_ms: Option<f64>,
     /// Milliseconds per optimizer step: `accumulation_steps` micro-steps and an update. Null where `step_ms` is.
@@ -159,7 +159,7 @@ pub struct Why {
     /// What is allocated at the peak of the recommended micro-batch, by purpose, largest first; its sum is the peak. Where nothing fits,
     /// of one sample on a card that has enough.
     pub at_peak: Vec<CategoryBytes>,
-    /// When that is, and which modules hold it; null where nobody could tell.
+    /// When that is, and which modules hold it; null where that is not known.
     pub peak: Option<Peak>,
     /// The limit that binds.
     pub limit: Limit,
@@ -324,7 +324,7 @@ pub struct Suggestion {
     pub world_size: u64,
     /// What it costs besides.
     pub cost: String,
-    /// Samples per second on one GPU; null where nobody knows: of several simulated GPUs.
+    /// Samples per second on one GPU; null where it is not known: for several simulated GPUs.
     pub samples_per_second: Option<f64>,
     /// Where that is from; null where it is.
     pub speed_from: Option<SpeedFrom>,

@@ -92,7 +92,7 @@ fn limit(kind: LimitKind) -> &'static str {
         LimitKind::Device => "the device's memory",
         LimitKind::OtherProcesses => "other processes on the GPU",
         LimitKind::Fragmentation => "fragmentation",
-        LimitKind::Headroom => "what is left free for safety",
+        LimitKind::Headroom => "headroom",
         LimitKind::Objective => "the objective",
         LimitKind::TargetBatch => "the target",
         LimitKind::Host => "the memory of the host",

@@ -106,7 +106,7 @@ impl Parallel {
         }
     }
 
-    /// Whether buckets are made anew once it is known in which order gradients are complete (`Reducer::should_rebuild_buckets`).
+    /// Whether buckets are made again once it is known in which order gradients are complete (`Reducer::should_rebuild_buckets`).
     pub fn replaces_buckets(&self) -> bool {
         match self {
             Parallel::None | Parallel::Fsdp2(_) => false,

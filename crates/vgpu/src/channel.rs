@@ -107,7 +107,7 @@ mod tests {
     use super::{LONGEST, connect, read, write};
 
     #[test]
-    fn who_closes_or_never_answers_is_not_waited_for() {
+    fn closed_and_silent_peers_are_not_waited_for() {
         let path = std::env::temp_dir().join(format!("batchfit-channel-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let mut stream = connect(path.to_str().unwrap(), Duration::from_millis(50)).unwrap();

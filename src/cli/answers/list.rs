@@ -1,4 +1,4 @@
-//! `batchfit answers`: the stored answers, and which of them are of yesterday.
+//! `batchfit answers`: the stored answers, and which of them are out of date.
 
 use serde_json::json;
 

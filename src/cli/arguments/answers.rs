@@ -144,7 +144,7 @@ pub(in crate::cli) struct Earlier {
     /// Compute nothing: show the stored answer, or the nearest one.
     #[arg(long, conflicts_with = "module")]
     pub(in crate::cli) stored: bool,
-    /// Ask the question of a stored answer anew; flags override it.
+    /// Ask the question of a stored answer again; flags override it.
     #[arg(long, value_name = "ID", conflicts_with_all = ["what", "module"])]
     pub(in crate::cli) again: Option<String>,
 }

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flags_cannot_change_is_said_or_left_to_whoever_reads_requests() {
+    fn flags_that_cannot_change_a_document_are_refused_or_left_to_the_reader() {
         let flags = [given("--seq-len", &["model", "seq_len"], Value::from(8))];
         let refused = |source: &Source| {
             build(source, None, &flags)

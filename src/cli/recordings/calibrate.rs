@@ -194,7 +194,7 @@ fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), CliError>
         return Ok(());
     }
     let problem = format!(
-        "{} has the batches {recorded}; name the same, or remove it to begin anew",
+        "{} has the batches {recorded}; name the same, or remove it to start again",
         file.display()
     );
     Err(CliError::flag("--batches", problem))
@@ -414,7 +414,12 @@ fn known(file: &Path) -> anyhow::Result<String> {
         return Ok(String::new());
     }
     let text = File::open(file).and_then(unpack);
-    text.with_context(|| format!("could not read {}; delete it to begin anew", file.display()))
+    text.with_context(|| {
+        format!(
+            "could not read {}; delete it to start again",
+            file.display()
+        )
+    })
 }
 
 /// One table of two, of which the first may be nothing yet.

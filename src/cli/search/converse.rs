@@ -140,10 +140,9 @@ impl Talk {
                 Code::SearchFull,
                 format!("this search was told {most} observations; begin another"),
             )),
-            ObservationReply::Cancelled => Err(Problem::new(
-                Code::SearchEnded,
-                "somebody cancelled this search",
-            )),
+            ObservationReply::Cancelled => {
+                Err(Problem::new(Code::SearchEnded, "the search was cancelled"))
+            }
             ObservationReply::Unknown => Err(Problem::no_such("search", id)),
         }
     }

@@ -120,7 +120,7 @@ pub(in crate::cli) fn run(
     }
     if pumps.iter().any(|pump| !pump.is_finished()) {
         output::warning(
-            "somebody whom the command started holds its output open and may hold memory of the device",
+            "a process that the command started holds its output open and may hold memory of the device",
         );
     }
     let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);

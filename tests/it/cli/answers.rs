@@ -193,7 +193,7 @@ fn wrong_outcomes_are_told_by_the_flag() {
 }
 
 #[test]
-fn an_answer_of_yesterday_is_marked_and_made_anew() {
+fn an_outdated_answer_is_marked_and_made_again() {
     let place = Place::new();
     assert!(stdout(&place.run(&["answers"])).starts_with("No answer is stored"));
     let first = place.fit(&request(), &[]);
@@ -211,12 +211,12 @@ fn an_answer_of_yesterday_is_marked_and_made_anew() {
     );
     let text = stdout(&place.run(&["answers", id]));
     let words: Vec<&str> = text.split_whitespace().collect();
-    let says = format!("`batchfit fit --again {id}` makes it anew.");
+    let says = format!("`batchfit fit --again {id}` makes it again.");
     assert!(words.join(" ").ends_with(&says), "{text}");
-    let anew = document(&place.run(&["fit", "--again", id, "--json"]));
-    assert_eq!(anew["request"], first["request"]);
+    let again = document(&place.run(&["fit", "--again", id, "--json"]));
+    assert_eq!(again["request"], first["request"]);
     assert_eq!(
-        anew["result"]["recommendation"]["headroom"]["from"],
+        again["result"]["recommendation"]["headroom"]["from"],
         "learnt"
     );
     let other = document(&place.run(&["fit", "--again", id, "--memory-limit", "2GiB", "--json"]));
@@ -317,8 +317,8 @@ fn a_training_that_mixes_lengths_teaches_nothing_of_one_length() {
 
     assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
     assert_eq!(batch(&place.fit(&sentences("256"), &[])), batch(&one));
-    let anew = place.fit(&sentences("32,64,256"), &[]);
-    assert!(batch(&anew).as_u64() < batch(&mixed).as_u64());
+    let again = place.fit(&sentences("32,64,256"), &[]);
+    assert!(batch(&again).as_u64() < batch(&mixed).as_u64());
     // Nor is the answer of the one that of the other.
     let near = place.ask("fit", &sentences("128"), &["--stored"]);
     assert!(!stdout(&near).contains("Train with"), "{}", stdout(&near));

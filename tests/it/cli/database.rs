@@ -115,7 +115,7 @@ fn without_a_place_to_keep_it_an_answer_is_given_all_the_same() {
 }
 
 #[test]
-fn that_an_answer_is_not_kept_is_said_to_whoever_asks() {
+fn an_answer_that_is_not_stored_says_so() {
     let place = Place::new();
     place.write("request.json", &request().to_string());
     let mut command = place.batchfit();

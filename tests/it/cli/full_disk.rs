@@ -93,7 +93,7 @@ fn a_reader_that_goes_is_no_trouble_and_not_taken_for_one_that_read() {
 }
 
 #[test]
-fn a_key_that_nobody_saw_is_none() {
+fn a_key_that_could_not_be_shown_is_not_stored() {
     let place = Place::new();
     let create = [
         "keys",

@@ -1,6 +1,6 @@
 """Checks a snippet on stdin: it compiles, every name in it is there, and what it calls takes the arguments that it gives.
 
-`signatures.json` beside it has the parameters of what snippets call, of the versions that it names; `snippet.py --record` writes it anew where all
+`signatures.json` beside it has the parameters of what snippets call, of the versions that it names; `snippet.py --record` writes it again where all
 of them are installed."""
 
 import ast

@@ -199,7 +199,7 @@ fn generation_alone_says_how_many_prompts_fit() {
     }
 }
 
-/// Keys and values of 192 tokens and more are joined anew at each token; blocks of ever new sizes are what a training of one
+/// Keys and values of 192 tokens and more are joined again at each token; blocks of ever new sizes are what a training of one
 /// length does not ask for.
 #[test]
 fn training_validation_and_generation_share_a_process() {

@@ -173,10 +173,10 @@ fn relative_positions_of_windows_start_all_over_their_table() {
     assert_eq!(tables, 12);
 }
 
-/// Where every micro-step sends gradients, buckets are made anew in the second of them, once; where the last one alone does, in the
+/// Where every micro-step sends gradients, buckets are made again in the second of them, once; where the last one alone does, in the
 /// second step.
 #[test]
-fn buckets_are_made_anew_after_the_first_messages() {
+fn buckets_are_rebuilt_after_the_first_messages() {
     let graph = graph("family-pointwise");
     let rebuilt_in = |sync_every_micro_step| {
         let parallel = Parallel::Ddp(Ddp {

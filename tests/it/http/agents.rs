@@ -235,7 +235,7 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
 }
 
 #[tokio::test]
-async fn a_kind_of_card_that_nobody_has_is_simulated() {
+async fn a_kind_of_card_without_an_agent_is_simulated() {
     let service = service().await;
     let request = r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;
 
@@ -289,7 +289,7 @@ async fn a_card_of_one_machine_goes_to_that_machine_alone() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_given_what_comes() {
+async fn claim_returns_job_queued_while_waiting() {
     let service = service().await;
     let agent = service.agent("node1").await;
 

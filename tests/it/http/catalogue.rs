@@ -81,7 +81,7 @@ async fn the_openapi_document_is_served() {
     assert_eq!(answer.text, openapi_yaml());
 }
 
-/// Write it anew with `cargo run -- openapi > openapi.yaml`.
+/// Write it again with `cargo run -- openapi > openapi.yaml`.
 #[test]
 fn the_committed_openapi_document_is_current() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.yaml");

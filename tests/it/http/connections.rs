@@ -179,7 +179,7 @@ async fn an_idle_connection_is_closed_after_its_answer() {
 
 /// The service is as patient as it was asked to be.
 #[tokio::test]
-async fn who_waits_for_an_answer_is_not_idle() {
+async fn a_connection_that_waits_for_an_answer_is_not_idle() {
     let gate = Gate::closed();
     let limits = ConnectionLimits {
         idle: SHORT,
@@ -229,7 +229,7 @@ async fn slow_clients_do_not_lock_others_out() {
 
 /// Who waits for fits that do not end leaves places to others.
 #[tokio::test]
-async fn those_who_wait_do_not_lock_others_out() {
+async fn waiting_requests_leave_connections_for_others() {
     let served = Served::start(Scripted::that(Outcome::Hangs), PATIENT).await;
     let wait = post("/v1/fits", "prefer: wait=600\r\n", RESNET);
     let mut waiting = Vec::new();
@@ -287,7 +287,7 @@ async fn the_service_answers_to_its_names_alone() {
 
 /// A fit that does not end, a probe that does not, and a request that never comes.
 #[tokio::test]
-async fn whoever_asked_gets_an_answer_when_the_service_ends() {
+async fn open_requests_are_answered_when_the_service_ends() {
     let gate = Gate::closed();
     gate.open();
     let engine = Scripted {

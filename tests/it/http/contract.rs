@@ -10,7 +10,7 @@ use super::scripted::{Outcome, Scripted};
 use super::{RESNET, RESNET_8, Service};
 
 #[tokio::test]
-async fn whoever_has_an_answer_already_is_told_so() {
+async fn a_known_etag_gets_304() {
     let service = Service::start(Scripted::default()).await;
     let fit = service.post_and_wait("/v1/fits", RESNET).await.id();
     let list = service.get("/v1/recommendations").await.json();
@@ -49,7 +49,7 @@ async fn whoever_has_an_answer_already_is_told_so() {
 async fn an_answer_is_sent_again_as_it_was() {
     let service = Service::start(Scripted::default()).await;
     let first = service.post_and_wait("/v1/fits", RESNET).await;
-    // Whoever waited for the answer left it at hand.
+    // The request that waited for the answer cached it.
     let found = service.post_and_wait("/v1/fits", RESNET).await;
 
     let at_hand = service.post_and_wait("/v1/fits", RESNET).await;
@@ -69,7 +69,7 @@ async fn an_answer_is_sent_again_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_fit_that_failed_is_at_nobodys_hand() {
+async fn a_failed_fit_is_not_cached() {
     let service = Service::start(Scripted::that(Outcome::Panics)).await;
 
     let ids: HashSet<String> = [

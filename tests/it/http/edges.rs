@@ -168,7 +168,7 @@ async fn refusing_for_now_is_no_error_of_the_service() {
         ..Limits::default()
     };
     let service = Service::limited(Scripted::default(), limits).await;
-    // Whoever logs a line first decides for all threads whether anyone reads it; here nobody has, and the subscriber asks anew.
+    // Whoever logs a line first decides for all threads whether anyone reads it; here nobody has, and the subscriber asks again.
     service.post("/v1/fits", RESNET).await;
     let log = Log::default();
     let writer = log.clone();

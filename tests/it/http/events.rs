@@ -202,7 +202,7 @@ async fn streams_end_with_the_server() {
 
 /// Ten thousand events, a reader that reads them and some that never do: the fit ends, and the first reader gets all.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_never_reads_holds_nobody_up() {
+async fn a_reader_that_never_reads_blocks_no_other() {
     let gate = Gate::closed();
     let engine = Scripted {
         probes: 10_000,
@@ -284,7 +284,7 @@ async fn part(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn priorities_decide_who_is_first() {
+async fn priorities_decide_the_order() {
     let gate = Gate::closed();
     let limits = Limits {
         simulated_in_parallel: 1,
@@ -345,7 +345,7 @@ async fn a_fit_that_takes_too_long_is_stopped_and_leaves_its_lane() {
 
 /// Whoever shares a fit is not stopped by the impatience of another.
 #[tokio::test]
-async fn the_most_patient_of_those_who_ask_the_same_decides() {
+async fn the_longest_wait_for_the_same_request_decides() {
     let gate = Gate::closed();
     let service = Service::start(Scripted::behind(&gate)).await;
     let (allowed, db) = (Db::fit_timeout, service.jobs.db());
@@ -388,7 +388,7 @@ async fn terms_that_make_no_sense_are_refused_with_their_place() {
 }
 
 #[tokio::test]
-async fn whoever_follows_all_fits_is_told_of_each_change() {
+async fn followers_of_all_fits_get_each_change() {
     let gate = Gate::closed();
     let limits = Limits {
         simulated_in_parallel: 1,

@@ -125,7 +125,7 @@ async fn an_equal_question_in_other_words_has_its_own_document() {
 }
 
 #[tokio::test]
-async fn a_question_that_failed_is_asked_anew() {
+async fn a_failed_request_runs_again() {
     let broken = EngineError::DeviceFailed {
         device: "sim:h200".to_owned(),
         cause: "the worker ended with signal 9 during batch 64".to_owned(),

@@ -4,7 +4,7 @@ use super::scripted::{Gate, Outcome, Scripted};
 use super::{RESNET, Service};
 
 #[tokio::test]
-async fn an_answer_is_written_for_those_who_take_it() {
+async fn the_format_follows_the_accept_header() {
     let service = Service::start(Scripted::default()).await;
     let fit = service.post_and_wait("/v1/fits", RESNET).await;
     let batch = fit.json()["result"]["recommendation"]["micro_batch"].clone();

@@ -83,7 +83,7 @@ async fn the_form_offers_the_words_of_the_rows() {
 }
 
 #[tokio::test]
-async fn files_are_compressed_for_those_who_understand_it() {
+async fn files_are_compressed_for_clients_that_accept_it() {
     let service = Service::start(Scripted::default()).await;
     let request = Request::get("/page/app.js").header("accept-encoding", "br, gzip;q=0.8");
     let request = request.body(Body::empty()).unwrap();
@@ -108,7 +108,7 @@ async fn files_are_compressed_for_those_who_understand_it() {
 }
 
 #[tokio::test]
-async fn whoever_has_a_file_already_is_told_so() {
+async fn a_file_with_a_known_etag_is_not_sent_again() {
     let service = Service::start(Scripted::default()).await;
     let tag = service.get("/").await.header("etag").to_owned();
 

@@ -47,7 +47,7 @@ const WITH_EVENTS: &str =
     r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "batch": 4, "detail": "events"}"#;
 
 #[tokio::test]
-async fn events_are_told_to_whoever_asks_for_them_and_not_stored() {
+async fn events_are_sent_on_request_and_not_stored() {
     let service = simulating().await;
 
     let created = service.post("/v1/probes", WITH_EVENTS).await;
@@ -71,7 +71,7 @@ async fn events_are_told_to_whoever_asks_for_them_and_not_stored() {
 }
 
 #[tokio::test]
-async fn events_are_compressed_for_whoever_reads_gzip() {
+async fn events_are_compressed_for_clients_that_read_gzip() {
     let request = Request::post("/v1/probes").header("accept-encoding", "gzip");
     let request = request.body(Body::from(WITH_EVENTS)).unwrap();
     let service = simulating().await;

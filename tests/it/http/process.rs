@@ -91,7 +91,7 @@ impl Drop for Server {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_any_more_ends_no_request() {
+async fn a_closed_log_pipe_ends_no_request() {
     let directory = TempDir::new().unwrap();
     let mut server = Server::start(&directory.path().join("batchfit.db"));
     server.log = None;
@@ -102,7 +102,7 @@ async fn a_log_that_nobody_reads_any_more_ends_no_request() {
 }
 
 #[tokio::test]
-async fn a_card_that_was_calibrated_meanwhile_is_asked_about_anew() {
+async fn a_calibration_makes_cached_answers_stale() {
     let directory = TempDir::new().unwrap();
     let server = Server::start_with(&directory.path().join("batchfit.db"), directory.path());
     let question = r#"{"model": {"preset": "resnet18"}, "device": "sim:local"}"#;
@@ -165,7 +165,7 @@ async fn suggestions_are_part_of_what_is_stored() {
 }
 
 #[tokio::test]
-async fn one_server_works_on_a_database_and_everybody_else_may_use_it() {
+async fn one_server_works_on_a_database_and_commands_may_use_it() {
     let directory = TempDir::new().unwrap();
     let database = directory.path().join("batchfit.db");
     let first = Server::start(&database);

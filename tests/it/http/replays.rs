@@ -60,7 +60,7 @@ async fn a_compressed_snapshot_is_compared_with_other_settings() {
 }
 
 #[tokio::test]
-async fn each_allocation_of_a_recording_is_told_to_whoever_asks() {
+async fn allocations_of_a_recording_are_sent_on_request() {
     let snapshot = golden("planted/growth-hook.pickle.gz");
     let request = Request::post("/v1/replays?events=true").header("content-encoding", "gzip");
     let request = request.body(Body::from(snapshot)).unwrap();

@@ -265,7 +265,7 @@ async fn a_server_that_ends_leaves_its_fits_to_the_others() {
 
 #[tokio::test]
 #[ignore = "needs PostgreSQL: tests/service/postgres.sh"]
-async fn a_card_that_nobody_has_is_simulated_by_any_of_them() {
+async fn a_missing_card_is_simulated_by_any_server() {
     let engine = || FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
     let [first, second] = two(engine(), engine()).await;
     let body = RESNET.replace("sim:h200", "l4");

@@ -82,7 +82,7 @@ async fn an_answer_that_the_table_refuses_fails_its_fit_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_running_fit_on_which_nobody_works_is_queued_again() {
+async fn a_running_fit_without_a_lease_is_queued_again() {
     let gate = Gate::closed();
     let limits = Limits {
         queued: 10,

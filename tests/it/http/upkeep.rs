@@ -135,12 +135,12 @@ async fn what_ended_long_ago_is_dropped_and_nothing_else() {
         service.get("/v1/recommendations").await.json()["items"],
         serde_json::json!([])
     );
-    // It is asked anew, as if never before.
-    let anew = service.post_and_wait("/v1/fits", RESNET).await;
-    assert_eq!(anew.json()["state"], "done");
+    // It is asked again, as if never before.
+    let again = service.post_and_wait("/v1/fits", RESNET).await;
+    assert_eq!(again.json()["state"], "done");
     let smaller = db(&file(&service), &["vacuum"]);
     assert!(smaller.status.success(), "{}", said(&smaller));
-    assert_eq!(service.get(anew.header("location")).await.status, 200);
+    assert_eq!(service.get(again.header("location")).await.status, 200);
 }
 
 const PROBE: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "batch": 64}"#;

@@ -136,7 +136,7 @@ fn memory_that_pytorch_had_before_tells_of_something_else_without_a_limit() {
 }
 
 #[test]
-fn a_limit_of_the_run_itself_is_nobody_elses_memory() {
+fn a_limit_of_the_run_is_not_memory_of_others() {
     let findings = report("too-large", Some("1GiB")).findings;
 
     assert_eq!(findings.finding, Finding::BatchTooLarge);

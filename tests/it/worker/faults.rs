@@ -73,7 +73,7 @@ fn a_pause_changes_nothing() {
 }
 
 #[test]
-fn a_fault_that_nobody_knows_is_refused() {
+fn an_unknown_fault_is_refused() {
     let refused = "meltdown".parse::<Fault>().unwrap_err();
 
     assert_eq!(

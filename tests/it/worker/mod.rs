@@ -337,14 +337,14 @@ fn in_turn(directory: &Path) -> WorkerCommand {
 }
 
 /// What another process would hold.
-fn somebody_elses_turn(directory: &Path) -> Turn {
+fn lock_of_another_process(directory: &Path) -> Turn {
     Turn::take(directory, "GPU-fake", Duration::ZERO).unwrap()
 }
 
 #[test]
 fn a_worker_waits_for_its_turn_and_says_so() {
     let directory = tempfile::tempdir().unwrap();
-    let theirs = Mutex::new(Some(somebody_elses_turn(directory.path())));
+    let theirs = Mutex::new(Some(lock_of_another_process(directory.path())));
     let said = Mutex::new(Vec::new());
     let notice = |note: &str| {
         said.lock().unwrap().push(note.to_owned());
@@ -385,7 +385,7 @@ fn a_worker_holds_its_turn_until_it_ends() {
 #[test]
 fn a_turn_that_never_comes_is_given_up() {
     let directory = tempfile::tempdir().unwrap();
-    let _theirs = somebody_elses_turn(directory.path());
+    let _theirs = lock_of_another_process(directory.path());
     let impatient = Deadlines {
         turn: Duration::from_millis(1),
         ..DEADLINES
@@ -400,7 +400,7 @@ fn a_turn_that_never_comes_is_given_up() {
 #[test]
 fn waiting_for_a_turn_can_be_cancelled() {
     let directory = tempfile::tempdir().unwrap();
-    let _theirs = somebody_elses_turn(directory.path());
+    let _theirs = lock_of_another_process(directory.path());
     let cancel = Cancel::default();
     let caller = Caller {
         cancel: &cancel,

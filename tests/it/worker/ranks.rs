@@ -106,7 +106,7 @@ fn a_rank_out_of_memory_is_the_answer_though_the_others_wait_for_it_for_ever() {
     let ranks: Vec<u32> = report.ranks.iter().map(|rank| rank.rank).collect();
     assert_eq!(ranks, [2]);
     assert_eq!(alive(mark), 0);
-    // That is an answer, and costs no replacement: the next probe finds all anew.
+    // That is an answer, and costs no replacement: the next probe finds all again.
     assert_eq!(
         probe(&mut supervisor, 8).unwrap().verdict,
         Verdict::OutOfMemory

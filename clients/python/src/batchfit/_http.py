@@ -43,7 +43,7 @@ def ask(request: urllib.request.Request, patience: float) -> bytes:
         except Exception as trouble:
             done.append(trouble)
 
-    # A socket's timeout begins anew with each byte that comes; this one does not.
+    # A socket's timeout begins again with each byte that comes; this one does not.
     waiting = threading.Thread(target=wait, name="batchfit", daemon=True)
     waiting.start()
     waiting.join(patience)

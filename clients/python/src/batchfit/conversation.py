@@ -24,11 +24,11 @@ Document = dict[str, Any]
 
 
 class SearchError(RuntimeError):
-    """Whoever leads the search refuses, or does not answer. The message says what it said."""
+    """The search service refuses, or does not answer. The message says why."""
 
 
 class Refused(SearchError):
-    """Whoever leads the search does not take what was told; the search goes on as if it had not been."""
+    """The search service rejects an observation; the search goes on without it."""
 
 
 class Leader(Protocol):

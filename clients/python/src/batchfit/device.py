@@ -132,7 +132,7 @@ def synchronize() -> None:
 
 
 def reset_peaks() -> None:
-    """Peaks begin anew."""
+    """Peaks begin again."""
     torch.cuda.reset_peak_memory_stats()
 
 

@@ -1,6 +1,6 @@
 """What a training came to: `with batchfit.outcome(answer, batch=64) as training: ...`.
 
-Whoever trains by an answer of batchfit's tells how it ended and how much memory it reserved. Later answers for the same model and card
+Reports how a training that followed an answer ended and how much memory it reserved. Later answers for the same model and card
 learn from it: see docs/operate/outcomes.md.
 """
 

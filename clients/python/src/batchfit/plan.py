@@ -88,7 +88,7 @@ class Plan:
         """The plan that a search's document has; `accumulation` is how many steps there are in any case."""
         found = document.get("recommendation")
         if not isinstance(found, dict) or not _is_plan(found):
-            raise SearchError("whoever leads the search answers with what is no plan")
+            raise SearchError("the search answered with an invalid plan")
         said = dict(found)
         if accumulation is not None:
             said["accumulation_steps"] = accumulation

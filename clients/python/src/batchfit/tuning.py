@@ -185,7 +185,7 @@ class Tuning:
                 if batch is None:
                     return document
                 if type(batch) is not int or not 1 <= batch <= _LARGEST_BATCH:
-                    raise SearchError("whoever leads the search asks for a batch that is none")
+                    raise SearchError("the search asked for an invalid batch")
                 recording = folder / f"{number}.gz"
                 observation = self._observe(batch, recording)
                 path = recording if recording.exists() else None
@@ -351,7 +351,7 @@ class Tuning:
         device.clean()
 
     def _end(self, share: float, benchmark: bool, *, is_failing: bool) -> None:
-        """Puts everything back, and leaves an allocator that has cached nothing and whose peaks begin anew."""
+        """Puts everything back, and leaves an allocator that has cached nothing and whose peaks begin again."""
         try:
             device.synchronize()
             self.state.put_back()

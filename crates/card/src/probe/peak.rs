@@ -73,7 +73,7 @@ pub struct Peak {
     pub allocated_bytes: u64,
     /// Bytes reserved then.
     pub reserved_bytes: u64,
-    /// Bytes that the allocator kept then and nobody used: `reserved_bytes` less `allocated_bytes`.
+    /// Bytes that the allocator kept then without using them: `reserved_bytes` less `allocated_bytes`.
     pub cached_bytes: u64,
     /// Who holds them, those that hold most first; at most 16.
     pub modules: Vec<ModuleBytes>,

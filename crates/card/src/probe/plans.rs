@@ -48,7 +48,7 @@ impl PlanCache {
     /// Takes the workspace of the first plan whose workspace can be had, or `None` when none can.
     ///
     /// Each refusal goes through the allocator's whole ladder, as in PyTorch: it counts as a retry and as
-    /// an OOM. A plan that ran is used again; when it is refused later, the list starts anew.
+    /// an OOM. A plan that ran is used again; when it is refused later, the list starts again.
     pub(super) fn grant<S: SegmentSource, O: Observer>(
         &mut self,
         (program, convolution): (&Program, ConvolutionId),

@@ -274,7 +274,7 @@ pub struct ProbeReport {
     /// Bytes that a rank sends to others in a step, as a ring of all ranks moves them. Missing where one process ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communicated_bytes: Option<u64>,
-    /// Milliseconds of a later step, all its micro-steps together. Missing where it does not fit or nobody knows.
+    /// Milliseconds of a later step, all its micro-steps together. Missing where it does not fit or is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optimizer_step_ms: Option<f64>,
     /// Where that is from. Missing where it is.

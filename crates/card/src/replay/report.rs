@@ -40,7 +40,7 @@ pub enum RecordingFormat {
 pub struct RecordingSummary {
     /// How it was written down.
     pub format: RecordingFormat,
-    /// What was recorded, when somebody noted it.
+    /// What was recorded, where that was noted.
     pub case: Option<String>,
     /// How many events it has.
     pub events: usize,

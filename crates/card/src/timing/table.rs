@@ -56,7 +56,7 @@ pub(super) fn measured() -> &'static Table {
 }
 
 /// How much it counts when sizes differ by a factor of two: the side of a window and its stride choose the algorithm, all else
-/// only how well it is used. Chosen so that each measured kernel is best foretold by the others.
+/// only how well it is used. Chosen so that each measured kernel is best predicted by the others.
 fn weights(class: &str) -> Features {
     match class.split(' ').next() {
         Some("convolution") => [1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0],
@@ -95,12 +95,12 @@ impl Table {
     pub(super) fn ratio(&self, class: &str, features: &[f64]) -> Option<f64> {
         let class = self.classes.get(class)?;
         let at = place(features, &class.weights);
-        foretold(&at, class.points().iter()).map(f64::exp)
+        predicted(&at, class.points().iter()).map(f64::exp)
     }
 }
 
 /// What measurements say of a place: by the nearest of them, as a logarithm. `None` without any.
-fn foretold<'a>(at: &Features, points: impl Iterator<Item = &'a Point>) -> Option<f64> {
+fn predicted<'a>(at: &Features, points: impl Iterator<Item = &'a Point>) -> Option<f64> {
     let mut nearest: [(f64, Option<&Point>); NEIGHBOURS] = [(f64::INFINITY, None); NEIGHBOURS];
     for point in points {
         let distance = squared(at, &point.0);
@@ -246,15 +246,15 @@ mod tests {
 
     /// Run by hand, with `--ignored --nocapture`: its table is in the notes.
     #[test]
-    #[ignore = "prints how well each measured kernel is foretold by the others of its class"]
-    fn kernels_are_foretold_by_others() {
+    #[ignore = "prints how well each measured kernel is predicted by the others of its class"]
+    fn kernels_are_predicted_from_others() {
         let mut kinds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (name, class) in &measured().classes {
             let points = class.points();
             let off = points.iter().enumerate().filter_map(|(left, point)| {
                 let others = points.iter().enumerate();
                 let others = others.filter_map(|(index, one)| (index != left).then_some(one));
-                Some((foretold(&point.0, others)? - point.1).exp_m1().abs())
+                Some((predicted(&point.0, others)? - point.1).exp_m1().abs())
             });
             let kind = name.split(' ').next().unwrap();
             kinds.entry(kind).or_default().extend(off);

@@ -4,7 +4,7 @@
 //! options, the architecture. Its content begins with its own digest, so that a file cut short counts as none.
 //! Files whose key no longer occurs stay; the folder may be deleted at any time. What is in it runs on the GPU as
 //! ours, so it is made for its owner alone. A folder or a file that belongs to another user, or that others may write
-//! to, is not used: kernels are compiled anew, and not kept there.
+//! to, is not used: kernels are compiled again, and not kept there.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read as _, Write as _};

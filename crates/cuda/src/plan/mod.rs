@@ -137,7 +137,7 @@ impl<A: Arguments> Parameter for Passed<A> {
         ptr::from_ref(&self.0).cast_mut().cast()
     }
 
-    // Made anew for each launch.
+    // Made again for each launch.
     fn update(&mut self, _operands: &Operands<'_>, _seed: u64) {}
 }
 

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_whose_workers_were_lost_is_nobodys_fault_and_not_kept() {
+    fn a_listing_whose_workers_crashed_is_not_cached() {
         let listed = Listed::default();
         let lost = Inventory {
             lost: Some("the worker ended while starting".to_owned()),

@@ -48,7 +48,7 @@ pub struct Sequence {
     pub batch: u64,
     /// Micro-steps in each step.
     pub accumulation: u32,
-    /// What was recorded, when somebody noted it.
+    /// What was recorded, where that was noted.
     pub case: Option<String>,
     /// What the device had, when it is known.
     pub total: Option<Bytes>,

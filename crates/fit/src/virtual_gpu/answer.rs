@@ -26,7 +26,7 @@ pub struct Answer {
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether it was ended because it took too long, or somebody asked for that.
+    /// Whether it was ended because it took too long or was interrupted.
     pub is_incomplete: bool,
     /// Optimizer steps.
     pub steps: u64,

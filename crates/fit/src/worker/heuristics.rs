@@ -317,7 +317,7 @@ mod tests {
     const PLAIN: &str = "8,8,1,4,4,3,3,1,1,1,1,1,1,0";
 
     #[test]
-    fn answers_are_asked_once_of_a_child_whose_cudnn_logs() {
+    fn each_query_is_sent_once_to_the_heuristics_child() {
         let asked = scripted(
             "echo '{\"cudnn\":\"9.19.0\"}'; n=0; test -n \"$CUDNN_LOGDEST_DBG\" && n=100; \
              while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",

@@ -157,7 +157,7 @@ impl Supervisor {
     }
 
     /// Runs one batch, on all ranks at once. A rank that fails or runs out of memory leaves the others waiting for it: they are
-    /// ended, and the next probe starts all anew.
+    /// ended, and the next probe starts all again.
     pub fn probe(
         &mut self,
         order: &ProbeOrder,

@@ -203,7 +203,7 @@ mod tests {
     use crate::limits::{Cancel, with_cancel};
 
     #[test]
-    fn nothing_more_is_read_once_nobody_waits() {
+    fn reading_stops_when_cancelled() {
         let node = r#"{"target": "torch.ops.aten.relu.default", "inputs": [], "outputs": []}"#;
         let nodes = vec![node; 1000].join(",");
         let graph = format!(

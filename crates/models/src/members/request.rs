@@ -30,7 +30,7 @@ pub static REQUEST: Object = Object {
         Member::new("memory_limit", Kind::Size, "What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.")
             .flag(Gpu, "memory-limit", "LIMIT", "What PyTorch may reserve: bytes, 12GiB, or a fraction such as 0.8")
             .also("memory mem vram gpu_memory max_memory memory_size memory_fraction per_process_memory_fraction"),
-        Member::new("headroom", Kind::Number(0.0, 0.5), "What of the limit is left free, from 0 to 0.5, whatever was learnt of earlier answers. Without it: what the prediction may be\ntoo low by, or what outcomes have taught (`POST /v1/recommendations/{id}/outcomes`).").example("0.01")
+        Member::new("headroom", Kind::Number(0.0, 0.5), "Headroom: the share of the limit that an answer does not use, from 0 to 0.5, whatever was learnt from earlier answers. Without it: the\nerror that the prediction may have, or what outcomes have taught (`POST /v1/recommendations/{id}/outcomes`).").example("0.01")
             .flag(Gpu, "headroom", "FRACTION", "Safety margin, as a fraction of the limit, such as 0.01"),
         Member::new("host_memory", Kind::Size, "What the host has for what is offloaded to it (`cpu_offload`, `paged_adamw_8bit`), by all ranks together: bytes, or a size such\nas `256GiB`. Without it: enough.")
             .flag(Gpu, "host-memory", "SIZE", "What the host has for what is offloaded to it: bytes, or 256GiB").hidden(),
@@ -55,7 +55,7 @@ pub static REQUEST: Object = Object {
             .flag(Search, "chosen-percent", "PERCENT", "How many of what masks and experts choose from are chosen").hidden(),
         Member::new("generation", Kind::Object(&GENERATION), ""),
         Member::new("soak", Kind::Object(&SOAK), ""),
-        Member::word::<Priority>("priority", "priority", "Who is served first: `interactive` (somebody waits: the default with `Prefer: wait`) or `batch` (the default otherwise).\nA `batch` fit that has waited for a minute is served like the others.").example("\"batch\""),
+        Member::word::<Priority>("priority", "priority", "Who is served first: `interactive` (a client waits: the default with `Prefer: wait`) or `batch` (the default otherwise).\nA `batch` fit that has waited for a minute is served like the others.").example("\"batch\""),
         Member::whole("timeout_seconds", 1, 86_400, "For how many seconds it may be worked on, at most a day; then it fails as `timed-out`. Waiting for its turn does not count.").example("60"),
         Member::new("suggest", Kind::Other, "Whether changes of the request are answered as well, on simulated devices: `true` for those with which the target takes one\nmicro-step or, without one, twice the micro-batch fits, or the micro-batch that is wanted. They are the answer's `suggestions`.")
             .flag(Search, "suggest", "N", "Try changes that allow a larger batch, or one of N"),

@@ -27,7 +27,7 @@ impl Backoff {
         whole.mul_f64(0.5 + 0.5 * chance())
     }
 
-    /// Begins anew: it worked.
+    /// Begins again: it worked.
     pub(super) fn reset(&mut self) {
         *self = Backoff::default();
     }

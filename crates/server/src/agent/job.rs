@@ -48,7 +48,7 @@ pub(super) async fn work(shared: &Arc<Shared>, job: JobDocument, device: DeviceC
         let (cancel, unwanted) = (cancel.clone(), unwanted.clone());
         alongside(async move {
             let why = keep(&shared, &path, heard, allow).await;
-            tracing::info!(fit.id = %fit, "nobody waits for the answer to fit {fit} from here any more: {why}");
+            tracing::info!(fit.id = %fit, "the answer to fit {fit} is no longer wanted from this agent: {why}");
             cancel.cancel();
             unwanted.cancel();
         })

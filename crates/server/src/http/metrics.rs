@@ -65,7 +65,7 @@ pub(super) struct Metrics {
     requests: Family<Answered, Counter>,
     durations: Family<Route, Histogram, fn() -> Histogram>,
     under_way: Gauge,
-    /// Answers to POST /v1/fits that were at hand.
+    /// Answers to POST /v1/fits that came from the cache.
     pub(super) hits: Counter,
     fits: Family<FitGauges, Gauge>,
     recommendations: Gauge,

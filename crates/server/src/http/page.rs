@@ -95,7 +95,7 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
     let Some(file) = PACKED.get(path) else {
         return Problem::no_such("file", path).into_response();
     };
-    // Asked for anew each time, and mostly answered with 304: after an update of the service no page is made of two versions.
+    // Asked for again each time, and mostly answered with 304: after an update of the service no page is made of two versions.
     let always: [(HeaderName, HeaderValue); 6] = [
         (ETAG, file.tag.clone()),
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),

@@ -194,7 +194,7 @@ pub(super) fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
 }
 
 impl Jobs {
-    /// Runs work that reads a model, on a thread of its own and in the memory that all such work shares. What turns out to be large begins anew
+    /// Runs work that reads a model, on a thread of its own and in the memory that all such work shares. What turns out to be large begins again
     /// when it has the permit for that, which is given back with the answer.
     pub(super) async fn reading<T: Send + 'static>(
         &self,

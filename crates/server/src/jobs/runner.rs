@@ -107,7 +107,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
         };
         // Fits are registered before anything else is claimed, so none that is on its way here is taken for lost.
         if shared.running(id).is_none() && shared.db.put_back(attempt).await? {
-            tracing::warn!(fit.id = %id, "nobody worked on fit {id}; queued it again");
+            tracing::warn!(fit.id = %id, "no server worked on fit {id}; queued it again");
             found = true;
         }
     }
@@ -453,7 +453,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_gives_a_fit_more_time_is_heard_when_its_time_is_up() {
+    async fn a_longer_deadline_counts_when_the_first_one_passes() {
         assert_eq!(overdue(Some(0), || ready(Ok(Some(0)))).await, 0);
 
         let asked = Notify::new();

@@ -70,9 +70,9 @@ const PICKLE: u8 = 0x80;
 pub struct About {
     /// Of an exported graph: how many nodes it has.
     pub nodes: Option<u64>,
-    /// Of a recording: what was recorded, where somebody noted it.
+    /// Of a recording: what was recorded, where that was noted.
     pub case: Option<String>,
-    /// Of a recording: the batch, where somebody noted it.
+    /// Of a recording: the batch, where it was noted.
     pub batch: Option<u64>,
     /// Of a recording: micro-steps in each step, where that is more than one.
     pub accumulation: Option<u32>,

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_grow_as_far_as_somebody_says() {
+    fn graphs_grow_up_to_the_given_limit() {
         assert_eq!(grow(usize::MAX), Ok(()));
         assert_eq!(graphs_within(8, || grow(8).is_ok()), (true, false));
         let (inner, outer) = graphs_within(8, || graphs_within(4, || grow(5).is_ok()));

@@ -106,7 +106,7 @@ pub fn strides_like(shape: &[Extent], strides: &Sizes) -> Sizes {
 /// Strides under which `to` shows the same elements without a copy, if there are any.
 ///
 /// The rule of `at::detail::computeStride`: runs of dimensions that lie contiguously in memory may be cut
-/// anew, but not across a gap.
+/// again, but not across a gap.
 pub fn view_strides(shape: &[Extent], strides: &[Extent], to: &[Extent]) -> Option<Vec<Extent>> {
     let (Some(last), false) = (shape.len().checked_sub(1), to.is_empty()) else {
         return (numel(shape) == numel(to)).then(|| contiguous_strides(to));

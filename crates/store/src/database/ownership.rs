@@ -72,7 +72,7 @@ impl Ownership {
             lock: lock.clone(),
             source,
         };
-        // Left behind at the end: a file that is removed can be locked by one server and made anew by another.
+        // Left behind at the end: a file that is removed can be locked by one server and made again by another.
         let held = File::options()
             .create(true)
             .truncate(false)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_in_memory_are_nobody_elses() {
+    fn databases_in_memory_are_private() {
         let _first = Ownership::take("sqlite::memory:").unwrap();
         let _second = Ownership::take("sqlite::memory:").unwrap();
     }

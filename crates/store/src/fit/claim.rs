@@ -128,7 +128,7 @@ impl Db {
     }
 
     /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
-    /// or begun anew in the meantime: then nothing is stored.
+    /// or begun again in the meantime: then nothing is stored.
     pub async fn finish(
         &self,
         attempt: Attempt<'_>,
@@ -193,7 +193,7 @@ impl Db {
             .map_err(with_context("commit a recorded fit"))
     }
 
-    /// Stores why a running fit has no answer. False when the fit was cancelled or begun anew in the meantime.
+    /// Stores why a running fit has no answer. False when the fit was cancelled or begun again in the meantime.
     pub async fn fail(
         &self,
         attempt: Attempt<'_>,

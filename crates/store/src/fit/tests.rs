@@ -215,7 +215,7 @@ async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
 }
 
 #[tokio::test]
-async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
+async fn only_a_silent_lease_owner_loses_its_fits() {
     let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
     let db = queue(&lanes).await;
     let holders = ["one", "two", "three"].map(LeaseOwner::server);
@@ -262,7 +262,7 @@ async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
     let db = queue(&lanes).await;
     let [silent, alive] = ["silent", "alive"].map(|name| LeaseOwner::other(name.to_owned()));
-    claim_for(&db, &LeaseOwner::server("of yesterday"), 1_000).await;
+    claim_for(&db, &LeaseOwner::server("earlier"), 1_000).await;
     claim_for(&db, &silent, 0).await;
     claim_for(&db, &alive, 1_000).await;
 

@@ -19,7 +19,7 @@ use batchfit_fit::search::headroom::{HeadroomModel, of_others};
 /// Rows that are read at once; others are served between.
 const AT_A_TIME: i64 = 500;
 
-/// Most models on cards that are held; the table has fewer, and is read anew.
+/// Most models on cards that are held; the table has fewer, and is read again.
 const MOST_KNOWN: usize = 11_000;
 
 /// What answers have in common that are wrong by alike.
@@ -117,7 +117,7 @@ struct Row {
 }
 
 impl Lessons {
-    /// Takes in rows that have changed; false where there are too many now, and all have to be read anew.
+    /// Takes in rows that have changed; false where there are too many now, and all have to be read again.
     fn take(&self, rows: Vec<Row>) -> bool {
         if rows.is_empty() {
             return true;

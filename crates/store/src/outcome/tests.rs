@@ -65,7 +65,7 @@ const MISS: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(32_000)));
 const AGREES: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(0)));
 
 #[tokio::test]
-async fn a_lesson_changes_what_the_next_answer_leaves_free() {
+async fn a_sample_changes_the_headroom_of_the_next_answer() {
     let db = in_memory(1).await;
     assert_eq!(db.calibration(&card(), "a"), None);
     let turns = db.learnt_turns();

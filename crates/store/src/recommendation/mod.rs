@@ -74,11 +74,11 @@ pub struct StoredRecommendation {
     pub limited_by: String,
     /// `simulated`, `recorded`, `probed` or `trained`.
     pub evidence: String,
-    /// Milliseconds per micro-step, with its share of the update; null where nobody knows.
+    /// Milliseconds per micro-step, with its share of the update; null where it is not known.
     pub step_ms: Option<f64>,
-    /// Milliseconds per optimizer step, all its micro-steps together; null where nobody knows, as of rows of older versions.
+    /// Milliseconds per optimizer step, all its micro-steps together; null where it is not known, as in rows of older versions.
     pub optimizer_step_ms: Option<f64>,
-    /// Samples per second on one GPU; null where nobody knows.
+    /// Samples per second on one GPU; null where it is not known.
     pub samples_per_second: Option<f64>,
     /// Where times are from: `measured`, `calibrated` or `estimated`; null where there are none.
     pub speed_from: Option<String>,
@@ -101,7 +101,7 @@ pub struct StoredRecommendation {
     pub headroom: Option<StoredHeadroom>,
     /// When the fit ended.
     pub created_at: Time,
-    /// What makes it an answer of yesterday; null while it would be given again. `POST /v1/recommendations/{id}/refresh` makes it anew.
+    /// What makes it out of date; null while the same answer would be given. `POST /v1/recommendations/{id}/refresh` makes it again.
     pub stale: Option<Stale>,
     /// The model itself, however it was described: the beginning of a digest.
     #[serde(skip)]

@@ -30,7 +30,7 @@ const AT_A_TIME: i64 = 1000;
 /// How long a row is taken to be there without a look: another process may have dropped it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Rows that are dropped from memory, before all are read anew, beside as many as there are: texts that no row has any
+/// Rows that are dropped from memory, before all are read again, beside as many as there are: texts that no row has any
 /// more are not dropped with them.
 const MANY_GONE: usize = 1000;
 
@@ -222,10 +222,10 @@ impl Db {
         let gone = self.recommendations_gone(known.gone).await?;
         let missed = current.gone - known.gone > i64::try_from(gone.len()).unwrap_or(i64::MAX);
         let mut newest = known.newest;
-        let mut anew = None;
+        let mut again = None;
         if known.newest == 0 || is_stale || missed {
             newest = 0;
-            anew = Some(Columns::default());
+            again = Some(Columns::default());
         } else if !gone.is_empty() {
             // This goes through all rows, while nobody reads them.
             self.shelf.write().drop_rows(&gone);
@@ -237,8 +237,8 @@ impl Db {
             };
             newest = *last;
             let mut kept;
-            let columns = if let Some(anew) = &mut anew {
-                anew
+            let columns = if let Some(again) = &mut again {
+                again
             } else {
                 kept = self.shelf.write();
                 &mut *kept
@@ -248,8 +248,8 @@ impl Db {
             }
         }
         let mut kept = self.shelf.write();
-        if let Some(anew) = anew {
-            *kept = anew;
+        if let Some(again) = again {
+            *kept = again;
         }
         kept.current = current;
         Ok(())

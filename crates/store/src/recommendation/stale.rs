@@ -14,7 +14,7 @@ use crate::model::{CalibrationSource, ENGINE_DIGEST, PYTORCH};
 use crate::outcome::{LearntOn, Lessons};
 use crate::units::Share;
 
-/// Why an answer is of yesterday.
+/// Why an answer is out of date.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Stale {
     /// What has changed since, one or more.

@@ -192,7 +192,7 @@ async fn rows_that_are_new_or_gone_are_noticed() {
 }
 
 #[tokio::test]
-async fn all_rows_are_read_anew_where_many_are_gone() {
+async fn all_rows_are_read_again_where_many_are_gone() {
     let db = in_memory().await;
     let many = 12_000;
     insert(&db, 1, "mine", 1).await;

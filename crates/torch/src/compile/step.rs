@@ -34,7 +34,7 @@ pub(super) struct Training {
     timed: Timeline,
 }
 
-/// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
+/// Micro-steps after the first that differ where each sends gradients: buckets are made again by then, and what a hook made before
 /// is gone.
 const MOST_APART: u32 = 4;
 

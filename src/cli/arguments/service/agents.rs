@@ -134,7 +134,7 @@ pub(in crate::cli) struct Agents {
 pub(in crate::cli) enum AgentsCommand {
     /// Have an agent finish what it works on, take no more, and end.
     Drain(OneAgent),
-    /// Have an agent take no more, and stay; also when it is started anew.
+    /// Have an agent take no more, and stay; also when it is started again.
     Cordon(OneAgent),
     /// Have an agent take more again.
     Uncordon(OneAgent),

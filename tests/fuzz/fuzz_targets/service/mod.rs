@@ -1,4 +1,4 @@
-//! The service in memory: the router, on a database that is made anew now and then, with an engine that answers no fit.
+//! The service in memory: the router, on a database that is made again now and then, with an engine that answers no fit.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;

@@ -109,7 +109,7 @@ async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
     let fit = service.post("/v1/fits", ON_KIND).await;
     let attempt = service.attempt(&agent).await;
 
-    // As if the service had been begun anew, with other rules.
+    // As if the service had been begun again, with other rules.
     let mut other = without_runner(&service).await;
     let older = other.execute("UPDATE agent SET rules = 'older'").await;
     assert_eq!(older.unwrap().rows_affected(), 1);

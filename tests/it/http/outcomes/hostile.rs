@@ -22,18 +22,18 @@ async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
     let second = Service::on(directory, Scripted::default(), first.limits).await;
 
     assert_eq!(second.get("/v1/accuracy").await.json(), known);
-    let anew = second.asked(RESNET).await;
-    assert_ne!(anew, fit);
+    let again = second.asked(RESNET).await;
+    assert_ne!(again, fit);
     // What either is told the other knows.
     let told = first
-        .tell_outcome(&anew, &fits(PREDICTED + (PREDICTED / 10)))
+        .tell_outcome(&again, &fits(PREDICTED + (PREDICTED / 10)))
         .await;
     assert_eq!(told.status, 201, "{}", told.text);
-    let path = format!("/v1/recommendations/{anew}/outcomes");
+    let path = format!("/v1/recommendations/{again}/outcomes");
     assert_eq!(second.get(&path).await.json()["items"][0], told.json());
     let near = second.post("/v1/recommendations/nearest", RESNET).await;
     assert_eq!(near.json()["exact"], false, "{}", near.text);
-    assert_ne!(second.asked(RESNET).await, anew);
+    assert_ne!(second.asked(RESNET).await, again);
 }
 
 #[tokio::test]

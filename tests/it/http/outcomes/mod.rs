@@ -177,7 +177,7 @@ async fn a_training_with_an_idempotency_key_counts_once() {
 }
 
 #[tokio::test]
-async fn an_answer_is_made_anew_once_more_has_to_stay_free() {
+async fn an_answer_is_made_again_after_headroom_has_grown() {
     let engine = Scripted::default();
     let fits_begun = Arc::clone(&engine.fits);
     let service = Service::start(engine).await;
@@ -195,25 +195,25 @@ async fn an_answer_is_made_anew_once_more_has_to_stay_free() {
     let old = service.get(&format!("/v1/recommendations/{id}")).await;
     let old = old.json();
     assert_eq!(old["stale"]["because"][0]["what"], "headroom");
-    // Neither the one at hand nor the stored one is served.
-    let anew = service.asked(RESNET).await;
-    assert_ne!(anew, fit);
+    // Neither the cached answer nor the stored one is served.
+    let again = service.asked(RESNET).await;
+    assert_ne!(again, fit);
     assert_ne!(service.asked(RESNET_8).await, other, "it is the same model");
     let begun = fits_begun.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(begun, 4);
     // And the new one is served from then on.
-    assert_eq!(service.asked(RESNET).await, anew);
+    assert_eq!(service.asked(RESNET).await, again);
     // What the request says itself was not learnt.
     let asked = service.asked(ASKED).await;
     service
         .tell_outcome(&fit, &fits(PREDICTED + (1 << 30)))
         .await;
     assert_eq!(service.asked(ASKED).await, asked);
-    assert_ne!(service.asked(RESNET).await, anew);
+    assert_ne!(service.asked(RESNET).await, again);
 }
 
 #[tokio::test]
-async fn who_runs_out_of_memory_needed_more_than_was_promised_to_do() {
+async fn out_of_memory_raises_the_headroom() {
     // The answer holds with 6 % less than the limit, though where all of it is there the batch takes more of it.
     const PROMISED: &str =
         r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "headroom": 0.06}"#;
@@ -246,12 +246,12 @@ async fn a_recommendation_is_refreshed_on_request() {
     service
         .tell_outcome(&fit, &fits(PREDICTED + (1 << 30)))
         .await;
-    let anew = refresh(&fit).await;
+    let again = refresh(&fit).await;
 
-    assert_eq!(anew.status, 200, "{}", anew.text);
-    assert_ne!(anew.id(), fit);
-    assert_eq!(anew.json()["request"], same.json()["request"]);
-    assert_eq!(anew.header("location"), format!("/v1/fits/{}", anew.id()));
+    assert_eq!(again.status, 200, "{}", again.text);
+    assert_ne!(again.id(), fit);
+    assert_eq!(again.json()["request"], same.json()["request"]);
+    assert_eq!(again.header("location"), format!("/v1/fits/{}", again.id()));
     assert_eq!(refresh("nothing").await.status, 404);
 }
 

@@ -30,7 +30,7 @@ impl History {
     }
 }
 
-/// Asks for each training anew, as launchers do, trains on a machine like that, and tells.
+/// Asks for each training again, as launchers do, trains on a machine like that, and tells.
 async fn train([card, gpu]: [&str; 2], truth: Truth, trainings: u32) -> History {
     let directory = Arc::new(TempDir::new().unwrap());
     // A simulated card needs no worker.

@@ -120,7 +120,7 @@ def _single(drawn: Callable[..., Any], number: Callable[..., Any]) -> Callable[.
 def _names_of(function: Callable[..., object]) -> list[tuple[ModuleType, str]]:
     """The modules that have a function under a name of theirs: `from random import random` binds it for good."""
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    # Bound methods are made anew each time: they are equal, not the same; what is asked must not be asked back (`__eq__` of arrays).
+    # Bound methods are made again each time: they are equal, not the same; what is asked must not be asked back (`__eq__` of arrays).
     alike = type(function)
     return [
         (module, name)

@@ -27,7 +27,7 @@ import torch.fx.experimental.proxy_tensor as tracing
 # Where a traced node keeps the number of its value. Node metadata survives all that `torch.export` does to a graph.
 NUMBER = "batchfit_value"
 # Where a node with several results keeps the numbers of those: passes of `torch.export` make the nodes that take them
-# out anew.
+# out again.
 RESULTS = "batchfit_results"
 
 

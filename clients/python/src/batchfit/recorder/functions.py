@@ -1,4 +1,4 @@
-"""Custom `torch.autograd.Function`s of a graph, made anew: autograd does not look inside of them."""
+"""Custom `torch.autograd.Function`s of a graph, made again: autograd does not look inside of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ pub enum RecordedLimit {
 pub struct Recording {
     /// How it was written down.
     pub format: Format,
-    /// What was recorded, when somebody noted it.
+    /// What was recorded, where that was noted.
     pub case: Option<String>,
     /// Samples in each step, when somebody noted it.
     pub batch: Option<u64>,

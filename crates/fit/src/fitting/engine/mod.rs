@@ -43,7 +43,7 @@ use super::probing::simulator::Simulator;
 use super::suggest;
 use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
 use crate::fitting::recommendation::notes::{
-    began_anew, data_parallelism, others, ran_together, settings_as_recorded,
+    data_parallelism, others, ran_together, restarted, settings_as_recorded,
 };
 pub(super) use placed::placed;
 use ready::{capability, compile_all, environment, unopened};
@@ -69,7 +69,7 @@ const LISTED: Duration = Duration::from_secs(2);
 
 /// How long a single probe waits while other processes use its GPU: somebody waits for the answer.
 const PROBE_TURN: Duration = Duration::from_mins(1);
-/// How often a fit begins anew because other processes took memory that it counted on.
+/// How often a fit begins again because other processes took memory that it counted on.
 const FRESH_STARTS: u32 = 2;
 
 /// What is to be done where a GPU is there and its workers are lost before it is open.
@@ -342,7 +342,7 @@ impl FitEngine {
                 let first = &question.variants[0].parallel;
                 question
                     .notes
-                    .push(began_anew(question.budget.limit(first), &lowered));
+                    .push(restarted(question.budget.limit(first), &lowered));
                 question.budget = MemoryBudget {
                     asked: Some(lowered.limit),
                     available: lowered.limit,

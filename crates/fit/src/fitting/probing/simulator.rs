@@ -333,7 +333,7 @@ impl Runner for Simulator {
             ));
         }
         if variant.mode == Mode::Train && !variant.optimizer.is_timed() {
-            return Ok(StepTime::Unknown("nobody has timed its optimizer"));
+            return Ok(StepTime::Unknown("its optimizer was not timed"));
         }
         let Some(card) = self.card else {
             return Ok(StepTime::Unknown(

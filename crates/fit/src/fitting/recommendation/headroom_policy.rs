@@ -117,7 +117,7 @@ impl VariantHeadroom {
         match self.document(uncertainties, limit).from {
             HeadroomFrom::Default => recommend::kept_free(left, uncertainties, limit),
             HeadroomFrom::Asked => {
-                format!("{left} of the limit are left free, because the request asks for it")
+                format!("headroom is {left} of the limit, because the request sets it")
             }
             HeadroomFrom::Learnt => {
                 let outcomes = match self {
@@ -130,11 +130,11 @@ impl VariantHeadroom {
                     VariantHeadroom::ByDoubts | VariantHeadroom::Asked(_) => String::new(),
                 };
                 format!(
-                    "{left} of the limit are left free, as {outcomes} of earlier answers for this model and card have taught"
+                    "headroom is {left} of the limit, learnt from {outcomes} of earlier answers for this model and card"
                 )
             }
             HeadroomFrom::Others => format!(
-                "{left} of the limit are left free, as outcomes of other models on this card have taught"
+                "headroom is {left} of the limit, learnt from outcomes of other models on this card"
             ),
         }
     }

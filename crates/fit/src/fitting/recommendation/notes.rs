@@ -173,7 +173,7 @@ pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
 }
 
 /// What a reader is told of a fit whose limit did not last.
-pub(in crate::fitting) fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
+pub(in crate::fitting) fn restarted(limit: Bytes, lowered: &Lowered) -> String {
     format!(
         "other processes took memory of the GPU during the fit and use {} now; it was started again with a limit of \
          {} instead of {limit}",

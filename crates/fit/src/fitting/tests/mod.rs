@@ -89,7 +89,7 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
 }
 
 #[test]
-fn what_passes_through_assumed_operators_is_left_free() {
+fn memory_of_assumed_operators_adds_to_headroom() {
     let mut simulated = Script::new(Evidence::Simulated);
     simulated.uncertainties = Vec::new();
     simulated.assumed_per_sample = Bytes::mib(5);

@@ -43,7 +43,7 @@ fn a_simulated_answer_says_how_long_a_step_takes_and_how_that_is_known() {
 }
 
 #[test]
-fn where_nobody_knows_the_answer_says_why() {
+fn an_unknown_step_time_is_explained() {
     let best = fit(&question(), &mut Script::new(Evidence::Simulated), None).recommendation;
 
     assert_eq!((best.step_ms, best.optimizer_step_ms), (None, None));

@@ -223,7 +223,7 @@ impl RequestDocument {
         }
     }
 
-    /// The text anew, from the members and the text of the model.
+    /// The text again, from the members and the text of the model.
     fn to_text(&self) -> String {
         let Value::Object(fields) = &self.members else {
             return self.members.to_string();

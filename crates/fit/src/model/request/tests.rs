@@ -260,7 +260,7 @@ fn calibration(share: u32, replaces: bool) -> HeadroomCalibration {
 }
 
 #[test]
-fn a_request_says_what_is_left_free_before_anybody_else_does() {
+fn headroom_of_the_request_comes_before_calibration() {
     let calibration = || vec![calibration(30_000, false)];
     let of = |headroom: Value| {
         parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))

@@ -55,7 +55,7 @@ impl Outcome {
     }
 }
 
-/// What somebody saw of a batch: the body of `POST /v1/searches/{id}/observations`.
+/// What was observed of a batch: the body of `POST /v1/searches/{id}/observations`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Observation {
     /// Samples per micro-step on one GPU.
@@ -63,7 +63,7 @@ pub struct Observation {
     pub batch: u64,
     /// How the run ended.
     pub outcome: Outcome,
-    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says; null where nobody looked.
+    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says; null where it was not measured.
     #[schema(minimum = 1)]
     pub peak_reserved_bytes: Option<u64>,
     /// The digest of a recording of the run, `sha256:` and 64 digits; null without one.

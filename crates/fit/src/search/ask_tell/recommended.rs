@@ -26,11 +26,11 @@ pub struct Recommended {
     pub max_batch: u64,
     /// The largest batch that was seen to finish without retries of the allocator, or that recordings predict to.
     pub max_batch_without_retries: u64,
-    /// Most bytes that the recommended micro-batch reserved; null where nobody told and nothing was recorded.
+    /// Most bytes that the recommended micro-batch reserved; null where it was not reported and nothing was recorded.
     pub peak_reserved_bytes: Option<u64>,
     /// Most bytes that it allocated, by recordings; null without.
     pub peak_allocated_bytes: Option<u64>,
-    /// What the allocator may reserve; null where nobody told.
+    /// What the allocator may reserve; null where it was not given.
     pub limit_bytes: Option<u64>,
     /// `limit_bytes` less `peak_reserved_bytes`.
     pub headroom_bytes: Option<u64>,
@@ -159,7 +159,7 @@ fn headroom_in_words(micro_batch: u64, headroom: Option<u64>, peak: Option<u64>)
         }
         (None, None) => {
             format!(
-                "how much memory stays free at a micro-batch of {micro_batch} is not known: nobody told what it reserves"
+                "how much memory stays free at a micro-batch of {micro_batch} is not known: no observation says what it reserves"
             )
         }
     };

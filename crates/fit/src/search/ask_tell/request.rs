@@ -30,7 +30,7 @@ const LONGEST_GPU: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(title = "SearchTerms")]
 pub struct SearchRequest {
-    /// What the program's allocator may reserve, in bytes; null where nobody says, and then bytes are told in vain.
+    /// What the program's allocator may reserve, in bytes; null where it is not given, and then reported bytes are not used.
     #[schema(minimum = 1)]
     pub memory_limit: Option<u64>,
     /// Samples for each optimizer step over all ranks; null for the largest micro-batch in one step.
@@ -49,7 +49,7 @@ pub struct SearchRequest {
     pub max_batch: Option<u64>,
     /// Whether no batch is proposed that runs before it do not predict to fit.
     pub avoid_out_of_memory: bool,
-    /// The card's name, as `torch.cuda.get_device_name()` has it; null where nobody says.
+    /// The card's name, as `torch.cuda.get_device_name()` has it; null where it is not given.
     pub gpu: Option<String>,
     /// Whether the work is done even where an earlier search has the answer.
     pub fresh: bool,

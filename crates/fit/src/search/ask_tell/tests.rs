@@ -122,7 +122,7 @@ fn with_bytes_and_a_limit_nothing_runs_out_of_memory() {
 
 #[test]
 fn the_limit_is_one_of_another_card_where_runs_exceed_it() {
-    // The card at hand has room for all of it.
+    // This card has memory for all of it.
     let program = affine(1000 * MIB, 10 * MIB, u64::MAX);
     let mut conversation = search(&json!({"memory_limit": 8000 * MIB, "start_batch": 1024}));
 

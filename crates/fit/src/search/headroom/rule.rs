@@ -73,13 +73,13 @@ impl Reporter {
     }
 
     /// Whether it is believed alone.
-    fn is_anybody(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.owner.is_empty()
     }
 
     /// What its misses raise headroom to if nobody else tells of any.
     fn alone(&self) -> Share {
-        if self.is_anybody() {
+        if self.is_open() {
             self.missed
         } else {
             self.missed.min(CEILING_OF_A_KEY)
@@ -143,7 +143,7 @@ impl HeadroomModel {
         } else {
             self.needed = self.needed.max(wanted);
             let one = &mut reporters[reporter];
-            if one.is_anybody() || one.agreed < AGREEING_OF_A_KEY {
+            if one.is_open() || one.agreed < AGREEING_OF_A_KEY {
                 one.agreed += 1;
                 self.agreed += 1;
             }

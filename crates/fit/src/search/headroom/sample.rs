@@ -133,7 +133,7 @@ impl RejectReason {
                 "it does not say that it made three steps (`steps`): its peak may be still to come"
             }
             RejectReason::OtherCause => {
-                "it ran out of memory although more was left free than headroom ever gets: something else took it"
+                "it ran out of memory with more headroom than is ever kept: something else took the memory"
             }
             RejectReason::EnvironmentUnknown => {
                 "it does not say on which card, with which PyTorch and, for an answer from a GPU, with which driver it ran \

@@ -51,7 +51,7 @@ fn what_was_reserved_beyond_the_prediction_was_needed() {
 }
 
 #[test]
-fn running_out_of_memory_needs_more_than_was_left_free() {
+fn running_out_of_memory_needs_more_headroom_than_there_was() {
     let more = Ok(Sample::NeedsMoreThan(Share(10_000)));
     assert_eq!(sample(&ANSWER, &seen(Outcome::OutOfMemory, None)), more);
     assert_eq!(sample(&ANSWER, &seen(Outcome::FitsWithRetries, None)), more);
@@ -68,7 +68,7 @@ fn running_out_of_memory_needs_more_than_was_left_free() {
 }
 
 #[test]
-fn an_answer_whose_first_steps_retry_has_left_free_what_its_peak_does_not_show() {
+fn retries_of_the_first_steps_count_as_headroom() {
     let retrying = Answered {
         peak_reserved: Bytes(9_999),
         retries: true,
@@ -145,7 +145,7 @@ fn others_that_follow_the_same_answer_change_nothing() {
 }
 
 #[test]
-fn one_miss_begins_the_count_anew() {
+fn one_miss_restarts_the_count() {
     let mut learnt = HeadroomModel::begin(Share(40_000));
     for _ in 0..19 {
         take(&mut learnt, Sample::Needs(Share(0)));

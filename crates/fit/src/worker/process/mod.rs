@@ -249,7 +249,7 @@ impl Running {
                 deadline.look(MOMENT, thread::sleep);
             }
             if !thread.is_finished() {
-                debug!("somebody holds a pipe of the {} open", self.who);
+                debug!("another process holds a pipe of the {} open", self.who);
             } else if thread.join().is_err() {
                 debug!("a thread at a pipe of the {} panicked", self.who);
             }

@@ -122,7 +122,7 @@ impl Layer {
         }
     }
 
-    /// `DynamicLayer.update`: `torch.cat` makes the keys and values of all tokens anew at each one. The old ones are let go of once the
+    /// `DynamicLayer.update`: `torch.cat` makes the keys and values of all tokens again at each one. The old ones are let go of once the
     /// new ones are there, so that blocks of ever new sizes are asked for.
     fn grow(&mut self, new: [&Tensor; 2]) -> [Tensor; 2] {
         self.seen += new[0].length(2);

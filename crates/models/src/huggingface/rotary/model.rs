@@ -28,7 +28,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         .filter_map(|rotation| rotation.update.most());
     if let Some(most) = limits.min().filter(|most| seq_len > *most) {
         let but = format!(
-            "beyond {most} tokens this model computes the frequencies of its rotation anew, \
+            "beyond {most} tokens this model recomputes its rotary frequencies, \
              which batchfit does not build; `batchfit export --hf config.json -o model.json.gz`, of batchfit's Python \
              client, writes its graph, to be given with --model"
         );

@@ -15,7 +15,7 @@ pub(super) const EPS: f64 = 1e-5;
 pub(super) struct Family {
     /// Whether norms come first in a branch, instead of after the sum.
     pub(super) is_normalized_first: bool,
-    /// Whether queries are scaled, and all heads laid out anew, before the attention; keys have no bias then.
+    /// Whether queries are scaled, and all heads laid out again, before the attention; keys have no bias then.
     pub(super) is_whisper: bool,
     pub(super) attention: &'static str,
     pub(super) encoder_layer: &'static str,

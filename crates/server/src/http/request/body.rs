@@ -17,13 +17,13 @@ use crate::store::{IdempotencyKey, Time};
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
 pub(in crate::http) enum RequestBody {
-    /// The same was asked before, and its answer is at hand.
+    /// The same was asked before, and its answer is cached.
     Answered(Answer),
     /// One that has to be looked into.
     New(Box<NewRequest>),
 }
 
-/// A request without an answer at hand.
+/// A request without a cached answer.
 pub(in crate::http) struct NewRequest {
     /// What is asked.
     pub(in crate::http) held: BufferedBody<model::Request>,

@@ -74,7 +74,7 @@ mod tests {
     use crate::http::request::slots::*;
 
     #[test]
-    fn a_key_takes_a_quarter_and_whoever_needs_none_takes_all() {
+    fn a_key_takes_a_quarter_of_the_slots_and_open_services_have_no_share() {
         let places = Slots::new(8);
         let greedy: Vec<_> = (0..3).map(|_| places.take("greedy")).collect();
         let taken: Vec<bool> = greedy.iter().map(Option::is_some).collect();

@@ -112,12 +112,12 @@ async fn create(
         owner: asker.id.clone(),
         key,
     };
-    // Before the question is: what is learnt meanwhile makes the answer one of yesterday.
+    // Before the question is: what is learnt meanwhile makes the answer out of date.
     let turns = app.jobs.turns();
     let fit = app.jobs.enqueue(read, Some(permit), asking, now).await?;
     let keep = |fit: &FitDocument| {
         if let Some(same) = same {
-            // The next one who asks has it at hand.
+            // The next request finds it in the cache.
             app.response_cache.keep(same, answer(fit), turns);
         }
     };

@@ -158,7 +158,7 @@ pub(in crate::http) struct AccuracyList {
 
 /// List how predictions compare with what trainings came to, for each model on each card.
 ///
-/// And what answers leave free because of that.
+/// And the headroom of answers because of that.
 #[utoipa::path(get, path = "/v1/accuracy", tag = "recommendations",
     params(("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),

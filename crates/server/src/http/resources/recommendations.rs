@@ -151,7 +151,7 @@ pub(in crate::http) async fn get_recommendation(
         .ok_or_else(|| Problem::no_such("recommendation", &id))
 }
 
-/// Make a recommendation anew.
+/// Make a recommendation again.
 ///
 /// Asks the question of its fit again: with today's batchfit, driver and headroom. The answer is a fit, as of `POST /v1/fits`; the same
 /// one as before where nothing has changed. The old recommendation stays as it is. The id of a fit stands for its first recommendation.

@@ -103,7 +103,7 @@ fn as_taken(
 
 /// Compressed JSON on its way.
 struct Packed {
-    /// What is at hand of it and was not yet sent.
+    /// What of it is in memory and was not yet sent.
     at_hand: Bytes,
     /// The step of this run that it is, and how much was read of it.
     rest: Option<(Db, String, usize)>,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_read_by_those_who_name_it_and_do_not_refuse_it() {
+    fn gzip_is_sent_where_accept_encoding_allows_it() {
         let reads = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::connections::{Connection, ConnectionLimits};
 use crate::http::response::problem::{Code, Problem};
 
-/// What has to arrive of a body each time that the clock starts anew. Less counts as waiting: a byte now and then would
+/// What has to arrive of a body each time that the clock starts again. Less counts as waiting: a byte now and then would
 /// keep a connection for ever.
 const PROGRESS: usize = 16 << 10;
 
@@ -245,7 +245,7 @@ impl Drop for Upload {
     }
 }
 
-/// An answer, with a clock that runs while the client does not take it, anew for each part of [`PROGRESS`] bytes.
+/// An answer, with a clock that runs while the client does not take it, again for each part of [`PROGRESS`] bytes.
 pub(in crate::http) struct Download {
     body: Body,
     /// What is not sent yet of what the body gave.
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_long_answer_has_its_clock_set_anew_for_each_part() {
+    async fn each_part_of_a_long_answer_restarts_its_clock() {
         let long = vec![7; 5 * PROGRESS + 1];
         let limits = ConnectionLimits::default();
         let mut answer = Download::new(Body::from(long.clone()), Arc::default(), limits);

@@ -325,7 +325,7 @@ pub enum JobOutcome {
         /// Why.
         error: FitError,
     },
-    /// The agent ends, or its card is gone: somebody else is to work on it, as if this attempt had not been.
+    /// The agent ends, or its card is gone: another agent is to work on it, as if this attempt had not been.
     Released,
 }
 

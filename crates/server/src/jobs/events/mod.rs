@@ -6,7 +6,7 @@
 //! of the last event that it has. So one that does not read costs nothing, neither memory nor time of whoever writes; where
 //! the log has become too long meanwhile, it misses the oldest probes. It never misses how the fit stands and what came of it.
 //!
-//! Numbers grow by one. A log is in memory alone, so a server that starts anew cannot know which numbers the last one has
+//! Numbers grow by one. A log is in memory alone, so a server that starts again cannot know which numbers the last one has
 //! given: each attempt after the first has a range of its own ([`OF_AN_ATTEMPT`]), and the end of a fit whose log is gone is
 //! told in the range after its last attempt. A reader that goes on from any number gets all that is newer: at worst, the end
 //! twice.

@@ -75,7 +75,7 @@ async fn attempts_after_a_restart_have_higher_numbers() {
 }
 
 #[tokio::test]
-async fn whoever_looks_at_all_fits_is_told_of_each_change_once() {
+async fn a_follower_of_all_fits_gets_each_change_once() {
     let events = Events::default();
     let mut all = events.follow_all();
     events.of("1", 0, FitState::Queued);

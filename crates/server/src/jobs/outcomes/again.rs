@@ -1,4 +1,4 @@
-//! Answers of yesterday: the nearest one to a question, and one made anew.
+//! Outdated answers: the nearest one to a question, and one made again.
 
 use std::time::Duration;
 

@@ -38,21 +38,21 @@ pub struct OutcomeDocument {
     /// How it ended.
     #[schema(value_type = Outcome)]
     pub outcome: String,
-    /// Most bytes that its allocator had reserved; null where nobody looked.
+    /// Most bytes that its allocator had reserved; null where it was not measured.
     pub peak_reserved_bytes: Option<i64>,
     /// What was predicted for the recommended batch.
     pub predicted_peak_reserved_bytes: i64,
     /// How far the peak was above the predicted one, as a part of that: 0.03 is 3 % more, -0.01 is 1 % less. Null where they cannot be
     /// compared.
     pub error: Option<f64>,
-    /// How often the allocator freed its cache and asked again; null where nobody looked.
+    /// How often the allocator freed its cache and asked again; null where it was not measured.
     pub retries: Option<i64>,
-    /// Optimizer steps that were made; null where nobody counted.
+    /// Optimizer steps that were made; null where they were not counted.
     pub steps: Option<i64>,
     /// Where it ran.
     #[schema(value_type = ReportedEnvironment)]
     pub environment: Value,
-    /// What of the limit later answers for this model and card leave free: before this outcome, and after it. Null where nothing was
+    /// The headroom of later answers for this model and card, as a share of the limit: before this outcome, and after it. Null where nothing was
     /// learnt.
     pub headroom: Option<HeadroomChange>,
     /// Why nothing was learnt; null where something was.
@@ -109,9 +109,9 @@ pub struct AccuracyDocument {
     pub mean_error: Option<f64>,
     /// The largest of these.
     pub largest_error: Option<f64>,
-    /// What of the limit answers leave free now, as a part of it.
+    /// The headroom of answers now, as a share of the limit.
     pub headroom: f64,
-    /// Whether that takes the place of what an answer would leave free by itself; until it has sunk once it only adds.
+    /// Whether it replaces an answer's own headroom; until it has sunk once it only adds to it.
     pub replaces_default: bool,
     /// How many outcomes in a row agree with it; at 20 it sinks.
     pub agreed: i64,

@@ -40,7 +40,7 @@ pub struct ReportedOutcome {
     pub environment: ReportedEnvironment,
 }
 
-/// Where a training ran, as far as somebody says it.
+/// Where a training ran, as far as the client says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ReportedEnvironment {
     /// The card's name, as `torch.cuda.get_device_name()` says.

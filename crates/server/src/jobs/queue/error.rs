@@ -27,7 +27,7 @@ pub enum JobError {
         fit: String,
     },
     /// As many searches are under way as may be.
-    #[error("{most} searches are under way already; cancel those that nobody needs")]
+    #[error("{most} searches are under way already; cancel those that are not needed")]
     TooManySearches {
         /// The bound that was reached.
         most: u32,

@@ -63,7 +63,7 @@ impl Default for Limits {
             uploads: UploadLimits::default(),
             retention: None,
             lease: LEASE,
-            // Some lost messages, and an agent that loads a large model, are no reason to begin anew.
+            // Some lost messages, and an agent that loads a large model, are no reason to begin again.
             lease_of_agents: Duration::from_secs(30),
             fit_deadline: Duration::from_mins(1),
             look_around: Duration::from_secs(5),

@@ -60,7 +60,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         };
         Ok((copy.into(), vec![args.tensor("self")?]))
     }),
-    // A constant in the model's code, such as `torch.tensor(0.5, device=x.device)`: made anew in each pass.
+    // A constant in the model's code, such as `torch.tensor(0.5, device=x.device)`: made again in each pass.
     ("aten.lift_fresh_copy.default", |args| {
         Ok((Copy::Clone.into(), vec![args.tensor("self")?]))
     }),

@@ -104,7 +104,7 @@ impl Eager {
             draft.save(self, "weight", weight)?;
         }
         let rows = numel(&x.shape[..x.shape.len() - dims]);
-        // The operand itself is saved; what the kernels read is a copy, made anew in the backward pass.
+        // The operand itself is saved; what the kernels read is a copy, made again in the backward pass.
         let dense = self.dense_copy(&x);
         let y = self.empty(&x.shape, x.dtype);
         let [mean, inverse_std] =

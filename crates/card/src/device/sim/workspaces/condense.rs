@@ -250,7 +250,7 @@ fn read_plans<'a>(
         let workspace = match (given, seen.get(&tag)) {
             (Some(given), _) => given,
             (None, Some([_, last])) if last.0 == batch => last.1,
-            (None, Some([first, last])) => foretold(*first, *last, batch)?,
+            (None, Some([first, last])) => predicted(*first, *last, batch)?,
             (None, None) => return None,
         };
         let history = seen.entry(tag).or_insert([(batch, workspace); 2]);
@@ -269,7 +269,7 @@ fn read_plans<'a>(
 }
 
 /// Where the straight line through two batches is at a third.
-fn foretold(first: (u64, i64), last: (u64, i64), batch: u64) -> Option<i64> {
+fn predicted(first: (u64, i64), last: (u64, i64), batch: u64) -> Option<i64> {
     let run = i128::from(last.0) - i128::from(first.0);
     let rise = i128::from(last.1) - i128::from(first.1);
     let ahead = i128::from(batch) - i128::from(last.0);

@@ -37,7 +37,7 @@ impl<'t> Lookup<'t> {
     ///
     /// Without a table.
     pub fn among(tables: Vec<&'t WorkspaceTable>) -> Lookup<'t> {
-        assert!(!tables.is_empty(), "somebody has to be asked");
+        assert!(!tables.is_empty(), "cuDNN is required");
         Lookup {
             tables,
             heuristics: None,

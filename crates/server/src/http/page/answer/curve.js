@@ -139,7 +139,7 @@ function options(width, best, data) {
 
 const shown = (_chart, value) => (value === null || value === undefined ? "–" : `${value.toFixed(2)} GiB`);
 
-/** The chart, drawn anew when its room or the colours change. */
+/** The chart, drawn again when its room or the colours change. */
 function Chart({ probes, best }) {
   const place = useRef(null);
   useEffect(() => {

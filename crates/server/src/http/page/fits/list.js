@@ -8,7 +8,7 @@ const STATES = ["queued", "running", "done", "failed", "cancelled"];
 const TOGETHER_MS = 150;
 const LIMIT = 50;
 
-/** Pages of fits in a state (or in any), read anew whenever something changes. */
+/** Pages of fits in a state (or in any), read again whenever something changes. */
 function useFits(state) {
   const [now, setNow] = useState({ items: [], next: null, problem: "" });
   const pages = useRef(1);

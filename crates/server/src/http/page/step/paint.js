@@ -1,7 +1,7 @@
 // Fills pixels: the stack of tensors over time, a column for each pixel, and the map of segments, a row after the other.
 //
 // Each column shows the event of its stretch at which most is allocated, so that no peak is lost however far out one looks; what is
-// lower than a pixel is not drawn, and from one column to the next only what lies above the lowest change is stacked anew: most of what
+// lower than a pixel is not drawn, and from one column to the next only what lies above the lowest change is stacked again: most of what
 // a step allocates last it frees first. Zooming therefore costs about the same for a thousand events and for a hundred thousand.
 
 /** How many shades tell neighbours of one colour apart. */

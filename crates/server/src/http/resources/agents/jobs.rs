@@ -94,7 +94,7 @@ pub(in crate::http) async fn create_progress(
 
 /// Bring the answer of a job.
 ///
-/// Or say why there is none, or that somebody else is to work on it. Said twice it counts once.
+/// Or say why there is none, or that another agent is to work on it. Sent twice it counts once.
 #[utoipa::path(put, path = "/v1/agents/{id}/jobs/{attempt}/result", tag = "agents", request_body = JobOutcome,
     params(("id" = String, Path, description = "The agent's id"), ("attempt" = String, Path, description = "The name of the attempt")),
     responses(

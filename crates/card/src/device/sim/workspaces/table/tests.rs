@@ -393,7 +393,7 @@ impl crate::device::sim::Heuristics for Counting {
 }
 
 #[test]
-fn cudnn_is_asked_about_what_nobody_recorded_and_estimates_are_for_what_it_does_not_say() {
+fn cudnn_answers_for_unrecorded_calls_and_estimates_fill_the_rest() {
     let card = crate::device::sim::Card::find("a100-80g").unwrap();
     let asked: &'static Counting = Box::leak(Box::default());
     let mut lookup = Lookup::among(WorkspaceTable::of_architecture(card.capability.compute))
