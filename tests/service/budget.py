@@ -281,7 +281,9 @@ def shares(server, batchfit, seconds):
         def greed():
             while not over.is_set():
                 with contextlib.suppress(OSError):
-                    asked(large, greedy, keys[9], 10)
+                    # As `Retry-After` says: what a client does meanwhile is not the service's.
+                    if asked(large, greedy, keys[9], 10) in (429, 503):
+                        over.wait(1)
 
         for _ in range(60 if greedy else 0):
             threading.Thread(target=greed, daemon=True).start()

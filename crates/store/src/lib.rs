@@ -32,7 +32,7 @@ use std::time::Duration;
 use sqlx::Connection as _;
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
 pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
 pub use database::copy::CopiedRows;
@@ -184,6 +184,8 @@ impl Db {
             // Made below: a connection that finds it gone makes no other, which would not be the same database.
             .create_if_missing(is_in_memory(database))
             .journal_mode(SqliteJournalMode::Wal)
+            // The kernel keeps what a killed process wrote, so a commit need not wait for the disk.
+            .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT);
         let file = options.get_filename().to_owned();

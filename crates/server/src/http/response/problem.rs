@@ -300,7 +300,9 @@ impl From<JobError> for Problem {
                 Problem::new(Code::LeaseLost, error.to_string())
             }
             JobError::Busy => Problem::new(Code::TooManyRequests, error.to_string()),
-            JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
+            JobError::ShuttingDown | JobError::NoThread => {
+                Problem::new(Code::NotReady, error.to_string())
+            }
             JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
             JobError::Engine(EngineError::DeviceUnavailable {
                 device,

@@ -40,6 +40,9 @@ pub(in crate::http) fn is_open(path: &str) -> bool {
 /// What agents ask is below this path.
 const AGENTS: &str = "/v1/agents";
 
+/// How long a request beyond what its key may ask waits for its refusal: a client that asks again at once takes no processor from others.
+const REFUSED_AFTER: Duration = Duration::from_millis(250);
+
 /// Longest `Authorization` that is looked at, in bytes.
 const LONGEST: usize = 256;
 
@@ -239,7 +242,13 @@ impl Keys {
         if !key.key.scope.includes(needed) {
             return Err(out_of_scope(&key.key, needed));
         }
-        let place = self.place(key, now())?;
+        let place = match self.place(key, now()) {
+            Ok(place) => place,
+            Err(refused) => {
+                tokio::time::sleep(REFUSED_AFTER).await;
+                return Err(refused);
+            }
+        };
         Ok(Some(Pass {
             caller: Caller {
                 id: key.key.id.clone(),
@@ -455,6 +464,19 @@ mod tests {
         let last = begun + FRESH - Duration::from_millis(1);
         assert_eq!(answered(&keys, &key, last).await.0, 200);
         assert_eq!(answered(&keys, &key, begun + FRESH).await.0, 401);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_takes_time() {
+        let now = Instant::now();
+        let (keys, [key]) = known(["hasty"], Some(1)).await;
+        assert_eq!(answered(&keys, &key, now).await.0, 200);
+        tokio::time::pause();
+        let asked = tokio::time::Instant::now();
+
+        assert_eq!(answered(&keys, &key, now).await.0, 429);
+
+        assert!(asked.elapsed() >= REFUSED_AFTER);
     }
 
     #[tokio::test]

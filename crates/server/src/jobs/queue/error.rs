@@ -71,6 +71,11 @@ pub enum JobError {
         /// What it said.
         message: String,
     },
+    /// The system starts no thread for the work.
+    #[error(
+        "the system starts no more threads for this service, or has no memory for them; ask again later"
+    )]
+    NoThread,
     /// Other large requests are being read.
     #[error("other large requests are being read; ask again, or for less at a time")]
     TooLarge,

@@ -1,7 +1,8 @@
 //! A thread of its own for an engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -9,6 +10,10 @@ use crate::jobs::{Engine, JobError};
 
 /// The stack of a working thread: as large as that of the main thread, on which the command line works.
 const STACK: usize = 8 << 20;
+
+/// How long to wait before another try where the system starts no thread, and how many tries there are: threads that end give room to others.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+const MOST_TRIES: usize = 100;
 
 /// Runs `work` on a thread of its own.
 ///
@@ -23,20 +28,20 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
     let (done, receiver) = oneshot::channel();
     // What a thread or a worker of its logs says whose it is.
     let span = tracing::Span::current();
-    let thread = std::thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(STACK)
-        .spawn(move || {
-            let outcome =
-                catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(engine.as_ref()))));
-            // Nobody listens when the server ends: see above.
-            let _ = done.send(outcome);
-        });
-    if let Err(error) = thread {
-        return Err(JobError::EnginePanicked {
-            message: format!("no thread could be started: {error}"),
-        });
-    }
+    let run = move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(engine.as_ref()))));
+        // Nobody listens when the server ends: see above.
+        let _ = done.send(outcome);
+    };
+    start(name, run, |name, run| {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.stack_size(STACK).spawn(run).map(|_| ())
+    })
+    .await
+    .map_err(|error| {
+        tracing::error!("no thread could be started for {name}: {error}");
+        JobError::NoThread
+    })?;
     match receiver.await.expect("the thread sends whatever happens") {
         Ok(outcome) => Ok(outcome),
         Err(panic) => {
@@ -50,5 +55,70 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
                 message: message.to_owned(),
             })
         }
+    }
+}
+
+/// Has `spawn` start a thread of this name, and waits and asks again where it cannot.
+async fn start(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+    spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    // What `spawn` is given is lost where it fails.
+    let run = Arc::new(Mutex::new(Some(run)));
+    let mut tries = 1;
+    loop {
+        let run = Arc::clone(&run);
+        let once = Box::new(move || {
+            let run = run.lock().map(|mut run| run.take());
+            if let Ok(Some(run)) = run {
+                run();
+            }
+        });
+        match spawn(name, once) {
+            Err(_) if tries < MOST_TRIES => tokio::time::sleep(RETRY_AFTER).await,
+            started => return started,
+        }
+        tries += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_that_cannot_be_started_is_started_later() {
+        let tries = AtomicUsize::new(0);
+        let (ran, heard) = oneshot::channel();
+        let run = || ran.send(()).expect("it is waited for");
+
+        let started = start("work", run, |_, run| {
+            match tries.fetch_add(1, Ordering::Relaxed) {
+                0 | 1 => Err(Error::other("there are too many")),
+                _ => {
+                    run();
+                    Ok(())
+                }
+            }
+        });
+        started.await.unwrap();
+
+        heard.await.unwrap();
+        assert_eq!(tries.into_inner(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_that_can_never_be_started_is_given_up() {
+        let started = start(
+            "work",
+            || (),
+            |_, _| Err(Error::other("there are too many")),
+        );
+
+        assert!(started.await.is_err());
     }
 }
