@@ -4,8 +4,9 @@ use tracing::info;
 
 use super::Answered;
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::question::One;
-use crate::cli::{database, output};
+use crate::cli::database;
+use crate::cli::question::ParsedRequest;
+use crate::cli::terminal::output;
 use crate::jobs::{self, Engine as _, FitEngine};
 use crate::model::{DeviceChoice, HeadroomCalibration};
 use crate::store::Db;
@@ -18,7 +19,11 @@ pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
 }
 
 /// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
-pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: &mut [One]) {
+pub(super) fn learn_before(
+    kept: &DatabaseFlags,
+    engine: &FitEngine,
+    questions: &mut [ParsedRequest],
+) {
     match calibration(kept, engine, questions) {
         Ok(taught) => {
             for (one, taught) in questions.iter_mut().zip(taught) {
@@ -32,7 +37,7 @@ pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: 
 fn calibration(
     kept: &DatabaseFlags,
     engine: &FitEngine,
-    questions: &[One],
+    questions: &[ParsedRequest],
 ) -> anyhow::Result<Vec<Vec<HeadroomCalibration>>> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;

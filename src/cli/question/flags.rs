@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::contents::Contents;
+use super::detect::Contents;
+use super::source::Source;
 use super::values::{
     checkpointing, choices, decimal, items, plain, several, sides, size, thousands, truth, whole,
     word,
 };
-use super::what::Source;
-use crate::cli::arguments::{Course, MemberFlag, RequestFlags};
+use crate::cli::arguments::{MemberFlag, RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::model::members::Kind;
 use crate::model::{assumed_tokens, assumed_tokens_of, nicknames as cards};
 
@@ -47,7 +47,7 @@ impl FlagValue {
 pub(super) const WAYS: [&str; 5] = ["preset", "layers", "exported", "hf", "recorded"];
 
 /// Everything that flags set.
-pub(super) fn given(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
+pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
     let own = &question.own;
     let mut given = set(&question.members)?;
     for member in &own.with {
@@ -189,7 +189,7 @@ pub(in crate::cli) fn members(
 }
 
 /// What a training over hours is given.
-pub(in crate::cli) fn course(course: &Course) -> Result<Vec<FlagValue>, CliError> {
+pub(in crate::cli) fn course(course: &SoakFlags) -> Result<Vec<FlagValue>, CliError> {
     set(&course.0)
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::files;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::limits::clause;
 
 /// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.

@@ -18,7 +18,8 @@ use anyhow::Context as _;
 
 use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, folders, output, question};
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, folders, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Gpu};
 use crate::device::sim::workspaces::{

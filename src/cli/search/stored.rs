@@ -1,7 +1,8 @@
 //! Keeps what a search came to where it can be kept.
 
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::{database, output};
+use crate::cli::database;
+use crate::cli::terminal::output;
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
 

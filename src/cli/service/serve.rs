@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::arguments::Serve;
-use super::devices::engine;
-use super::error::CliError;
-use super::{Outcome, database, recorder};
+use crate::cli::arguments::Serve;
+use crate::cli::devices::engine;
+use crate::cli::error::CliError;
+use crate::cli::{Outcome, database, recorder};
 use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -24,7 +24,7 @@ const LONGEST_END: Duration = Duration::from_millis(850);
 /// How long the database may take to close. Nothing is lost when it does not: what was stored is on disk.
 const CLOSING: Duration = Duration::from_millis(100);
 
-pub(super) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
         .with_recorder(recorder::of_graphs(&arguments.recorder));

@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::arguments::{Keys, KeysCommand};
-use super::error::CliError;
-use super::{Outcome, database, output};
+use crate::cli::arguments::{Keys, KeysCommand};
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, database};
 use crate::limits::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
-pub(super) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
     let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
     let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(async {
