@@ -1,4 +1,4 @@
-//! Whether the system's clock can be believed by whoever drops what is old.
+//! Whether the system's clock can be trusted when old rows are dropped.
 //!
 //! See Note [Clocks that jump].
 //!

@@ -1,4 +1,4 @@
-//! The leases of what this server works on.
+//! Leases of the fits that this server works on.
 //!
 //! See [`crate::store::Lease`]. A server renews all of its leases with one statement.
 

@@ -1,4 +1,4 @@
-//! Whether the database takes what is written to it.
+//! Whether the database accepts writes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Places that all clients share, of which no key takes more than a part.
+//! Slots that all clients share: one key takes at most a quarter.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

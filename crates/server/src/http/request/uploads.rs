@@ -1,4 +1,4 @@
-//! Bodies: how they arrive and are decompressed, and what all of them together may take.
+//! Bodies: receiving and decompressing them, and the memory and disk that all together may take.
 //!
 //! While a body arrives, it is held as it was sent: its first MiB in memory, the rest in a file without a name, so that a slow client holds no
 //! memory that others need.

@@ -1,4 +1,4 @@
-//! `ETag` and `If-None-Match` (RFC 9110): whoever has an answer already is told so, and not sent it again.
+//! `ETag` and `If-None-Match` (RFC 9110): a client that has the answer already gets 304 instead of the body.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _};

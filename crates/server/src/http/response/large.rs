@@ -1,4 +1,4 @@
-//! Documents of megabytes: written, and compressed for whoever reads gzip, on the thread that made them.
+//! Documents of megabytes: serialized, and compressed for clients that accept gzip, on the thread that made them.
 //!
 //! The layer that compresses other answers does so on the threads that serve connections, a piece at a time.
 

@@ -1,4 +1,4 @@
-//! What is told of a fit as it goes on, for any number of readers, who may come late, come again, or never read.
+//! Events of a fit, for any number of readers: they may join late, reconnect, or never read.
 //!
 //! # Note [Events]
 //!

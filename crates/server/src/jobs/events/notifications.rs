@@ -1,7 +1,7 @@
 //! What other servers on the same database do.
 //!
-//! Nothing here runs where there is one server. See Note [News] in `store/engine/news.rs`: what is told wakes those who wait, and
-//! the table says what is true, so all of it is also found by looking, every few seconds and whenever news may have been lost.
+//! Nothing here runs where there is one server. See Note [News] in `store/src/engine/notifications.rs`: a notification wakes
+//! those that wait, and the table has the truth, so it is also polled every few seconds and whenever notifications may be lost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Requests that were just read, on their way to whoever answers them.
+//! Requests that were just read, kept in memory until the runner claims their fits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

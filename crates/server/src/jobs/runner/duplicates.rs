@@ -1,4 +1,4 @@
-//! Fits that ask the same at once: one is worked on, the others are answered with what came of it.
+//! Equal fits at the same time: one runs, the others get its result.
 
 use crate::jobs::FitResult;
 use crate::jobs::document::FitDocument;

@@ -1,4 +1,4 @@
-//! Searches whose batches somebody else runs.
+//! Ask/tell searches: the client runs the batches.
 
 pub(in crate::jobs) mod predicted;
 
