@@ -1,5 +1,5 @@
 //! Ways in for the targets in `tests/fuzz`, which is compiled with `--cfg fuzzing`, to what reads bytes from outside and is
-//! nobody else's to call.
+//! not to be called otherwise.
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 5 there was nothing to do (an `agent --once`), 1 anything
-//! else, such as an answer that cannot be written; a search that is interrupted ends with 130, and a script that fails under `run` with its own code. Whoever stops reading an answer has what they want of it: 0.
+//! else, such as an answer that cannot be written; a search that is interrupted ends with 130, and a script that fails under `run` with its own code. A closed stdout is no failure: 0.
 
 mod answers;
 mod arguments;
@@ -58,9 +58,9 @@ enum Outcome {
     NothingFits,
     /// There is a report: the steps did not run on the device.
     DeviceTrouble,
-    /// Nobody asked for anything.
+    /// There was nothing to do.
     NothingToDo,
-    /// Somebody did not want to wait for the answer.
+    /// It was interrupted.
     Interrupted,
     /// A command failed for reasons of its own, with this code.
     Command(u8),

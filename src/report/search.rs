@@ -30,7 +30,7 @@ pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String
     report
 }
 
-/// Assignments for a shell; the peak is empty where nobody told it.
+/// Assignments for a shell; the peak is empty where it is not known.
 pub fn search_env(document: &SearchDocument) -> String {
     let Some(found) = &document.recommendation else {
         return String::new();

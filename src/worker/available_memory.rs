@@ -9,7 +9,7 @@ const GROWTH: Bytes = Bytes(PROCESS_OVERHEAD.0 - CONTEXT_OVERHEAD.0);
 /// A moment of a card, while our allocator holds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// What nobody holds.
+    /// What is free.
     pub(super) free: Bytes,
     /// What this process holds, where the management library lists it: in most containers it does not.
     pub(super) own: Option<Bytes>,

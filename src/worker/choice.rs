@@ -7,7 +7,7 @@ use crate::units::Bytes;
 
 use super::gpu_lock::{GpuLock, GpuLockError};
 
-/// What may be in use on a GPU that nobody uses: less than a process with a context takes (527 MiB on an H200),
+/// What may be in use on an idle GPU: less than a process with a context takes (527 MiB on an H200),
 /// more than drivers keep for themselves.
 const IDLE: Bytes = Bytes::mib(512);
 
@@ -20,11 +20,11 @@ pub(super) struct Candidate {
     pub(super) uuid: String,
     /// All of its memory.
     pub(super) total: Bytes,
-    /// What of it nobody uses.
+    /// What of it is free.
     pub(super) free: Bytes,
 }
 
-/// Puts those that nobody uses first, in CUDA's order, and then those with the most free memory.
+/// Puts idle ones first, in CUDA's order, and then those with the most free memory.
 pub(super) fn by_preference(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|candidate| {
         let is_used = candidate.total.saturating_sub(candidate.free) > IDLE;
@@ -54,7 +54,7 @@ pub(super) fn take_free(
             Ok((only.number, turn))
         }
         ([_, ..], Some(busy)) => {
-            // Whoever asks comes again; meanwhile any of them may become free.
+            // The caller tries again; meanwhile any of them may become free.
             while waits() {}
             Err(busy)
         }

@@ -26,14 +26,14 @@ const MODE: u32 = 0o644;
 #[derive(Debug)]
 pub struct GpuLock {
     _file: File,
-    /// Whether somebody had to be waited for just now.
+    /// Whether it had to wait for another process.
     pub has_waited: bool,
 }
 
 /// Why a GPU is not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuLockError {
-    /// It is somebody else's turn.
+    /// Another process holds it.
     #[error("another batchfit process is using this GPU (it holds {})", path.display())]
     Busy {
         /// The lock.
@@ -59,7 +59,7 @@ impl GpuLock {
         GpuLock::take_while(directory, uuid, for_at_most(patience))
     }
 
-    /// Takes the GPU of this UUID; where it is somebody else's turn, again as often as `waits`.
+    /// Takes the GPU of this UUID; where another process holds it, again as often as `waits`.
     pub(super) fn take_while(
         directory: &Path,
         uuid: &str,
@@ -80,7 +80,7 @@ impl GpuLock {
                             has_waited,
                         });
                     }
-                    // Somebody deleted it meanwhile; who comes next would lock another file.
+                    // It was deleted meanwhile; the next process would lock another file.
                     Ok(false) => match open(&path) {
                         Ok(again) => file = again,
                         Err(source) => return Err(GpuLockError::Unusable { path, source }),

@@ -31,7 +31,7 @@ pub struct GpuHandler {
     work: Option<Work>,
     /// After `work`: what it holds on the GPU goes before the turn does.
     taken: Option<OpenedDevice>,
-    /// Whether a `take` was answered with `busy`: the memory of whoever was waited for may still be on its
+    /// Whether a `take` was answered with `busy`: the memory of the process that was waited for may still be on its
     /// way back when the turn comes.
     has_waited: bool,
     locks: PathBuf,
@@ -202,7 +202,7 @@ impl Handler for GpuHandler {
             }
             DeviceChoice::Auto => self.take_gpu(None),
             DeviceChoice::Cuda(number) => self.take_gpu(Some(number)),
-            // Whoever starts workers says which card it is.
+            // The parent says which card it is.
             other @ (DeviceChoice::Kind(_) | DeviceChoice::Host(..)) => Err((
                 Refusal::Invalid,
                 format!("{other} is no card of this machine"),

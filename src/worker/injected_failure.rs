@@ -59,7 +59,7 @@ pub enum InjectedFailure {
     OutOfMemoryAlone,
 }
 
-/// A failure that nobody planned.
+/// An unknown failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort, lose, \

@@ -1,4 +1,4 @@
-//! What is answered where nobody names a device and there is no GPU: the common cards.
+//! What is answered where no device is named and there is no GPU: the common cards.
 
 use crate::cli::question::ParsedRequest;
 use crate::device::sim::Card;
@@ -10,7 +10,7 @@ const COMMON: [&str; 9] = [
     "t4", "l4", "rtx4090", "rtx3090", "a100-40g", "l40s", "h100-80g", "a100-80g", "h200",
 ];
 
-/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: whoever has one wants to know
+/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: its owner wants to know
 /// what is missing.
 pub(super) fn no_gpu(engine: &FitEngine) -> Option<String> {
     let devices = engine.devices();

@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     }
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
-    // Before the answer is printed: whoever reads it may look it up at once.
+    // Before the answer is printed: its reader may look it up at once.
     stored::store(&arguments.kept, &answers);
     let fits = |answered: &Answered| answered.result.recommendation.micro_batch > 0;
     let outcome = if answers.iter().any(fits) {
@@ -130,7 +130,7 @@ fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result
     Ok(())
 }
 
-/// Asks whoever answers to stop after the `timeout_seconds` of a request, unless it is dropped before.
+/// Asks the engine to stop after the `timeout_seconds` of a request, unless it is dropped before.
 struct Timer {
     _stopped_by: Sender<()>,
 }
@@ -214,7 +214,7 @@ fn answer_all(
     Ok(answers)
 }
 
-/// Writes answers; `no_gpu` is why they are about cards that nobody named.
+/// Writes answers; `no_gpu` is why they are about cards that were not named.
 fn print(
     format: Format,
     answered: &[Answered],

@@ -11,7 +11,7 @@ use crate::jobs::{self, Engine as _, FitEngine};
 use crate::model::{DeviceChoice, HeadroomCalibration};
 use crate::store::Db;
 
-/// Stores answers. Whoever asked has them all the same where that cannot be done.
+/// Stores answers. They are printed even where that cannot be done.
 pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
         output::warning(&format!("the answer is not stored: {error:#}"));
@@ -44,12 +44,12 @@ fn calibration(
     runtime.block_on(async {
         let db = Db::open_existing(&database).await?;
         let mut all = Vec::new();
-        // Where nothing was ever learnt, nobody has to look at the model or for a GPU.
+        // Where nothing was ever learnt, there is no need to look at the model or for a GPU.
         let is_known = db.learnt_count().await?.models > 0;
         for one in questions.iter().filter(|_| is_known) {
             let card = match one.request.device {
                 DeviceChoice::Sim(_) => None,
-                // That it is not here is told by whoever answers.
+                // The engine says that it is not here.
                 DeviceChoice::Auto
                 | DeviceChoice::Cuda(_)
                 | DeviceChoice::Kind(_)

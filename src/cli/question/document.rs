@@ -134,7 +134,7 @@ fn changed(
         return Err(fixed(first));
     }
     let Ok(mut model) = serde_json::from_str::<Map<String, Value>>(model) else {
-        // Whoever reads requests says what is wrong with the model.
+        // The reader of requests says what is wrong with the model.
         return Ok(document.clone());
     };
     if model.contains_key("exported") || model.contains_key("recorded") {
@@ -170,7 +170,7 @@ fn put(document: &mut RequestDocument, given: &FlagValue) {
     }
 }
 
-/// A member's value with another in this place inside it; nothing where it is no object, which whoever reads requests
+/// A member's value with another in this place inside it; nothing where it is no object, which the reader of requests
 /// says.
 fn nested(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value> {
     let Some((outer, inner)) = place.split_first() else {

@@ -19,7 +19,7 @@ use crate::model::{assumed_tokens, assumed_tokens_of, nicknames as cards};
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::cli) struct FlagValue {
-    /// The flag, for whoever reads what is wrong with it.
+    /// The flag, as errors name it.
     pub(super) flag: String,
     /// Where in the request: the names of members, outermost first.
     pub(super) place: Vec<String>,
@@ -156,7 +156,7 @@ fn on(text: &str) -> Result<(Value, Option<u64>), CliError> {
     Ok((device, count))
 }
 
-/// The members of a flag such as `--soak=NAME=N,..`; nothing where nobody gives it.
+/// The members of a flag such as `--soak=NAME=N,..`; nothing where it is not given.
 pub(in crate::cli) fn members(
     (flag, part): (&'static str, &'static str),
     text: Option<&str>,
@@ -165,7 +165,7 @@ pub(in crate::cli) fn members(
         return Ok(Vec::new());
     };
     if text.is_empty() {
-        // What nobody says is as usual.
+        // The rest has its default.
         let usual = Value::Object(Map::new());
         return Ok(vec![FlagValue::new(flag, &[part], usual)]);
     }

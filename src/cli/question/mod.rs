@@ -39,7 +39,7 @@ const MISSED: [(&str, &str); 4] = [
 /// What a command line asks.
 #[derive(Debug)]
 pub(super) struct ParsedArgs {
-    /// The question; or one for each card, where nobody names one.
+    /// The question; or one for each card, where none is named.
     pub(super) questions: Vec<ParsedRequest>,
     /// Whom to name where an answer shows that something is wrong.
     pub(super) origin: Provenance,
@@ -65,7 +65,7 @@ pub(super) struct Provenance {
 }
 
 impl ParsedArgs {
-    /// The same where somebody records what is not understood, or nobody does.
+    /// The same with or without a recorder for what is not understood.
     pub(super) fn with_recorder(mut self, has_recorder: bool) -> ParsedArgs {
         let questions = self.questions.into_iter().map(|one| ParsedRequest {
             request: one.request.with_recorder(has_recorder),
@@ -166,7 +166,7 @@ impl Provenance {
 }
 
 impl Provenance {
-    /// The flag nearest to a member of a soak or a generation that nobody gave: the one that asked for what the member is of.
+    /// The flag nearest to a member of a soak or a generation that was not given: the one that asked for what the member is of.
     fn near(&self, pointer: &str) -> Option<&FlagValue> {
         let part = ["/soak/", "/generation/"]
             .into_iter()

@@ -429,7 +429,7 @@ fn merged(tables: [String; 2]) -> String {
     merge(&tables)
 }
 
-/// Replaces a kept table at once, so that nobody reads half of one.
+/// Replaces a kept table at once, so that no process reads half of one.
 fn keep(file: &Path, table: &str) -> io::Result<()> {
     let packed = pack(table)?;
     let folder = file.parent().unwrap_or(Path::new("."));

@@ -76,7 +76,7 @@ fn terms(arguments: &Search) -> Result<SearchRequest, CliError> {
     })
 }
 
-/// Runs batch after batch until there is an answer, or somebody does not want to wait for it.
+/// Runs batch after batch until there is an answer, or an interrupt.
 fn lead(
     conversation: &mut AskTell,
     template: &Template,
@@ -181,7 +181,7 @@ fn print(
     Ok(outcome)
 }
 
-/// What is known of a search that nobody waited for.
+/// What is known of a search that was interrupted.
 fn so_far(document: &SearchDocument) -> String {
     let runs = document.observations.len();
     let refused = document

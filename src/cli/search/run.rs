@@ -20,13 +20,13 @@ use crate::cli::terminal::output;
 use crate::limits::Cancel;
 use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
-/// How often a wait looks whether the run is over or somebody asked to stop.
+/// How often a wait looks whether the run is over or was asked to stop.
 const POLL: Duration = Duration::from_millis(10);
 
 /// How long a run that was killed may take to end, and its output to arrive: a driver may hold it for a while.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// How long the last output may take to arrive when the run has ended by itself. Somebody who left its process group may
+/// How long the last output may take to arrive when the run has ended by itself. A process that left its group may
 /// hold the pipes open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ pub(in crate::cli) enum End {
     Signal(i32),
     /// Not by itself within its time.
     TookTooLong,
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     Interrupted,
 }
 
@@ -100,7 +100,7 @@ pub(in crate::cli) fn run(
     ];
     let pid = Pid::from_child(&child);
     let stopped = wait(pid, rules.patience, interrupted);
-    // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's.
+    // Before the status is taken: as long as the child is in the table of processes, its number is not reused.
     supervised::end_descendants(pid);
     // An error means that nothing is left.
     let _ = kill_process_group(pid, Signal::KILL);
@@ -176,7 +176,7 @@ fn pump(
                 Ok(length) => {
                     let bytes = &chunk[..length];
                     if !quiet {
-                        // There is nobody left to tell that stderr is gone.
+                        // There is no stream left to report on when stderr is gone.
                         let _ = io::stderr().write_all(bytes);
                     }
                     lines.take(bytes, &mut output());

@@ -6,7 +6,7 @@ use crate::cli::terminal::output;
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
 
-/// Stores a search. Whoever led it has the answer all the same where that cannot be done.
+/// Stores a search. Its answer is printed even where that cannot be done.
 pub(super) fn store(kept: &DatabaseFlags, document: &SearchDocument) {
     if let Err(error) = stored(kept, document) {
         output::warning(&format!("the search is not stored: {error:#}"));

@@ -15,7 +15,7 @@ use crate::store::{Checked, CopiedRows, Db, Ownership, Pruned, StoreError, Time,
 /// How many rows are dropped at a time: a server waits meanwhile.
 const AT_A_TIME: i64 = 200;
 
-/// How long is waited in between, for whoever else wants to write.
+/// How long is waited in between, so that others can write.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(in crate::cli) fn run(arguments: &Database) -> Result<Outcome, CliError> {

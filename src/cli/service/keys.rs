@@ -46,7 +46,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
                 return Err(CliError::flag("--name", problem));
             }
             if let Err(unseen) = output::text(&format!("{text}\n")) {
-                // Nobody has it, so that nobody misses it.
+                // It was never shown, so it is not missed.
                 db.forget_key(&key.id).await.map_err(broken)?;
                 return Err(unseen);
             }
@@ -75,7 +75,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
     }
 }
 
-/// What nobody can guess.
+/// Random bits.
 fn chance<const BYTES: usize>() -> Result<[u8; BYTES], CliError> {
     let mut chance = [0; BYTES];
     getrandom::fill(&mut chance).map_err(|error| {

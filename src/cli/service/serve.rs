@@ -32,7 +32,7 @@ pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
         .context("could not start the runtime")
         .and_then(|runtime| {
             let served = runtime.block_on(serve(arguments, engine));
-            // Threads that read a large body or replay a long recording go with the process: whoever asked has an
+            // Threads that read a large body or replay a long recording go with the process: their clients have an
             // answer, and nothing of theirs is stored. Dropping the runtime would wait for them.
             runtime.shutdown_background();
             served
@@ -107,7 +107,7 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// Whoever starts it for the first time has no key yet.
+/// At the first start there is no key yet.
 async fn say_who_may_ask(db: &Db) {
     let keys = db.keys().await.unwrap_or_default();
     let valid = keys.iter().filter(|key| key.revoked_at.is_none()).count();

@@ -126,7 +126,7 @@ pub(in crate::cli) fn error(text: &str) {
 }
 
 fn report_line(kind: &str, text: &str) {
-    // There is nobody left to tell that stderr is gone.
+    // There is no stream left to report on when stderr is gone.
     let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
 }
 
@@ -137,7 +137,7 @@ pub(in crate::cli) fn problem(problem: &Problem, json: bool) {
     } else {
         format!("error: {}", harmless(&problem.detail))
     };
-    // There is nobody left to tell that stderr is gone.
+    // There is no stream left to report on when stderr is gone.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -119,7 +119,7 @@ fn before(first: OsString, name: &str) -> OsString {
     list
 }
 
-/// A port that nobody listens on now.
+/// A port that is free now.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

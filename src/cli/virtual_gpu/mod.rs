@@ -187,7 +187,7 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
         path: path.to_owned(),
         source,
     };
-    // So that a folder that does not exist is said before the run, and not by nobody.
+    // So that a folder that does not exist is said before the run.
     fs::File::create(path).map_err(unwritable)?;
     std::path::absolute(path).map_err(unwritable)
 }
@@ -252,7 +252,7 @@ fn look_back(
     Ok(step)
 }
 
-/// Stores the answer. Whoever asked has it all the same where that cannot be done.
+/// Stores the answer. It is printed even where that cannot be done.
 fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
     let stored = || -> anyhow::Result<bool> {
         let database = database::place(kept)?;

@@ -61,7 +61,7 @@ fn version_file(python: &Path) -> Option<String> {
         .spawn()
         .ok()?;
     let stdout = child.stdout.take()?;
-    // It has a few hundred bytes, which fit a pipe: nobody waits for them to be read.
+    // It has a few hundred bytes, which fit a pipe: the child need not wait until they are read.
     let status = reap(&mut child, &mut SuspendAwareDeadline::of(PATIENCE), POLL);
     if !status.is_some_and(|status| status.success()) {
         let _ = child.kill();

@@ -20,7 +20,7 @@ const SPACE: usize = 16 << 20;
 /// The longest body whose answer is kept, and the longest answer. Other requests take longer than to look for their fit.
 const LONGEST: usize = 256 << 10;
 
-/// How long the fit is taken to be there without a look: somebody may delete it.
+/// How long a fit is assumed to exist without a look: it may be deleted.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The answers, oldest first. Cloning it shares them.

@@ -57,7 +57,7 @@ pub(in crate::jobs) struct CacheEntryGuard<'a> {
 }
 
 impl SpecCache {
-    /// Leaves a request for whoever takes up the fit.
+    /// Keeps a request for the runner that claims its fit.
     pub(in crate::jobs) fn leave(
         &self,
         id: &str,
