@@ -3,9 +3,10 @@
 use serde::Serialize;
 use serde_json::json;
 
+use super::Outcome;
 use super::arguments::Cards;
 use super::error::CliError;
-use super::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::jobs;
 use crate::model::nicknames::parse;
 use crate::report;

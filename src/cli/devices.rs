@@ -1,8 +1,9 @@
 //! `batchfit devices`.
 
+use super::Outcome;
 use super::arguments::Devices;
 use super::error::CliError;
-use super::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
 use crate::worker::Deadlines;

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::arguments::Doctor;
 use super::error::CliError;
-use super::{Outcome, database, output};
+use super::{Outcome, database};
+use crate::cli::terminal::output;
 use crate::device::cuda::plan::{self, Target};
 use crate::device::cuda::{self, Library};
 use crate::device::sim::Card;

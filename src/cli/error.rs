@@ -50,7 +50,7 @@ pub(super) enum CliError {
     },
     /// The allocator settings of a replay are wrong.
     Allocator(SettingsError),
-    /// A limit is a fraction of what nobody knows.
+    /// A limit is a fraction of an unknown total.
     Fraction(FractionOfUnknown),
     /// There is no answer to the request.
     Engine(EngineError),
@@ -61,7 +61,7 @@ pub(super) enum CliError {
     },
     /// The answer cannot be written to stdout: a full disk, perhaps.
     Unwritten(io::Error),
-    /// Whoever read stdout has stopped reading: nothing is said, and the exit code is that of programs that SIGPIPE ends.
+    /// Stdout was closed: nothing is said, and the exit code is that of programs that SIGPIPE ends.
     ReaderGone,
     /// Anything that is neither the user's fault nor a device's.
     Broken(anyhow::Error),

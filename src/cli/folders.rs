@@ -14,7 +14,7 @@ pub(super) fn cache() -> Option<PathBuf> {
     named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))
 }
 
-/// Where calibrations of cards are kept, unless somebody names a folder.
+/// Where calibrations of cards are kept, unless a folder is named.
 pub(super) fn calibrations() -> Option<PathBuf> {
     let named = env::var_os("BATCHFIT_CALIBRATIONS").map(PathBuf::from);
     named.or_else(|| Some(data()?.join("batchfit/calibrations")))

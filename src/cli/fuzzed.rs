@@ -1,12 +1,13 @@
 //! Ways in for the targets in `tests/fuzz`, which is compiled with `--cfg fuzzing`, to what reads bytes from outside and is
-//! nobody else's to call.
+//! not to be called otherwise.
 
 use std::path::Path;
 
 use regex::bytes::Regex;
 
 use super::arguments::Arguments;
-use super::{config, search};
+use super::search;
+use crate::cli::service::config;
 
 /// Reads a settings file, as `batchfit config check` does.
 pub fn settings(text: &str) {
@@ -17,11 +18,11 @@ pub fn settings(text: &str) {
 }
 
 /// Listens to what a command says, in two parts.
-pub fn heard(pattern: &Regex, first: &[u8], second: &[u8]) {
-    search::fuzzed::heard(pattern, [first, second]);
+pub fn scan(pattern: &Regex, first: &[u8], second: &[u8]) {
+    search::fuzzed::scan(pattern, [first, second]);
 }
 
 /// Reads the lines of a search that another program leads.
-pub fn conversed(lines: &[u8]) {
-    search::fuzzed::conversed(lines);
+pub fn ask_tell(lines: &[u8]) {
+    search::fuzzed::ask_tell(lines);
 }

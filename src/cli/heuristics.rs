@@ -59,7 +59,7 @@ pub(in crate::cli) fn set_heuristics(wanted: Option<&OsStr>) -> Result<(), CliEr
         ),
         None => NOT_FOUND.to_owned(),
     };
-    let folder = named.or_else(found);
+    let folder = named.or_else(library_folder);
     let program = env::current_exe().map_err(|error| CliError::Broken(error.into()))?;
     let command = HeuristicsCommand {
         program,
@@ -84,7 +84,7 @@ pub(in crate::cli) fn set_heuristics(wanted: Option<&OsStr>) -> Result<(), CliEr
 }
 
 /// The first folder with the library: of the library path, or of the packages of an environment of Python.
-fn found() -> Option<PathBuf> {
+fn library_folder() -> Option<PathBuf> {
     let of_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let on_path = env::split_paths(&of_path).filter(|folder| folder.join(LIBRARY).is_file());
     let environments = environments().into_iter().flat_map(|root| packages(&root));

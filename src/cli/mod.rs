@@ -3,17 +3,13 @@
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 5 there was nothing to do (an `agent --once`), 1 anything
-//! else, such as an answer that cannot be written; a search that is interrupted ends with 130, and a script that fails under `run` with its own code. Whoever stops reading an answer has what they want of it: 0.
+//! else, such as an answer that cannot be written; a search that is interrupted ends with 130, and a script that fails under `run` with its own code. A closed stdout is no failure: 0.
 
-mod agent;
-mod agents;
 mod answers;
 mod arguments;
 mod cards;
 mod children;
-mod config;
 mod database;
-mod db;
 mod devices;
 mod doctor;
 mod error;
@@ -23,8 +19,6 @@ mod folders;
 #[doc(hidden)]
 pub mod fuzzed;
 mod heuristics;
-mod keys;
-mod output;
 mod presets;
 mod probe;
 mod program;
@@ -33,10 +27,9 @@ mod question;
 mod recorder;
 mod recordings;
 mod search;
-mod serve;
-mod shell;
+mod service;
 mod soak;
-mod style;
+mod terminal;
 mod virtual_gpu;
 
 use std::io::IsTerminal as _;
@@ -54,7 +47,7 @@ use crate::ops;
 use crate::report;
 use crate::worker::supervised;
 
-pub use output::look_at_stdout;
+pub use terminal::output::look_at_stdout;
 
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +58,9 @@ enum Outcome {
     NothingFits,
     /// There is a report: the steps did not run on the device.
     DeviceTrouble,
-    /// Nobody asked for anything.
+    /// There was nothing to do.
     NothingToDo,
-    /// Somebody did not want to wait for the answer.
+    /// It was interrupted.
     Interrupted,
     /// A command failed for reasons of its own, with this code.
     Command(u8),
@@ -156,21 +149,21 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => {
             before_serving();
-            (false, serve::run(&arguments))
+            (false, service::serve::run(&arguments))
         }
-        Command::Agent(arguments) => (false, agent::run(&arguments)),
-        Command::Agents(arguments) => (arguments.json, agents::run(&arguments)),
+        Command::Agent(arguments) => (false, service::agent::run(&arguments)),
+        Command::Agents(arguments) => (arguments.json, service::agents::run(&arguments)),
         Command::Config(arguments) => {
             let Config::Check(check) = arguments;
-            (check.json, config::check(&check, &settings))
+            (check.json, service::config::check(&check, &settings))
         }
         Command::Doctor(arguments) => (arguments.json, doctor::run(&arguments)),
-        Command::Db(arguments) => (false, db::run(&arguments)),
-        Command::Keys(arguments) => (false, keys::run(&arguments)),
+        Command::Db(arguments) => (false, service::db::run(&arguments)),
+        Command::Keys(arguments) => (false, service::keys::run(&arguments)),
         Command::Openapi => (false, openapi()),
         Command::Operators => (false, operators()),
-        Command::Completions(arguments) => (false, shell::completions(&arguments)),
-        Command::Man(arguments) => (false, shell::man(&arguments)),
+        Command::Completions(arguments) => (false, terminal::shell::completions(&arguments)),
+        Command::Man(arguments) => (false, terminal::shell::man(&arguments)),
         Command::Calibrate(arguments) => (false, recordings::calibrate::run(&arguments)),
         Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
@@ -192,7 +185,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
 fn exit(trouble: CliError, json: bool) -> ExitCode {
     let code = trouble.exit_code();
     if !matches!(trouble, CliError::ReaderGone) {
-        output::problem(&trouble.into_problem(), json);
+        terminal::output::problem(&trouble.into_problem(), json);
     }
     code
 }
@@ -200,7 +193,7 @@ fn exit(trouble: CliError, json: bool) -> ExitCode {
 /// Leaves a shell that evaluates stdout something that fails; the exit code says so to all others.
 fn fail_shell() {
     // What is wrong is about to be said.
-    let _ = output::text(&report::no_env());
+    let _ = terminal::output::text(&report::no_env());
 }
 
 /// Prints help, which is an answer, or what is wrong with the flags.
@@ -221,20 +214,20 @@ fn said_by_flags(said: &clap::Error) -> ExitCode {
 
 /// `batchfit openapi`.
 fn openapi() -> Result<Outcome, CliError> {
-    output::text(&http::openapi_yaml())?;
+    terminal::output::text(&http::openapi_yaml())?;
     Ok(Outcome::Answered)
 }
 
 /// `batchfit operators`.
 fn operators() -> Result<Outcome, CliError> {
-    output::text(&ops::known_operators())?;
+    terminal::output::text(&ops::known_operators())?;
     Ok(Outcome::Answered)
 }
 
 /// stdout belongs to answers and to the worker's protocol.
 fn log_to_stderr(filter: &str, access: &str, format: LogFormat) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
-        output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
+        terminal::output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
         EnvFilter::new("warn")
     });
     let access = format!("batchfit::access={access}");

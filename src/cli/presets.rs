@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::Outcome;
 use super::arguments::Presets;
 use super::error::CliError;
-use super::{Outcome, output};
+use crate::cli::terminal::output;
 use crate::model;
 use crate::report;
 

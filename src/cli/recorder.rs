@@ -5,7 +5,7 @@ use super::error::CliError;
 use super::python::interpreter;
 use crate::worker::RecorderCommand;
 
-/// What records, if somebody named an interpreter or a module. A module is trained by the interpreter that `batchfit export`
+/// What records, if an interpreter or a module is named. A module is trained by the interpreter that `batchfit export`
 /// takes, unless one is named.
 pub(super) fn command(
     flags: &RecorderFlags,

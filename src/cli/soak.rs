@@ -2,7 +2,8 @@
 
 use super::arguments::Soak;
 use super::error::CliError;
-use super::{Outcome, output, question, style};
+use super::{Outcome, question};
+use crate::cli::terminal::{output, style};
 use crate::jobs::soak;
 use crate::limits::Cancel;
 use crate::probe::Verdict;

@@ -1,6 +1,6 @@
 //! Answers that are stored, and what makes them out of date.
 
-use super::outcomes::{listed, percent, words};
+use super::outcomes::{listed, percent, spaced};
 use crate::jobs::NearDocument;
 use crate::store::{Outdated, StoredRecommendation};
 use crate::units::Bytes;
@@ -96,7 +96,7 @@ pub fn near(near: &NearDocument, style: &Style) -> String {
     } else if near.differs.is_empty() {
         "An answer to nearly this question is stored; it is stale, or was asked with other settings.".to_owned()
     } else {
-        let differs: Vec<String> = near.differs.iter().map(|name| words(name)).collect();
+        let differs: Vec<String> = near.differs.iter().map(|name| spaced(name)).collect();
         format!(
             "This question was not answered yet. The nearest answer for the model differs in: {}.",
             differs.join(", ")

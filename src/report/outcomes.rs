@@ -8,7 +8,7 @@ use batchfit_report::wrap::paragraph;
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {
-    let mut figures = vec![("ended", words(&outcome.outcome))];
+    let mut figures = vec![("ended", spaced(&outcome.outcome))];
     let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
     figures.push((
         "predicted peak",
@@ -59,14 +59,14 @@ pub fn outcomes(outcomes: &[OutcomeDocument], style: &Style) -> String {
         let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
         vec![
             outcome.batch.to_string(),
-            words(&outcome.outcome),
+            spaced(&outcome.outcome),
             bytes(outcome.predicted_peak_reserved_bytes),
             outcome.peak_reserved_bytes.map_or_else(String::new, bytes),
             outcome.error.map_or_else(String::new, signed),
             outcome.steps.map_or_else(String::new, |it| it.to_string()),
             match (&outcome.headroom, &outcome.doubt) {
                 (Some(headroom), _) => percent(headroom.after),
-                (None, Some(doubt)) => words(&doubt.code),
+                (None, Some(doubt)) => spaced(&doubt.code),
                 (None, None) => String::new(),
             },
         ]
@@ -116,7 +116,7 @@ pub(super) fn listed(
     text(&table, style)
 }
 
-pub(super) fn words(name: &str) -> String {
+pub(super) fn spaced(name: &str) -> String {
     name.replace('_', " ")
 }
 

@@ -16,7 +16,7 @@ pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String
         return report;
     };
     report += "\n";
-    report += &style.strong(&paragraph("", &advice(found), style.width));
+    report += &style.strong(&paragraph("", &recommendation(found), style.width));
     report += "\n";
     report += &facts(&figures(found), style);
     if style.verbose {
@@ -30,7 +30,7 @@ pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String
     report
 }
 
-/// Assignments for a shell; the peak is empty where nobody told it.
+/// Assignments for a shell; the peak is empty where it is not known.
 pub fn search_env(document: &SearchDocument) -> String {
     let Some(found) = &document.recommendation else {
         return String::new();
@@ -47,7 +47,7 @@ pub fn search_env(document: &SearchDocument) -> String {
     values.into_iter().map(line).collect()
 }
 
-fn advice(found: &Recommended) -> String {
+fn recommendation(found: &Recommended) -> String {
     if found.micro_batch == 0 {
         return match found.max_batch {
             0 => "Nothing fits.".to_owned(),

@@ -13,8 +13,10 @@ use crate::device::cuda::{
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
+use super::available_memory::{
+    AvailableMemory, FreeMemory, Reading, is_lack_of_memory, lowered, no_room,
+};
 use super::handler::{Refused, Task, described};
-use super::room::{FreeMemory, Left, Reading, is_lack_of_memory, lowered, no_room};
 use batchfit_fit::worker::protocol::{Ready, Refusal};
 
 /// How often a probe is repeated because other processes took memory while it ran.
@@ -80,7 +82,7 @@ pub(super) fn open(
     }
     let read = |meter: &Option<Meter>| Some(meter.as_ref()?.read().ok()?.free);
     let free_before = read(&meter);
-    let ready = |left: Left, no_room| ready((number, facts), left, no_room);
+    let ready = |left: AvailableMemory, no_room| ready((number, facts), left, no_room);
     let failed = match try_open(number, free_before, meter.as_ref(), kernel_cache) {
         Ok((gpu, room, launcher)) => {
             let ready = ready(room.when_opened(), None);
@@ -103,7 +105,7 @@ pub(super) fn open(
     match no_room(facts.total, free, &failed.1) {
         None => Err(failed),
         Some(why) => {
-            let left = Left {
+            let left = AvailableMemory {
                 room: Bytes::ZERO,
                 used_by_others: facts.total.saturating_sub(free),
             };
@@ -113,7 +115,7 @@ pub(super) fn open(
 }
 
 /// What is said of a card.
-fn ready((number, facts): (u32, &Facts), left: Left, no_room: Option<String>) -> Ready {
+fn ready((number, facts): (u32, &Facts), left: AvailableMemory, no_room: Option<String>) -> Ready {
     let cards = cuda::cards().unwrap_or_default();
     Ready {
         available_bytes: left.room.0,
@@ -127,12 +129,12 @@ fn ready((number, facts): (u32, &Facts), left: Left, no_room: Option<String>) ->
 
 /// Where other ranks can find this process.
 pub(super) fn invite() -> Result<String, Refused> {
-    let invitation = Invitation::new().map_err(|error| apart(&error))?;
+    let invitation = Invitation::new().map_err(|error| unreachable(&error))?;
     Ok(invitation.text())
 }
 
 /// Ranks that cannot talk: the cards themselves may serve.
-fn apart(error: &dyn std::fmt::Display) -> Refused {
+fn unreachable(error: &dyn std::fmt::Display) -> Refused {
     let detail = format!("the ranks cannot find each other: {error}");
     (Refusal::DeviceFailed, detail)
 }
@@ -189,11 +191,11 @@ impl OpenCard {
         (rank, ranks): (u32, u32),
         card: (u32, &Facts),
     ) -> Result<Ready, Refused> {
-        let invitation: Invitation = invitation.parse().map_err(|error| apart(&error))?;
+        let invitation: Invitation = invitation.parse().map_err(|error| unreachable(&error))?;
         let communicator = Communicator::join(&self.gpu, &invitation, rank, ranks);
-        let communicator = communicator.map_err(|error| apart(&error))?;
+        let communicator = communicator.map_err(|error| unreachable(&error))?;
         let joined = self.launcher.join(communicator);
-        joined.map_err(|error| apart(&error))?;
+        joined.map_err(|error| unreachable(&error))?;
         let now = reading(&self.gpu, self.meter.as_ref())?;
         self.room.settle(now);
         self.is_one_of_several = true;
@@ -241,7 +243,7 @@ impl OpenCard {
         }
     }
 
-    fn measure(&mut self) -> Result<Left, Refused> {
+    fn measure(&mut self) -> Result<AvailableMemory, Refused> {
         self.launcher.reset();
         let now = reading(&self.gpu, self.meter.as_ref())?;
         Ok(self.room.left(now))

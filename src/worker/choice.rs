@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::units::Bytes;
 
-use super::turn::{Turn, TurnError};
+use super::gpu_lock::{GpuLock, GpuLockError};
 
-/// What may be in use on a GPU that nobody uses: less than a process with a context takes (527 MiB on an H200),
+/// What may be in use on an idle GPU: less than a process with a context takes (527 MiB on an H200),
 /// more than drivers keep for themselves.
 const IDLE: Bytes = Bytes::mib(512);
 
@@ -20,11 +20,11 @@ pub(super) struct Candidate {
     pub(super) uuid: String,
     /// All of its memory.
     pub(super) total: Bytes,
-    /// What of it nobody uses.
+    /// What of it is free.
     pub(super) free: Bytes,
 }
 
-/// Puts those that nobody uses first, in CUDA's order, and then those with the most free memory.
+/// Puts idle ones first, in CUDA's order, and then those with the most free memory.
 pub(super) fn by_preference(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by_key(|candidate| {
         let is_used = candidate.total.saturating_sub(candidate.free) > IDLE;
@@ -39,26 +39,26 @@ pub(super) fn take_free(
     locks: &Path,
     candidates: &[Candidate],
     mut waits: impl FnMut() -> bool,
-) -> Result<(u32, Turn), TurnError> {
+) -> Result<(u32, GpuLock), GpuLockError> {
     let mut last = None;
     for candidate in candidates {
-        match Turn::take_while(locks, &candidate.uuid, || false) {
+        match GpuLock::take_while(locks, &candidate.uuid, || false) {
             Ok(turn) => return Ok((candidate.number, turn)),
-            Err(busy @ TurnError::Busy { .. }) => last = Some(busy),
-            Err(error @ TurnError::Unusable { .. }) => return Err(error),
+            Err(busy @ GpuLockError::Busy { .. }) => last = Some(busy),
+            Err(error @ GpuLockError::Unusable { .. }) => return Err(error),
         }
     }
     match (candidates, last) {
         ([only], Some(_)) => {
-            let turn = Turn::take_while(locks, &only.uuid, waits)?;
+            let turn = GpuLock::take_while(locks, &only.uuid, waits)?;
             Ok((only.number, turn))
         }
         ([_, ..], Some(busy)) => {
-            // Whoever asks comes again; meanwhile any of them may become free.
+            // The caller tries again; meanwhile any of them may become free.
             while waits() {}
             Err(busy)
         }
-        ([], _) | (_, None) => Err(TurnError::Unusable {
+        ([], _) | (_, None) => Err(GpuLockError::Unusable {
             path: locks.to_owned(),
             source: std::io::Error::other("there is no GPU to take"),
         }),
@@ -110,7 +110,7 @@ mod tests {
         let (fourth, _) = take().unwrap();
 
         assert_eq!((first, second, fourth), (0, 1, 0));
-        assert!(matches!(third, Err(TurnError::Busy { .. })));
+        assert!(matches!(third, Err(GpuLockError::Busy { .. })));
     }
 
     #[test]

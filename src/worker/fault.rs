@@ -1,6 +1,6 @@
 //! Faults in the middle of a real probe, to prove on a real GPU that nothing but the probe is lost.
 //!
-//! Whoever starts the server plans them, with `BATCHFIT_FAULT` in its environment; no request can.
+//! The server's environment plans them, with `BATCHFIT_FAULT` in its environment; no request can.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub enum Fault {
     IllegalAccess,
 }
 
-/// A fault that nobody planned.
+/// An unknown fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is none of exit, kill, hang, pause=SECONDS, illegal-access")]
 pub struct UnknownFault {

@@ -19,7 +19,7 @@ use super::card::{self, OpenCard, all_facts, facts_of, missing_libraries};
 use super::child::Handler;
 use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
-use super::turn::{Turn, TurnError, for_so_long};
+use super::gpu_lock::{GpuLock, GpuLockError, for_at_most};
 use batchfit_fit::worker::programs::Programs;
 use batchfit_fit::worker::protocol::{Answer, Gpu, ProbeOrder, Ready, Refusal};
 
@@ -30,8 +30,8 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 pub struct GpuHandler {
     work: Option<Work>,
     /// After `work`: what it holds on the GPU goes before the turn does.
-    taken: Option<Taken>,
-    /// Whether a `take` was answered with `busy`: the memory of whoever was waited for may still be on its
+    taken: Option<OpenedDevice>,
+    /// Whether a `take` was answered with `busy`: the memory of the process that was waited for may still be on its
     /// way back when the turn comes.
     has_waited: bool,
     locks: PathBuf,
@@ -40,12 +40,12 @@ pub struct GpuHandler {
 }
 
 /// What a `take` leaves.
-enum Taken {
+enum OpenedDevice {
     Simulated(&'static Card),
     Cuda {
         number: u32,
         facts: Facts,
-        turn: Turn,
+        lock: GpuLock,
     },
 }
 
@@ -123,27 +123,27 @@ impl GpuHandler {
         let cards = all_facts()?;
         let taken = if let Some(number) = number {
             let facts = facts_of(number, cards.clone())?;
-            Turn::take(&self.locks, &facts.uuid, PATIENCE).map(|turn| (number, turn))
+            GpuLock::take(&self.locks, &facts.uuid, PATIENCE).map(|lock| (number, lock))
         } else {
             let candidates = by_preference(candidates(&cards));
-            take_free(&self.locks, &candidates, for_so_long(PATIENCE))
+            take_free(&self.locks, &candidates, for_at_most(PATIENCE))
         };
-        let (number, turn) = match taken {
+        let (number, lock) = match taken {
             Ok(taken) => taken,
-            Err(busy @ TurnError::Busy { .. }) => {
+            Err(busy @ GpuLockError::Busy { .. }) => {
                 self.has_waited = true;
                 let detail = busy.to_string();
                 return Ok(Answer::Busy { detail });
             }
-            Err(error @ TurnError::Unusable { .. }) => {
+            Err(error @ GpuLockError::Unusable { .. }) => {
                 return Err((Refusal::DeviceUnavailable, error.to_string()));
             }
         };
         let facts = facts_of(number, cards)?;
-        self.taken = Some(Taken::Cuda {
+        self.taken = Some(OpenedDevice::Cuda {
             number,
             facts,
-            turn,
+            lock,
         });
         Ok(Answer::Taken)
     }
@@ -152,16 +152,16 @@ impl GpuHandler {
     fn open_device(&self) -> Result<(Option<Device>, Ready), Refused> {
         match &self.taken {
             None => Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
-            Some(Taken::Simulated(card)) => {
+            Some(OpenedDevice::Simulated(card)) => {
                 let launcher = SimulatedLauncher::of(Some(card));
                 Ok((Some(Device::Simulated { card, launcher }), simulated(card)))
             }
-            Some(Taken::Cuda {
+            Some(OpenedDevice::Cuda {
                 number,
                 facts,
-                turn,
+                lock,
             }) => {
-                let was_in_use = self.has_waited || turn.has_waited;
+                let was_in_use = self.has_waited || lock.has_waited;
                 let kernel_cache = self.kernel_cache.as_deref();
                 let (card, ready) = card::open(*number, facts, was_in_use, kernel_cache)?;
                 Ok((card.map(|card| Device::Cuda(Box::new(card))), ready))
@@ -197,12 +197,12 @@ impl Handler for GpuHandler {
             DeviceChoice::Sim(name) => {
                 let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
                 let card = Card::find(&name).ok_or_else(absent)?;
-                self.taken = Some(Taken::Simulated(card));
+                self.taken = Some(OpenedDevice::Simulated(card));
                 Ok(Answer::Taken)
             }
             DeviceChoice::Auto => self.take_gpu(None),
             DeviceChoice::Cuda(number) => self.take_gpu(Some(number)),
-            // Whoever starts workers says which card it is.
+            // The parent says which card it is.
             other @ (DeviceChoice::Kind(_) | DeviceChoice::Host(..)) => Err((
                 Refusal::Invalid,
                 format!("{other} is no card of this machine"),
@@ -219,11 +219,12 @@ impl Handler for GpuHandler {
         let graph = request.graph().map_err(|error| invalid(&error))?;
         let capability = match &self.taken {
             None => return Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
-            Some(Taken::Simulated(card)) => card.capability,
-            Some(Taken::Cuda { facts, .. }) => facts.capability,
+            Some(OpenedDevice::Simulated(card)) => card.capability,
+            Some(OpenedDevice::Cuda { facts, .. }) => facts.capability,
         };
         let mut programs = Programs::new(graph, capability).of_rank(rank);
-        if let (Some(Taken::Cuda { .. }), [variant, ..]) = (&self.taken, &*request.variants) {
+        if let (Some(OpenedDevice::Cuda { .. }), [variant, ..]) = (&self.taken, &*request.variants)
+        {
             expect_no_gaps(&mut programs, variant, capability)?;
         }
         let (device, ready) = self.open_device()?;
@@ -239,8 +240,8 @@ impl Handler for GpuHandler {
     fn invite(&mut self) -> Result<Answer, Refused> {
         let invitation = match &self.taken {
             None => return Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
-            Some(Taken::Simulated(_)) => String::new(),
-            Some(Taken::Cuda { .. }) => card::invite()?,
+            Some(OpenedDevice::Simulated(_)) => String::new(),
+            Some(OpenedDevice::Cuda { .. }) => card::invite()?,
         };
         Ok(Answer::Invitation { invitation })
     }
@@ -250,7 +251,7 @@ impl Handler for GpuHandler {
             return Err((Refusal::OutOfTurn, "no device is open".to_owned()));
         };
         Ok(Answer::Ready(match (&mut work.device, &self.taken) {
-            (Device::Cuda(card), Some(Taken::Cuda { number, facts, .. })) => {
+            (Device::Cuda(card), Some(OpenedDevice::Cuda { number, facts, .. })) => {
                 card.join(invitation, (work.rank, ranks), (*number, facts))?
             }
             (Device::Simulated { card, .. }, _) => simulated(card),

@@ -3,15 +3,15 @@
 //! Workers take turns on a GPU, across processes, and measure before each probe what others leave of its memory. [`run_heuristics`] is the
 //! child that asks cuDNN about cards that are not there.
 
+mod available_memory;
 mod card;
 mod child;
 mod choice;
 mod fault;
+mod gpu_lock;
 mod handler;
 mod heuristics;
-mod misbehave;
-mod room;
-mod turn;
+mod injected_failure;
 
 pub use batchfit_fit::worker::{
     Activity, BatchOutcome, Caller, Deadlines, Gpu, GpuLease, Heuristics, HeuristicsCommand, Loss,
@@ -22,7 +22,7 @@ pub use batchfit_fit::worker::{
 pub(crate) use batchfit_fit::worker::{SuspendAwareDeadline, reap, supervised};
 pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
+pub use gpu_lock::{GpuLock, GpuLockError};
 pub use handler::GpuHandler;
 pub use heuristics::run_heuristics;
-pub use misbehave::{CROWDED, FakeGpu, InjectedFailure, run_misbehaving};
-pub use turn::{Turn, TurnError};
+pub use injected_failure::{CROWDED, FakeGpu, InjectedFailure, run_misbehaving};

@@ -104,21 +104,21 @@ impl Launcher for Timed<'_> {
 }
 
 /// Passes everything on, and notes where segments were put.
-struct Noted {
+struct RecordedCase {
     memory: CudaMemory,
     answers: VecDeque<Option<Address>>,
 }
 
-impl Noted {
-    fn of(memory: CudaMemory) -> Noted {
-        Noted {
+impl RecordedCase {
+    fn of(memory: CudaMemory) -> RecordedCase {
+        RecordedCase {
             memory,
             answers: VecDeque::new(),
         }
     }
 }
 
-impl SegmentSource for Noted {
+impl SegmentSource for RecordedCase {
     fn take(&mut self, size: Bytes) -> Result<Address, Full> {
         let answer = self.memory.take(size);
         self.answers.push_back(answer.ok());
@@ -238,7 +238,7 @@ fn recorded_cases_run() {
             &mut allocator,
             &mut SimulatedLauncher::default(),
         );
-        let memory = Noted::of(CudaMemory::of(&gpu));
+        let memory = RecordedCase::of(CudaMemory::of(&gpu));
         let mut allocator = CachingAllocator::new(memory, settings.clone(), None);
         let began = Instant::now();
         launcher.reset();

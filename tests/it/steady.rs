@@ -17,7 +17,7 @@ use crate::sample::sample;
 
 /// What five steps came to.
 #[derive(Deserialize)]
-struct Row {
+struct SteadyCase {
     model: String,
     pixels: u64,
     limit_gib: u64,
@@ -27,7 +27,7 @@ struct Row {
     retries: Vec<u64>,
 }
 
-impl Row {
+impl SteadyCase {
     fn course(&self) -> StepOutcome {
         match self.retries[..] {
             _ if !self.finishes => StepOutcome::Stopped,
@@ -63,7 +63,7 @@ fn engine() -> FitEngine {
     FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")))
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<SteadyCase> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/first_step_retries.json");
     serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap()
 }
@@ -98,7 +98,7 @@ fn retries_are_told_by_the_step_that_they_happen_in() {
 
 #[test]
 fn what_is_recommended_runs_steadily_and_little_is_left_on_the_table() {
-    let mut cases: BTreeMap<(String, u64), Vec<Row>> = BTreeMap::new();
+    let mut cases: BTreeMap<(String, u64), Vec<SteadyCase>> = BTreeMap::new();
     for row in rows() {
         cases
             .entry((row.model.clone(), row.pixels))

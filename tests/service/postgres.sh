@@ -40,7 +40,7 @@ cargo test --locked -p batchfit-store
 # Left out is what is about files, what takes its database from the command line, and what is about the one server of a file: the next one
 # takes its fits at once, and events have other numbers.
 cargo test --locked --test it -- --include-ignored http:: \
-  --skip http::storage --skip http::upkeep --skip http::process --skip http::page \
+  --skip http::storage --skip http::maintenance --skip http::process --skip http::page \
   --skip http::restart --skip http::graphs::kept --skip http::events::after_a_restart \
   --skip http::events::a_fit_is_told_from_the_queue --skip http::events::what_is_no_number \
   --skip http::agents::an_agent_of_an_earlier_build

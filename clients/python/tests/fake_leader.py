@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Leads a search as `batchfit search --converse` does, by the peaks that it is told: a line through the last two."""
+"""Leads a search as `batchfit search --ask-tell` does, by the peaks that it is told: a line through the last two."""
 
 import json
 import sys

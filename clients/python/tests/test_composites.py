@@ -57,7 +57,7 @@ class Composites(unittest.TestCase):
             export(function)
 
     def test_written_out_operators_compute_what_pytorchs_do(self):
-        from batchfit.export.written_out import WRITTEN_OUT
+        from batchfit.export.decompositions import WRITTEN_OUT
 
         aten, x = torch.ops.aten, torch.randn(3, 5, 8)
         spectrum = torch.stft(torch.randn(2, 256), 32, window=torch.hann_window(32), return_complex=True)

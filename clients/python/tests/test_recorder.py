@@ -19,7 +19,7 @@ import batchfit
 from batchfit.recorder import graphs
 from batchfit.recorder.blocks import matches, regions, repeated
 from batchfit.recorder.errors import RecorderError
-from batchfit.recorder.holding import classes_of
+from batchfit.recorder.stored import classes_of
 from batchfit.recorder.interpreter import Interpreter
 from batchfit.recorder.sizes import Size
 from batchfit.recorder.training import GraphProgram, Training, train
@@ -389,7 +389,7 @@ class Orders(unittest.TestCase):
 
 
 def _stored() -> Any:
-    from batchfit.recorder.holding import Stored
+    from batchfit.recorder.stored import Stored
 
     return Stored("fp32")
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fake_device
-from batchfit.holding import accumulate, never_skip, steps_are_taken
+from batchfit.micro_steps import accumulate, never_skip, steps_are_taken
 from batchfit.state import State, StateError
 
 

@@ -20,8 +20,8 @@ from torch import nn
 
 import batchfit
 import fake_device
-from batchfit import binary, conversation, device, out_of_memory, ranks, recording, samples
-from batchfit.conversation import Local, Refused, SearchError, Server
+from batchfit import ask_tell, batches, binary, device, out_of_memory, ranks, recording
+from batchfit.ask_tell import Local, Refused, SearchError, Server
 from batchfit.interrupts import Interrupts
 from batchfit.plan import Plan, Run
 from batchfit.tuning import NothingFits
@@ -253,7 +253,7 @@ class LocalTest(unittest.TestCase):
             path = Path(folder) / "leader"
             path.write_text(f"#!{sys.executable}\nimport sys\nsys.stdin.read()\n")
             path.chmod(0o755)
-            with mock.patch.object(binary, "find", lambda: path), mock.patch.object(conversation, "_PATIENCE", 0.2):
+            with mock.patch.object(binary, "find", lambda: path), mock.patch.object(ask_tell, "_PATIENCE", 0.2):
                 local = Local()
                 with self.assertRaisesRegex(SearchError, "within"):
                     local.begin({})
@@ -458,9 +458,9 @@ class SamplesTest(unittest.TestCase):
     def test_batches_of_any_size_with_the_largest_samples_first(self):
         data = [torch.zeros(length) for length in (1, 5, 3)]
         loader = torch.utils.data.DataLoader(data, batch_size=2, collate_fn=lambda rows: nn.utils.rnn.pad_sequence(rows, batch_first=True))
-        batches = samples.Batches(loader)
-        self.assertEqual([tuple(batches.of(size).shape) for size in (1, 2, 7)], [(1, 5), (2, 5), (7, 5)])
-        self.assertEqual(batches.sample_bytes(), 20)
+        loaded = batches.Batches(loader)
+        self.assertEqual([tuple(loaded.of(size).shape) for size in (1, 2, 7)], [(1, 5), (2, 5), (7, 5)])
+        self.assertEqual(loaded.sample_bytes(), 20)
 
     def test_loaders_keep_all_but_the_batch_size(self):
         class Own(torch.utils.data.Sampler):
@@ -473,22 +473,22 @@ class SamplesTest(unittest.TestCase):
         generator = torch.Generator().manual_seed(1)
         loader = torch.utils.data.DataLoader(list(range(10)), 2, shuffle=True, generator=generator, drop_last=True, num_workers=0)
         sampler, own = loader.sampler, torch.utils.data.DataLoader(list(range(10)), batch_sampler=Own())
-        samples.set_batch_size(loader, 4)
-        samples.set_batch_size(own, 5)
+        batches.set_batch_size(loader, 4)
+        batches.set_batch_size(own, 5)
         self.assertEqual([len(batch) for batch in loader], [4, 4])
         self.assertEqual([len(batch) for batch in own], [5])
         self.assertIs(loader.sampler, sampler)
         self.assertIs(loader.generator, generator)
         self.assertTrue(loader.drop_last)
-        with self.assertRaisesRegex(samples.LoaderError, "makes its batches itself"):
-            samples.set_batch_size(torch.utils.data.DataLoader([1, 2], batch_size=None), 3)
+        with self.assertRaisesRegex(batches.LoaderError, "makes its batches itself"):
+            batches.set_batch_size(torch.utils.data.DataLoader([1, 2], batch_size=None), 3)
 
         class Odd(torch.utils.data.Sampler):
             def __iter__(self):
                 return iter([[0]])
 
-        with self.assertRaisesRegex(samples.LoaderError, "no attribute `batch_size`"):
-            samples.set_batch_size(torch.utils.data.DataLoader([1, 2], batch_sampler=Odd()), 3)
+        with self.assertRaisesRegex(batches.LoaderError, "no attribute `batch_size`"):
+            batches.set_batch_size(torch.utils.data.DataLoader([1, 2], batch_sampler=Odd()), 3)
 
 
 class VerdictTest(unittest.TestCase):

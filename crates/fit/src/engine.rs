@@ -183,7 +183,7 @@ pub enum EngineError {
         /// The time.
         seconds: u64,
     },
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     #[error("cancelled")]
     Cancelled,
 }

@@ -255,7 +255,7 @@ impl Db {
             .map_err(with_context("list what waits for agents"))
     }
 
-    /// Hands out this fit, or nothing where somebody else took it or it does not wait.
+    /// Hands out this fit, or nothing where another agent took it or it does not wait.
     pub async fn claim_one(
         &self,
         id: &str,

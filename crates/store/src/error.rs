@@ -61,7 +61,7 @@ pub enum StoreError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The server is one that nobody maintains any more.
+    /// The server's version is no longer maintained.
     #[error("the database {database} is PostgreSQL {version}; batchfit needs {oldest} or newer")]
     TooOld {
         /// As the user gave it, without a password.
@@ -111,7 +111,7 @@ pub enum StoreError {
         /// SQLite's reason.
         source: sqlx::Error,
     },
-    /// What a row says cannot be read: somebody else wrote it, or another version.
+    /// What a row says cannot be read: another program wrote it, or another version.
     #[error("could not read {what}: {problem}")]
     Unreadable {
         /// What was being read.
@@ -129,7 +129,7 @@ pub enum StoreError {
     },
 }
 
-/// What somebody can do about a file that cannot be opened.
+/// What to do about a file that cannot be opened.
 fn because(database: &str, source: &sqlx::Error) -> &'static str {
     if is_postgres(database) {
         return engine::why_not(source).unwrap_or_default();
@@ -157,7 +157,7 @@ fn of_a_later_version(database: &str, source: &sqlx::migrate::MigrateError) -> &
     }
 }
 
-/// What keeps a database from answering, as far as somebody can do something about it.
+/// What keeps a database from answering, as far as an administrator can mend it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// There is no room for what was to be written.

@@ -35,7 +35,7 @@ pub enum FitState {
     Done,
     /// Could not be answered: there is an `error`.
     Failed,
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     Cancelled,
 }
 

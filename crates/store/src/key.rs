@@ -11,7 +11,7 @@ use super::engine::query;
 use super::text::named_in_text;
 use super::{Db, StoreError, Time, with_context};
 
-/// What every key begins with, so that whoever finds one knows what it opens.
+/// What every key begins with, so that it is recognized where it is found.
 const PREFIX: &str = "batchfit";
 
 /// Longest name, in characters.
@@ -95,7 +95,7 @@ pub struct NotAKeyName {
 }
 
 impl ApiKey {
-    /// A new key, and the text of it, which is nowhere else. `chance` is what nobody can guess.
+    /// A new key, and the text of it, which is nowhere else. `chance` is random.
     pub fn issue(
         id: String,
         name: &str,
@@ -181,7 +181,7 @@ impl Db {
         .map_err(with_context("revoke a key"))
     }
 
-    /// Drops a key that nobody was shown.
+    /// Drops a key that could not be shown.
     pub async fn forget_key(&self, id: &str) -> Result<(), StoreError> {
         query!(
             execute,

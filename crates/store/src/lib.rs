@@ -132,7 +132,7 @@ impl Db {
         Db::open_with(database, MOST_CONNECTIONS).await
     }
 
-    /// The same for whoever asks one thing after the other: each further connection costs a millisecond or two.
+    /// The same for callers that ask one thing after the other: each further connection costs a millisecond or two.
     pub async fn open_for_one(database: &str) -> Result<Db, StoreError> {
         Db::open_with(database, 1).await
     }
@@ -154,7 +154,7 @@ impl Db {
         Db::open_with(database, 1).await
     }
 
-    /// Where files are put that nobody needs for long: beside the database, which has a disk of its own, or where it has none, where the
+    /// Where temporary files are put: beside the database, which has a disk of its own, or where it has none, where the
     /// system has them.
     pub fn folder(&self) -> PathBuf {
         let place = self.place.as_ref().and_then(|place| place.path().parent());
@@ -262,7 +262,7 @@ impl Db {
         })
     }
 
-    /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process
+    /// Writes a row to test that it can. Fails where nothing can be stored: the disk is full, another process
     /// keeps the file locked.
     pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
         self.in_place()?;

@@ -1,4 +1,4 @@
-//! The table of probes that somebody asked for.
+//! The table of probes.
 
 use crate::text::by_name;
 use serde_json::Value;

@@ -18,7 +18,7 @@ pub enum SearchState {
     Active,
     /// There is an answer.
     Done,
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     Cancelled,
 }
 
@@ -87,7 +87,7 @@ pub struct AnsweredSearch {
 
 by_name!(AnsweredSearch: id, terms, recommendation, updated_at);
 
-/// How many searches are kept, and how long those that nobody tells anything.
+/// How many searches are kept, and how long those without new observations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchBounds {
     /// Searches in all.
@@ -144,7 +144,7 @@ impl Db {
     /// Stores a new search. False when there are as many as may be, of which none can go, or as many of its owner.
     ///
     /// Those without an answer go that have been idle since before `idle`. When there are too many, first those that have
-    /// ended go, and then those that nobody told anything for a while.
+    /// ended go, and then those without observations for a while.
     pub async fn add_search(
         &self,
         id: &str,
@@ -480,7 +480,7 @@ mod tests {
         assert!(add(&db, "e", 4).await);
         assert_eq!(db.search("b").await.unwrap(), None);
 
-        // Nothing has ended, but nobody has told `a` anything for long.
+        // Nothing has ended, but `a` has had no observation for long.
         assert!(add(&db, "g", 105).await);
         assert_eq!(db.search("a").await.unwrap(), None);
 

@@ -11,7 +11,7 @@ use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgTypeInfo, Postgres};
 use sqlx::{Database, Decode, Encode, Sqlite, Type};
 
-/// JSON text of up to megabytes. Nobody looks into it, so it is neither parsed nor copied on its way.
+/// JSON text of up to megabytes. It is opaque here, so it is neither parsed nor copied on its way.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JsonText(Arc<str>);
 

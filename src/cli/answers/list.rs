@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
-use super::{found, unknown};
+use super::{query, unknown};
+use crate::cli::Outcome;
 use crate::cli::arguments::ListAnswers;
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::jobs;
 use crate::report;
 use crate::store::{FilterColumn, RecommendationFilter, StoredRecommendation};
@@ -14,7 +15,7 @@ use crate::store::{FilterColumn, RecommendationFilter, StoredRecommendation};
 pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError> {
     let style = style::stdout(false);
     if let Some(id) = &arguments.id {
-        let answer = found(&arguments.kept, async |db| jobs::followed(db, id).await)?;
+        let answer = query(&arguments.kept, async |db| jobs::followed(db, id).await)?;
         let answer = answer.ok_or_else(|| unknown("ID", id))?;
         if arguments.json {
             output::json(&answer)?;
@@ -35,7 +36,7 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError>
         before: None,
         limit: arguments.limit,
     };
-    let page = found(&arguments.kept, async |db| {
+    let page = query(&arguments.kept, async |db| {
         db.recommendations(&filter).await
     })?;
     let page = page.expect("every list has a first page");

@@ -14,7 +14,7 @@ pub(super) use list::list;
 pub(super) use stored::{again, stored};
 
 /// Asks the database that answers are kept in.
-fn asked<T, E>(
+fn with_database<T, E>(
     kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, E>,
 ) -> Result<Result<T, E>, CliError> {
@@ -30,11 +30,11 @@ fn asked<T, E>(
 }
 
 /// The same, where nothing but the database can go wrong.
-fn found<T>(
+fn query<T>(
     kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, StoreError>,
 ) -> Result<T, CliError> {
-    asked(kept, question)?.map_err(|error| CliError::Broken(error.into()))
+    with_database(kept, question)?.map_err(|error| CliError::Broken(error.into()))
 }
 
 /// There is no answer of this id, which this flag or argument gave.

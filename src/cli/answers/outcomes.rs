@@ -7,10 +7,11 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{found, unknown};
+use super::{query, unknown};
+use crate::cli::Outcome;
 use crate::cli::arguments::{ListOutcomes, TellOutcome};
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
 use crate::limits::AnyValue;
 use crate::model::{Digest, RequestError};
@@ -43,7 +44,7 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
         named,
     };
     let now = Time::from(Timestamp::now());
-    let told = found(&arguments.kept, async |db| {
+    let told = query(&arguments.kept, async |db| {
         jobs::add_outcome(db, &arguments.id, &told, teller, now).await
     })?;
     match told {
@@ -68,7 +69,7 @@ pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError
     let limit = arguments.limit;
     let style = style::stdout(false);
     if let Some(id) = &arguments.id {
-        let listed = found(&arguments.kept, async |db| {
+        let listed = query(&arguments.kept, async |db| {
             jobs::outcomes(db, id, None, limit).await
         })?;
         let listed = listed.ok_or_else(|| unknown("ID", id))?;
@@ -79,7 +80,7 @@ pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError
         }
         return Ok(Outcome::Answered);
     }
-    let listed = found(&arguments.kept, async |db| {
+    let listed = query(&arguments.kept, async |db| {
         jobs::accuracy(db, arguments.gpu.as_deref(), None, limit).await
     })?;
     if arguments.json {

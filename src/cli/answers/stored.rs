@@ -1,10 +1,11 @@
 //! `batchfit fit --stored` and `--again`: a question that was answered before.
 
-use super::{asked, found, unknown};
+use super::{query, unknown, with_database};
+use crate::cli::Outcome;
 use crate::cli::arguments::{DatabaseFlags, Fit, Format};
 use crate::cli::error::CliError;
-use crate::cli::question::One;
-use crate::cli::{Outcome, output, style};
+use crate::cli::question::ParsedRequest;
+use crate::cli::terminal::{output, style};
 use crate::jobs::{self, FitEngine, JobError};
 use crate::model::RequestDocument;
 use crate::report;
@@ -13,9 +14,9 @@ use crate::report;
 pub(in crate::cli) fn stored(
     arguments: &Fit,
     engine: &FitEngine,
-    questions: Vec<One>,
+    questions: Vec<ParsedRequest>,
 ) -> Result<Outcome, CliError> {
-    let Ok([one]) = <[One; 1]>::try_from(questions) else {
+    let Ok([one]) = <[ParsedRequest; 1]>::try_from(questions) else {
         let problem = "one stored answer is looked for at a time; give one length";
         return Err(CliError::flag("--seq-len", problem));
     };
@@ -34,7 +35,7 @@ pub(in crate::cli) fn stored(
             return Err(CliError::flag("--stored", problem));
         }
     };
-    let near = asked(&arguments.kept, async |db| {
+    let near = with_database(&arguments.kept, async |db| {
         jobs::nearest(db, engine, one.request).await
     })?;
     let near = near.map_err(|error| match error {
@@ -55,7 +56,7 @@ pub(in crate::cli) fn stored(
 
 /// The question that the answer of this id is to.
 pub(in crate::cli) fn again(kept: &DatabaseFlags, id: &str) -> Result<RequestDocument, CliError> {
-    let text = found(kept, async |db| jobs::question_of(db, id).await)?;
+    let text = query(kept, async |db| jobs::question_of(db, id).await)?;
     let text = text.ok_or_else(|| unknown("--again", id))?;
     RequestDocument::read(text.into_shared())
         .map_err(|invalid| CliError::named(&"--again", invalid))

@@ -19,9 +19,9 @@ pub(in crate::cli) struct TellOutcome {
     #[arg(value_name = "FILE")]
     pub(in crate::cli) file: Option<PathBuf>,
     #[command(flatten)]
-    pub(in crate::cli) seen: Seen,
+    pub(in crate::cli) seen: ObservationFlags,
     #[command(flatten)]
-    pub(in crate::cli) place: Place,
+    pub(in crate::cli) place: EnvironmentFlags,
     /// A name for this training: told again under it, it counts once.
     #[arg(long, value_name = "NAME", help_heading = "Options")]
     pub(in crate::cli) name: Option<String>,
@@ -35,7 +35,7 @@ pub(in crate::cli) struct TellOutcome {
 /// What was seen.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
-pub(in crate::cli) struct Seen {
+pub(in crate::cli) struct ObservationFlags {
     /// Samples per micro-step on one GPU.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) batch: Option<u64>,
@@ -56,7 +56,7 @@ pub(in crate::cli) struct Seen {
 /// Where it ran.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where it ran")]
-pub(in crate::cli) struct Place {
+pub(in crate::cli) struct EnvironmentFlags {
     /// The card's name, as `torch.cuda.get_device_name()` says.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) gpu: Option<String>,

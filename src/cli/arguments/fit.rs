@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::answers::Earlier;
 
-use super::{AskCudnn, DatabaseFlags, ModuleFlags, Patience, RecorderFlags, RequestFlags, help};
+use super::{AskCudnn, DatabaseFlags, ModuleFlags, RecorderFlags, RequestFlags, Timeouts, help};
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -68,7 +68,7 @@ pub(in crate::cli) struct Fit {
     #[command(flatten)]
     pub(in crate::cli) kept: DatabaseFlags,
     #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
+    pub(in crate::cli) patience: Timeouts,
 }
 
 /// How the answer to a fit is written.

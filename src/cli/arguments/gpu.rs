@@ -27,7 +27,7 @@ pub(in crate::cli) struct AskCudnn {
 /// How long GPUs may take.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
-pub(in crate::cli) struct Patience {
+pub(in crate::cli) struct Timeouts {
     /// How long a probe on a GPU may take.
     #[arg(
         long,
@@ -59,7 +59,7 @@ pub(in crate::cli) struct Patience {
     gpu_wait: u64,
 }
 
-impl Patience {
+impl Timeouts {
     pub(in crate::cli) fn deadlines(&self) -> Deadlines {
         let open = Duration::from_secs(self.open_deadline);
         Deadlines {

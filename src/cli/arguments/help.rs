@@ -170,7 +170,7 @@ Examples:
 
 /// The command with our help: with `is_brief`, what `-h` says.
 pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
-    let command = ours(command);
+    let command = with_common_flags(command);
     let everywhere: Vec<Arg> = command
         .get_arguments()
         .filter(|flag| flag.is_global_set())
@@ -181,7 +181,7 @@ pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
         grouped(&command)
     );
     command.help_template(template).mut_subcommands(|command| {
-        let command = ours(command);
+        let command = with_common_flags(command);
         if is_brief && LONG.contains(&command.get_name()) {
             let text = brief(&command, &everywhere);
             return command.override_help(text);
@@ -245,7 +245,7 @@ fn grouped(command: &Command) -> String {
 }
 
 /// The command with our flags for help and version, and with every flag below a heading.
-fn ours(command: Command) -> Command {
+fn with_common_flags(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
     let command = if PASS_ON.contains(&command.get_name()) {
         command

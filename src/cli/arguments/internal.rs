@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::question::suggest;
-use super::{AskCudnn, Patience, RequestFlags};
+use super::{AskCudnn, RequestFlags, Timeouts};
 use crate::device::sim;
 use crate::worker::{Fault, InjectedFailure};
 
@@ -71,7 +71,7 @@ pub(in crate::cli) struct Worker {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Answer {
     #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
+    pub(in crate::cli) patience: Timeouts,
     #[command(flatten)]
     pub(in crate::cli) cudnn: AskCudnn,
 }

@@ -23,12 +23,13 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use super::{config, output};
+use crate::cli::service::config;
+use crate::cli::terminal::output;
 use crate::probe::LARGEST_BATCH;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
-pub(in crate::cli) use gpu::{AskCudnn, Patience};
+pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::{MemberFlag, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -36,7 +37,7 @@ pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
     Agent, Agents, AgentsCommand, Database, DatabaseCommand, Keys, KeysCommand, Serve, ServerFlags,
 };
-pub(in crate::cli) use soak::{Course, Soak};
+pub(in crate::cli) use soak::{Soak, SoakFlags};
 pub(in crate::cli) use virtual_gpu::Run;
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
@@ -330,7 +331,7 @@ pub(in crate::cli) struct Probe {
     #[command(flatten)]
     pub(in crate::cli) output: ProbeOutput,
     #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
+    pub(in crate::cli) patience: Timeouts,
 }
 
 /// What is run.

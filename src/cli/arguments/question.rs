@@ -116,7 +116,7 @@ impl Args for RequestFlags {
 impl FromArgMatches for RequestFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<RequestFlags, Error> {
         Ok(RequestFlags {
-            members: given(OF_QUESTIONS, matches),
+            members: set_members(OF_QUESTIONS, matches),
             own: OwnFlags::from_arg_matches(matches)?,
         })
     }
@@ -159,7 +159,7 @@ fn argument(member: &Member, flag: &Flag) -> Arg {
 }
 
 /// The flags of members below these headings that were given.
-pub(super) fn given(headings: &[Heading], matches: &ArgMatches) -> Vec<MemberFlag> {
+pub(super) fn set_members(headings: &[Heading], matches: &ArgMatches) -> Vec<MemberFlag> {
     let flags = REQUEST.flags().into_iter();
     let ours = flags.filter(|(.., flag)| headings.contains(&flag.heading));
     let given = ours.filter_map(|(place, member, flag)| {

@@ -20,7 +20,7 @@ pub(in crate::cli) enum SearchFormat {
 }
 
 /// What the lines say themselves.
-const CONVERSE_CONFLICTS: [&str; 13] = [
+const ASK_TELL_CONFLICTS: [&str; 13] = [
     "command",
     "oom_exit",
     "oom_pattern",
@@ -41,12 +41,12 @@ const CONVERSE_CONFLICTS: [&str; 13] = [
 #[command(after_help = help::SEARCH)]
 pub(in crate::cli) struct Search {
     /// The command that trains a few steps, with `{batch}` where the batch belongs, after `--`.
-    #[arg(value_name = "CMD", required_unless_present = "converse", last = true)]
+    #[arg(value_name = "CMD", required_unless_present = "ask_tell", last = true)]
     pub(in crate::cli) command: Vec<OsString>,
     /// Read what is sought and what runs came to from stdin, a line of JSON each, and answer each with a line: for a program
     /// that runs batches itself.
-    #[arg(long, help_heading = "Runs", conflicts_with_all = CONVERSE_CONFLICTS)]
-    pub(in crate::cli) converse: bool,
+    #[arg(long, alias = "converse", help_heading = "Runs", conflicts_with_all = ASK_TELL_CONFLICTS)]
+    pub(in crate::cli) ask_tell: bool,
     /// The exit code that says that memory ran out, besides what the output says.
     #[arg(long, value_name = "N", help_heading = "Runs", value_parser = clap::value_parser!(u8).range(1..))]
     pub(in crate::cli) oom_exit: Option<u8>,

@@ -3,7 +3,7 @@
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::question::{MemberFlag, arguments, given};
+use super::question::{MemberFlag, arguments, set_members};
 use super::{AskCudnn, Batch, RequestFlags, help};
 use crate::model::members::Heading;
 
@@ -17,7 +17,7 @@ pub(in crate::cli) struct Soak {
     #[command(flatten)]
     pub(in crate::cli) batch: Batch,
     #[command(flatten)]
-    pub(in crate::cli) course: Course,
+    pub(in crate::cli) course: SoakFlags,
     /// Print JSON and nothing else.
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
@@ -28,25 +28,25 @@ const OF_SOAK: &[Heading] = &[Heading::Soak];
 
 /// What a training is made of.
 #[derive(Debug)]
-pub(in crate::cli) struct Course(pub(in crate::cli) Vec<MemberFlag>);
+pub(in crate::cli) struct SoakFlags(pub(in crate::cli) Vec<MemberFlag>);
 
-impl Args for Course {
+impl Args for SoakFlags {
     fn augment_args(command: Command) -> Command {
         command.args(arguments(OF_SOAK))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Course::augment_args(command)
+        SoakFlags::augment_args(command)
     }
 }
 
-impl FromArgMatches for Course {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Course, Error> {
-        Ok(Course(given(OF_SOAK, matches)))
+impl FromArgMatches for SoakFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<SoakFlags, Error> {
+        Ok(SoakFlags(set_members(OF_SOAK, matches)))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        *self = Course::from_arg_matches(matches)?;
+        *self = SoakFlags::from_arg_matches(matches)?;
         Ok(())
     }
 }

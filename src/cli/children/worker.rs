@@ -41,8 +41,8 @@ fn kernel_cache(arguments: &Worker) -> Option<PathBuf> {
     named.or_else(|| Some(folders::cache()?.join("batchfit/kernels")))
 }
 
-/// Stdin, of which somebody notices the end even while a probe runs or hangs: the parent is gone then, killed
-/// perhaps, and nobody else would free the GPU.
+/// Stdin, whose end is noticed even while a probe runs or hangs: the parent is gone then, killed
+/// perhaps, and nothing else would free the GPU.
 pub(super) fn watched_stdin() -> io::Result<io::PipeReader> {
     let (reader, mut writer) = io::pipe()?;
     thread::spawn(move || {

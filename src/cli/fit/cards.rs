@@ -1,6 +1,6 @@
-//! What is answered where nobody names a device and there is no GPU: the common cards.
+//! What is answered where no device is named and there is no GPU: the common cards.
 
-use crate::cli::question::One;
+use crate::cli::question::ParsedRequest;
 use crate::device::sim::Card;
 use crate::jobs::{DeviceKind, Engine as _, FitEngine};
 use crate::model::DeviceChoice;
@@ -10,7 +10,7 @@ const COMMON: [&str; 9] = [
     "t4", "l4", "rtx4090", "rtx3090", "a100-40g", "l40s", "h100-80g", "a100-80g", "h200",
 ];
 
-/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: whoever has one wants to know
+/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: its owner wants to know
 /// what is missing.
 pub(super) fn no_gpu(engine: &FitEngine) -> Option<String> {
     let devices = engine.devices();
@@ -27,12 +27,12 @@ pub(super) fn no_gpu(engine: &FitEngine) -> Option<String> {
 }
 
 /// Each question for each common card.
-pub(super) fn over_common(questions: &[One]) -> Vec<One> {
-    let on = |one: &One, card: &Card| {
+pub(super) fn over_common(questions: &[ParsedRequest]) -> Vec<ParsedRequest> {
+    let on = |one: &ParsedRequest, card: &Card| {
         let mut request = one.request.clone();
         request.device = DeviceChoice::Sim(card.name.to_owned());
         request.document.set("device", format!("sim:{}", card.name));
-        One { request }
+        ParsedRequest { request }
     };
     let cards = || COMMON.iter().filter_map(|name| Card::find(name));
     let all = questions

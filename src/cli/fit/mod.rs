@@ -17,26 +17,27 @@ use super::answers;
 use super::arguments::{Fit, Format};
 use super::devices::engine;
 use super::error::CliError;
-use super::question::{self, Asked, One};
-use super::{Outcome, output, python, recorder, style};
+use super::question::{self, ParsedArgs, ParsedRequest};
+use super::{Outcome, python, recorder};
+use crate::cli::terminal::{output, style};
 use crate::jobs::{
     self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,
 };
 use crate::limits::Cancel;
 use crate::report::{self, Answer, Form, Style};
 use crate::store::Time;
-use progress::Shown;
+use progress::ProgressLine;
 
 /// A question with its answer.
 struct Answered {
-    one: One,
+    one: ParsedRequest,
     result: FitResult,
     document: FitDocument,
 }
 
 pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let format = arguments.output.format();
-    let shown = Shown::new(format);
+    let shown = ProgressLine::new(format);
     let own = python::export::own(arguments)?;
     shown.say("reading the model");
     let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
@@ -92,7 +93,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     }
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
-    // Before the answer is printed: whoever reads it may look it up at once.
+    // Before the answer is printed: its reader may look it up at once.
     stored::store(&arguments.kept, &answers);
     let fits = |answered: &Answered| answered.result.recommendation.micro_batch > 0;
     let outcome = if answers.iter().any(fits) {
@@ -129,7 +130,7 @@ fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result
     Ok(())
 }
 
-/// Asks whoever answers to stop after the `timeout_seconds` of a request, unless it is dropped before.
+/// Asks the engine to stop after the `timeout_seconds` of a request, unless it is dropped before.
 struct Timer {
     _stopped_by: Sender<()>,
 }
@@ -154,16 +155,16 @@ impl Timer {
 fn answer_all(
     arguments: &Fit,
     engine: &FitEngine,
-    asked: Asked,
+    asked: ParsedArgs,
     is_module: bool,
-    shown: &Shown,
+    shown: &ProgressLine,
 ) -> Result<Vec<Answered>, CliError> {
     let (count, origin) = (asked.questions.len(), asked.origin);
     let mut answers = Vec::new();
     for (index, mut one) in asked.questions.into_iter().enumerate() {
         let (variants, about) = (one.request.variants.clone(), one.request.device.to_string());
         let show = |progress: Progress| {
-            let note = progress::told(&progress.note, &variants);
+            let note = progress::progress_text(&progress.note, &variants);
             shown.say(&match count {
                 1 => note,
                 _ => format!("{} of {count}, {about}: {note}", index + 1),
@@ -213,7 +214,7 @@ fn answer_all(
     Ok(answers)
 }
 
-/// Writes answers; `no_gpu` is why they are about cards that nobody named.
+/// Writes answers; `no_gpu` is why they are about cards that were not named.
 fn print(
     format: Format,
     answered: &[Answered],

@@ -8,10 +8,10 @@ use crate::cli::arguments::Format;
 use crate::model::Variant;
 
 /// A line on stderr, where that is a terminal; nothing beside a document.
-pub(super) struct Shown(ProgressBar);
+pub(super) struct ProgressLine(ProgressBar);
 
-impl Shown {
-    pub(super) fn new(format: Format) -> Shown {
+impl ProgressLine {
+    pub(super) fn new(format: Format) -> ProgressLine {
         let target = match format {
             Format::Json => ProgressDrawTarget::hidden(),
             _ => ProgressDrawTarget::stderr(),
@@ -20,7 +20,7 @@ impl Shown {
             .expect("the template is well formed");
         let bar = ProgressBar::with_draw_target(None, target).with_style(style);
         bar.enable_steady_tick(Duration::from_millis(100));
-        Shown(bar)
+        ProgressLine(bar)
     }
 
     /// Says what is being done now.
@@ -34,7 +34,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for ProgressLine {
     /// Before an error is written.
     fn drop(&mut self) {
         self.end();
@@ -42,7 +42,7 @@ impl Drop for Shown {
 }
 
 /// What the engine does, which begins with the variant that it does it for, with how many variants there are.
-pub(super) fn told(note: &str, variants: &[Variant]) -> String {
+pub(super) fn progress_text(note: &str, variants: &[Variant]) -> String {
     let begins = |(_, variant): &(usize, &Variant)| {
         note.strip_prefix(&variant.to_string())
             .is_some_and(|rest| rest.starts_with(':'))
@@ -70,9 +70,15 @@ mod tests {
         let several = [fp32.clone(), bf16];
 
         let note = "bf16 adamw foreach: simulating batch 8";
-        assert_eq!(told(note, &several), format!("variant 2 of 2, {note}"));
-        assert_eq!(told("starting the GPU", &several), "starting the GPU");
+        assert_eq!(
+            progress_text(note, &several),
+            format!("variant 2 of 2, {note}")
+        );
+        assert_eq!(
+            progress_text("starting the GPU", &several),
+            "starting the GPU"
+        );
         let note = "fp32 adamw foreach: simulating batch 8";
-        assert_eq!(told(note, &[fp32]), note);
+        assert_eq!(progress_text(note, &[fp32]), note);
     }
 }

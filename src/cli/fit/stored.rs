@@ -4,13 +4,14 @@ use tracing::info;
 
 use super::Answered;
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::question::One;
-use crate::cli::{database, output};
+use crate::cli::database;
+use crate::cli::question::ParsedRequest;
+use crate::cli::terminal::output;
 use crate::jobs::{self, Engine as _, FitEngine};
 use crate::model::{DeviceChoice, HeadroomCalibration};
 use crate::store::Db;
 
-/// Stores answers. Whoever asked has them all the same where that cannot be done.
+/// Stores answers. They are printed even where that cannot be done.
 pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
         output::warning(&format!("the answer is not stored: {error:#}"));
@@ -18,7 +19,11 @@ pub(super) fn store(kept: &DatabaseFlags, answers: &[Answered]) {
 }
 
 /// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
-pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: &mut [One]) {
+pub(super) fn learn_before(
+    kept: &DatabaseFlags,
+    engine: &FitEngine,
+    questions: &mut [ParsedRequest],
+) {
     match calibration(kept, engine, questions) {
         Ok(taught) => {
             for (one, taught) in questions.iter_mut().zip(taught) {
@@ -32,19 +37,19 @@ pub(super) fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: 
 fn calibration(
     kept: &DatabaseFlags,
     engine: &FitEngine,
-    questions: &[One],
+    questions: &[ParsedRequest],
 ) -> anyhow::Result<Vec<Vec<HeadroomCalibration>>> {
     let database = database::place(kept)?;
     let runtime = database::runtime()?;
     runtime.block_on(async {
         let db = Db::open_existing(&database).await?;
         let mut all = Vec::new();
-        // Where nothing was ever learnt, nobody has to look at the model or for a GPU.
+        // Where nothing was ever learnt, there is no need to look at the model or for a GPU.
         let is_known = db.learnt_count().await?.models > 0;
         for one in questions.iter().filter(|_| is_known) {
             let card = match one.request.device {
                 DeviceChoice::Sim(_) => None,
-                // That it is not here is told by whoever answers.
+                // The engine says that it is not here.
                 DeviceChoice::Auto
                 | DeviceChoice::Cuda(_)
                 | DeviceChoice::Kind(_)

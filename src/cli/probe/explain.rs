@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use crate::cli::Outcome;
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};

@@ -5,10 +5,11 @@ use std::process::Command;
 
 use tempfile::TempPath;
 
+use super::super::Outcome;
 use super::super::arguments::{Arguments, Export, Fit};
 use super::super::error::CliError;
-use super::super::{Outcome, output};
 use super::{interpreter, without_python};
+use crate::cli::terminal::output;
 use crate::model::RequestError;
 
 /// The module that exports; see `clients/python/src/batchfit/export/__main__.py`.

@@ -42,7 +42,7 @@ pub(in crate::cli) fn interpreter(named: Option<&OsStr>) -> Result<PathBuf, CliE
         };
     }
     let mut tried = Vec::new();
-    for path in without_runner().into_iter().chain([ON_THE_PATH.into()]) {
+    for path in bundled_python().into_iter().chain([ON_THE_PATH.into()]) {
         match has_package(&path) {
             Ok(true) => return Ok(path),
             Ok(false) => tried.push(path),
@@ -54,7 +54,7 @@ pub(in crate::cli) fn interpreter(named: Option<&OsStr>) -> Result<PathBuf, CliE
 }
 
 /// The interpreter in this program's folder.
-fn without_runner() -> Option<PathBuf> {
+fn bundled_python() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
     BESIDE

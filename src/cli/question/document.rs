@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::contents::Contents;
+use super::detect::Contents;
 use super::flags::FlagValue;
-use super::what::Source;
+use super::source::Source;
 use crate::cli::error::CliError;
 use crate::model::RequestDocument;
 
@@ -134,7 +134,7 @@ fn changed(
         return Err(fixed(first));
     }
     let Ok(mut model) = serde_json::from_str::<Map<String, Value>>(model) else {
-        // Whoever reads requests says what is wrong with the model.
+        // The reader of requests says what is wrong with the model.
         return Ok(document.clone());
     };
     if model.contains_key("exported") || model.contains_key("recorded") {
@@ -165,14 +165,14 @@ fn put(document: &mut RequestDocument, given: &FlagValue) {
         return;
     };
     let was = document.members().get(outer);
-    if let Some(value) = within(was, inner, &given.value) {
+    if let Some(value) = nested(was, inner, &given.value) {
         document.set(outer, value);
     }
 }
 
-/// A member's value with another in this place inside it; nothing where it is no object, which whoever reads requests
+/// A member's value with another in this place inside it; nothing where it is no object, which the reader of requests
 /// says.
-fn within(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value> {
+fn nested(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value> {
     let Some((outer, inner)) = place.split_first() else {
         return Some(value.clone());
     };
@@ -181,7 +181,7 @@ fn within(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value>
         Some(Value::Object(members)) => members.clone(),
         Some(_) => return None,
     };
-    let inside = within(members.get(outer), inner, value)?;
+    let inside = nested(members.get(outer), inner, value)?;
     members.insert(outer.clone(), inside);
     Some(Value::Object(members))
 }
@@ -196,7 +196,7 @@ fn fixed(given: &FlagValue) -> CliError {
 mod tests {
     use super::*;
 
-    fn given(flag: &str, place: &[&str], value: Value) -> FlagValue {
+    fn flag_value(flag: &str, place: &[&str], value: Value) -> FlagValue {
         FlagValue {
             flag: flag.to_owned(),
             place: place.iter().map(|name| (*name).to_owned()).collect(),
@@ -218,18 +218,18 @@ mod tests {
     #[test]
     fn a_preset_and_flags_make_a_request() {
         let flags = [
-            given("--seq-len", &["model", "seq_len"], Value::from(512)),
-            given(
+            flag_value("--seq-len", &["model", "seq_len"], Value::from(512)),
+            flag_value(
                 "--precision",
                 &["training", "precision"],
                 Value::from("bf16"),
             ),
-            given(
+            flag_value(
                 "--optimizer",
                 &["training", "optimizer"],
                 Value::from("sgd"),
             ),
-            given("--target", &["target_batch"], Value::from(64)),
+            flag_value("--target", &["target_batch"], Value::from(64)),
         ];
 
         let document = built(&Source::Preset("resnet50"), &flags);
@@ -246,7 +246,11 @@ mod tests {
     fn a_config_is_given_as_it_is() {
         let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
         let source = Source::Contents(Contents::Config(Arc::from(text)));
-        let flags = [given("--seq-len", &["model", "seq_len"], Value::from(8))];
+        let flags = [flag_value(
+            "--seq-len",
+            &["model", "seq_len"],
+            Value::from(8),
+        )];
 
         let (document, _) = build(&source, None, &flags).unwrap();
 
@@ -263,8 +267,8 @@ mod tests {
                 "training": {"precision": "fp16", "mode": "train"}, "device": "sim:t4"}"#,
         );
         let flags = [
-            given("--image-size", &["model", "image_size"], Value::from(32)),
-            given(
+            flag_value("--image-size", &["model", "image_size"], Value::from(32)),
+            flag_value(
                 "--precision",
                 &["training", "precision"],
                 Value::from("bf16"),
@@ -283,7 +287,11 @@ mod tests {
 
     #[test]
     fn flags_that_cannot_change_a_document_are_refused_or_left_to_the_reader() {
-        let flags = [given("--seq-len", &["model", "seq_len"], Value::from(8))];
+        let flags = [flag_value(
+            "--seq-len",
+            &["model", "seq_len"],
+            Value::from(8),
+        )];
         let refused = |source: &Source| {
             build(source, None, &flags)
                 .unwrap_err()
@@ -304,7 +312,7 @@ mod tests {
         let odd = request(r#"{"model": 5}"#);
         assert_eq!(built(&odd, &flags), serde_json::json!({"model": 5}));
         let odd = request(r#"{"model": {}, "training": "fp16"}"#);
-        let precision = given(
+        let precision = flag_value(
             "--precision",
             &["training", "precision"],
             Value::from("bf16"),

@@ -36,7 +36,7 @@ pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    // Opening a pipe waits for whoever writes to it, so that it can be read.
+    // Opening a pipe waits for its writer, so that it can be read.
     checked(File::open(path)?)
 }
 

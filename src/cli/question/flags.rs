@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::contents::Contents;
+use super::detect::Contents;
+use super::source::Source;
 use super::values::{
     checkpointing, choices, decimal, items, plain, several, sides, size, thousands, truth, whole,
     word,
 };
-use super::what::Source;
-use crate::cli::arguments::{Course, MemberFlag, RequestFlags};
+use crate::cli::arguments::{MemberFlag, RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::model::members::Kind;
 use crate::model::{assumed_tokens, assumed_tokens_of, nicknames as cards};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::cli) struct FlagValue {
-    /// The flag, for whoever reads what is wrong with it.
+    /// The flag, as errors name it.
     pub(super) flag: String,
     /// Where in the request: the names of members, outermost first.
     pub(super) place: Vec<String>,
@@ -47,7 +47,7 @@ impl FlagValue {
 pub(super) const WAYS: [&str; 5] = ["preset", "layers", "exported", "hf", "recorded"];
 
 /// Everything that flags set.
-pub(super) fn given(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
+pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
     let own = &question.own;
     let mut given = set(&question.members)?;
     for member in &own.with {
@@ -156,7 +156,7 @@ fn on(text: &str) -> Result<(Value, Option<u64>), CliError> {
     Ok((device, count))
 }
 
-/// The members of a flag such as `--soak=NAME=N,..`; nothing where nobody gives it.
+/// The members of a flag such as `--soak=NAME=N,..`; nothing where it is not given.
 pub(in crate::cli) fn members(
     (flag, part): (&'static str, &'static str),
     text: Option<&str>,
@@ -165,7 +165,7 @@ pub(in crate::cli) fn members(
         return Ok(Vec::new());
     };
     if text.is_empty() {
-        // What nobody says is as usual.
+        // The rest has its default.
         let usual = Value::Object(Map::new());
         return Ok(vec![FlagValue::new(flag, &[part], usual)]);
     }
@@ -189,7 +189,7 @@ pub(in crate::cli) fn members(
 }
 
 /// What a training over hours is given.
-pub(in crate::cli) fn course(course: &Course) -> Result<Vec<FlagValue>, CliError> {
+pub(in crate::cli) fn course(course: &SoakFlags) -> Result<Vec<FlagValue>, CliError> {
     set(&course.0)
 }
 

@@ -3,29 +3,30 @@
 //! Everything becomes a [`RequestDocument`], the one that the service takes, and is read by the same reader; what is
 //! wrong with a member that a flag set is told by the name of the flag.
 
-mod contents;
+mod detect;
 mod document;
 pub(super) mod files;
 mod flags;
 mod hub;
+mod source;
 mod values;
-mod what;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::arguments;
 use super::error::CliError;
-use super::{arguments, output};
+use crate::cli::terminal::output;
 use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Request, RequestDocument, RequestError};
-use contents::Contents;
+use detect::Contents;
 use document::Files;
 use flags::FlagValue;
 pub(super) use flags::{course, members};
+use source::Source;
 pub(super) use values::size;
-use what::Source;
 
 /// Flags whose absence an error can be about.
 const MISSED: [(&str, &str); 4] = [
@@ -37,23 +38,23 @@ const MISSED: [(&str, &str); 4] = [
 
 /// What a command line asks.
 #[derive(Debug)]
-pub(super) struct Asked {
-    /// The question; or one for each card, where nobody names one.
-    pub(super) questions: Vec<One>,
+pub(super) struct ParsedArgs {
+    /// The question; or one for each card, where none is named.
+    pub(super) questions: Vec<ParsedRequest>,
     /// Whom to name where an answer shows that something is wrong.
-    pub(super) origin: Origin,
+    pub(super) origin: Provenance,
 }
 
 /// One question.
 #[derive(Debug)]
-pub(super) struct One {
+pub(super) struct ParsedRequest {
     /// What is asked.
     pub(super) request: Request,
 }
 
 /// Where the members of a request are from.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct Provenance {
     given: Vec<FlagValue>,
     /// The file that the model is from.
     file: Option<String>,
@@ -63,10 +64,10 @@ pub(super) struct Origin {
     is_made_of_flags: bool,
 }
 
-impl Asked {
-    /// The same where somebody records what is not understood, or nobody does.
-    pub(super) fn with_recorder(mut self, has_recorder: bool) -> Asked {
-        let questions = self.questions.into_iter().map(|one| One {
+impl ParsedArgs {
+    /// The same with or without a recorder for what is not understood.
+    pub(super) fn with_recorder(mut self, has_recorder: bool) -> ParsedArgs {
+        let questions = self.questions.into_iter().map(|one| ParsedRequest {
             request: one.request.with_recorder(has_recorder),
         });
         self.questions = questions.collect();
@@ -74,7 +75,7 @@ impl Asked {
     }
 
     /// The same about a model that people call so.
-    pub(super) fn with_model_name(mut self, name: &str) -> Asked {
+    pub(super) fn with_model_name(mut self, name: &str) -> ParsedArgs {
         for one in &mut self.questions {
             one.request = one.request.clone().with_model_name(name);
         }
@@ -83,19 +84,19 @@ impl Asked {
 
     /// Whether anything names a device: a flag, or the request.
     pub(super) fn names_a_device(&self) -> bool {
-        let device = |one: &One| one.request.document.members().get("device").cloned();
+        let device = |one: &ParsedRequest| one.request.document.members().get("device").cloned();
         let mut questions = self.questions.iter();
         questions.any(|one| device(one).is_some_and(|device| !device.is_null()))
     }
 
     /// The only question.
-    pub(super) fn only(mut self) -> (Request, Origin) {
+    pub(super) fn only(mut self) -> (Request, Provenance) {
         let one = self.questions.swap_remove(0);
         (one.request, self.origin)
     }
 
     /// The only question, for commands that answer for one length.
-    pub(super) fn of_one_length(self) -> Result<(Request, Origin), CliError> {
+    pub(super) fn of_one_length(self) -> Result<(Request, Provenance), CliError> {
         let (request, origin) = self.only();
         if let Some(lengths) = request
             .lengths
@@ -111,7 +112,7 @@ impl Asked {
     }
 }
 
-impl Origin {
+impl Provenance {
     /// Says which flag or file an error is about, where one of them put the value there.
     pub(super) fn blame(&self, trouble: CliError) -> CliError {
         match trouble {
@@ -164,8 +165,8 @@ impl Origin {
     }
 }
 
-impl Origin {
-    /// The flag nearest to a member of a soak or a generation that nobody gave: the one that asked for what the member is of.
+impl Provenance {
+    /// The flag nearest to a member of a soak or a generation that was not given: the one that asked for what the member is of.
     fn near(&self, pointer: &str) -> Option<&FlagValue> {
         let part = ["/soak/", "/generation/"]
             .into_iter()
@@ -183,7 +184,7 @@ impl Origin {
 }
 
 /// Reads what is asked.
-pub(super) fn read(question: &arguments::RequestFlags) -> Result<Asked, CliError> {
+pub(super) fn read(question: &arguments::RequestFlags) -> Result<ParsedArgs, CliError> {
     read_with(question, None, (None, Vec::new()))
 }
 
@@ -192,7 +193,7 @@ pub(super) fn read_again(
     question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
     more: Vec<FlagValue>,
-) -> Result<Asked, CliError> {
+) -> Result<ParsedArgs, CliError> {
     read_with(question, before, (None, more))
 }
 
@@ -200,7 +201,7 @@ pub(super) fn read_again(
 pub(super) fn read_and(
     question: &arguments::RequestFlags,
     more: Vec<FlagValue>,
-) -> Result<Asked, CliError> {
+) -> Result<ParsedArgs, CliError> {
     read_with(question, None, (None, more))
 }
 
@@ -208,7 +209,7 @@ pub(super) fn read_and(
 pub(super) fn read_unrecorded(
     question: &arguments::RequestFlags,
     more: Vec<FlagValue>,
-) -> Result<Asked, CliError> {
+) -> Result<ParsedArgs, CliError> {
     read_with(question, None, (Some(Files::Recordings(&[])), more))
 }
 
@@ -216,8 +217,8 @@ fn read_with(
     question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
     (instead, more): (Option<Files<'_>>, Vec<FlagValue>),
-) -> Result<Asked, CliError> {
-    let mut given = flags::given(question)?;
+) -> Result<ParsedArgs, CliError> {
+    let mut given = flags::flag_values(question)?;
     given.extend(more);
     let (source, file) = match before {
         Some(document) => (again(question, document)?, None),
@@ -230,14 +231,19 @@ fn read_with(
         ));
         given.push(assumed);
     }
-    let graph = question.own.model.as_deref().map(what::graph).transpose()?;
+    let graph = question
+        .own
+        .model
+        .as_deref()
+        .map(source::graph)
+        .transpose()?;
     let recordings = recordings(question)?;
     let files = match &graph {
         Some(graph) => Some(Files::Graph(graph)),
         None if recordings.is_empty() => instead,
         None => Some(Files::Recordings(&recordings)),
     };
-    let origin = Origin {
+    let origin = Provenance {
         given,
         file,
         recorded: question
@@ -249,8 +255,8 @@ fn read_with(
         is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
     };
     let request = one((&source, files), &question.own.batches, &origin)?;
-    Ok(Asked {
-        questions: vec![One { request }],
+    Ok(ParsedArgs {
+        questions: vec![ParsedRequest { request }],
         origin,
     })
 }
@@ -288,7 +294,7 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
         let problem = format!("WHAT and {flag} cannot both be read from stdin");
         return Err(CliError::flag(flag, problem));
     }
-    let source = what::find(what)?;
+    let source = source::find(what)?;
     let is_request = matches!(source, Source::Contents(Contents::Request(_)));
     match (model, &source) {
         (Some(_), _) if is_request => Ok((source, Some(flag.to_owned()))),
@@ -323,7 +329,7 @@ fn recordings(question: &arguments::RequestFlags) -> Result<Vec<Vec<u8>>, CliErr
 fn one(
     (source, files): (&Source, Option<Files<'_>>),
     batches: &[u64],
-    origin: &Origin,
+    origin: &Provenance,
 ) -> Result<Request, CliError> {
     let sims = sim::names();
     let (document, files) = document::build(source, files, &origin.given)?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::files;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::limits::clause;
 
 /// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
@@ -110,7 +110,7 @@ pub(super) fn decimal(text: &str) -> Value {
     }
 }
 
-/// An amount of memory. A plain number below 1,024 is one of GiB, and whoever wrote it is told so.
+/// An amount of memory. A plain number below 1,024 is one of GiB, and a note says so.
 pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
     let number: Result<f64, _> = text.trim().parse();
     let is_fraction = |number: f64| number <= 1.0 && text.contains('.');

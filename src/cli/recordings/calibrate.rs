@@ -18,7 +18,8 @@ use anyhow::Context as _;
 
 use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, folders, output, question};
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, folders, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Gpu};
 use crate::device::sim::workspaces::{
@@ -428,7 +429,7 @@ fn merged(tables: [String; 2]) -> String {
     merge(&tables)
 }
 
-/// Replaces a kept table at once, so that nobody reads half of one.
+/// Replaces a kept table at once, so that no process reads half of one.
 fn keep(file: &Path, table: &str) -> io::Result<()> {
     let packed = pack(table)?;
     let folder = file.parent().unwrap_or(Path::new("."));

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use crate::cli::Outcome;
 use crate::cli::arguments::RecordCheck;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
-use crate::cli::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::model::RequestError;
 use crate::recorded::{Check, Sequence, read};
 use crate::replay::Bounds;

@@ -5,10 +5,11 @@ use std::fs;
 use serde_json::Value;
 
 use crate::alloc::Settings;
+use crate::cli::Outcome;
 use crate::cli::arguments::Replay;
 use crate::cli::error::CliError;
 use crate::cli::question::{files::read_bytes, size};
-use crate::cli::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use crate::report;
 

@@ -2,13 +2,13 @@
 
 use regex::bytes::Regex;
 
-use super::converse::read_lines;
-use super::heard::{Heard, Lines};
+use super::ask_tell::read_lines;
+use super::run_output::{Lines, RunOutput};
 
 /// Listens to what a command says, part by part.
-pub(in crate::cli) fn heard<'a>(pattern: &Regex, parts: impl IntoIterator<Item = &'a [u8]>) {
+pub(in crate::cli) fn scan<'a>(pattern: &Regex, parts: impl IntoIterator<Item = &'a [u8]>) {
     let mut lines = Lines::new(pattern);
-    let mut heard = Heard::default();
+    let mut heard = RunOutput::default();
     for part in parts {
         lines.take(part, &mut heard);
     }
@@ -16,6 +16,6 @@ pub(in crate::cli) fn heard<'a>(pattern: &Regex, parts: impl IntoIterator<Item =
 }
 
 /// Reads the lines of a program that leads a search.
-pub(in crate::cli) fn conversed(mut lines: &[u8]) {
+pub(in crate::cli) fn ask_tell(mut lines: &[u8]) {
     read_lines(&mut lines);
 }

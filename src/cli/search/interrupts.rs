@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::limits::Cancel;
 
-/// Becomes true when somebody wants this process to end. From now on that is all that comes of it, so whoever asks for it
+/// Becomes true when this process is asked to end. From now on that is all that comes of it, so whoever asks for it
 /// has to look.
 pub(in crate::cli) fn watch() -> io::Result<Cancel> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -47,7 +47,7 @@ pub(in crate::cli) fn watch() -> io::Result<Cancel> {
     Ok(interrupted)
 }
 
-/// Whether the end of the terminal is not to be heeded, as `nohup` has it. Outside of Linux nobody can say.
+/// Whether the end of the terminal is not to be heeded, as `nohup` has it. Outside of Linux that is not known.
 fn ignores_hangup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status

@@ -1,12 +1,12 @@
 //! `batchfit search -- CMD {batch}`: runs a command at batch after batch, whatever it is written in.
 
+mod ask_tell;
 mod command;
-mod converse;
 #[cfg(fuzzing)]
 pub(super) mod fuzzed;
-mod heard;
 pub(super) mod interrupts;
 pub(super) mod run;
+mod run_output;
 mod stored;
 pub(super) mod verdict;
 
@@ -15,10 +15,11 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::Outcome;
 use super::arguments::{Search, SearchFormat};
 use super::error::CliError;
 use super::question::size;
-use super::{Outcome, output, style};
+use crate::cli::terminal::{output, style};
 use crate::jobs::SearchDocument;
 use crate::limits::Cancel;
 use crate::model::RequestError;
@@ -27,12 +28,12 @@ use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, 
 use crate::store::{SearchState, Time};
 use crate::units::Bytes;
 use command::Template;
-use run::{End, Ran};
+use run::{End, FinishedRun};
 use verdict::Rules;
 
 pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
-    if arguments.converse {
-        return converse::run(&arguments.kept);
+    if arguments.ask_tell {
+        return ask_tell::run(&arguments.kept);
     }
     let terms = terms(arguments)?;
     let template = Template::read(&arguments.command)?;
@@ -75,7 +76,7 @@ fn terms(arguments: &Search) -> Result<SearchRequest, CliError> {
     })
 }
 
-/// Runs batch after batch until there is an answer, or somebody does not want to wait for it.
+/// Runs batch after batch until there is an answer, or an interrupt.
 fn lead(
     conversation: &mut AskTell,
     template: &Template,
@@ -110,7 +111,7 @@ fn lead(
 }
 
 /// What came of a run, for a person.
-fn came_of(observation: &Observation, ran: &Ran) -> String {
+fn came_of(observation: &Observation, ran: &FinishedRun) -> String {
     let batch = observation.batch;
     match (observation.outcome, observation.peak_reserved_bytes) {
         (Ended::Fits, Some(bytes)) => format!("batch {batch} fits and reserves {}", Bytes(bytes)),
@@ -118,7 +119,7 @@ fn came_of(observation: &Observation, ran: &Ran) -> String {
         (Ended::FitsWithRetries, _) => format!("batch {batch} fits with retries of the allocator"),
         (Ended::OutOfMemory, _) => format!("batch {batch} runs out of memory"),
         (Ended::Crashed, _) => {
-            let last = match ran.heard.last_line.as_str() {
+            let last = match ran.output.last_line.as_str() {
                 "" => String::new(),
                 line => format!(", its last line being {line:?},"),
             };
@@ -180,7 +181,7 @@ fn print(
     Ok(outcome)
 }
 
-/// What is known of a search that nobody waited for.
+/// What is known of a search that was interrupted.
 fn so_far(document: &SearchDocument) -> String {
     let runs = document.observations.len();
     let refused = document

@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use regex::bytes::Regex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::heard::{Heard, Lines};
+use super::run_output::{Lines, RunOutput};
 use super::verdict::Rules;
 use super::wrong;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::limits::Cancel;
 use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
-/// How often a wait looks whether the run is over or somebody asked to stop.
+/// How often a wait looks whether the run is over or was asked to stop.
 const POLL: Duration = Duration::from_millis(10);
 
 /// How long a run that was killed may take to end, and its output to arrive: a driver may hold it for a while.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// How long the last output may take to arrive when the run has ended by itself. Somebody who left its process group may
+/// How long the last output may take to arrive when the run has ended by itself. A process that left its group may
 /// hold the pipes open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ pub(in crate::cli) enum End {
     Signal(i32),
     /// Not by itself within its time.
     TookTooLong,
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     Interrupted,
 }
 
@@ -59,9 +59,9 @@ impl fmt::Display for End {
 
 /// What came of a run.
 #[derive(Debug)]
-pub(in crate::cli) struct Ran {
+pub(in crate::cli) struct FinishedRun {
     pub(in crate::cli) end: End,
-    pub(in crate::cli) heard: Heard,
+    pub(in crate::cli) output: RunOutput,
 }
 
 /// A command by its words, supervised.
@@ -82,7 +82,7 @@ pub(in crate::cli) fn run(
     rules: &Rules,
     quiet: bool,
     interrupted: &Cancel,
-) -> Result<Ran, CliError> {
+) -> Result<FinishedRun, CliError> {
     let mut child = command
         // A process group in the background may not read from a terminal.
         .stdin(Stdio::null())
@@ -91,16 +91,16 @@ pub(in crate::cli) fn run(
         .process_group(0)
         .spawn()
         .map_err(|error| cannot_start(command.get_program(), &error))?;
-    let heard = Arc::new(Mutex::new(Heard::default()));
+    let output = Arc::new(Mutex::new(RunOutput::default()));
     let stdout = child.stdout.take().expect("stdout is piped");
     let stderr = child.stderr.take().expect("stderr is piped");
     let pumps = [
-        pump(stdout, &rules.pattern, quiet, &heard),
-        pump(stderr, &rules.pattern, quiet, &heard),
+        pump(stdout, &rules.pattern, quiet, &output),
+        pump(stderr, &rules.pattern, quiet, &output),
     ];
     let pid = Pid::from_child(&child);
     let stopped = wait(pid, rules.patience, interrupted);
-    // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's.
+    // Before the status is taken: as long as the child is in the table of processes, its number is not reused.
     supervised::end_descendants(pid);
     // An error means that nothing is left.
     let _ = kill_process_group(pid, Signal::KILL);
@@ -123,10 +123,10 @@ pub(in crate::cli) fn run(
             "a process that the command started holds its output open and may hold memory of the device",
         );
     }
-    let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Ran {
+    let output = output.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(FinishedRun {
         end: stopped.unwrap_or_else(|| ended(status)),
-        heard: heard.clone(),
+        output: output.clone(),
     })
 }
 
@@ -162,29 +162,29 @@ fn pump(
     mut stream: impl Read + Send + 'static,
     pattern: &Regex,
     quiet: bool,
-    heard: &Arc<Mutex<Heard>>,
+    output: &Arc<Mutex<RunOutput>>,
 ) -> JoinHandle<()> {
     let pattern = pattern.clone();
-    let heard = Arc::clone(heard);
+    let output = Arc::clone(output);
     thread::spawn(move || {
         let mut lines = Lines::new(&pattern);
         let mut chunk = vec![0; CHUNK];
-        let heard = || heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = || output.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match stream.read(&mut chunk) {
                 Ok(0) => break,
                 Ok(length) => {
                     let bytes = &chunk[..length];
                     if !quiet {
-                        // There is nobody left to tell that stderr is gone.
+                        // There is no stream left to report on when stderr is gone.
                         let _ = io::stderr().write_all(bytes);
                     }
-                    lines.take(bytes, &mut heard());
+                    lines.take(bytes, &mut output());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        lines.end(&mut heard());
+        lines.end(&mut output());
     })
 }

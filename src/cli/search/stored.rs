@@ -1,11 +1,12 @@
 //! Keeps what a search came to where it can be kept.
 
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::{database, output};
+use crate::cli::database;
+use crate::cli::terminal::output;
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
 
-/// Stores a search. Whoever led it has the answer all the same where that cannot be done.
+/// Stores a search. Its answer is printed even where that cannot be done.
 pub(super) fn store(kept: &DatabaseFlags, document: &SearchDocument) {
     if let Err(error) = stored(kept, document) {
         output::warning(&format!("the search is not stored: {error:#}"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::run::{End, Ran};
+use super::run::{End, FinishedRun};
 use crate::cli::arguments::Search;
 use crate::cli::error::CliError;
 use crate::search::ask_tell::{Observation, Outcome};
@@ -31,7 +31,7 @@ pub(in crate::cli) struct Rules {
 
 impl Rules {
     /// What frameworks say, within a time.
-    pub(in crate::cli) fn usual(patience: Option<Duration>) -> Result<Rules, CliError> {
+    pub(in crate::cli) fn frameworks(patience: Option<Duration>) -> Result<Rules, CliError> {
         Rules::of(USUAL, None, patience)
     }
 
@@ -56,24 +56,24 @@ impl Rules {
     }
 
     /// Whether a batch fits. A run that ended well did, whatever it said: it may have caught what it said.
-    pub(super) fn judge(&self, batch: u64, ran: &Ran) -> Observation {
+    pub(super) fn judge(&self, batch: u64, ran: &FinishedRun) -> Observation {
         let is_oom_exit = self
             .exit
             .is_some_and(|exit| ran.end.code() == Some(i32::from(exit)));
         let outcome = if ran.end.code() == Some(0) {
-            if ran.heard.has_retries {
+            if ran.output.has_retries {
                 Outcome::FitsWithRetries
             } else {
                 Outcome::Fits
             }
-        } else if is_oom_exit || ran.heard.out_of_memory {
+        } else if is_oom_exit || ran.output.out_of_memory {
             Outcome::OutOfMemory
         } else {
             Outcome::Crashed
         };
         Observation {
             peak_reserved_bytes: match outcome {
-                Outcome::Fits | Outcome::FitsWithRetries => ran.heard.peak_reserved_bytes,
+                Outcome::Fits | Outcome::FitsWithRetries => ran.output.peak_reserved_bytes,
                 Outcome::OutOfMemory | Outcome::Crashed => None,
             },
             ..Observation::new(batch, outcome)
@@ -94,7 +94,7 @@ impl End {
 
 #[cfg(test)]
 mod tests {
-    use super::super::heard::Heard;
+    use super::super::run_output::RunOutput;
     use super::*;
 
     fn rules(exit: Option<u8>) -> Rules {
@@ -106,11 +106,11 @@ mod tests {
     }
 
     fn judged(rules: &Rules, end: End, says: &str) -> Outcome {
-        let ran = Ran {
+        let ran = FinishedRun {
             end,
-            heard: Heard {
+            output: RunOutput {
                 out_of_memory: rules.pattern.is_match(says.as_bytes()),
-                ..Heard::default()
+                ..RunOutput::default()
             },
         };
         rules.judge(8, &ran).outcome

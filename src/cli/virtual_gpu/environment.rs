@@ -119,7 +119,7 @@ fn before(first: OsString, name: &str) -> OsString {
     list
 }
 
-/// A port that nobody listens on now.
+/// A port that is free now.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
@@ -128,7 +128,7 @@ fn free_port() -> io::Result<u16> {
 mod tests {
     use super::*;
 
-    fn words(command: &str) -> Vec<OsString> {
+    fn arguments_of(command: &str) -> Vec<OsString> {
         command.split(' ').map(OsString::from).collect()
     }
 
@@ -143,16 +143,16 @@ mod tests {
             ("accelerate launch --num_processes 8 t.py", Some(8)),
             ("deepspeed --num_gpus=2 t.py", Some(2)),
         ] {
-            assert!(starts_ranks(&words(command)), "{command}");
-            assert_eq!(ranks(&words(command)), expected, "{command}");
+            assert!(starts_ranks(&arguments_of(command)), "{command}");
+            assert_eq!(ranks(&arguments_of(command)), expected, "{command}");
         }
         for command in [
             "python train.py --num_processes 8",
             "accelerate config",
             "./train.sh",
         ] {
-            assert!(!starts_ranks(&words(command)), "{command}");
-            assert_eq!(ranks(&words(command)), None, "{command}");
+            assert!(!starts_ranks(&arguments_of(command)), "{command}");
+            assert_eq!(ranks(&arguments_of(command)), None, "{command}");
         }
     }
 }

@@ -17,8 +17,9 @@ use super::question::size;
 use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
-use super::{Outcome, database, output, style};
+use super::{Outcome, database};
 use crate::alloc::MemoryLimit;
+use crate::cli::terminal::{output, style};
 use crate::jobs::record_run;
 use crate::model::nicknames as cards;
 use crate::probe::Verdict;
@@ -58,10 +59,10 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     fs::write(folder.path().join(SESSION), session.text(folder.path())).map_err(broken)?;
     let starts_ranks = environment::starts_ranks(&arguments.command);
     environment::set(&mut command, folder.path(), session.gpus, starts_ranks).map_err(broken)?;
-    let rules = Rules::usual(arguments.timeout)?;
+    let rules = Rules::frameworks(arguments.timeout)?;
     let interrupted = interrupts::watch().map_err(broken)?;
     let ran = run::run(command, &rules, arguments.quiet, &interrupted)?;
-    let heard = listener.finish();
+    let output = listener.finish();
     let ending = match ran.end {
         End::Exit(code) => Ending::Exit(code),
         End::Signal(signal) => Ending::Signal(signal),
@@ -75,9 +76,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     let answer = Answer::of(
         words.collect(),
         &session,
-        &heard,
+        &output,
         ending,
-        ran.heard.out_of_memory,
+        ran.output.out_of_memory,
     );
     let Some(mut answer) = answer else {
         return Ok(without_gpu(arguments, ending));
@@ -186,7 +187,7 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
         path: path.to_owned(),
         source,
     };
-    // So that a folder that does not exist is said before the run, and not by nobody.
+    // So that a folder that does not exist is said before the run.
     fs::File::create(path).map_err(unwritable)?;
     std::path::absolute(path).map_err(unwritable)
 }
@@ -251,7 +252,7 @@ fn look_back(
     Ok(step)
 }
 
-/// Stores the answer. Whoever asked has it all the same where that cannot be done.
+/// Stores the answer. It is printed even where that cannot be done.
 fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
     let stored = || -> anyhow::Result<bool> {
         let database = database::place(kept)?;

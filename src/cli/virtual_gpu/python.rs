@@ -61,7 +61,7 @@ fn version_file(python: &Path) -> Option<String> {
         .spawn()
         .ok()?;
     let stdout = child.stdout.take()?;
-    // It has a few hundred bytes, which fit a pipe: nobody waits for them to be read.
+    // It has a few hundred bytes, which fit a pipe: the child need not wait until they are read.
     let status = reap(&mut child, &mut SuspendAwareDeadline::of(PATIENCE), POLL);
     if !status.is_some_and(|status| status.success()) {
         let _ = child.kill();
@@ -75,7 +75,7 @@ fn version_file(python: &Path) -> Option<String> {
 
 /// The interpreter that runs a command: itself, the one that a script names in its first line, or the usual one.
 fn interpreter(command: &[OsString]) -> Option<PathBuf> {
-    let program = found(Path::new(command.first()?))?;
+    let program = find_program(Path::new(command.first()?))?;
     if program_name(command).starts_with("python") {
         return Some(program);
     }
@@ -86,11 +86,12 @@ fn interpreter(command: &[OsString]) -> Option<PathBuf> {
     let named = first
         .strip_prefix("#!")
         .and_then(|line| line.split_whitespace().find(|word| word.contains("python")));
-    found(Path::new(named.unwrap_or("python3"))).or_else(|| found(Path::new("python")))
+    find_program(Path::new(named.unwrap_or("python3")))
+        .or_else(|| find_program(Path::new("python")))
 }
 
 /// A program as a shell finds it.
-fn found(program: &Path) -> Option<PathBuf> {
+fn find_program(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.is_file().then(|| program.to_owned());
     }

@@ -11,7 +11,7 @@ static PATTERN: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("(?i-u)out of memory").expect("it is a pattern"));
 
 fuzz_target!(|bytes: &[u8]| {
-    fuzzed::conversed(bytes);
+    fuzzed::ask_tell(bytes);
     let (first, second) = bytes.split_at(bytes.len() / 2);
     fuzzed::events(&PATTERN, first, second);
     // Looked at in parts of 64 KiB.

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use super::Place;
+use super::Sandbox;
 use crate::wait::{self, HANG};
 
 /// A lease that no agent loses, however slow it is.
@@ -41,7 +41,7 @@ impl Running {
 }
 
 /// A command on a machine without a GPU, whatever machine this is: a card of its own would answer in the place of an agent's.
-fn command(place: &Place) -> Command {
+fn command(place: &Sandbox) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
     command
         .env("CUDA_VISIBLE_DEVICES", "")
@@ -60,7 +60,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, lease: u32) -> Server {
+    fn start(place: &Sandbox, lease: u32) -> Server {
         let mut child = command(place)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "info"])
             .args(["--database", "batchfit.db", "--agent-lease"])
@@ -112,7 +112,7 @@ impl Server {
         wait::until(what, || holds(&self.agents()));
     }
 
-    fn agent(&self, place: &Place, name: &str, arguments: &[&str]) -> Running {
+    fn agent(&self, place: &Sandbox, name: &str, arguments: &[&str]) -> Running {
         let agent = command(place)
             .args(["agent", "--server", &format!("http://{}", self.address)])
             .args(["--name", name, "--simulate", "h100-80g"])
@@ -127,7 +127,7 @@ impl Server {
 
 #[test]
 fn an_agent_that_is_asked_to_end_brings_its_answer_once_and_takes_leave() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let server = Server::start(&place, LEASE);
     let agent = server.agent(&place, "node1", &[]);
     server.until("it registers", |agents| agents.len() == 1);
@@ -157,7 +157,7 @@ fn an_agent_that_is_asked_to_end_brings_its_answer_once_and_takes_leave() {
 
 #[test]
 fn an_agent_for_one_job_says_whether_there_was_one() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let server = Server::start(&place, LEASE);
     let nothing = server.agent(&place, "node1", &["--once", "--wait", "1"]);
     assert_eq!(nothing.code(), Some(5));
@@ -184,7 +184,7 @@ fn an_agent_for_one_job_says_whether_there_was_one() {
 
 #[test]
 fn agents_are_listed_and_drained_from_a_shell() {
-    let place = Place::new();
+    let place = Sandbox::new();
     // An agent that is cordoned asks once in a third of a lease what it is to do.
     let server = Server::start(&place, 2);
     let agent = server.agent(&place, "node1", &[]);
@@ -223,7 +223,7 @@ fn agents_are_listed_and_drained_from_a_shell() {
 
 #[test]
 fn flags_that_make_no_agent_are_refused() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let refused = |arguments: &[&str]| {
         let output = command(&place)
             .arg("agent")

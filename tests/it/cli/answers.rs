@@ -4,9 +4,9 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
-impl Place {
+impl Sandbox {
     fn run(&self, arguments: &[&str]) -> Output {
         self.batchfit().args(arguments).output().unwrap()
     }
@@ -46,7 +46,7 @@ impl Place {
 
 #[test]
 fn what_is_told_raises_the_headroom_of_the_next_answer() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let first = place.fit(&request(), &[]);
     let id = first["id"].as_str().unwrap();
     assert_eq!(
@@ -94,7 +94,7 @@ fn what_is_told_raises_the_headroom_of_the_next_answer() {
 
 #[test]
 fn an_outcome_comes_from_a_file_and_counts_once_under_its_name() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let fit = place.fit(&request(), &[]);
     let best = &fit["result"]["recommendation"];
     let told = json!({
@@ -123,7 +123,7 @@ fn an_outcome_comes_from_a_file_and_counts_once_under_its_name() {
 
 #[test]
 fn wrong_outcomes_are_told_by_the_flag() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let fit = place.fit(&request(), &[]);
     let id = fit["id"].as_str().unwrap();
     place.write(
@@ -194,7 +194,7 @@ fn wrong_outcomes_are_told_by_the_flag() {
 
 #[test]
 fn an_outdated_answer_is_marked_and_made_again() {
-    let place = Place::new();
+    let place = Sandbox::new();
     assert!(stdout(&place.run(&["answers"])).starts_with("No answer is stored"));
     let first = place.fit(&request(), &[]);
     let id = first["id"].as_str().unwrap();
@@ -232,7 +232,7 @@ fn an_outdated_answer_is_marked_and_made_again() {
 
 #[test]
 fn the_stored_answer_or_the_nearest_one_is_shown_without_computing() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let near =
         |arguments: &[&str]| place.ask("fit", &request(), &[&["--stored"], arguments].concat());
     let none = near(&[]);
@@ -273,7 +273,7 @@ fn the_stored_answer_or_the_nearest_one_is_shown_without_computing() {
 
 #[test]
 fn headroom_that_was_asked_for_teaches_others_nothing() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let plain = place.fit(&request(), &[]);
     let asked = place.fit(&request(), &["--headroom", "0.2"]);
     let best = |fit: &Value| fit["result"]["recommendation"].clone();
@@ -308,7 +308,7 @@ fn sentences(lengths: &str) -> Value {
 
 #[test]
 fn a_training_that_mixes_lengths_teaches_nothing_of_one_length() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let batch = |fit: &Value| fit["result"]["recommendation"]["micro_batch"].clone();
     let one = place.fit(&sentences("256"), &[]);
     let mixed = place.fit(&sentences("32,64,256"), &[]);
@@ -326,7 +326,7 @@ fn a_training_that_mixes_lengths_teaches_nothing_of_one_length() {
 
 #[test]
 fn what_was_reserved_is_a_size() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let fit = place.fit(&request(), &[]);
     for wrong in ["0.5", "much", "-1", "13.9"] {
         let told = place.tell(&fit, "fits", wrong);

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, request, stderr};
+use super::{Sandbox, request, stderr};
 
 /// Exit code, stdout and stderr of a fit.
 fn refused(request: &Value, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Place::new().ask("fit", request, arguments);
+    let output = Sandbox::new().ask("fit", request, arguments);
     assert!(output.stdout.is_empty());
     (output.status.code(), stderr(&output))
 }
@@ -62,7 +62,7 @@ fn a_missing_device_says_what_is_missing_and_what_works_anywhere() {
 
 #[test]
 fn what_is_no_json_gets_line_and_column() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("request.json", "{\n  \"model\": ");
 
     let output = place
@@ -81,7 +81,7 @@ fn what_is_no_json_gets_line_and_column() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = place
         .batchfit()
@@ -95,7 +95,7 @@ fn a_file_that_is_not_there_is_named() {
 
 #[test]
 fn an_unknown_flag_is_bad_input() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args(["fit", "request.json", "--batch-size", "3"])
         .output()
@@ -106,7 +106,7 @@ fn an_unknown_flag_is_bad_input() {
 
 #[test]
 fn a_device_without_end_is_no_file() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args(["fit", "/dev/zero"])
         .output()
@@ -123,7 +123,7 @@ fn a_device_without_end_is_no_file() {
 fn a_batch_is_bounded_as_it_is_for_the_service() {
     for command in ["probe", "program"] {
         for (batch, is_read) in [("4294967296", true), ("4294967297", false), ("0", false)] {
-            let output = Place::new().ask(command, &request(), &["--batch", batch]);
+            let output = Sandbox::new().ask(command, &request(), &["--batch", batch]);
 
             let is_refused = output.status.code() == Some(2);
             assert_eq!(
@@ -138,7 +138,7 @@ fn a_batch_is_bounded_as_it_is_for_the_service() {
 
 #[test]
 fn names_in_a_file_do_not_reach_the_terminal_as_control_characters() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let trace = "# {\"total\": 25769803776, \"case\": \"a\\u001b[31mb\"}\nsegment_alloc 7f0000000000 2097152 0\n";
     place.write("trace.txt", trace);
     place.write(

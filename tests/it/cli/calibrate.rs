@@ -4,7 +4,7 @@ use std::fs;
 
 use batchfit::device::sim::workspaces::pack;
 
-use super::{Place, document, stderr, stdout};
+use super::{Sandbox, document, stderr, stdout};
 
 /// One layer of a card that nobody lists: its first plan takes 100 bytes and ten for each sample.
 const TABLE: &str = "batchfit workspaces 1\ncard NVIDIA Test 9000\ndriver 600.1\ncudnn 9.19.0\nrecorded 2026-11-23\n\
@@ -13,7 +13,7 @@ const TABLE: &str = "batchfit workspaces 1\ncard NVIDIA Test 9000\ndriver 600.1\
 
 #[test]
 fn what_another_machine_recorded_is_sim_local() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let file = place.directory.path().join("card.txt.gz");
     fs::write(&file, pack(TABLE).unwrap()).unwrap();
     let before = place
@@ -50,7 +50,7 @@ fn what_another_machine_recorded_is_sim_local() {
 
 #[test]
 fn what_would_be_wrong_in_the_end_is_refused_at_the_beginning() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let there = place.directory.path().join("there.txt.gz");
     fs::write(&there, b"").unwrap();
     let there = there.to_str().unwrap();
@@ -72,7 +72,7 @@ fn what_would_be_wrong_in_the_end_is_refused_at_the_beginning() {
 
 #[test]
 fn what_is_no_calibration_is_refused_and_nothing_is_kept() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let without = |line: &str| pack(&TABLE.replace(line, "")).unwrap();
     let with = |line: &str, other: &str| pack(&TABLE.replace(line, other)).unwrap();
     for (name, bytes, expected) in [
@@ -129,7 +129,7 @@ fn what_is_no_calibration_is_refused_and_nothing_is_kept() {
 
 #[test]
 fn an_answer_says_where_its_workspaces_are_from() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let notes = |device: &str| {
         let fit = ["fit", "resnet50", "--on", device, "--json"];
         let fit = place.batchfit().args(fit).output().unwrap();
@@ -147,7 +147,7 @@ fn an_answer_says_where_its_workspaces_are_from() {
 
 #[test]
 fn cudnn_that_is_not_there_is_said_before_anything_is_asked() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let broken = place.directory.path().join("broken");
     fs::create_dir(&broken).unwrap();
     // By each name that is tried, or the cuDNN of this machine would be found by another.

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 fn cards(arguments: &[&str]) -> std::process::Output {
     let arguments = [&["cards"], arguments].concat();
-    Place::new().batchfit().args(arguments).output().unwrap()
+    Sandbox::new().batchfit().args(arguments).output().unwrap()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_machine_that_is_unknown_is_answered_with_the_nearest() {
 
 #[test]
 fn a_machine_is_stored_as_its_card_and_how_many_there_are() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut asked = request();
     asked["device"] = json!("sim:g5.12xlarge");
 

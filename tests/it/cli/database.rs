@@ -5,15 +5,15 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::thread;
 
-use super::{Place, document, request, stderr};
+use super::{Sandbox, document, request, stderr};
 
 /// Asks for an answer in this environment, where it can be kept.
-fn ask(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) {
-    assert_eq!(without_runner(place, environment, arguments), "");
+fn ask(place: &Sandbox, environment: &[(&str, &str)], arguments: &[&str]) {
+    assert_eq!(stdout_of(place, environment, arguments), "");
 }
 
 /// Asks for an answer in this environment; gives what is said beside it.
-fn without_runner(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) -> String {
+fn stdout_of(place: &Sandbox, environment: &[(&str, &str)], arguments: &[&str]) -> String {
     place.write("request.json", &request().to_string());
     let mut command = place.batchfit();
     command
@@ -27,7 +27,7 @@ fn without_runner(place: &Place, environment: &[(&str, &str)], arguments: &[&str
 }
 
 /// The databases below a folder.
-fn found(place: &Place) -> Vec<String> {
+fn rows(place: &Sandbox) -> Vec<String> {
     fn look(folder: &Path, root: &Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -49,16 +49,16 @@ fn found(place: &Place) -> Vec<String> {
 
 #[test]
 fn answers_are_kept_in_the_user_s_data_folder() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     ask(&place, &[], &[]);
 
-    assert_eq!(found(&place), [".local/share/batchfit/batchfit.db"]);
+    assert_eq!(rows(&place), [".local/share/batchfit/batchfit.db"]);
 }
 
 #[test]
 fn the_data_folder_may_be_elsewhere_and_have_any_name() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let elsewhere = place.directory.path().join("a b%20?c#d");
 
     ask(
@@ -67,30 +67,30 @@ fn the_data_folder_may_be_elsewhere_and_have_any_name() {
         &[],
     );
 
-    assert_eq!(found(&place), ["a b%20?c#d/batchfit/batchfit.db"]);
+    assert_eq!(rows(&place), ["a b%20?c#d/batchfit/batchfit.db"]);
 }
 
 #[test]
 fn a_relative_data_folder_is_ignored_as_its_specification_says() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     ask(&place, &[("XDG_DATA_HOME", "here")], &[]);
 
-    assert_eq!(found(&place), [".local/share/batchfit/batchfit.db"]);
+    assert_eq!(rows(&place), [".local/share/batchfit/batchfit.db"]);
 }
 
 #[test]
 fn a_flag_goes_before_the_environment_and_both_before_the_data_folder() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     ask(
         &place,
         &[("BATCHFIT_DATABASE", "sqlite:b.db")],
         &["--database", "sqlite:a.db"],
     );
-    assert_eq!(found(&place), ["a.db"]);
+    assert_eq!(rows(&place), ["a.db"]);
     ask(&place, &[("BATCHFIT_DATABASE", "sqlite:b.db")], &[]);
-    let mut both = found(&place);
+    let mut both = rows(&place);
     both.sort();
     assert_eq!(both, ["a.db", "b.db"]);
 }
@@ -102,21 +102,21 @@ fn without_a_place_to_keep_it_an_answer_is_given_all_the_same() {
         ("HOME", "/proc/nowhere"),
         ("BATCHFIT_DATABASE", "sqlite:/nowhere/a.db"),
     ] {
-        let place = Place::new();
+        let place = Sandbox::new();
 
-        let said = without_runner(&place, &[(variable, value)], &[]);
+        let said = stdout_of(&place, &[(variable, value)], &[]);
         assert!(
             said.starts_with("warning: the answer is not stored: "),
             "{said}"
         );
 
-        assert_eq!(found(&place), [""; 0], "{variable}={value}");
+        assert_eq!(rows(&place), [""; 0], "{variable}={value}");
     }
 }
 
 #[test]
 fn an_answer_that_is_not_stored_says_so() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("request.json", &request().to_string());
     let mut command = place.batchfit();
 
@@ -135,7 +135,7 @@ fn an_answer_that_is_not_stored_says_so() {
 
 #[test]
 fn a_server_without_a_home_says_what_to_give() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut command = place.batchfit();
 
     let refused = command
@@ -154,7 +154,7 @@ fn a_server_without_a_home_says_what_to_give() {
 
 #[test]
 fn a_database_is_copied_whole_and_into_an_empty_one_alone() {
-    let place = Place::new();
+    let place = Sandbox::new();
     ask(&place, &[], &["--database", "one.db"]);
     let copy = |from: &str, to: &str| {
         let arguments = ["db", "copy", from, to];
@@ -170,12 +170,12 @@ fn a_database_is_copied_whole_and_into_an_empty_one_alone() {
     assert!(stderr(&again).contains("already"), "{}", stderr(&again));
     let missing = copy("none.db", "three.db");
     assert!(stderr(&missing).contains("there is no database none.db"));
-    assert_eq!(found(&place).len(), 2, "{:?}", found(&place));
+    assert_eq!(rows(&place).len(), 2, "{:?}", rows(&place));
 }
 
 #[test]
 fn a_password_in_the_name_of_a_database_is_not_shown() {
-    let place = Place::new();
+    let place = Sandbox::new();
     // A server that nobody listens at is tried again and again; one that speaks no PostgreSQL is given up at once.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("{}/fits", server.local_addr().unwrap());

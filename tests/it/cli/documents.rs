@@ -4,21 +4,21 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::Place;
+use super::Sandbox;
 use crate::sample::sample;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// A command as a page shows it, and what it prints there; `None` where the page shows no output.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct Example {
     command: String,
     printed: Option<String>,
 }
 
 /// The commands of a page that call batchfit: in blocks of `console`, each after a `$ ` and before its output, and in
 /// blocks of `sh`, one a line.
-fn commands(page: &str) -> Vec<Shown> {
+fn commands(page: &str) -> Vec<Example> {
     let mut commands = Vec::new();
     let mut kind = None;
     for line in page.lines() {
@@ -26,9 +26,9 @@ fn commands(page: &str) -> Vec<Shown> {
             (None, Some(opened)) => kind = Some(opened.trim()),
             (Some(_), Some(_)) => kind = None,
             (Some("console"), None) => {
-                let last: Option<&mut Shown> = commands.last_mut();
+                let last: Option<&mut Example> = commands.last_mut();
                 if let Some(command) = line.strip_prefix("$ ") {
-                    commands.push(Shown {
+                    commands.push(Example {
                         command: command.to_owned(),
                         printed: Some(String::new()),
                     });
@@ -37,7 +37,7 @@ fn commands(page: &str) -> Vec<Shown> {
                     printed.push('\n');
                 }
             }
-            (Some("sh"), None) => commands.push(Shown {
+            (Some("sh"), None) => commands.push(Example {
                 command: line.to_owned(),
                 printed: None,
             }),
@@ -92,8 +92,8 @@ fn matches(printed: &[&str], shown: &[&str]) -> bool {
 }
 
 /// A folder with the files that pages speak of: a config, a model, and the repository's tests.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> Sandbox {
+    let place = Sandbox::new();
     let golden = Path::new(ROOT).join("tests/golden");
     let model = fs::read_to_string(golden.join("huggingface/llama.json")).unwrap();
     let model: serde_json::Value = serde_json::from_str(&model).unwrap();
@@ -295,11 +295,11 @@ fn commands_are_found_with_what_they_print() {
     assert_eq!(
         found,
         [
-            Shown {
+            Example {
                 command: "batchfit presets".into(),
                 printed: Some("resnet18\n...\n".into())
             },
-            Shown {
+            Example {
                 command: "batchfit devices".into(),
                 printed: None
             }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 use crate::recorder;
 
 /// Has batchfit's package, says what it was started with, and ends with 7.
@@ -13,7 +13,7 @@ const WITH: &str = r#"[ "$1" = -c ] && exit 0; echo "$0 $$"; printf '<%s>' "$@";
 /// Has no batchfit.
 const WITHOUT: &str = r#"[ "$1" = -c ] && exit 3; echo "ran all the same""#;
 
-fn python(place: &Place, name: &str, script: &str) -> PathBuf {
+fn python(place: &Sandbox, name: &str, script: &str) -> PathBuf {
     let path = place.directory.path().join(name);
     recorder::executable(&path, &format!("#!/bin/sh\n{script}\n"));
     path
@@ -21,7 +21,7 @@ fn python(place: &Place, name: &str, script: &str) -> PathBuf {
 
 #[test]
 fn everything_is_passed_on_as_it_is_with_the_exit_code() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let python = python(&place, "py", WITH);
 
     let passed_on = |arguments: &[&str]| {
@@ -58,7 +58,7 @@ fn everything_is_passed_on_as_it_is_with_the_exit_code() {
 
 #[test]
 fn signals_reach_it_because_it_is_the_same_process() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let python = python(&place, "py", WITH);
 
     let child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
@@ -78,7 +78,7 @@ fn signals_reach_it_because_it_is_the_same_process() {
 
 #[test]
 fn a_flag_goes_before_the_variable_and_is_not_passed_on() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let named = python(&place, "named", WITH);
     let variable = python(&place, "variable", WITHOUT);
     let named = named.to_str().unwrap();
@@ -100,7 +100,7 @@ fn a_flag_goes_before_the_variable_and_is_not_passed_on() {
 }
 
 /// This program in a folder of its own, as a wheel installs it.
-fn installed(place: &Place) -> PathBuf {
+fn installed(place: &Sandbox) -> PathBuf {
     let bin = place.directory.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_batchfit"));
@@ -114,7 +114,7 @@ fn installed(place: &Place) -> PathBuf {
 
 #[test]
 fn the_interpreter_beside_the_program_goes_before_the_path() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let program = installed(&place);
     let path = place.directory.path().join("path");
     fs::create_dir(&path).unwrap();
@@ -142,7 +142,7 @@ fn the_interpreter_beside_the_program_goes_before_the_path() {
 
 #[test]
 fn without_the_package_the_extra_is_named() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let without = python(&place, "python3", WITHOUT);
     let on_the_path = |arguments: &[&str]| {
         place
@@ -185,7 +185,7 @@ fn help_is_an_answer_without_python_too() {
         &["export", "-h"],
         &["help", "export"],
     ] {
-        let place = Place::new();
+        let place = Sandbox::new();
         let output = place
             .batchfit()
             .args(arguments)

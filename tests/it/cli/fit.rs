@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 #[test]
 fn json_is_the_document_of_the_service_and_nothing_else() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("fit", &request(), &["--json"]);
 
@@ -34,7 +34,7 @@ fn json_is_the_document_of_the_service_and_nothing_else() {
 
 #[test]
 fn people_get_a_table() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("fit", &request(), &["--memory-limit", "256MiB"]);
 
@@ -47,7 +47,7 @@ fn people_get_a_table() {
 
 #[test]
 fn a_target_is_made_up_exactly() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut wanted = request();
     wanted["target_batch"] = json!(1 << 20);
 
@@ -63,7 +63,7 @@ fn a_target_is_made_up_exactly() {
 
 #[test]
 fn nothing_fits_is_an_answer_with_a_code_of_its_own() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("fit", &request(), &["--json", "--memory-limit", "20MiB"]);
 
@@ -78,7 +78,7 @@ fn nothing_fits_is_an_answer_with_a_code_of_its_own() {
 
 #[test]
 fn the_request_may_come_from_stdin() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place
         .batchfit()
@@ -92,7 +92,7 @@ fn the_request_may_come_from_stdin() {
 
 #[test]
 fn flags_go_before_the_request() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask(
         "fit",
@@ -112,7 +112,7 @@ fn flags_go_before_the_request() {
 
 #[test]
 fn variants_are_compared() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut several = request();
     several["training"]["optimizer"] = json!(["adam", "sgd"]);
     for (compare, first) in [("within_optimizer", "adam"), ("across_optimizers", "sgd")] {
@@ -134,7 +134,7 @@ fn variants_are_compared() {
 
 #[test]
 fn a_reader_that_leaves_is_no_panic() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("request.json", &request().to_string());
     let mut child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
         .args(["fit", "request.json", "--json"])

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 /// The request that a command line makes, as the answer gives it back.
-fn asked(arguments: &[&str]) -> Value {
-    let output = Place::new()
+fn request_of(arguments: &[&str]) -> Value {
+    let output = Sandbox::new()
         .batchfit()
         .args([
             "fit",
@@ -26,7 +26,7 @@ fn asked(arguments: &[&str]) -> Value {
 
 /// What a command line is refused with.
 fn refused(arguments: &[&str]) -> String {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args(["fit", "resnet18"])
         .args(arguments)
@@ -71,21 +71,21 @@ fn each_flag_has_its_member() {
             json!({"/training/precision": ["amp_fp16", "amp_bf16"], "/objective": "throughput"}),
         ),
     ] {
-        let asked = asked(&flags.split(';').collect::<Vec<_>>());
+        let asked = request_of(&flags.split(';').collect::<Vec<_>>());
 
         for (pointer, value) in members.as_object().unwrap() {
             assert_eq!(asked.pointer(pointer), Some(value), "{pointer}");
         }
     }
     assert_eq!(
-        asked(&[])["model"],
+        request_of(&[])["model"],
         json!({"preset": "resnet18", "image_size": 32})
     );
 }
 
 #[test]
 fn height_and_width_may_differ() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args([
             "fit",
@@ -118,7 +118,7 @@ fn flags_go_before_a_request_and_leave_the_rest_of_it() {
         "--memory-limit",
         "2GiB",
     ];
-    let answered = Place::new().ask("fit", &request(), &arguments);
+    let answered = Sandbox::new().ask("fit", &request(), &arguments);
 
     let mut expected = request();
     expected["training"]["optimizer"] = json!("adam");
@@ -344,7 +344,7 @@ fn the_problem_document_names_flag_and_place() {
 
 #[test]
 fn one_length_is_probed_at_a_time() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args([
             "probe",
@@ -373,7 +373,7 @@ fn one_length_is_probed_at_a_time() {
 fn fully_shard_has_flags_for_its_members() {
     let parallel = |flags: &[&str]| {
         let all = [&["--parallel", "fsdp2", "--world-size", "2"], flags].concat();
-        asked(&all)["training"]["parallel"].clone()
+        request_of(&all)["training"]["parallel"].clone()
     };
     assert_eq!(
         parallel(&[
@@ -406,7 +406,7 @@ fn fully_shard_has_flags_for_its_members() {
 
 #[test]
 fn unlike_cards_are_added_up() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args([
             "fit",

@@ -2,10 +2,10 @@
 
 use std::process::Output;
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 fn fit(arguments: &[&str]) -> Output {
-    Place::new().ask("fit", &request(), arguments)
+    Sandbox::new().ask("fit", &request(), arguments)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::process::{Command, Stdio};
 
-use super::{Place, request, stderr};
+use super::{Sandbox, request, stderr};
 
 /// Every command that prints, as it is asked here.
 const COMMANDS: [&[&str]; 19] = [
@@ -32,7 +32,7 @@ fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
 
-fn command(place: &Place, arguments: &[&str]) -> Command {
+fn command(place: &Sandbox, arguments: &[&str]) -> Command {
     place.write("request.json", &request().to_string());
     place.write(
         "trace.txt",
@@ -50,7 +50,7 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
 
 #[test]
 fn a_closed_stdout_is_said_in_a_sentence() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let closed = r#"exec "$0" "$@" >&-"#;
     for arguments in [&["presets"][..], &["fit", "alexnet", "--on", "t4"]] {
         let output = place
@@ -68,7 +68,7 @@ fn a_closed_stdout_is_said_in_a_sentence() {
 
 #[test]
 fn a_full_disk_is_said_in_a_sentence() {
-    let place = Place::new();
+    let place = Sandbox::new();
     for arguments in COMMANDS {
         let output = command(&place, arguments).stdout(full()).output().unwrap();
 
@@ -81,7 +81,7 @@ fn a_full_disk_is_said_in_a_sentence() {
 
 #[test]
 fn a_reader_that_goes_is_no_trouble_and_not_taken_for_one_that_read() {
-    let place = Place::new();
+    let place = Sandbox::new();
     for arguments in COMMANDS {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -94,7 +94,7 @@ fn a_reader_that_goes_is_no_trouble_and_not_taken_for_one_that_read() {
 
 #[test]
 fn a_key_that_could_not_be_shown_is_not_stored() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let create = [
         "keys",
         "create",
@@ -121,7 +121,7 @@ fn a_key_that_could_not_be_shown_is_not_stored() {
 
 #[test]
 fn a_full_disk_for_what_is_said_beside_the_answer_changes_nothing() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = command(&place, &["presets", "--log", "[[["])
         .stderr(full())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{Place, document, stderr, stdout};
+use super::{Sandbox, document, stderr, stdout};
 
 /// A small GPT-2, whose lengths can be anything up to 1024.
 fn gpt2() -> Value {
@@ -19,7 +19,7 @@ fn gpt2() -> Value {
 }
 
 /// What a fit of one length alone recommends.
-fn alone(place: &Place, request: &Value, member: &str, length: &Value) -> Value {
+fn alone(place: &Sandbox, request: &Value, member: &str, length: &Value) -> Value {
     let mut request = request.clone();
     request["model"][member] = length.clone();
     let answered = document(&place.ask("fit", &request, &["--json"]));
@@ -38,7 +38,7 @@ fn figures(recommendation: &Value) -> Value {
 
 #[test]
 fn each_row_is_a_fit_of_that_length() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask(
         "fit",
@@ -71,7 +71,7 @@ fn each_row_is_a_fit_of_that_length() {
 
 #[test]
 fn a_budget_is_safe_at_every_length_and_one_more_token_is_not() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("fit", &gpt2(), &["--json", "--seq-len", "32-256:32"]);
 
@@ -94,7 +94,7 @@ fn a_budget_is_safe_at_every_length_and_one_more_token_is_not() {
 
 #[test]
 fn buckets_pad_less_under_the_histogram() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = gpt2();
     request["lengths"] = json!({"seq_len": {"32": 900, "64": 90, "256": 10}, "buckets": 2});
 
@@ -119,7 +119,7 @@ fn buckets_pad_less_under_the_histogram() {
 
 #[test]
 fn sizes_of_images_are_answered_alike() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let request = json!({
         "model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "2GiB"
     });
@@ -144,7 +144,7 @@ fn sizes_of_images_are_answered_alike() {
 
 #[test]
 fn variants_are_those_of_the_length_that_decides() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask(
         "fit",
@@ -182,7 +182,7 @@ fn graph(name: &str) -> String {
 
 #[test]
 fn a_graph_that_leaves_its_length_open_is_that_of_each_length() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let fit = |graph: &str, flags: &[&str]| {
         let all = [
             "fit",
@@ -218,7 +218,7 @@ fn a_graph_that_leaves_its_length_open_is_that_of_each_length() {
 
 #[test]
 fn where_there_is_no_such_length_it_is_said_what_would_be_right() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let layers = json!({
         "model": {"layers": [{"type": "linear", "out_features": 8}], "input": {"shape": [8]}, "loss": "cross_entropy"}
     });
@@ -282,7 +282,7 @@ fn where_there_is_no_such_length_it_is_said_what_would_be_right() {
 
 #[test]
 fn a_file_holds_the_histogram() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("lengths.json", r#"{"64": 3, "32": 5}"#);
 
     let answered = place.ask("fit", &gpt2(), &["--json", "--seq-len", "lengths.json"]);
@@ -299,7 +299,7 @@ fn a_file_holds_the_histogram() {
 
 #[test]
 fn trainers_get_the_batch_that_is_safe_at_all_lengths() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let json = place.ask("fit", &gpt2(), &["--seq-len", "64,256", "--json"]);
     let env = place.ask("fit", &gpt2(), &["--seq-len", "64,256", "--format", "env"]);
@@ -314,7 +314,7 @@ fn trainers_get_the_batch_that_is_safe_at_all_lengths() {
 
 #[test]
 fn one_length_and_several_are_not_both_the_answer() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut both = gpt2();
     both["model"]["seq_len"] = json!(256);
     both["lengths"] = json!({"seq_len": "64,128"});
@@ -347,7 +347,7 @@ fn one_length_and_several_are_not_both_the_answer() {
 
 #[test]
 fn an_error_about_the_longest_of_several_lengths_is_about_the_lengths() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = gpt2();
     request["lengths"] = json!({"seq_len": "128,2000"});
 

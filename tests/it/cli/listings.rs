@@ -1,6 +1,6 @@
 //! Devices, presets, the API's description, and help.
 
-use super::{Place, document, stdout};
+use super::{Sandbox, document, stdout};
 
 /// Commands that people run.
 const COMMANDS: [&str; 15] = [
@@ -22,7 +22,7 @@ const COMMANDS: [&str; 15] = [
 ];
 
 fn help(arguments: &[&str]) -> String {
-    let output = Place::new().batchfit().args(arguments).output().unwrap();
+    let output = Sandbox::new().batchfit().args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{arguments:?}");
     stdout(&output)
 }
@@ -87,7 +87,7 @@ fn help_has_examples_for_what_takes_a_model_or_a_file() {
 
 #[test]
 fn devices_list_the_simulated_cards() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = place
         .batchfit()
@@ -109,7 +109,7 @@ fn devices_list_the_simulated_cards() {
 
 #[test]
 fn a_gpu_is_listed_or_what_is_missing_of_it() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = place
         .batchfit()
@@ -125,7 +125,7 @@ fn a_gpu_is_listed_or_what_is_missing_of_it() {
 #[test]
 fn presets_are_listed_for_people_and_programs() {
     let table = help(&["presets"]);
-    let json = Place::new()
+    let json = Sandbox::new()
         .batchfit()
         .args(["presets", "--json"])
         .output()
@@ -151,7 +151,7 @@ fn presets_are_listed_for_people_and_programs() {
 
 #[test]
 fn openapi_is_yaml() {
-    let output = Place::new().batchfit().arg("openapi").output().unwrap();
+    let output = Sandbox::new().batchfit().arg("openapi").output().unwrap();
 
     assert_eq!(output.status.code(), Some(0));
     assert!(stdout(&output).starts_with("openapi: 3.1.0\n"));

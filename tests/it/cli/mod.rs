@@ -2,10 +2,10 @@
 
 mod agent;
 mod answers;
+mod ask_tell;
 mod bad_input;
 mod calibrate;
 mod cards;
-mod converse;
 mod database;
 mod documents;
 mod export;
@@ -15,6 +15,7 @@ mod formats;
 mod full_disk;
 mod lengths;
 mod listings;
+mod model_source;
 mod overview;
 mod probe;
 mod recorded;
@@ -28,7 +29,6 @@ mod soak;
 mod times;
 mod together;
 pub(crate) mod virtual_gpu;
-mod what;
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,13 +39,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory of its own for each test, so that each has its own database file.
-struct Place {
+struct Sandbox {
     directory: TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place {
+impl Sandbox {
+    fn new() -> Sandbox {
+        Sandbox {
             directory: tempfile::tempdir().unwrap(),
         }
     }

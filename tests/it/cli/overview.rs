@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 #[test]
 fn without_a_device_the_common_cards_are_compared() {
     let ask = |arguments: &[&str]| {
-        let place = Place::new();
+        let place = Sandbox::new();
         let mut request = request();
         for member in ["device", "memory_limit"] {
             request.as_object_mut().unwrap().remove(member);
@@ -48,7 +48,7 @@ fn without_a_device_the_common_cards_are_compared() {
 #[test]
 fn nothing_fits_only_where_nothing_fits_anywhere() {
     let ask = |limit: &str| {
-        let place = Place::new();
+        let place = Sandbox::new();
         let mut command = place.batchfit();
         let output = command
             .args(["fit", "resnet18", "--memory-limit", limit])
@@ -69,7 +69,7 @@ fn a_device_that_is_asked_for_and_missing_is_an_error_as_ever() {
     let mut wanted = request();
     wanted["device"] = json!("cuda:4095");
 
-    let refused = Place::new().ask("fit", &wanted, &[]);
+    let refused = Sandbox::new().ask("fit", &wanted, &[]);
 
     assert_eq!(refused.status.code(), Some(4));
     assert_eq!(stdout(&refused), "");
@@ -80,7 +80,7 @@ fn a_member_that_is_null_is_absent() {
     let mut wanted = request();
     wanted["device"] = Value::Null;
 
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("request.json", &wanted.to_string());
 
     let mut command = place.batchfit();

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 #[test]
 fn json_has_the_report_at_the_top_level() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("probe", &request(), &["--batch", "64", "--json"]);
 
@@ -28,7 +28,7 @@ fn json_has_the_report_at_the_top_level() {
 
 #[test]
 fn out_of_memory_has_an_exit_code_of_its_own_and_a_report_all_the_same() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("probe", &request(), &["--batch", "1000000", "--json"]);
 
@@ -45,7 +45,7 @@ fn out_of_memory_has_an_exit_code_of_its_own_and_a_report_all_the_same() {
 
 #[test]
 fn a_batch_that_fits_with_retries_is_answered() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let request = json!({
         "model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "8GiB",
         "training": {"optimizer": "sgd"},
@@ -62,7 +62,7 @@ fn a_batch_that_fits_with_retries_is_answered() {
 
 #[test]
 fn people_read_a_verdict_first() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let answered = place.ask("probe", &request(), &["--batch", "64"]);
 
@@ -73,7 +73,7 @@ fn people_read_a_verdict_first() {
 
 #[test]
 fn several_variants_are_no_probe() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut several = request();
     several["training"]["optimizer"] = json!(["adam", "sgd"]);
 
@@ -85,7 +85,7 @@ fn several_variants_are_no_probe() {
 
 #[test]
 fn a_batch_of_zero_is_refused() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let refused = place.ask("probe", &request(), &["--batch", "0"]);
 
@@ -94,7 +94,7 @@ fn a_batch_of_zero_is_refused() {
 
 #[test]
 fn a_pt2_archive_is_a_model_file() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let archive = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/golden/exported/mlp-small.pt2"
@@ -110,7 +110,7 @@ fn a_pt2_archive_is_a_model_file() {
 
 #[test]
 fn an_archive_without_a_model_is_bad_input() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("weights.pt2", "PK\u{3}\u{4}");
 
     let flags = ["--batch", "64", "--model", "weights.pt2"];
@@ -126,7 +126,7 @@ fn an_archive_without_a_model_is_bad_input() {
 
 #[test]
 fn what_a_gpu_runs_is_told_without_one() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let runs = place.ask("probe", &request(), &["--batch", "64", "--explain"]);
 
@@ -136,7 +136,7 @@ fn what_a_gpu_runs_is_told_without_one() {
 
 #[test]
 fn a_simulated_card_is_advised_where_there_is_no_gpu_to_ask_about() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut elsewhere = request();
     elsewhere["device"] = json!("cuda:4095");
 
@@ -152,7 +152,7 @@ fn a_simulated_card_is_advised_where_there_is_no_gpu_to_ask_about() {
 
 #[test]
 fn each_allocation_and_free_is_written_to_a_file() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let flags = ["--batch", "64", "--json", "--events", "events.json"];
 
     let answered = place.ask("probe", &request(), &flags);

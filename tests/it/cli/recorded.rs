@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 
 fn golden(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/recorded");
@@ -22,7 +22,7 @@ fn cifarnet() -> [String; 3] {
 
 #[test]
 fn a_fit_takes_recordings_in_the_place_of_a_model() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut command = place.batchfit();
     command
         .args(["fit", "-", "--json", "--recorded"])
@@ -53,7 +53,7 @@ fn a_fit_takes_recordings_in_the_place_of_a_model() {
 
 #[test]
 fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let [first, ..] = cifarnet();
 
     let fit = place
@@ -103,7 +103,7 @@ fn a_recording_is_told_by_its_content_and_answers_for_its_batch_alone() {
 
 #[test]
 fn flags_that_do_not_go_together_are_refused() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let [first, second, _] = cifarnet();
     for (arguments, expected) in [
         (
@@ -155,7 +155,7 @@ fn flags_that_do_not_go_together_are_refused() {
 
 #[test]
 fn recordings_that_align_are_described_and_others_refused() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let [first, second, third] = cifarnet();
     let check = |arguments: &[&str]| {
         place

@@ -5,24 +5,24 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 use crate::recorder;
 
-fn graph_of_unknown(place: &Place) -> PathBuf {
+fn graph_of_unknown(place: &Sandbox) -> PathBuf {
     place.write("graph.json", &recorder::graph_of_unknown().to_string())
 }
 
 /// A recorder that behaves.
-fn fake(place: &Place) -> PathBuf {
+fn fake(place: &Sandbox) -> PathBuf {
     recorder::fake(place.directory.path(), "")
 }
 
-fn run(place: &Place, arguments: &[&str]) -> Output {
+fn run(place: &Sandbox, arguments: &[&str]) -> Output {
     place.batchfit().args(arguments).output().unwrap()
 }
 
 /// The orders that the recorder was given.
-fn orders(place: &Place) -> Vec<Value> {
+fn orders(place: &Sandbox) -> Vec<Value> {
     recorder::orders(place.directory.path())
 }
 
@@ -30,7 +30,7 @@ const ON: [&str; 4] = ["--on", "h200", "--memory-limit", "40GiB"];
 
 #[test]
 fn a_graph_with_an_unknown_operator_is_recorded_where_there_is_a_recorder() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let (graph, python) = (graph_of_unknown(&place), fake(&place));
     let graph = graph.to_str().unwrap();
 
@@ -75,7 +75,7 @@ fn a_graph_with_an_unknown_operator_is_recorded_where_there_is_a_recorder() {
 
 #[test]
 fn a_recorded_search_says_how_to_get_a_recorder() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let graph = graph_of_unknown(&place);
 
     let output = run(
@@ -100,7 +100,7 @@ fn a_recorded_search_says_how_to_get_a_recorder() {
 
 #[test]
 fn what_has_no_graph_cannot_be_recorded() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let python = fake(&place);
 
     let output = run(
@@ -123,7 +123,7 @@ fn what_has_no_graph_cannot_be_recorded() {
 
 #[test]
 fn a_target_is_recorded_with_gradients_that_live_on() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let (graph, python) = (graph_of_unknown(&place), fake(&place));
 
     let output = run(
@@ -154,7 +154,7 @@ fn a_target_is_recorded_with_gradients_that_live_on() {
 
 #[test]
 fn a_module_is_named_on_the_recorders_command_line_alone() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let python = fake(&place);
 
     let output = run(
@@ -200,7 +200,7 @@ fn a_module_is_named_on_the_recorders_command_line_alone() {
 
 #[test]
 fn a_probe_runs_the_batch_itself() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let (graph, python) = (graph_of_unknown(&place), fake(&place));
     let probe = |batch: &str| {
         let arguments = [
@@ -241,7 +241,7 @@ fn a_recorder_that_does_not_do_its_work_is_an_error_with_its_last_line() {
         ("out of memory", 2, "nothing fits"),
     ];
     for (how, code, says) in cases {
-        let place = Place::new();
+        let place = Sandbox::new();
         let python = recorder::fake(place.directory.path(), how);
         let graph = graph_of_unknown(&place);
         let arguments = [
@@ -264,7 +264,7 @@ fn a_recorder_that_does_not_do_its_work_is_an_error_with_its_last_line() {
 
 #[test]
 fn a_recorder_that_hangs_is_ended_with_all_that_it_started() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let python = recorder::fake(place.directory.path(), "hangs");
     let graph = graph_of_unknown(&place);
     let arguments = [

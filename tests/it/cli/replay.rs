@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::Place;
+use super::Sandbox;
 
 fn golden(name: &str) -> String {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -15,7 +15,7 @@ fn golden(name: &str) -> String {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    let place = Place::new();
+    let place = Sandbox::new();
     place
         .batchfit()
         .arg("replay")
@@ -52,7 +52,7 @@ fn what_grows_is_told_with_the_line_and_what_to_change() {
 
 #[test]
 fn a_drawing_is_written() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = place
         .batchfit()

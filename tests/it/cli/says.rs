@@ -1,7 +1,7 @@
 //! What commands say, as `says.txt` has it: a command after `$`, its exit code, and lines of what stdout (`1>`) and stderr (`2>`) have to contain, or
 //! not (`1!`, `2!`). After `py` stdout is a snippet, which Python checks; after `try` each command that stderr advises in backticks has to work.
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 
 /// Words of a command line, of which those between quotes are one.
 fn words(text: &str) -> Vec<String> {
@@ -48,7 +48,7 @@ fn advised(said: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn commands_say_what_is_written_down() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let run = |words: &[String]| {
         place
             .batchfit()

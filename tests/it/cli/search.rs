@@ -6,7 +6,7 @@ use std::process::{Command as Process, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{Place, document, stderr, stdout};
+use super::{Sandbox, document, stderr, stdout};
 use crate::wait;
 
 /// A script that fits up to 21, and says what PyTorch says above.
@@ -20,7 +20,7 @@ echo "loss 0.1"
 "#;
 
 /// Runs `batchfit search FLAGS -- sh script.sh {batch}`.
-fn search(place: &Place, flags: &[&str], script: &str) -> Output {
+fn search(place: &Sandbox, flags: &[&str], script: &str) -> Output {
     place.write("script.sh", script);
     place
         .batchfit()
@@ -31,14 +31,14 @@ fn search(place: &Place, flags: &[&str], script: &str) -> Output {
         .unwrap()
 }
 
-fn ran(place: &Place) -> Vec<u64> {
+fn ran(place: &Sandbox) -> Vec<u64> {
     let text = fs::read_to_string(place.directory.path().join("ran")).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-fn found(flags: &[&str], script: &str) -> Value {
+fn search_result(flags: &[&str], script: &str) -> Value {
     let flags = [flags, &["--json"]].concat();
-    let output = search(&Place::new(), &flags, script);
+    let output = search(&Sandbox::new(), &flags, script);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let document = document(&output);
     assert_eq!(document["state"], "done");
@@ -47,7 +47,7 @@ fn found(flags: &[&str], script: &str) -> Value {
 
 #[test]
 fn the_largest_batch_of_a_script_is_found_and_said() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = search(&place, &[], UP_TO_21);
 
@@ -64,7 +64,7 @@ fn the_largest_batch_of_a_script_is_found_and_said() {
 
 #[test]
 fn quiet_is_quiet_and_a_document_is_alone() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = search(&place, &["--quiet", "--json"], UP_TO_21);
 
@@ -84,7 +84,7 @@ fn quiet_is_quiet_and_a_document_is_alone() {
 
 #[test]
 fn a_shell_gets_its_five_lines() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let output = search(
         &place,
@@ -106,7 +106,7 @@ echo "batchfit: peak_reserved_bytes=$((1000000000 + $1 * 50000000))"
 if [ "$1" -gt 100 ]; then exit 99; fi
 "#;
     let flags = ["--memory-limit", "6000000000", "--oom-exit", "99", "--json"];
-    let output = search(&Place::new(), &flags, script);
+    let output = search(&Sandbox::new(), &flags, script);
 
     let said = document(&output);
     let outcomes = said["observations"].as_array().unwrap();
@@ -127,7 +127,7 @@ if [ "$1" -gt 100 ]; then exit 99; fi
 fn retries_are_not_recommended() {
     let script = "[ $1 -le 12 ] || echo batchfit: num_alloc_retries=3; [ $1 -le 20 ] || { echo CUDA out of memory; exit 1; }";
 
-    let best = found(&[], script);
+    let best = search_result(&[], script);
 
     assert_eq!(best["micro_batch"], 12);
     assert!(best["max_batch"].as_u64().unwrap() > 12);
@@ -136,20 +136,26 @@ fn retries_are_not_recommended() {
 #[test]
 fn an_exit_code_or_words_of_ones_own_say_that_memory_ran_out() {
     let exits = "[ \"$1\" -le 5 ] || exit 77";
-    assert_eq!(found(&["--oom-exit", "77"], exits)["micro_batch"], 5);
+    assert_eq!(
+        search_result(&["--oom-exit", "77"], exits)["micro_batch"],
+        5
+    );
     let says = "[ \"$1\" -le 5 ] || { echo Speicher VOLL; exit 1; }";
     assert_eq!(
-        found(&["--oom-pattern", "(?i)speicher\\s+voll"], says)["micro_batch"],
+        search_result(&["--oom-pattern", "(?i)speicher\\s+voll"], says)["micro_batch"],
         5
     );
     let killed = "[ \"$1\" -le 5 ] || kill -9 $$";
-    assert_eq!(found(&["--oom-exit", "137"], killed)["micro_batch"], 5);
+    assert_eq!(
+        search_result(&["--oom-exit", "137"], killed)["micro_batch"],
+        5
+    );
     for says in [
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.",
         "ResourceExhaustedError: OOM when allocating tensor with shape[9]",
     ] {
         let script = format!("[ \"$1\" -le 5 ] || {{ echo '{says}' >&2; exit 1; }}");
-        assert_eq!(found(&[], &script)["micro_batch"], 5, "{says}");
+        assert_eq!(search_result(&[], &script)["micro_batch"], 5, "{says}");
     }
 }
 
@@ -158,25 +164,25 @@ fn noise_and_holes_are_survived() {
     // Does not fit at 8, though 16 does.
     let hole =
         "if [ \"$1\" -eq 20 ] || [ \"$1\" -gt 40 ]; then echo CUDA out of memory; exit 1; fi";
-    let best = found(&["--start", "4"], hole);
+    let best = search_result(&["--start", "4"], hole);
     assert_eq!(best["micro_batch"], 40);
     // Crashes at 1 alone.
     let one =
         "[ \"$1\" -ne 1 ] || exit 1; [ \"$1\" -le 12 ] || { echo CUDA out of memory; exit 1; }";
-    assert_eq!(found(&[], one)["micro_batch"], 12);
+    assert_eq!(search_result(&[], one)["micro_batch"], 12);
     // Every other run crashes, at whatever batch.
     let flaky = r#"
 n=$(cat count 2>/dev/null || echo 0); echo $((n + 1)) > count
 [ $((n % 2)) -eq 0 ] || exit 1
 [ "$1" -le 12 ] || { echo CUDA out of memory; exit 1; }
 "#;
-    let micro_batch = found(&[], flaky)["micro_batch"].as_u64().unwrap();
+    let micro_batch = search_result(&[], flaky)["micro_batch"].as_u64().unwrap();
     assert!((8..=12).contains(&micro_batch), "{micro_batch}");
 }
 
 #[test]
 fn three_crashes_in_a_row_end_it() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let script =
         "echo $1 >> ran; [ \"$1\" -lt 8 ] || { echo 'ValueError: no such thing'; exit 3; }";
 
@@ -194,14 +200,14 @@ fn three_crashes_in_a_row_end_it() {
         said.contains("a micro-batch of 4 was seen to fit"),
         "{said}"
     );
-    let output = search(&Place::new(), &["--format", "env"], "exit 1");
+    let output = search(&Sandbox::new(), &["--format", "env"], "exit 1");
     assert_eq!(output.status.code(), Some(4));
     assert!(stdout(&output).ends_with("; false\n"));
 }
 
 #[test]
 fn nothing_fits_has_its_own_exit_code() {
-    let output = search(&Place::new(), &[], "echo CUDA out of memory; exit 1");
+    let output = search(&Sandbox::new(), &[], "echo CUDA out of memory; exit 1");
     assert_eq!(output.status.code(), Some(3));
     assert!(
         stdout(&output).contains("Nothing fits."),
@@ -210,7 +216,7 @@ fn nothing_fits_has_its_own_exit_code() {
     );
 
     let output = search(
-        &Place::new(),
+        &Sandbox::new(),
         &["--format", "env"],
         "echo CUDA out of memory; exit 1",
     );
@@ -221,7 +227,7 @@ fn nothing_fits_has_its_own_exit_code() {
 
 #[test]
 fn what_hangs_is_ended_with_all_that_it_started() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let script = "sleep 600 & echo $! >> sleepers; wait";
 
     let output = search(&place, &["--timeout", "0.3"], script);
@@ -232,7 +238,7 @@ fn what_hangs_is_ended_with_all_that_it_started() {
 }
 
 /// Waits until the processes are gone whose ids a script wrote down, if it came so far.
-fn assert_none_left(place: &Place) {
+fn assert_none_left(place: &Sandbox) {
     let sleepers = fs::read_to_string(place.directory.path().join("sleepers"));
     for sleeper in sleepers.unwrap_or_default().lines() {
         wait::until("what a run started to end", || {
@@ -253,7 +259,7 @@ const LEAVERS: [&str; 3] = [
 #[test]
 fn what_a_run_leaves_behind_ends_with_it() {
     for leaver in LEAVERS {
-        let place = Place::new();
+        let place = Sandbox::new();
         let script = format!("{leaver}; [ \"$1\" -le 3 ] || exit 9");
 
         let output = search(&place, &["--oom-exit", "9", "--json"], &script);
@@ -266,7 +272,7 @@ fn what_a_run_leaves_behind_ends_with_it() {
 #[test]
 fn what_a_run_started_ends_with_a_search_that_is_killed() {
     for leaver in LEAVERS {
-        let place = Place::new();
+        let place = Sandbox::new();
         place.write(
             "script.sh",
             &format!("echo $$ >> sleepers; {leaver}; echo hanging; sleep 600"),
@@ -299,14 +305,14 @@ head -c 100000 /dev/urandom
 [ "$1" -le 3 ] || { printf 'CUDA out of memory'; exit 1; }
 printf 'batchfit: peak_reserved_bytes=77'
 "#;
-    let best = found(&["--quiet"], script);
+    let best = search_result(&["--quiet"], script);
 
     assert_eq!(best["micro_batch"], 3);
 }
 
 #[test]
 fn bad_input_is_refused_before_anything_runs() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let batch = "{batch}";
     for (arguments, sentence) in [
         (
@@ -368,7 +374,7 @@ fn bad_input_is_refused_before_anything_runs() {
 
 #[test]
 fn the_batch_is_put_into_every_argument_and_nothing_is_read_from_a_terminal() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write(
         "s.sh",
         "echo \"$1 $2\" >> seen; cat; [ \"${1#--batch=}\" -le 2 ] || exit 5",
@@ -401,7 +407,7 @@ fn the_batch_is_put_into_every_argument_and_nothing_is_read_from_a_terminal() {
 #[test]
 fn an_interrupt_ends_the_run_and_says_what_is_known() {
     for (signal, flags) in [("INT", vec!["--json"]), ("TERM", vec![])] {
-        let place = Place::new();
+        let place = Sandbox::new();
         place.write(
             "script.sh",
             "if [ \"$1\" -ge 4 ]; then sleep 600 & echo $! >> sleepers; echo hanging; wait; fi",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Place, stdout};
+use super::{Sandbox, stdout};
 
 fn stderr(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -19,7 +19,7 @@ fn setting(checked: &Value, name: &str) -> (String, String) {
 
 #[test]
 fn flags_go_before_the_environment_and_both_before_the_file() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write(
         "settings.toml",
         "listen = '127.0.0.1:1'\nupload_space = '1GiB'\nprobe_deadline = 7\nallowed_host = ['a.lan', 'b.lan']\naccess_log = true\nlog = 'warn'\n",
@@ -73,7 +73,7 @@ fn what_is_wrong_with_a_file_is_named() {
         ("listen = 'nowhere'", "is no address with a port"),
         ("config = 'other.toml'", "unknown setting `config`"),
     ] {
-        let place = Place::new();
+        let place = Sandbox::new();
         place.write("settings.toml", text);
         let mut command = place.batchfit();
         command.args(["config", "check", "--config", "settings.toml"]);
@@ -87,7 +87,7 @@ fn what_is_wrong_with_a_file_is_named() {
             stderr(&output)
         );
     }
-    let place = Place::new();
+    let place = Sandbox::new();
     let missing = place
         .batchfit()
         .args(["serve", "--config", "none.toml"])
@@ -113,7 +113,7 @@ fn deployed_settings_are_valid() {
         .collect();
     let own = std::fs::read_to_string("deploy/batchfit.toml").unwrap();
     for text in [own, inner] {
-        let place = Place::new();
+        let place = Sandbox::new();
         place.write("settings.toml", &text);
         let mut command = place.batchfit();
 
@@ -129,7 +129,7 @@ fn deployed_settings_are_valid() {
 
 #[test]
 fn doctor_says_what_there_is_on_one_screen() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let doctor = |arguments: &[&str]| {
         let mut command = place.batchfit();
         let output = command

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 
 #[test]
 fn every_shell_completes_flags_and_the_words_they_take() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let output = Place::new()
+        let output = Sandbox::new()
             .batchfit()
             .args(["completions", shell])
             .output()
@@ -23,7 +23,7 @@ fn every_shell_completes_flags_and_the_words_they_take() {
 
 #[test]
 fn an_unknown_shell_is_told_which_there_are() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args(["completions", "cmd"])
         .output()
@@ -39,7 +39,7 @@ fn an_unknown_shell_is_told_which_there_are() {
 
 #[test]
 fn each_command_has_a_page() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let page = place.batchfit().arg("man").output().unwrap();
     let pages = place.batchfit().args(["man", "."]).output().unwrap();
@@ -71,7 +71,7 @@ fn each_command_has_a_page() {
 
 #[test]
 fn a_folder_that_is_not_there_is_named() {
-    let output = Place::new()
+    let output = Sandbox::new()
         .batchfit()
         .args(["man", "no/such/folder"])
         .output()

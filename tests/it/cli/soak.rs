@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, document, stderr, stdout};
+use super::{Sandbox, document, stderr, stdout};
 
 /// BERT as `tests/gpu/soak.py` trains it.
 fn bert() -> Value {
@@ -18,7 +18,7 @@ fn bert() -> Value {
 /// here, and 6.85 GiB after three steps (`tests/gpu/soak.py --only bert-lengths`).
 #[test]
 fn a_training_of_many_lengths_reserves_what_pytorch_did() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let flags = "--batch 32 --seq-len 32-512:8 --epoch 250 --last-batch 5 --validation-batch 16 --validation-steps 20 --json";
     let flags: Vec<&str> = flags.split(' ').collect();
 
@@ -40,7 +40,7 @@ fn a_training_of_many_lengths_reserves_what_pytorch_did() {
 
 #[test]
 fn a_batch_that_does_not_last_has_a_smaller_one_beside_it() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = bert();
     request["memory_limit"] = json!("8GiB");
 
@@ -86,7 +86,7 @@ fn a_batch_that_does_not_last_has_a_smaller_one_beside_it() {
 
 #[test]
 fn inference_is_soaked_too() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = bert();
     request["training"] = json!({"precision": "amp_fp16", "mode": "inference"});
 
@@ -113,7 +113,7 @@ fn inference_is_soaked_too() {
 /// A fit whose request has a soak answers with what lasts; the same batch alone would be larger.
 #[test]
 fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = bert();
     request["memory_limit"] = json!("6GiB");
     request["lengths"] = json!({"seq_len": "64:50,192:30,320:20"});
@@ -162,7 +162,7 @@ fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
 /// A static cache has room for all tokens while the prompt's activations are there; the growing one only for the prompt.
 #[test]
 fn generation_alone_says_how_many_prompts_fit() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let request = json!({
         "model": {"hf": {
             "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
@@ -203,7 +203,7 @@ fn generation_alone_says_how_many_prompts_fit() {
 /// length does not ask for.
 #[test]
 fn training_validation_and_generation_share_a_process() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let request = json!({
         "model": {"hf": {
             "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
@@ -306,7 +306,7 @@ fn training_validation_and_generation_share_a_process() {
 
 #[test]
 fn a_target_is_made_by_batches_that_last() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut request = bert();
     request["memory_limit"] = json!("6GiB");
     request["target_batch"] = json!(96);
@@ -324,7 +324,7 @@ fn a_target_is_made_by_batches_that_last() {
 
 #[test]
 fn what_cannot_be_soaked_says_why() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let refused = |change: &dyn Fn(&mut Value), flags: &[&str], says: &str| {
         let mut request = bert();
         change(&mut request);
@@ -378,7 +378,7 @@ fn what_cannot_be_soaked_says_why() {
 
 #[test]
 fn what_a_soak_cannot_follow_is_refused_and_not_passed_over() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let target = place.ask("soak", &bert(), &["--batch", "8", "--target", "64"]);
     let twice = place.ask("fit", &bert(), &["--soak=epoch=5,epoch=6"]);
 

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, document, stdout};
+use super::{Sandbox, document, stdout};
 use crate::sample::sample;
 
-fn asked(more: &Value) -> Value {
+fn request_with(more: &Value) -> Value {
     let mut request = json!({
         "model": {"preset": "resnet18"}, "training": {"precision": "amp_bf16", "optimizer": "sgd_momentum"},
         "device": "sim:h200", "memory_limit": "16GiB"
@@ -16,14 +16,14 @@ fn asked(more: &Value) -> Value {
     request
 }
 
-fn fitted(place: &Place, more: &Value) -> Value {
-    document(&place.ask("fit", &asked(more), &["--json"]))["result"].clone()
+fn fitted(place: &Sandbox, more: &Value) -> Value {
+    document(&place.ask("fit", &request_with(more), &["--json"]))["result"].clone()
 }
 
 /// Milliseconds of a step, as `batchfit program --times` says it.
-fn listed(place: &Place, more: &Value, arguments: &[&str]) -> f64 {
+fn listed(place: &Sandbox, more: &Value, arguments: &[&str]) -> f64 {
     let arguments = [arguments, &["--times"]].concat();
-    let text = stdout(&place.ask("program", &asked(more), &arguments));
+    let text = stdout(&place.ask("program", &request_with(more), &arguments));
     let after = text.split_once(" takes ").unwrap().1;
     after.split_once(" ms").unwrap().0.parse().unwrap()
 }
@@ -38,7 +38,7 @@ fn is_near(a: f64, b: f64) -> bool {
 
 #[test]
 fn a_fit_says_how_long_a_step_takes_as_the_listing_does() {
-    let place = Place::new();
+    let place = Sandbox::new();
     for (device, from) in [("sim:h200", "calibrated"), ("sim:t4", "estimated")] {
         let on = json!({"device": device, "memory_limit": "8GiB"});
 
@@ -56,7 +56,7 @@ fn a_fit_says_how_long_a_step_takes_as_the_listing_does() {
 
 #[test]
 fn an_optimizer_step_takes_as_long_as_all_its_micro_steps_and_one_update() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let target = json!({"target_batch": 8192, "memory_limit": "6GiB"});
 
     let best = fitted(&place, &target)["recommendation"].clone();
@@ -75,7 +75,7 @@ fn an_optimizer_step_takes_as_long_as_all_its_micro_steps_and_one_update() {
 
 #[test]
 fn throughput_is_nearly_as_fast_with_a_smaller_batch() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let throughput = json!({"objective": "throughput"});
 
     let largest = fitted(&place, &json!({}))["recommendation"].clone();
@@ -102,7 +102,7 @@ fn throughput_is_nearly_as_fast_with_a_smaller_batch() {
 
 #[test]
 fn variants_are_ranked_by_speed_and_those_that_none_beats_are_marked() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let many = json!({
         "training": {"precision": ["fp32", "amp_bf16"], "optimizer": "sgd_momentum", "checkpointing": ["none", "per_block"]}
     });
@@ -125,14 +125,14 @@ fn variants_are_ranked_by_speed_and_those_that_none_beats_are_marked() {
             .any(|other| other != point && other.0 >= point.0 && other.1 >= point.1);
         assert_eq!(variant["pareto"], !is_beaten, "{points:?}");
     }
-    let text = stdout(&place.ask("fit", &asked(&many), &[]));
+    let text = stdout(&place.ask("fit", &request_with(&many), &[]));
     assert!(text.contains("samples/s"), "{text}");
     assert!(text.contains("unbeaten"), "{text}");
 }
 
 #[test]
 fn several_gpus_have_no_time_and_the_answer_says_why() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let best = fitted(&place, &json!({"world_size": 2}))["recommendation"].clone();
 
@@ -145,9 +145,9 @@ fn several_gpus_have_no_time_and_the_answer_says_why() {
 
 #[test]
 fn an_objective_that_there_is_none_of_is_refused() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
-    let refused = place.ask("fit", &asked(&json!({"objective": "thruput"})), &[]);
+    let refused = place.ask("fit", &request_with(&json!({"objective": "thruput"})), &[]);
 
     assert_eq!(refused.status.code(), Some(2));
     let told = super::stderr(&refused);
@@ -156,25 +156,29 @@ fn an_objective_that_there_is_none_of_is_refused() {
 
 #[test]
 fn a_probe_says_it_too() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
-    let probed = document(&place.ask("probe", &asked(&json!({})), &["--batch", "64", "--json"]));
+    let probed = document(&place.ask(
+        "probe",
+        &request_with(&json!({})),
+        &["--batch", "64", "--json"],
+    ));
 
     let listed = listed(&place, &json!({}), &["--batch", "64"]);
     assert!(is_near(number(&probed["optimizer_step_ms"]), listed));
     assert_eq!(probed["speed_from"], "calibrated");
-    let text = stdout(&place.ask("probe", &asked(&json!({})), &["--batch", "64"]));
+    let text = stdout(&place.ask("probe", &request_with(&json!({})), &["--batch", "64"]));
     assert!(text.contains("time of a step"), "{text}");
     // What does not fit takes no time.
     let more = ["--batch", "60000", "--json"];
-    let refused = document(&place.ask("probe", &asked(&json!({})), &more));
+    let refused = document(&place.ask("probe", &request_with(&json!({})), &more));
     assert_eq!(refused["optimizer_step_ms"], Value::Null);
 }
 
 /// The program of a simulation has no launches, and is timed by what they would have asked.
 #[test]
 fn all_that_is_launched_is_timed() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let names = [
         "family-attention",
         "family-lookup",

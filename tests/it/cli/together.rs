@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{Place, document, stderr, stdout};
+use super::{Sandbox, document, stderr, stdout};
 
 /// The answer to `fit` with these words.
 fn fit(words: &str) -> Value {
-    let output = said(&format!("{words} --json"));
+    let output = help_of(&format!("{words} --json"));
     document(&output)["result"].clone()
 }
 
-fn said(words: &str) -> std::process::Output {
-    let place = Place::new();
+fn help_of(words: &str) -> std::process::Output {
+    let place = Sandbox::new();
     let words: Vec<&str> = words.split(' ').collect();
     let output = place.batchfit().arg("fit").args(words).output().unwrap();
     assert!(
@@ -172,7 +172,7 @@ fn where_nothing_lasts_the_step_that_does_not_is_named() {
         "gpt2 --on rtx4090 --amp bf16 --seq-len 64,128 --soak=steps=5,validation_batch=100000";
 
     let result = fit(ASKED);
-    let text = stdout(&said(ASKED));
+    let text = stdout(&help_of(ASKED));
 
     let best = &result["recommendation"];
     assert_eq!(batch(best), 0);
@@ -198,7 +198,7 @@ fn where_the_host_is_too_small_that_is_named() {
                          --memory-limit 20GiB";
 
     let result = fit(ASKED);
-    let text = stdout(&said(ASKED));
+    let text = stdout(&help_of(ASKED));
 
     let best = &result["recommendation"];
     assert_eq!(batch(best), 0);
@@ -216,7 +216,7 @@ fn tables_have_a_line_for_all_lengths_with_what_is_recommended() {
     const ASKED: &str = "gpt2 --on h200 --memory-limit 16GiB --amp bf16 --seq-len 64,1024";
     for (soak, name) in [("", "all"), (" --soak=steps=20", "all, soaked")] {
         let result = fit(&format!("{ASKED}{soak}"));
-        let text = stdout(&said(&format!("{ASKED}{soak} --format markdown")));
+        let text = stdout(&help_of(&format!("{ASKED}{soak} --format markdown")));
 
         let line = text.lines().last().unwrap();
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -231,7 +231,7 @@ fn tables_have_a_line_for_all_lengths_with_what_is_recommended() {
 
 #[test]
 fn the_table_of_all_cards_has_what_lasts() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let words = "fit gpt2 --memory-limit 6GiB --amp bf16 --seq-len 64,512 --soak=steps=5";
     let mut command = place.batchfit();
     let answered = command.args(words.split(' ')).output().unwrap();

@@ -12,7 +12,7 @@ use batchfit::store::Db;
 use batchfit::units::Bytes;
 use batchfit::virtual_gpu::{Answer, Ending, Listener, Oracle, Session};
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 
 pub(crate) fn session(name: &str) -> Session {
     Session {
@@ -188,7 +188,7 @@ fn all_that_was_said_is_heard_and_a_connection_that_stays_open_is_not_waited_for
 }
 
 /// Runs `batchfit run --on t4 FLAGS -- sh -c SCRIPT`.
-fn run(place: &Place, flags: &[&str], script: &str) -> Output {
+fn run(place: &Sandbox, flags: &[&str], script: &str) -> Output {
     let mut command = place.batchfit();
     command
         .args(["run", "--on", "t4"])
@@ -199,7 +199,7 @@ fn run(place: &Place, flags: &[&str], script: &str) -> Output {
 
 #[test]
 fn a_command_without_python_runs_as_ever_and_finds_the_virtual_gpu() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let script = "echo $RANK/$WORLD_SIZE $DS_BUILD_OPS ${CUDA_VISIBLE_DEVICES-none} ${TORCHINDUCTOR_CACHE_DIR#$(dirname \"$BATCHFIT_VGPU\")}; ls \"$(dirname \"$BATCHFIT_VGPU\")\"; cp \"$BATCHFIT_VGPU\" session";
     let output = run(&place, &["--gpus", "2", "--memory-limit", "4GiB"], script);
@@ -236,7 +236,7 @@ fn a_command_without_python_runs_as_ever_and_finds_the_virtual_gpu() {
 
 #[test]
 fn the_code_of_a_command_that_fails_is_kept_and_one_that_hangs_is_ended() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let failed = run(&place, &[], "echo why >&2; exit 7");
     let hung = run(&place, &["--timeout", "0.2"], "sleep 100");
@@ -258,7 +258,7 @@ to.sendall(sys.argv[1].encode())
 
 #[test]
 fn a_run_is_stored_where_a_service_shows_it() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let lines = ["hello\t12\t", START, &step(1, 300)].join("\n") + "\n";
     let mut command = place.batchfit();
     command.args([
@@ -294,7 +294,7 @@ fn a_run_is_stored_where_a_service_shows_it() {
 
 #[test]
 fn what_cannot_be_run_is_said_with_what_would_be_right() {
-    let place = Place::new();
+    let place = Sandbox::new();
     for (flags, expected) in [
         (&["--on", "h2000"][..], "did you mean \"h200\"?"),
         (&["--on", "h100", "--gpus", "17"], "1..=16"),

@@ -8,7 +8,7 @@ use batchfit::program::Instruction;
 use super::{H200, graph};
 
 /// How many tensors a first step makes.
-fn made(graph: &Graph) -> usize {
+fn created_tensors(graph: &Graph) -> usize {
     let variant = Variant {
         optimizer: Optimizer::Adamw,
         ..Variant::default()
@@ -34,11 +34,11 @@ fn weights_that_lie_channels_last_are_not_copied() {
     };
     assert_eq!((lie_so(&row_major), lie_so(&last)), (0, 20));
     // The images that are laid out so, and next to nothing else, as PyTorch on an H100 has it.
-    assert!((1..=2).contains(&(made(&last) - made(&row_major))));
+    assert!((1..=2).contains(&(created_tensors(&last) - created_tensors(&row_major))));
     // If the weights did not lie so, each would be copied for each of its kernels, and its gradient once more.
     let mut unlike = last;
     for parameter in &mut unlike.parameters {
         parameter.channels_last = false;
     }
-    assert!(made(&unlike) > made(&row_major) + 50);
+    assert!(created_tensors(&unlike) > created_tensors(&row_major) + 50);
 }

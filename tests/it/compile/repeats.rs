@@ -19,7 +19,7 @@ use crate::sample::sample;
 
 /// What happens, with tensors named by when they were allocated.
 #[derive(Debug, PartialEq)]
-enum Happening {
+enum MemoryEvent {
     Allocated(
         Option<ConvolutionShape>,
         [Option<u64>; 3],
@@ -30,7 +30,7 @@ enum Happening {
     Freed(u32),
 }
 
-fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
+fn happenings(program: &Program) -> impl Iterator<Item = MemoryEvent> + '_ {
     let mut names: HashMap<TensorId, TensorId> = HashMap::new();
     let mut allocated = 0;
     program
@@ -47,16 +47,16 @@ fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
                 // Rules for sizes are equal when they give the same.
                 let bytes =
                     [1, 7, 64].map(|batch| program.size(*id).at(batch).map(|bytes| bytes.0));
-                Happening::Allocated(shape, bytes, tensor.category, Arc::clone(&tensor.label))
+                MemoryEvent::Allocated(shape, bytes, tensor.category, Arc::clone(&tensor.label))
             }
-            Instruction::Free(id) => Happening::Freed(names[id].0),
+            Instruction::Free(id) => MemoryEvent::Freed(names[id].0),
             Instruction::Launch(call) => {
                 let mut call = Call::clone(call);
                 for view in call.inputs.iter_mut().chain(&mut call.outputs) {
                     view.tensor = names[&view.tensor];
                 }
                 call.workspace = call.workspace.map(|id| names[&id]);
-                Happening::Launched(call)
+                MemoryEvent::Launched(call)
             }
         })
 }

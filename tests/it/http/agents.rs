@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
-use super::storage::without_runner;
+use super::storage::second_connection;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 

@@ -18,21 +18,21 @@ use crate::wait;
 
 /// An event as a client reads it.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+struct StreamEvent {
     id: u64,
     kind: String,
     data: Value,
 }
 
 /// The events in a stream that has ended.
-fn events(text: &str) -> Vec<Told> {
+fn events(text: &str) -> Vec<StreamEvent> {
     let blocks = text.split("\n\n").filter(|block| block.contains("data:"));
     let field = |block: &str, name: &str| -> String {
         let lines = block.lines().filter_map(|line| line.strip_prefix(name));
         lines.map(|value| value.trim_start_matches(": ")).collect()
     };
     blocks
-        .map(|block| Told {
+        .map(|block| StreamEvent {
             id: field(block, "id").parse().unwrap(),
             kind: field(block, "event"),
             data: serde_json::from_str(&field(block, "data")).unwrap(),
@@ -71,7 +71,7 @@ async fn rest(body: Body) -> String {
     String::from_utf8(rest.unwrap().to_bytes().into()).unwrap()
 }
 
-fn kinds(told: &[Told]) -> Vec<&str> {
+fn kinds(told: &[StreamEvent]) -> Vec<&str> {
     told.iter().map(|told| told.kind.as_str()).collect()
 }
 

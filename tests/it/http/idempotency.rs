@@ -37,11 +37,11 @@ async fn the_same_key_is_the_same_fit_whatever_became_of_it() {
     let first = ask(&service, b"launch-7", RESNET).await;
     let again = ask(&service, b"launch-7", RESNET).await;
     // The same failed question without the key is asked again.
-    let again = service.post_and_wait("/v1/fits", RESNET).await;
+    let other = service.post_and_wait("/v1/fits", RESNET).await;
 
     assert_eq!(first.json()["state"], "failed");
     assert_eq!(first.id(), again.id());
-    assert_ne!(first.id(), again.id());
+    assert_ne!(first.id(), other.id());
     assert_eq!(engine.fits.load(Ordering::Relaxed), 2);
 }
 

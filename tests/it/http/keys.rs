@@ -34,13 +34,13 @@ pub(super) struct Guarded {
 
 /// What came back.
 #[derive(Debug)]
-pub(super) struct ConfigField {
+pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) head: String,
     pub(super) body: String,
 }
 
-impl ConfigField {
+impl Reply {
     pub(super) fn kind(&self) -> String {
         let problem: Value = serde_json::from_str(&self.body).unwrap();
         problem["type"].as_str().unwrap().to_owned()
@@ -114,20 +114,20 @@ impl Guarded {
         stream
     }
 
-    pub(super) async fn ask(&self, request: &str, headers: &str, body: &str) -> ConfigField {
+    pub(super) async fn ask(&self, request: &str, headers: &str, body: &str) -> Reply {
         let mut stream = self.open(request, headers, body).await;
         let mut text = Vec::new();
         let _ = wait::for_future("an answer", stream.read_to_end(&mut text)).await;
         let text = String::from_utf8_lossy(&text);
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
-        ConfigField {
+        Reply {
             status: head[9..12].parse().unwrap(),
             head: head.to_owned(),
             body: body.to_owned(),
         }
     }
 
-    pub(super) async fn with(&self, key: &str, request: &str, body: &str) -> ConfigField {
+    pub(super) async fn with(&self, key: &str, request: &str, body: &str) -> Reply {
         let header = format!("authorization: Bearer {key}\r\n");
         self.ask(request, &header, body).await
     }

@@ -18,6 +18,7 @@ mod graphs;
 mod idempotency;
 mod keys;
 mod lengths;
+mod maintenance;
 mod outcomes;
 mod page;
 mod probes;
@@ -33,7 +34,6 @@ mod searches;
 mod servers;
 mod storage;
 mod trust;
-mod upkeep;
 mod uploads;
 
 use std::fmt::Write as _;

@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 use super::scripted::Scripted;
 use super::{Answer, Service};
 
-async fn asked(service: &Service, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+async fn fetch(service: &Service, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -62,7 +62,7 @@ async fn files_are_sent_as_they_are_with_their_kind() {
         assert_eq!((plain.status, plain.header("content-type")), (200, kind));
         assert_eq!(plain.text, committed(file), "{file}");
         assert_eq!(plain.header("content-encoding"), "");
-        let head = asked(&service, "HEAD", &path, &[]).await;
+        let head = fetch(&service, "HEAD", &path, &[]).await;
         assert_eq!((head.status, head.text.as_str()), (200, ""));
         assert_eq!(head.header("etag"), plain.header("etag"));
     }
@@ -98,7 +98,7 @@ async fn files_are_compressed_for_clients_that_accept_it() {
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, committed("app.js"));
-    let refused = asked(
+    let refused = fetch(
         &service,
         "GET",
         "/page/app.js",
@@ -112,8 +112,8 @@ async fn a_file_with_a_known_etag_is_not_sent_again() {
     let service = Service::start(Scripted::default()).await;
     let tag = service.get("/").await.header("etag").to_owned();
 
-    let known = asked(&service, "GET", "/", &[("if-none-match", &tag)]).await;
-    let other = asked(&service, "GET", "/page/app.js", &[("if-none-match", &tag)]).await;
+    let known = fetch(&service, "GET", "/", &[("if-none-match", &tag)]).await;
+    let other = fetch(&service, "GET", "/page/app.js", &[("if-none-match", &tag)]).await;
 
     assert!(tag.starts_with("W/\""), "{tag:?}");
     assert_eq!((known.status, known.text.as_str()), (304, ""));
@@ -138,10 +138,10 @@ async fn what_is_not_there_is_a_problem() {
         assert_eq!(missing.status, 404, "{path}");
         assert_eq!(missing.json()["type"], "/problems/not-found", "{path}");
     }
-    let posted = asked(&service, "POST", "/", &[]).await;
+    let posted = fetch(&service, "POST", "/", &[]).await;
     assert_eq!(posted.status, 405);
     assert_eq!(posted.json()["type"], "/problems/method-not-allowed");
-    let foreign = asked(&service, "GET", "/", &[("host", "evil.example")]).await;
+    let foreign = fetch(&service, "GET", "/", &[("host", "evil.example")]).await;
     assert_eq!(foreign.status, 421);
 }
 

@@ -6,7 +6,7 @@ use batchfit::jobs::EngineError;
 use sqlx::Executor as _;
 
 use super::scripted::{Gate, Outcome, Scripted};
-use super::storage::without_runner;
+use super::storage::second_connection;
 use super::{RESNET, RESNET_8, Service};
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn an_attempt_that_was_overtaken_stores_nothing() {
     let fit = service.post("/v1/fits", RESNET).await;
     gate.arrival().await;
     // As another server does that takes it.
-    let mut other = without_runner(&service).await;
+    let mut other = second_connection(&service).await;
     let taken = other.execute("UPDATE fit SET attempts = attempts + 1, holder = 'server another'");
     taken.await.unwrap();
 

@@ -14,7 +14,7 @@ use crate::wait;
 const OLD_FINGERPRINT: &str = "1b8eeec528f57fabaffc9d74c5fd9d277b2553b67887f676dc41e40c23a4f54e";
 
 /// Somebody else who uses the service's database.
-pub(super) async fn without_runner(service: &Service) -> SqliteConnection {
+pub(super) async fn second_connection(service: &Service) -> SqliteConnection {
     let file = service.directory.path().join("batchfit.db");
     SqliteConnectOptions::new()
         .filename(file)
@@ -34,7 +34,7 @@ async fn until_readiness_is(service: &Service, status: u16) {
 #[tokio::test]
 async fn an_answer_that_cannot_be_stored_is_stored_as_soon_as_it_can() {
     let service = Service::start(Scripted::default()).await;
-    let mut other = without_runner(&service).await;
+    let mut other = second_connection(&service).await;
     other
         .execute(
             "CREATE TRIGGER full BEFORE UPDATE ON fit WHEN NEW.state = 'done'
@@ -62,7 +62,7 @@ async fn an_answer_that_cannot_be_stored_is_stored_as_soon_as_it_can() {
 #[tokio::test]
 async fn an_answer_that_the_table_refuses_fails_its_fit_and_no_other() {
     let service = Service::start(Scripted::default()).await;
-    let mut other = without_runner(&service).await;
+    let mut other = second_connection(&service).await;
     // A value that its column does not hold, however often it is tried.
     other
         .execute(
@@ -94,7 +94,7 @@ async fn a_running_fit_without_a_lease_is_queued_again() {
     gate.arrival().await;
     let lost = service.post("/v1/fits", RESNET_8).await;
     // As if a claim had been stored and its confirmation lost.
-    without_runner(&service)
+    second_connection(&service)
         .await
         .execute(
             "UPDATE fit SET (state, started_at, attempts, holder, lease_until) =
@@ -114,7 +114,7 @@ async fn a_running_fit_without_a_lease_is_queued_again() {
 #[tokio::test]
 async fn a_database_that_can_only_be_read_is_not_ready() {
     let service = Service::start(Scripted::default()).await;
-    let mut other = without_runner(&service).await;
+    let mut other = second_connection(&service).await;
     until_readiness_is(&service, 200).await;
 
     other

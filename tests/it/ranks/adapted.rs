@@ -21,7 +21,7 @@ fn llama(targets: Value) -> Value {
     json!({ "hf": config, "seq_len": 128, "lora": lora })
 }
 
-fn asked(model: &Value, training: &Value) -> Value {
+fn answer_for(model: &Value, training: &Value) -> Value {
     json!({ "model": model, "training": training, "device": "sim:h200", "memory_limit": "4GiB" })
 }
 
@@ -34,7 +34,7 @@ fn probed(document: Value, batch: u64) -> ProbeReport {
 
 fn peak(model: &Value, parallel: &Value, batch: u64) -> u64 {
     let training = json!({ "precision": "bf16", "parallel": parallel });
-    probed(asked(model, &training), batch).peak_allocated_bytes
+    probed(answer_for(model, &training), batch).peak_allocated_bytes
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn modules_are_found_by_the_names_that_wrappers_give_them() {
         };
         let of_checkpoints = |checkpointing: Value| {
             let training = json!({ "precision": "bf16", "checkpointing": checkpointing });
-            probed(asked(&model, &training), 4).peak_allocated_bytes
+            probed(answer_for(&model, &training), 4).peak_allocated_bytes
         };
         for name in names {
             assert_eq!(of_units(json!([name])), of_units(Value::Null), "{name}");
@@ -128,7 +128,7 @@ fn a_name_that_nothing_has_is_refused_with_those_that_there_are() {
             " model.layers.*",
         ),
     ] {
-        let told = validate(&request(asked(model, &training)))
+        let told = validate(&request(answer_for(model, &training)))
             .unwrap_err()
             .to_string();
         assert!(told.starts_with(&format!("at {at} matches ")), "{told}");
@@ -177,7 +177,7 @@ fn ddp_is_as_the_trainer_of_transformers_makes_it_and_as_is_said() {
         let parallel =
             json!({ "strategy": "ddp", "world_size": 2, "find_unused_parameters": said });
         let training = json!({ "checkpointing": checkpointing, "parallel": parallel });
-        let found = fit(asked(model, &training));
+        let found = fit(answer_for(model, &training));
         let training = serde_json::to_value(&found.variants[0].training).unwrap();
         assert_eq!(
             training["parallel"]["find_unused_parameters"], finds,

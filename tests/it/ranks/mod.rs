@@ -31,7 +31,7 @@ fn request(document: Value) -> Request {
     Request::parse(document, &sim::names()).unwrap()
 }
 
-fn asked(parallel: &Value, limit: Option<&str>) -> Value {
+fn answer_for(parallel: &Value, limit: Option<&str>) -> Value {
     let mut document = json!({
         "model": layers(), "training": { "parallel": parallel }, "device": "sim:h200",
     });
@@ -53,7 +53,7 @@ fn fit(document: Value) -> FitResult {
 }
 
 fn probe(parallel: &Value, batch: u64) -> ProbeReport {
-    let request = request(asked(parallel, None));
+    let request = request(answer_for(parallel, None));
     engine()
         .probe(&request, batch, Detail::Full, &Cancel::NEVER)
         .unwrap()
@@ -63,7 +63,7 @@ fn probe(parallel: &Value, batch: u64) -> ProbeReport {
 fn a_million_ranks_cost_hardly_more_work_than_a_few_thousand() {
     let probed = |ranks: u64| {
         let parallel = json!({ "strategy": "ddp", "world_size": ranks });
-        let request = request(asked(&parallel, None));
+        let request = request(answer_for(&parallel, None));
         let report = engine()
             .probe(&request, 1, Detail::Events, &Cancel::NEVER)
             .unwrap();
@@ -155,7 +155,7 @@ fn micro_steps_send_once_or_each_time() {
     let sent = |always: bool| {
         let parallel =
             json!({ "strategy": "ddp", "world_size": 2, "sync_every_micro_step": always });
-        let mut document = asked(&parallel, Some("2GiB"));
+        let mut document = answer_for(&parallel, Some("2GiB"));
         document["training"]["accumulation"] = json!(10);
         let found = fit(document).recommendation;
         assert_eq!(found.accumulation_steps, 10);
@@ -167,7 +167,7 @@ fn micro_steps_send_once_or_each_time() {
 
 #[test]
 fn each_strategy_has_a_limit_of_its_own() {
-    let found = fit(asked(
+    let found = fit(answer_for(
         &json!({ "strategy": ["ddp", "none", "zero1"], "world_size": 8 }),
         None,
     ));
@@ -185,7 +185,7 @@ fn each_strategy_has_a_limit_of_its_own() {
     );
 
     // What is asked for is asked for by all, as far as each has it.
-    let within = fit(asked(
+    let within = fit(answer_for(
         &json!({ "strategy": ["ddp", "none"], "world_size": 8 }),
         Some("2GiB"),
     ));
@@ -199,7 +199,7 @@ fn each_strategy_has_a_limit_of_its_own() {
 #[test]
 fn the_note_says_what_was_measured_and_what_was_not() {
     let notes = |ranks: u64| {
-        let found = fit(asked(
+        let found = fit(answer_for(
             &json!({ "strategy": "ddp", "world_size": ranks }),
             Some("2GiB"),
         ));
@@ -212,7 +212,7 @@ fn the_note_says_what_was_measured_and_what_was_not() {
 
 #[test]
 fn the_card_with_the_least_memory_decides_for_all() {
-    let mut document = asked(&json!({ "strategy": "ddp", "world_size": 8 }), None);
+    let mut document = answer_for(&json!({ "strategy": "ddp", "world_size": 8 }), None);
     document["device"] = json!(["sim:h200", "sim:t4"]);
     let uneven = fit(document.clone());
     document["device"] = json!("sim:t4");
@@ -286,7 +286,7 @@ proptest! {
     fn targets_are_shared_by_the_ranks_that_there_are(ranks in 1_u64..=9, share in 1_u64..=400, rest in 0_u64..9) {
         let target = ranks * share + rest.min(ranks - 1);
         let parallel = json!({ "strategy": ["ddp", "none", "zero1", "fsdp2"], "world_size": ranks });
-        let mut document = asked(&parallel, Some("1GiB"));
+        let mut document = answer_for(&parallel, Some("1GiB"));
         document["target_batch"] = json!(target);
         for variant in fit(document).variants {
             let world = variant.training.parallel.world_size();
@@ -306,7 +306,7 @@ fn a_loss_that_pairs_samples_is_said_to_pair_those_of_a_rank_alone() {
     let pairing = include_str!("../../golden/parallel/pairs.json");
     let pairing = json!({ "exported": serde_json::from_str::<Value>(pairing).unwrap() });
     let is_said = |model: &Value, strategy: &str| {
-        let mut document = asked(
+        let mut document = answer_for(
             &json!({ "strategy": strategy, "world_size": 8 }),
             Some("1GiB"),
         );
@@ -326,7 +326,7 @@ fn a_loss_that_pairs_samples_is_said_to_pair_those_of_a_rank_alone() {
 #[test]
 fn zero1_is_said_not_to_be_deepspeeds_and_one_gpu_can_offload() {
     let notes = |parallel: Value| {
-        let found = fit(asked(&parallel, Some("2GiB")));
+        let found = fit(answer_for(&parallel, Some("2GiB")));
         found.recommendation.notes.join("\n")
     };
     let zero1 = notes(json!({ "strategy": "zero1", "world_size": 2 }));
@@ -334,11 +334,11 @@ fn zero1_is_said_not_to_be_deepspeeds_and_one_gpu_can_offload() {
     assert!(zero1.contains("16 bytes a parameter"), "{zero1}");
 
     let one = json!({ "strategy": "fsdp2", "cpu_offload": true });
-    let offloaded = fit(asked(&one, None)).recommendation;
-    let alone = fit(asked(&json!({ "strategy": "none" }), None)).recommendation;
+    let offloaded = fit(answer_for(&one, None)).recommendation;
+    let alone = fit(answer_for(&json!({ "strategy": "none" }), None)).recommendation;
     assert_eq!(offloaded.limit_bytes, alone.limit_bytes);
     assert!(offloaded.host_bytes > 3 * GRADIENTS);
-    let document = asked(&json!({ "strategy": "fsdp2" }), None);
+    let document = answer_for(&json!({ "strategy": "fsdp2" }), None);
     let document = RequestDocument::from(document);
     let refused = Request::parse(document, &sim::names()).unwrap_err();
     assert!(

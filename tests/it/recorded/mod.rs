@@ -1,6 +1,6 @@
 //! Step programs learnt from recordings, beside the recordings themselves and what PyTorch did.
 
-mod careful;
+mod conservative;
 mod format;
 mod hostile;
 mod learnt;

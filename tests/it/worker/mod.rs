@@ -13,7 +13,7 @@ use batchfit::limits::Cancel;
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
-    Activity, Caller, Deadlines, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor, Turn,
+    Activity, Caller, Deadlines, GpuLock, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor,
     WorkerCommand, WorkerError, WorkerStats,
 };
 
@@ -337,8 +337,8 @@ fn in_turn(directory: &Path) -> WorkerCommand {
 }
 
 /// What another process would hold.
-fn lock_of_another_process(directory: &Path) -> Turn {
-    Turn::take(directory, "GPU-fake", Duration::ZERO).unwrap()
+fn lock_of_another_process(directory: &Path) -> GpuLock {
+    GpuLock::take(directory, "GPU-fake", Duration::ZERO).unwrap()
 }
 
 #[test]
@@ -375,9 +375,9 @@ fn a_worker_holds_its_turn_until_it_ends() {
     let (mut supervisor, _) = open(in_turn(directory.path())).unwrap();
     probe(&mut supervisor, 8).unwrap();
 
-    let meanwhile = Turn::take(directory.path(), "GPU-fake", Duration::ZERO);
+    let meanwhile = GpuLock::take(directory.path(), "GPU-fake", Duration::ZERO);
     drop(supervisor);
-    let afterwards = Turn::take(directory.path(), "GPU-fake", Duration::ZERO);
+    let afterwards = GpuLock::take(directory.path(), "GPU-fake", Duration::ZERO);
 
     assert!(meanwhile.is_err() && afterwards.is_ok());
 }

@@ -97,17 +97,17 @@ fn die(problem: &str) -> ! {
 }
 
 /// The allocator, which begins with the first who asks.
-struct Held(MutexGuard<'static, Option<Twin>>);
+struct TwinGuard(MutexGuard<'static, Option<Twin>>);
 
-impl Held {
+impl TwinGuard {
     fn twin(&mut self) -> &mut Twin {
         self.0.get_or_insert_with(Twin::new)
     }
 }
 
-fn hold() -> Held {
+fn hold() -> TwinGuard {
     match TWIN.lock() {
-        Ok(guard) => Held(guard),
+        Ok(guard) => TwinGuard(guard),
         Err(_) => die("a request failed before"),
     }
 }

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
 from . import ranks
-from .holding import accumulate
+from .micro_steps import accumulate
 from .plan import Plan
-from .samples import set_batch_size
+from .batches import set_batch_size
 from .tuning import Tuning
 
 

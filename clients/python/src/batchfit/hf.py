@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 
 from . import ranks
 from .plan import Plan
-from .samples import Batches
+from .batches import Batches
 from .state import Generators
 from .tuning import Tuning
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import ranks
 from .plan import Plan
-from .samples import Batches, LoaderError, collates, set_batch_size
+from .batches import Batches, LoaderError, collates, set_batch_size
 from .state import Generators
 from .tuning import Tuning
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from ._http import plain
-from .conversation import SearchError
+from .ask_tell import SearchError
 
 _GIB = 1 << 30
 

@@ -16,9 +16,9 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import conversation, device, ranks
-from .conversation import Document, Refused, SearchError
-from .holding import accumulate, never_skip, steps_are_taken
+from . import ask_tell, device, ranks
+from .ask_tell import Document, Refused, SearchError
+from .micro_steps import accumulate, never_skip, steps_are_taken
 from .interrupts import Interrupts
 from .plan import Plan, Run
 from .recording import Recording
@@ -119,7 +119,7 @@ class Tuning:
         device.check()
         self._asked = None if memory_limit is None else device.limit_in_bytes(memory_limit, device.total())
         if server is not None:
-            conversation.Server(server)
+            ask_tell.Server(server)
         self._server = server
         self._steps = steps
         self._batch = batch
@@ -142,7 +142,7 @@ class Tuning:
         self._left_before = 0
         self._said: set[str] = set()
         self._allocator = ""
-        self._leader: Optional[conversation.Leader] = None
+        self._leader: Optional[ask_tell.Leader] = None
 
     def run(self) -> Plan:
         """Searches, and puts everything back."""
@@ -210,7 +210,7 @@ class Tuning:
             terms["fresh"] = True
         if self._max_batch is not None:
             terms["max_batch"] = self._max_batch
-        self._leader = conversation.leader(self._server)
+        self._leader = ask_tell.leader(self._server)
         return self._leader.begin(terms)
 
     def _tell(self, observation: dict[str, Any], path: Optional[Path]) -> Document:

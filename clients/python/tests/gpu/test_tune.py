@@ -356,7 +356,7 @@ class HistoryTest(GpuTest):
         training = Training()
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=50_000)
         kept = torch.empty(777 * 1024, dtype=torch.uint8, device="cuda")
-        with mock.patch("batchfit.conversation.Local.tell", autospec=True, side_effect=_tell) as told:
+        with mock.patch("batchfit.ask_tell.Local.tell", autospec=True, side_effect=_tell) as told:
             self.tune(training)
         self.assertTrue(is_history_on())
         # All were told with recordings.
@@ -373,7 +373,7 @@ class HistoryTest(GpuTest):
     def test_with_a_short_history_peaks_alone_are_told(self):
         training = Training()
         torch.cuda.memory._record_memory_history(context=None, max_entries=20)
-        with mock.patch("batchfit.conversation.Local.tell", autospec=True, side_effect=_tell) as told:
+        with mock.patch("batchfit.ask_tell.Local.tell", autospec=True, side_effect=_tell) as told:
             with self.assertLogs("batchfit", "WARNING"):
                 plan = self.tune(training)
         self.assertTrue(all(call.args[2] is None for call in told.call_args_list))

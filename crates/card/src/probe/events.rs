@@ -68,7 +68,7 @@ pub struct EventOwner {
     #[schema(example = "transformer.h.11.mlp.act")]
     pub module: String,
     /// The operation, the parameter or the tensor that it is for; of a recording, the line of Python that asked for it. Empty where
-    /// nobody knows.
+    /// that is not known.
     #[schema(example = "gelu")]
     pub operation: String,
     /// What it is for; null in a recording.

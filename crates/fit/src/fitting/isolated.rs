@@ -355,7 +355,7 @@ mod tests {
         Request::parse(document, &sim::names()).unwrap()
     }
 
-    fn hello() -> String {
+    fn handshake() -> String {
         say(&Message::Hello {
             rules: ENGINE_DIGEST.to_owned(),
         })
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_fit_that_kills_two_processes_is_given_up() {
-        let script = Script::new(&format!("{}\nread request\nkill -SEGV $$", hello()));
+        let script = Script::new(&format!("{}\nread request\nkill -SEGV $$", handshake()));
 
         let outcome = script.fit().unwrap();
 
@@ -401,7 +401,7 @@ mod tests {
                 note: String::new(),
             },
         });
-        let script = Script::new(&format!("{}\n{step}\nexec sleep 1000", hello()));
+        let script = Script::new(&format!("{}\n{step}\nexec sleep 1000", handshake()));
 
         let outcome = script.fit().unwrap();
 
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_process_that_says_nothing_is_given_up() {
-        let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
+        let script = Script::new(&format!("{}\nexec sleep 1000", handshake()));
         let apart = Subprocess::new(&script.program, deadlines());
         let process = Process::start(&apart, b"{}\n", &Cancel::NEVER).unwrap();
 

@@ -158,7 +158,7 @@ mod tests {
         float(batch) / (0.010 + 0.001 * float(batch))
     }
 
-    fn found(
+    fn best_batch(
         largest: u64,
         look: SamplingDensity,
         speed: impl Fn(u64) -> Option<f64>,
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_knee_is_the_smallest_batch_that_is_fast_enough() {
-        let (knee, _) = found(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
+        let (knee, _) = best_batch(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
         let knee = knee.unwrap();
 
         let enough = ENOUGH * rising(1000);
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn where_each_speed_is_a_training_run_there_are_few_and_the_knee_is_near() {
-        let (exact, _) = found(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
-        let (near, asked) = found(1000, SamplingDensity::Sparingly, |batch| {
+        let (exact, _) = best_batch(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
+        let (near, asked) = best_batch(1000, SamplingDensity::Sparingly, |batch| {
             Some(rising(batch))
         });
         let (exact, near) = (exact.unwrap(), near.unwrap());
@@ -202,7 +202,7 @@ mod tests {
     fn there_is_a_knee_where_one_batch_fits_and_none_where_nothing_does_or_nothing_is_known() {
         for look in [SamplingDensity::Closely, SamplingDensity::Sparingly] {
             let at = |largest, speed: fn(u64) -> Option<f64>| {
-                found(largest, look, speed).0.map(|knee| knee.batch)
+                best_batch(largest, look, speed).0.map(|knee| knee.batch)
             };
 
             assert_eq!(at(1, |batch| Some(rising(batch))), Some(1));
@@ -224,7 +224,7 @@ mod tests {
             })
         };
 
-        let (knee, _) = found(100, SamplingDensity::Closely, falling);
+        let (knee, _) = best_batch(100, SamplingDensity::Closely, falling);
 
         assert!((60..=64).contains(&knee.unwrap().batch), "{knee:?}");
     }

@@ -113,7 +113,7 @@ pub struct Gpu {
     pub name: String,
     /// All of its memory.
     pub total_bytes: u64,
-    /// What of it nobody uses.
+    /// What of it is free.
     pub free_bytes: u64,
     /// Compute capability, major and minor.
     pub compute: (u32, u32),

@@ -67,7 +67,7 @@ pub struct RecorderReady {
     pub gpu: String,
     /// All of its memory.
     pub total_bytes: Option<u64>,
-    /// What of it nobody uses.
+    /// What of it is free.
     pub free_bytes: Option<u64>,
     /// Version of PyTorch.
     pub torch: String,

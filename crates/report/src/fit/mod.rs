@@ -1,7 +1,7 @@
 //! The answer to a fit.
 
 mod lengths;
-mod remarks;
+mod notes;
 mod setup;
 mod suggestions;
 mod variants;
@@ -31,7 +31,7 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
     let mut report = paragraph("", &title, style.width);
     report += &style.quiet(&paragraph("", &setup::line(result, request), style.width));
     report += "\n";
-    report += &style.strong(&paragraph("", &advice(result), style.width));
+    report += &style.strong(&paragraph("", &recommendation(result), style.width));
     report += "\n";
     report += &facts(&figures(result, style), style);
     if let Some(next) = best.next_batch {
@@ -74,15 +74,15 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
         report += "\nOn the GPU\n";
         report += &facts(&on_the_gpu(work), style);
     }
-    let remarks = remarks::all(result, style);
-    if !remarks.is_empty() {
+    let notes = notes::all(result, style);
+    if !notes.is_empty() {
         report += "\n";
-        report += &remarks;
+        report += &notes;
     }
     report
 }
 
-fn advice(result: &FitResult) -> String {
+fn recommendation(result: &FitResult) -> String {
     let best = &result.recommendation;
     if best.micro_batch == 0 {
         let of_host = |why: &Why| why.limit.kind == LimitKind::Host;

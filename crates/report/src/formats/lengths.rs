@@ -4,13 +4,13 @@ use super::Answer;
 use batchfit_fit::{FitResult, VariantResult};
 
 /// What stands for one length, or for an answer that has one.
-pub(super) struct Row<'a> {
+pub(super) struct LengthRow<'a> {
     of: Answer<'a>,
     /// The length, with what is known at it.
     at: Option<(String, FitResult)>,
 }
 
-impl Row<'_> {
+impl LengthRow<'_> {
     pub(super) fn answer(&self) -> Answer<'_> {
         match &self.at {
             None => self.of,
@@ -24,11 +24,11 @@ impl Row<'_> {
 }
 
 /// The answers, those for several lengths as one for each and one for all.
-pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<Row<'a>> {
+pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<LengthRow<'a>> {
     let mut rows = Vec::new();
     for answer in answers {
         let Some(table) = &answer.result.lengths else {
-            rows.push(Row {
+            rows.push(LengthRow {
                 of: *answer,
                 at: None,
             });
@@ -55,7 +55,7 @@ pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<Row<'a>> {
                 soak: None,
                 ..answer.result.clone()
             };
-            Row {
+            LengthRow {
                 of: *answer,
                 at: Some((row.length.to_string(), result)),
             }
@@ -65,7 +65,7 @@ pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<Row<'a>> {
             lengths: None,
             ..answer.result.clone()
         };
-        rows.push(Row {
+        rows.push(LengthRow {
             of: *answer,
             at: Some((format!("all{soaked}"), result)),
         });

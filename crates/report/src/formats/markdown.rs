@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use super::Answer;
-use super::lengths::{Row, rows};
+use super::lengths::{LengthRow, rows};
 use crate::fit::rounded;
 use batchfit_step::units::Bytes;
 
 /// A table with a line for each answer; of a single one, a line for each variant.
 pub fn markdown(answers: &[Answer]) -> String {
     let rows = rows(answers);
-    let answers: Vec<Answer> = rows.iter().map(Row::answer).collect();
+    let answers: Vec<Answer> = rows.iter().map(LengthRow::answer).collect();
     let mut text = String::new();
     if let Some(first) = answers.first() {
         let environment = &first.result.environment;

@@ -91,7 +91,7 @@ impl Form {
         if answer.best().micro_batch == 0 {
             return Err(NOTHING_FITS.to_owned());
         }
-        snippets::written(trainer, answer)
+        snippets::render(trainer, answer)
     }
 }
 

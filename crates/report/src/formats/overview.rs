@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Answer;
-use super::lengths::{Row, rows};
+use super::lengths::{LengthRow, rows};
 use crate::fit::rounded;
 use crate::style::Style;
 use crate::table::{notes, text, with_header};
@@ -26,7 +26,7 @@ const MOST_VARIANTS: usize = 4;
 /// A table with a line for each answer, or each of a few variants of it; `no_gpu` is why they are about cards that nobody named.
 pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
     let rows = rows(answers);
-    let answers: Vec<Answer> = rows.iter().map(Row::answer).collect();
+    let answers: Vec<Answer> = rows.iter().map(LengthRow::answer).collect();
     let Some(first) = answers.first() else {
         return String::new();
     };

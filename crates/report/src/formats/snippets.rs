@@ -45,24 +45,21 @@ pub(super) const ACCELERATE: Trainer = (
 pub(super) const PYTHON: Trainer = ("python", include_str!("snippets/python.txt"), None);
 
 /// The words that are true of an answer, with their values where they have one.
-type Words = BTreeMap<&'static str, String>;
+type Placeholders = BTreeMap<&'static str, String>;
 
 /// The snippet of a trainer; a sentence where it has no words for what the answer depends on.
-pub(super) fn written(
-    (name, template, to_ddp): Trainer,
-    answer: &Answer,
-) -> Result<String, String> {
-    let mut words = words(answer);
+pub(super) fn render((name, template, to_ddp): Trainer, answer: &Answer) -> Result<String, String> {
+    let mut placeholders = placeholders(answer);
     if let Some(known) = to_ddp {
         beyond(name, &answer.variant(), known)?;
     }
     let model = &answer.request["model"];
     if name == "trl" {
-        if !words.contains_key("seq_len") {
+        if !placeholders.contains_key("seq_len") {
             return Err("TRL trains language models, and the samples of this answer are no tokens: take --format hf".to_owned());
         }
-        words.insert("trl", String::new());
-        words.extend((!model["loss_chunks"].is_null()).then(|| ("chunked", String::new())));
+        placeholders.insert("trl", String::new());
+        placeholders.extend((!model["loss_chunks"].is_null()).then(|| ("chunked", String::new())));
     } else if !model["loss_chunks"].is_null() {
         return Err(format!(
             "the answer computes the loss in {} chunks, for which no trainer but TRL's has a word (--format trl): write that loop over the hidden states, or ask without \
@@ -73,42 +70,53 @@ pub(super) fn written(
     if !answer.request["generation"].is_null() {
         return Err("the answer is for generate(), which no trainer calls: call model.generate(), or take --format json".to_owned());
     }
-    let has = |words: &Words, word: &str| words.contains_key(word);
-    if ["hf", "trl"].contains(&name) && has(&words, "own") && words.remove("per_block").is_some() {
-        words.insert("own_blocks", String::new());
+    let has = |placeholders: &Placeholders, word: &str| placeholders.contains_key(word);
+    if ["hf", "trl"].contains(&name)
+        && has(&placeholders, "own")
+        && placeholders.remove("per_block").is_some()
+    {
+        placeholders.insert("own_blocks", String::new());
     }
-    let by_rule = has(&words, "fsdp2") && !has(&words, "units");
+    let by_rule = has(&placeholders, "fsdp2") && !has(&placeholders, "units");
     for (word, is) in [
-        ("wraps", has(&words, "per_block") || has(&words, "modules")),
-        ("repeated", has(&words, "per_block") || by_rule),
-        ("globs", has(&words, "modules") || has(&words, "units")),
+        (
+            "wraps",
+            has(&placeholders, "per_block") || has(&placeholders, "modules"),
+        ),
+        ("repeated", has(&placeholders, "per_block") || by_rule),
+        (
+            "globs",
+            has(&placeholders, "modules") || has(&placeholders, "units"),
+        ),
     ] {
-        words.extend(is.then(|| (word, String::new())));
+        placeholders.extend(is.then(|| (word, String::new())));
     }
     if name == "lightning" && model["param_dtype"].is_null() {
         // It casts the module itself.
-        words.remove("dtype");
+        placeholders.remove("dtype");
     }
     let whole = template.replace("@prepared\n", include_str!("snippets/prepared.txt"));
     let lines = whole.lines().filter_map(|line| line.split_once('|'));
     let kept = lines.filter(|(wanted, _)| {
         let mut wanted = wanted.split_whitespace();
         wanted.all(|word| match word.strip_prefix('!') {
-            Some(word) => !words.contains_key(word),
-            None => words.contains_key(word),
+            Some(word) => !placeholders.contains_key(word),
+            None => placeholders.contains_key(word),
         })
     });
-    Ok(kept.map(|(_, text)| filled(text, &words) + "\n").collect())
+    Ok(kept
+        .map(|(_, text)| filled(text, &placeholders) + "\n")
+        .collect())
 }
 
 /// A line with values in the place of their words. Nothing in a value is a word.
-fn filled(mut text: &str, words: &Words) -> String {
+fn filled(mut text: &str, placeholders: &Placeholders) -> String {
     let mut out = String::new();
     while let Some((before, rest)) = text.split_once('{') {
         out += before;
         let found = rest
             .split_once('}')
-            .and_then(|(word, after)| Some((words.get(word)?, after)));
+            .and_then(|(word, after)| Some((placeholders.get(word)?, after)));
         match found {
             Some((value, _)) => out += value,
             None => out.push('{'),
@@ -119,7 +127,7 @@ fn filled(mut text: &str, words: &Words) -> String {
 }
 
 #[expect(clippy::too_many_lines, reason = "a line for each word")]
-fn words(answer: &Answer) -> Words {
+fn placeholders(answer: &Answer) -> Placeholders {
     let (best, variant) = (answer.best(), answer.variant());
     let model = &answer.request["model"];
     let is = |is: bool| is.then(String::new);
@@ -127,7 +135,7 @@ fn words(answer: &Answer) -> Words {
     let allocator = answer.request["allocator"].as_str().unwrap_or_default();
     let allocator = (!allocator.is_empty()).then(|| Value::from(allocator).to_string());
     let trains = answer.is_training() && !variant.recorded;
-    let mut words = vec![
+    let mut placeholders = vec![
         ("headline", Some(headline(answer))),
         ("batch", Some(best.micro_batch.to_string())),
         ("steps", Some(best.accumulation_steps.to_string())),
@@ -138,9 +146,10 @@ fn words(answer: &Answer) -> Words {
         ("trains", is(trains)),
         ("recorded", is(variant.recorded)),
     ];
-    words.extend(["seq_len", "target_len", "image_size"].map(|name| (name, size(answer, name))));
+    placeholders
+        .extend(["seq_len", "target_len", "image_size"].map(|name| (name, size(answer, name))));
     if variant.recorded {
-        return kept(words);
+        return kept(placeholders);
     }
     let of_transformers = model["preset"].as_str().is_some_and(is_of_transformers);
     let (lightning, accelerate, autocast, half) = match variant.precision {
@@ -169,7 +178,7 @@ fn words(answer: &Answer) -> Words {
         Checkpointing::None | Checkpointing::PerBlock => None,
     };
     let clip = variant.clip_grad_norm.map(f64::from);
-    words.extend([
+    placeholders.extend([
         ("own", is(of_transformers || !model["hf"].is_null())),
         ("lightning", text(lightning)),
         ("accelerate", text(accelerate)),
@@ -197,7 +206,7 @@ fn words(answer: &Answer) -> Words {
         ("clip", clip.map(|norm| format!("{norm:?}"))),
     ]);
     match &variant.parallel {
-        Parallel::None => words.push(("alone", is(true))),
+        Parallel::None => placeholders.push(("alone", is(true))),
         Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => {
             let arguments = ddp_arguments(ddp);
             let all = arguments
@@ -207,14 +216,14 @@ fn words(answer: &Answer) -> Words {
                 CommHook::Fp16 => "fp16".to_owned(),
                 CommHook::Bf16 => "bf16".to_owned(),
             });
-            words.extend([
+            placeholders.extend([
                 ("zero1", is(matches!(variant.parallel, Parallel::Zero1(_)))),
                 ("replicated", is(true)),
                 ("ddp", Some(joined(all))),
                 ("each_step", is(ddp.sync_every_micro_step)),
                 ("hook", hook),
             ]);
-            words.extend(
+            placeholders.extend(
                 arguments
                     .into_iter()
                     .map(|(name, value)| (name, Some(value))),
@@ -230,7 +239,7 @@ fn words(answer: &Answer) -> Words {
             let typed =
                 |(name, dtype): (&str, Option<DType>)| Some(format!("{name}=torch.{}", dtype?));
             let reshard = Value::from(sharded.reshard_after_forward);
-            words.extend([
+            placeholders.extend([
                 ("fsdp2", is(true)),
                 (
                     "units",
@@ -243,12 +252,12 @@ fn words(answer: &Answer) -> Words {
             ]);
         }
     }
-    kept(words)
+    kept(placeholders)
 }
 
 /// The words that have a value.
-fn kept(words: Vec<(&'static str, Option<String>)>) -> Words {
-    let given = words
+fn kept(placeholders: Vec<(&'static str, Option<String>)>) -> Placeholders {
+    let given = placeholders
         .into_iter()
         .filter_map(|(word, value)| Some((word, value?)));
     given.collect()

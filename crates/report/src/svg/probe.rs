@@ -1,6 +1,6 @@
 //! Memory of a probe over time, by what it is for, with its peak.
 
-use super::timeline::{Scale, axes, beside};
+use super::timeline::{Scale, axes, label_beside};
 use super::{Anchor, LEFT, RIGHT, Svg, colour};
 use crate::probe::verdict;
 use crate::why::category;
@@ -75,7 +75,7 @@ pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
         let (x, y) = (scale.x(event), scale.y(bytes));
         svg.dot(x, y, colour::LIMIT);
         let label = format!("peak {}", Bytes(bytes));
-        beside(&mut svg, x, y + 20.0, &label);
+        label_beside(&mut svg, x, y + 20.0, &label);
     }
     svg.text(
         Anchor::Middle,

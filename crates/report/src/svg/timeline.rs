@@ -169,10 +169,10 @@ fn peaks(svg: &mut Svg, report: &ReplayReport, scale: &Scale) {
 
     let label = format!("peak reserved {}", Bytes(report.peak_reserved_bytes));
     let below = reserved.1 + 20.0;
-    beside(svg, reserved.0, below, &label);
+    label_beside(svg, reserved.0, below, &label);
     let label = format!("peak allocated {}", Bytes(report.peak_allocated_bytes));
     // One below the other, where they would touch.
-    beside(
+    label_beside(
         svg,
         allocated.0,
         (allocated.1 + 20.0).max(below + 19.0),
@@ -181,7 +181,7 @@ fn peaks(svg: &mut Svg, report: &ReplayReport, scale: &Scale) {
 }
 
 /// A label on the side with room.
-pub(super) fn beside(svg: &mut Svg, x: f64, y: f64, label: &str) {
+pub(super) fn label_beside(svg: &mut Svg, x: f64, y: f64, label: &str) {
     if x > f64::midpoint(LEFT, RIGHT) {
         svg.label(Anchor::End, x - 9.0, y, label);
     } else {

@@ -55,7 +55,7 @@ pub enum NotAServer {
         /// As given.
         given: String,
     },
-    /// Somebody's name and password, which nobody is asked for.
+    /// A name and password, which the service does not ask for.
     #[error(
         "an address has no name and password in it, which the service does not ask for: a key is given with --key-file"
     )]
@@ -90,7 +90,7 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
-    /// Nobody there.
+    /// No server there.
     #[error("{server} cannot be reached: {cause}")]
     Unreachable {
         /// Who was asked.
@@ -106,7 +106,7 @@ pub enum ServerError {
         /// How long it was waited.
         within: Duration,
     },
-    /// The service refused, or somebody on the way to it.
+    /// The service refused, or a proxy on the way to it.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.
@@ -320,7 +320,7 @@ fn refused(status: StatusCode, body: &[u8]) -> ServerError {
     }
 }
 
-/// A text of somebody else, of a length that a person reads, and without what a terminal would act on.
+/// A text from another program, of a length that a person reads, and without what a terminal would act on.
 fn shorten_text(text: &str) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(2_000).collect()

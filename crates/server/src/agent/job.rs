@@ -34,7 +34,7 @@ const TELLING: Duration = Duration::from_secs(10);
 /// How long bringing an answer may take.
 const BRINGING: Duration = Duration::from_mins(1);
 
-/// Works on a job until its answer is brought, or nobody wants it.
+/// Works on a job until its answer is delivered, or not wanted.
 pub(super) async fn work(shared: &Arc<Shared>, job: JobDocument, device: DeviceChoice) {
     let fit = job.fit.clone();
     let path = format!("/v1/agents/{}/jobs/{}", shared.id(), job.attempt);
@@ -157,7 +157,7 @@ async fn request(shared: &Shared, path: &str, cancel: &Cancel) -> Option<Vec<u8>
     None
 }
 
-/// Tells how far a job is, and renews its lease, until nobody wants its answer; says why that is.
+/// Tells how far a job is, and renews its lease, until its answer is not wanted; says why.
 async fn keep(
     shared: &Shared,
     path: &str,
@@ -203,7 +203,7 @@ async fn keep(
     }
 }
 
-/// Brings what came of a job: again and again, while the service cannot be reached. Nobody else is given the fit meanwhile, because
+/// Brings what came of a job: again and again, while the service cannot be reached. No other agent gets the fit meanwhile, because
 /// it is the service that does so, and one that starts gives agents the time of a lease to say that they are there.
 async fn deliver(shared: &Shared, path: &str, fit: &str, outcome: &JobOutcome) {
     let begun = Instant::now();

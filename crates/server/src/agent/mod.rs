@@ -2,7 +2,7 @@
 //!
 //! It asks, and is never asked: it needs no port, and works from behind a firewall. It registers its cards, takes the fits that they
 //! can run, has each answered by an [`Engine`](crate::jobs::Engine) of its own, and brings the answers. While it works it says that it is
-//! there; where nobody hears that for longer than a lease, the fit is given to another agent, and its own answer is refused. A
+//! there; where the service does not hear that for longer than a lease, the fit is given to another agent, and its own answer is refused. A
 //! service that cannot be reached is asked again and again, so that an answer is not lost because the service restarts.
 
 mod backoff;
@@ -20,7 +20,7 @@ pub use run::{Agent, AgentConfig, AgentError, Ended, Signals};
 /// Runs this beside its caller, until the handle is dropped.
 #[expect(
     clippy::disallowed_methods,
-    reason = "it ends with whoever holds the handle"
+    reason = "it ends when its handle is dropped"
 )]
 fn alongside<F>(work: F) -> AbortOnDropHandle<F::Output>
 where

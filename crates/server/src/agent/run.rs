@@ -231,7 +231,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Registers for the first time, again and again where nobody answers.
+    /// Registers for the first time, again and again where the service does not answer.
     async fn arrive(&self, deadline: Option<Instant>) -> Result<Arrival, AgentError> {
         let mut backoff = Backoff::default();
         loop {

@@ -1,8 +1,8 @@
 //! The service over HTTP: a router that reads as a table of contents, and one file for each resource.
 //!
-//! Handlers understand the request, call one function of [`crate::jobs`], and shape the answer. Every
-//! error is a problem document (RFC 9457), also those of the framework: see [`problem`]. The OpenAPI
-//! document comes out of the same list of routes.
+//! A handler (`resources`) reads its request, calls one function of [`crate::jobs`] and writes the answer. All errors are
+//! problem documents (RFC 9457), those of the framework too: see [`Problem`]. The OpenAPI document is made from the same
+//! list of routes.
 
 mod docs;
 mod health;

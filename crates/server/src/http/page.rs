@@ -1,7 +1,7 @@
 //! The page at `/`: a form and its answers in a browser, from the binary alone.
 //!
 //! The files are those below `crates/server/src/http/page`, as they are read and edited (ES modules, no build step), and `words.js`. They are compressed
-//! once, when the service starts. Whoever opens the page needs no key; what the page asks needs one, and docs/use/page.md says
+//! once, when the service starts. Opening the page needs no key; its requests need one, and docs/use/page.md says
 //! where it keeps it.
 
 use std::collections::HashMap;

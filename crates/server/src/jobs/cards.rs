@@ -1,4 +1,4 @@
-//! What is known of the cards that can be simulated, and of the machines of clouds that have them.
+//! Cards that can be simulated, and cloud machines that have them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,11 +1,11 @@
-//! Whether the system's clock can be believed by whoever drops what is old.
+//! Whether the system's clock can be trusted when old rows are dropped.
 //!
 //! See Note [Clocks that jump].
 //!
 //! # Note [Clocks that jump]
 //!
 //! What expires is as old as the clock says. A clock that goes ahead by days, because a machine woke up with a wrong one or
-//! somebody set it, would make everything old at once. So the clock is compared with one that counts seconds (`Instant`), and
+//! it was set, would make everything old at once. So the clock is compared with one that counts seconds (`Instant`), and
 //! with the last moment that is noted in the database, which a server does every few minutes while it believes the clock. Where it
 //! is ahead of them by more than [`LEAP`], nothing expires for [`HOLD`]: long enough for NTP or a person to set it right. If it is
 //! still there then, it is believed. That costs one hour of room after a machine was switched off or slept. A clock that goes back
@@ -42,7 +42,7 @@ struct Known {
 }
 
 impl Clock {
-    /// One that was seen to say `last` by a process before this one; `None` where nobody noted that.
+    /// One that was seen to say `last` by a process before this one; `None` where that was not noted.
     pub(super) fn since(last: Option<Time>) -> Clock {
         Clock(Mutex::new(Known {
             last: last.map(|last| (Instant::now(), last)),

@@ -1,4 +1,4 @@
-//! The leases of what this server works on.
+//! Leases of the fits that this server works on.
 //!
 //! See [`crate::store::Lease`]. A server renews all of its leases with one statement.
 
@@ -74,7 +74,7 @@ impl Heartbeats {
         Time(self.time(now).0.saturating_add(milliseconds(lease)))
     }
 
-    /// Whether leases that have passed say that their holders are gone: after a time in which nobody reached the database, they
+    /// Whether leases that have passed say that their holders are gone: after a time in which no server reached the database, they
     /// have had time to renew them.
     pub(super) fn may_take(&self, lease: Duration) -> bool {
         let enough = lease / RENEWALS * 3 / 2;

@@ -1,4 +1,4 @@
-//! From a request to its answer: who waits, who runs, what happens when something stops.
+//! From a request to its answer: the queue, the runner, agents, and recovery when one of them stops.
 //!
 //! A fit is a row first ([`crate::store`]) and work second, so a server that dies loses nothing: its
 //! running fits go back to the queue when the next one starts. The runner claims rows, one at a time

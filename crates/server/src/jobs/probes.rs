@@ -1,4 +1,4 @@
-//! Single batches that are tried at once, while somebody waits.
+//! Probes of a single batch, run while the client waits.
 
 use std::time::Duration;
 

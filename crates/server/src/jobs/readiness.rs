@@ -1,4 +1,4 @@
-//! Whether the database takes what is written to it.
+//! Whether the database accepts writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::store::{Db, Fault, Time};
 /// How long a finding holds: however often it is asked for, the disk has one write a second from it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long whoever asks waits. A write takes milliseconds; one that takes longer is as good as none to an
+/// How long a health check waits. A write takes milliseconds; one that takes longer is as good as none to an
 /// orchestrator that asks every few seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 

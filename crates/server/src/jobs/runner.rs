@@ -238,7 +238,7 @@ async fn answer(
     let Ok(_turn) = wait_for_duplicate(shared, claimed, &request).await else {
         return put_back().await.map(|_| ());
     };
-    // Whoever cancelled it before it was registered could not tell us.
+    // It may have been cancelled before it was registered.
     let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
     if state != Some(FitState::Running) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Runs on a virtual GPU: stored by whoever led them, outside the service, which shows them.
+//! Runs on a virtual GPU: `batchfit run` stores them, the service shows them.
 
 use std::io::Write as _;
 

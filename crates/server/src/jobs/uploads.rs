@@ -130,11 +130,11 @@ pub(super) fn about(stored: &StoredUpload) -> About {
     serde_json::from_str(stored.about.as_str()).unwrap_or_default()
 }
 
-/// Reads the contents of a file that somebody uploads, within bounds: an exported graph, whose operators are looked at
+/// Reads the contents of an uploaded file, within limits: an exported graph, whose operators are looked at
 /// when a request names it, or a recording. Not on the threads that serve connections.
 pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), RequestError> {
     match contents.first() {
-        // Only whoever names a snapshot says which batch it is of.
+        // A snapshot's batch is known from the request that names it.
         Some(&PICKLE) => {
             let recording = replay::read(contents, RECORDING_BOUNDS)
                 .map_err(|error| RequestError::at("", error.to_string()))?;
@@ -320,7 +320,7 @@ impl Shared {
 }
 
 impl Jobs {
-    /// Drops some of the uploads that have expired: for whoever keeps files without a server that does.
+    /// Drops some of the uploads that have expired: for commands that keep files without a server.
     pub async fn drop_expired(&self) -> Result<(), JobError> {
         let space = self.shared.upload_space();
         self.shared

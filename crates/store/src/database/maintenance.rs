@@ -12,7 +12,7 @@ use crate::engine::{Pool, is_postgres, open_postgres, query};
 use crate::virtual_run::drop_old_runs;
 use crate::{Db, StoreError, Time, options, with_context};
 
-/// Who may read and write the database: requests and keys are nobody else's.
+/// Who may read and write the database: requests and keys are private.
 const MODE: u32 = 0o600;
 
 /// Most lines of damage that are told.
@@ -96,7 +96,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
             continue;
         };
         if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
-            // One of somebody else stays as it is: whoever may write it need not own it.
+            // A file of another user stays as it is: its writers need not own it.
             let _ = fs::set_permissions(&name, fs::Permissions::from_mode(MODE));
         }
     }
@@ -120,7 +120,7 @@ impl Db {
             now,)
         .map_err(with_context("look for old fits"))?;
         let first_young = first_young.unwrap_or(i64::MAX);
-        // Whoever refers to a fit goes first.
+        // Rows that refer to a fit go first.
         query!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
             oldest,

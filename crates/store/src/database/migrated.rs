@@ -1,4 +1,4 @@
-//! What becomes of a database that an older version wrote.
+//! Tests of databases that older versions wrote.
 
 use std::borrow::Cow;
 

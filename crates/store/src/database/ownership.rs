@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 #[must_use = "dropping it gives the database up"]
 pub struct Ownership {
-    /// Nothing is written to them. Empty for a database in memory, which nobody else can see, and for one of several servers.
+    /// Nothing is written to them. Empty for a database in memory, which is private, and for one of several servers.
     _locks: Vec<File>,
 }
 

@@ -41,7 +41,7 @@ impl Db {
     }
 }
 
-/// How a database is, for whoever looks after it.
+/// The state of a database, for its administrator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
     /// Rows.
@@ -50,7 +50,7 @@ pub struct Health {
     pub recommendations: i64,
     /// The size of the file.
     pub bytes: i64,
-    /// Keys that let somebody in; `None` in a database of a version without.
+    /// Keys that are valid; `None` in a database of a version without.
     pub keys: Option<i64>,
 }
 

@@ -11,7 +11,7 @@
 //! # Note [Alone]
 //!
 //! In SQLite one transaction writes at a time. In PostgreSQL many do, and two things here depend on that they do not: numbers
-//! that are read as "everything after this one" have to appear in their order, and uploads must not go while somebody begins to refer to
+//! that are read as "everything after this one" have to appear in their order, and uploads must not go while another row begins to refer to
 //! them. So every transaction of several statements begins with [`Connection::begin_alone`] and holds one lock of
 //! its schema until its end, and so do the single statements that drop uploads.
 

@@ -11,14 +11,14 @@ use crate::{ACQUIRE_TIMEOUT_OF_SERVER, Fault, StoreError};
 /// The oldest version that is still maintained: <https://www.postgresql.org/support/versioning/>
 const OLDEST: i32 = 140_000;
 
-/// What every session asks for. Nobody holds a lock for longer than a statement takes, so whoever waits longer waits for somebody
+/// What every session asks for. No lock is held for longer than a statement takes, so whoever waits longer waits for somebody
 /// who hangs, and a transaction that its client left is undone.
 const SETTINGS: [(&str, &str); 2] = [
     ("lock_timeout", "10s"),
     ("idle_in_transaction_session_timeout", "30s"),
 ];
 
-/// A connection that nobody used for as long is asked whether it is still one.
+/// A connection that was idle for as long is tested before it is used.
 const TRUSTED: Duration = Duration::from_secs(1);
 
 /// Whether this names a database of PostgreSQL.
@@ -38,7 +38,7 @@ pub fn shown(database: &str) -> String {
         Some((address, query)) => (address, Some(query)),
         None => (rest, None),
     };
-    // A password may have an @ that nobody escaped.
+    // A password may have an @ that is not escaped.
     let address = match address.rsplit_once('@') {
         Some((user, place)) => match user.split_once(':') {
             Some((user, _password)) => format!("{user}:...@{place}"),
@@ -121,7 +121,7 @@ pub(crate) fn fault(error: &sqlx::Error) -> Option<Fault> {
     })
 }
 
-/// What somebody can do about a server that does not let us in.
+/// What to do about a server that refuses the connection.
 pub(crate) fn why_not(error: &sqlx::Error) -> Option<&'static str> {
     let error = match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => {

@@ -62,7 +62,7 @@ impl NewFit {
 pub enum Reuse {
     /// Yes: nothing that it depends on can have changed.
     Finished,
-    /// No, but whoever asks at the same time shares the work.
+    /// No, but equal requests at the same time share the work.
     InFlight,
 }
 

@@ -1,7 +1,7 @@
 //! Who works on a fit, and until when it is theirs.
 //!
-//! A fit that runs has a holder and a lease, which the holder renews while it works. Whoever finds a lease that has passed puts
-//! the fit back into the queue, so that a holder that died or cannot be reached loses it and nobody else does. Its next attempt has
+//! A fit that runs has a holder and a lease, which the holder renews while it works. A server that finds a lease that has passed puts
+//! the fit back into the queue, so that a holder that died or cannot be reached loses it, and only that one. Its next attempt has
 //! another number, and what the lost holder says of the earlier one is not stored.
 
 use super::FitState;
@@ -13,7 +13,7 @@ use crate::{Db, StoreError, Time, with_context};
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.
 const SERVER: &str = "server ";
 
-/// Who works on fits: a server, or somebody who took a fit from one.
+/// Who works on fits: a server, or an agent that took a fit from one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseOwner(String);
 
@@ -25,7 +25,7 @@ impl LeaseOwner {
         LeaseOwner(format!("{SERVER}{name}"))
     }
 
-    /// Somebody else, by a name of their own. It must not begin as the names of servers do: see [`LeaseOwner::is_server`].
+    /// An agent, by its own name. It must not begin as the names of servers do: see [`LeaseOwner::is_server`].
     pub fn other(name: String) -> LeaseOwner {
         LeaseOwner(name)
     }
@@ -126,7 +126,7 @@ impl Db {
     }
 
     /// Queues the fits that were running when the last server ended without a word, to be run apart: those of servers, of which
-    /// there is none. Others who hold fits are given time to renew them, because nobody could without a server. Call it once, before the first claim, and not beside another server
+    /// there is none. Others who hold fits are given time to renew them, because they could not without a server. Call it once, before the first claim, and not beside another server
     /// on the same database, whose fits it would take.
     ///
     /// Says how many were queued again. None where several servers share the queue, who watch each other.

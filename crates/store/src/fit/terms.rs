@@ -22,7 +22,7 @@ pub struct FitTerms {
 }
 
 impl Default for FitTerms {
-    /// Nobody waits, and it takes as long as it takes.
+    /// No client waits, and it takes as long as it takes.
     fn default() -> FitTerms {
         FitTerms {
             priority: Priority::Batch,
@@ -55,7 +55,7 @@ by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
-    /// nobody's own any more.
+    /// shared.
     pub async fn ask_again(
         &self,
         id: &str,

@@ -229,7 +229,7 @@ async fn only_a_silent_lease_owner_loses_its_fits() {
     let until = Time(500);
     let renewed = db.renew_all(Lease { holder: two, until }).await;
     assert_eq!(renewed.unwrap(), 1);
-    // Whoever asks is there, whatever the clock says.
+    // A holder that asks is alive, whatever the clock says.
     assert_eq!(db.expired(Time(100), three).await.unwrap(), 0);
     assert_eq!(db.expired(Time(101), three).await.unwrap(), 1);
 
@@ -253,7 +253,7 @@ async fn only_a_silent_lease_owner_loses_its_fits() {
         .finish(again.attempt(), &Value::Null, &[], Time(700))
         .await;
     assert!(finished.unwrap());
-    // Nobody ends what another works on.
+    // Only its holder ends a fit.
     assert!(!db.put_back(attempt("2", 1, three)).await.unwrap());
 }
 

@@ -8,7 +8,7 @@ use crate::{StoreError, Time, integer, with_context};
 use batchfit_fit::search::headroom::{HeadroomModel, Reporter, Sample};
 
 /// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
-/// taught, and those that nobody has told anything about for longest.
+/// taught, and those without outcomes for longest.
 pub(super) const MOST_LEARNT: i64 = 10_000;
 
 /// What is known of one model on one card.

@@ -212,14 +212,14 @@ impl Lessons {
 }
 
 impl Db {
-    /// Reads what was learnt since somebody last asked.
+    /// Reads what was learnt since the last read.
     pub async fn read_learnt(&self) -> Result<(), StoreError> {
         let newest = query!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
         .map_err(with_context("look for what was learnt"))?;
         self.read_learnt_up_to(newest).await
     }
 
-    /// The same, where somebody has looked what the last change is.
+    /// The same, where the last change is known.
     pub(crate) async fn read_learnt_up_to(&self, newest: i64) -> Result<(), StoreError> {
         if newest <= self.lessons.last_change() {
             return Ok(());

@@ -69,7 +69,7 @@ pub struct StoredOutcome {
     pub batch: i64,
     /// How it ended.
     pub outcome: String,
-    /// Most bytes reserved, where somebody looked.
+    /// Most bytes reserved, where that was measured.
     pub peak_reserved_bytes: Option<i64>,
     /// How often the allocator asked again.
     pub retries: Option<i64>,
@@ -102,7 +102,7 @@ pub enum OutcomeKept {
     Unknown,
 }
 
-/// What was learnt about one model on one card, for whoever reads it.
+/// What was learnt about one model on one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLearnt {
     /// Its place in the list.
@@ -178,7 +178,7 @@ impl Db {
         for (on, model_digest) in &dropped {
             self.lessons.forget(on, model_digest);
         }
-        // Whoever asks next reads it where this cannot.
+        // The next reader reads it where this cannot.
         let _ = self.read_learnt().await;
         Ok(kept)
     }

@@ -97,7 +97,7 @@ impl Columns {
         let is_simulated = asked.device.as_deref().is_some_and(is_simulation);
         let ran = ["probed", "trained"].map(|evidence| self.texts.find(evidence));
         let mut known: HashMap<TextId, bool> = HashMap::new();
-        // Whoever has the service simulate a card is not told what an agent says that it simulated.
+        // A request that the service simulates is not answered by what an agent simulated.
         let mut is_an_agents = |row: usize| {
             let evidence = self.values[FilterColumn::Evidence as usize][row];
             if !is_simulated || ran.contains(&Some(evidence)) {

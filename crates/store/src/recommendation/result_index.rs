@@ -9,7 +9,7 @@
 //!
 //! A row never changes. Rows may be written and dropped by other processes too: each has a number, in the order in which
 //! they were stored, and the numbers of those that are gone are kept for a while (`migrations/0022`). Every list first
-//! reads what is new of both; whoever asks for one row does so once a [`FRESH`].
+//! reads what is new of both; reads of one row do so once a [`FRESH`].
 
 use crate::text::by_name;
 use std::collections::HashSet;
@@ -80,7 +80,7 @@ pub(crate) struct ResultIndex {
     columns: Arc<RwLock<Columns>>,
     /// One reads what is new at a time; the others wait for it.
     reading: Arc<tokio::sync::Mutex<()>>,
-    /// When somebody last looked for what is new.
+    /// When new rows were last read.
     looked: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -209,7 +209,7 @@ impl Db {
             return Ok(());
         }
         let _reading = self.shelf.reading.lock().await;
-        // Whoever was here before may have read it all.
+        // An earlier reader may have read it all.
         let (current, _learnt) = self.recommendations_now().await?;
         let (known, is_stale) = {
             let columns = self.shelf.read();
@@ -227,7 +227,7 @@ impl Db {
             newest = 0;
             again = Some(Columns::default());
         } else if !gone.is_empty() {
-            // This goes through all rows, while nobody reads them.
+            // This goes through all rows, while they are locked.
             self.shelf.write().drop_rows(&gone);
         }
         loop {

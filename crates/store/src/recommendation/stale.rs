@@ -1,7 +1,7 @@
 //! Which answers would be other ones today.
 //!
 //! An answer is as good as what it was made with: the rules of batchfit, PyTorch, on a GPU the driver and cuDNN, and what was
-//! known of headroom. Which driver a card has today nobody is asked: it is that of the newest answer that was made on such a card.
+//! known of headroom. Which driver a card has today is not asked: it is that of the newest answer that was made on such a card.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is in memory follows what is in the table, whoever writes it.
+//! What is in memory follows what is in the table.
 
 use super::{
     FilterColumn, NearestQuery, Outdated, RecommendationFilter, StoredHeadroom,

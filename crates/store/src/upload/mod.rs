@@ -79,7 +79,7 @@ pub struct StoredUpload {
     pub digest: Digest,
     /// What it is.
     pub kind: UploadKind,
-    /// Whether somebody uploaded it; else it came with a request.
+    /// Whether it was uploaded; else it came with a request.
     pub is_uploaded: bool,
     /// How long its contents are.
     pub bytes: u64,

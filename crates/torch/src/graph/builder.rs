@@ -11,7 +11,7 @@ use crate::shape::{DType, Extent, is_oversize};
 
 /// Why an operation was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot apply {op}{}: {problem}", within(module))]
+#[error("cannot apply {op}{}: {problem}", path_within(module))]
 pub struct GraphError {
     /// The operation's name.
     pub op: &'static str,
@@ -21,7 +21,7 @@ pub struct GraphError {
     pub problem: String,
 }
 
-fn within(module: &str) -> String {
+fn path_within(module: &str) -> String {
     match module {
         "" => String::new(),
         path => format!(" in `{path}`"),

@@ -19,6 +19,7 @@ mod elementwise;
 mod embedding;
 mod fourier;
 mod indexed;
+mod inplace;
 mod join;
 mod linear;
 mod loss;
@@ -36,7 +37,6 @@ mod scattered;
 mod scripted;
 mod softmax;
 mod view;
-mod written;
 
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ families! {
     Softmax: softmax,
     View: view,
     WeightNorm: norm::weight,
-    Written: written,
+    Written: inplace,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.

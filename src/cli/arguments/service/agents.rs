@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::super::{AskCudnn, Patience, RecorderFlags, help};
+use super::super::{AskCudnn, RecorderFlags, Timeouts, help};
 
 /// How a service is asked.
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ pub(in crate::cli) struct Agent {
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
+    pub(in crate::cli) patience: Timeouts,
 }
 
 impl Agent {

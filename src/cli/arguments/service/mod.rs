@@ -118,7 +118,7 @@ pub(in crate::cli) struct KeyFlags {
 }
 
 impl KeyFlags {
-    /// What keys may ask, where they are needed: on any address but loopback, unless somebody said otherwise.
+    /// What keys may ask, where they are needed: on any address but loopback, unless flags say otherwise.
     pub(in crate::cli) fn limits(&self, is_loopback: bool) -> Option<KeyLimits> {
         let is_needed = self.require_keys || !is_loopback && !self.allow_anonymous;
         let some = |number: u32| (number > 0).then_some(number);
@@ -204,7 +204,7 @@ pub(in crate::cli) enum DatabaseCommand {
     Check,
     /// Copy all rows into another database that has none yet: files of SQLite and databases of PostgreSQL, either way.
     Copy {
-        /// From where; nobody should write to it meanwhile.
+        /// From where; no process should write to it meanwhile.
         #[arg(value_name = "FROM")]
         from: String,
         /// Where to. A file is made; a database of PostgreSQL is there already, and gets its tables.

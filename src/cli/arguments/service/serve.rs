@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::super::{AskCudnn, DatabaseFlags, Patience, RecorderFlags, help};
+use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts, help};
 use super::{KeyFlags, RetentionFlags, WorkFlags};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
@@ -53,7 +53,7 @@ pub(in crate::cli) struct Serve {
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
-    pub(in crate::cli) patience: Patience,
+    pub(in crate::cli) patience: Timeouts,
 }
 
 /// What uploaded graphs and recordings may take.

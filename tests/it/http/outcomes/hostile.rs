@@ -12,7 +12,7 @@ use super::{PREDICTED, RESNET, Scripted, Service, fits};
 #[tokio::test]
 async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
     let first = Service::start(Scripted::default()).await;
-    let fit = first.asked(RESNET).await;
+    let fit = first.create_fit(RESNET).await;
     first
         .tell_outcome(&fit, &fits(PREDICTED + (PREDICTED / 50)))
         .await;
@@ -22,7 +22,7 @@ async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
     let second = Service::on(directory, Scripted::default(), first.limits).await;
 
     assert_eq!(second.get("/v1/accuracy").await.json(), known);
-    let again = second.asked(RESNET).await;
+    let again = second.create_fit(RESNET).await;
     assert_ne!(again, fit);
     // What either is told the other knows.
     let told = first
@@ -33,13 +33,13 @@ async fn what_was_learnt_outlives_the_service_and_is_shared_with_the_next() {
     assert_eq!(second.get(&path).await.json()["items"][0], told.json());
     let near = second.post("/v1/recommendations/nearest", RESNET).await;
     assert_eq!(near.json()["exact"], false, "{}", near.text);
-    assert_ne!(second.asked(RESNET).await, again);
+    assert_ne!(second.create_fit(RESNET).await, again);
 }
 
 #[tokio::test]
 async fn hostile_outcomes_are_refused_or_bounded() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     let most = 1_u64 << 60;
     for (name, value) in [
         ("peak_reserved_bytes", json!(-1)),
@@ -89,7 +89,7 @@ async fn hostile_outcomes_are_refused_or_bounded() {
 #[tokio::test]
 async fn outcomes_that_are_told_at_once_all_count() {
     let service = Arc::new(Service::start(Scripted::default()).await);
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     let mut telling = JoinSet::new();
     for number in 0..40_u64 {
         let (service, fit) = (Arc::clone(&service), fit.clone());

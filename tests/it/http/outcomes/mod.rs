@@ -28,7 +28,7 @@ fn fits(peak: u64) -> Value {
 
 impl Service {
     /// Asks, and gives the fit's id.
-    async fn asked(&self, body: &'static str) -> String {
+    async fn create_fit(&self, body: &'static str) -> String {
         self.post_and_wait("/v1/fits", body).await.id()
     }
 
@@ -47,7 +47,7 @@ impl Service {
 #[tokio::test]
 async fn an_outcome_is_kept_beside_what_was_predicted() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
 
     let told = service
         .tell_outcome(&fit, &fits(PREDICTED + (PREDICTED / 50)))
@@ -72,7 +72,7 @@ async fn an_outcome_is_kept_beside_what_was_predicted() {
 #[tokio::test]
 async fn what_says_nothing_about_the_answer_is_kept_and_doubted() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     let doubt = async |change: Value| {
         let mut outcome = fits(PREDICTED);
         for (name, value) in change.as_object().unwrap() {
@@ -102,7 +102,7 @@ async fn what_says_nothing_about_the_answer_is_kept_and_doubted() {
 #[tokio::test]
 async fn outcomes_are_paged_and_wrong_ones_are_errors() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     for _ in 0..3 {
         service.tell_outcome(&fit, &fits(PREDICTED)).await;
     }
@@ -151,7 +151,7 @@ async fn outcomes_are_paged_and_wrong_ones_are_errors() {
 #[tokio::test]
 async fn a_training_with_an_idempotency_key_counts_once() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     let tell = async |body: Value| {
         let path = format!("/v1/recommendations/{fit}/outcomes");
         let request = Request::post(path).header("idempotency-key", "run-1");
@@ -181,9 +181,9 @@ async fn an_answer_is_made_again_after_headroom_has_grown() {
     let engine = Scripted::default();
     let fits_begun = Arc::clone(&engine.fits);
     let service = Service::start(engine).await;
-    let fit = service.asked(RESNET).await;
-    assert_eq!(service.asked(RESNET).await, fit);
-    let other = service.asked(RESNET_8).await;
+    let fit = service.create_fit(RESNET).await;
+    assert_eq!(service.create_fit(RESNET).await, fit);
+    let other = service.create_fit(RESNET_8).await;
 
     let oom = json!({"batch": 256, "outcome": "out_of_memory",
         "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11"}});
@@ -196,20 +196,24 @@ async fn an_answer_is_made_again_after_headroom_has_grown() {
     let old = old.json();
     assert_eq!(old["stale"]["because"][0]["what"], "headroom");
     // Neither the cached answer nor the stored one is served.
-    let again = service.asked(RESNET).await;
+    let again = service.create_fit(RESNET).await;
     assert_ne!(again, fit);
-    assert_ne!(service.asked(RESNET_8).await, other, "it is the same model");
+    assert_ne!(
+        service.create_fit(RESNET_8).await,
+        other,
+        "it is the same model"
+    );
     let begun = fits_begun.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(begun, 4);
     // And the new one is served from then on.
-    assert_eq!(service.asked(RESNET).await, again);
+    assert_eq!(service.create_fit(RESNET).await, again);
     // What the request says itself was not learnt.
-    let asked = service.asked(ASKED).await;
+    let asked = service.create_fit(ASKED).await;
     service
         .tell_outcome(&fit, &fits(PREDICTED + (1 << 30)))
         .await;
-    assert_eq!(service.asked(ASKED).await, asked);
-    assert_ne!(service.asked(RESNET).await, again);
+    assert_eq!(service.create_fit(ASKED).await, asked);
+    assert_ne!(service.create_fit(RESNET).await, again);
 }
 
 #[tokio::test]
@@ -218,7 +222,7 @@ async fn out_of_memory_raises_the_headroom() {
     const PROMISED: &str =
         r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "headroom": 0.06}"#;
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(PROMISED).await;
+    let fit = service.create_fit(PROMISED).await;
     let environment = json!({"gpu": "NVIDIA H200", "pytorch": "2.11"});
     let oom = json!({"batch": 256, "outcome": "out_of_memory", "environment": environment});
 
@@ -235,7 +239,7 @@ async fn out_of_memory_raises_the_headroom() {
 #[tokio::test]
 async fn a_recommendation_is_refreshed_on_request() {
     let service = Service::start(Scripted::default()).await;
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
     let refresh = async |id: &str| {
         let path = format!("/v1/recommendations/{id}/refresh");
         service.post_and_wait(&path, Body::empty()).await
@@ -260,7 +264,7 @@ async fn the_nearest_stored_answer_is_offered() {
     let service = Service::start(Scripted::default()).await;
     let near = async |body: &'static str| service.post("/v1/recommendations/nearest", body).await;
     assert_eq!(near(RESNET).await.status, 404);
-    let fit = service.asked(RESNET).await;
+    let fit = service.create_fit(RESNET).await;
 
     let exact = near(RESNET).await.json();
     assert_eq!(

@@ -17,7 +17,7 @@ import torch
 import torch.fx.experimental.proxy_tensor as tracing
 
 from .replacing import replaced
-from .written_out import written_out
+from .decompositions import written_out
 
 _COMPOSITE = "CompositeImplicitAutograd"
 

@@ -34,7 +34,7 @@ from .eager import EagerOnly
 from .function_calls import FunctionCalls
 from .functions import Functions
 from .lifetimes import Lifetimes
-from .numbering import Numbering, value_numbers
+from .node_ids import Numbering, value_numbers
 
 # With and without functions: what reads only the first would take the graph for one that autograd looks through.
 VERSION, VERSION_WITH_FUNCTIONS = 1, 2

@@ -34,7 +34,7 @@ from torch._export.serde.serialize import _TORCH_TO_SERIALIZE_DTYPE
 
 from .functions import CALL, FUNCTION, GRADIENT, Call
 from .lifetimes import Lifetimes
-from .numbering import Numbering, results, value_numbers
+from .node_ids import Numbering, results, value_numbers
 
 
 @dataclass

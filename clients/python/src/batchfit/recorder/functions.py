@@ -8,7 +8,7 @@ import torch
 from torch.amp.autocast_mode import custom_bwd, custom_fwd
 
 from .graphs import Function
-from .holding import dtype_of
+from .stored import dtype_of
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter

@@ -14,7 +14,7 @@ from .blocks import Checkpointing, regions
 from .errors import RecorderError
 from .functions import class_of
 from .graphs import Device, DType, Function, Graph, Layout, MemoryFormat, Operator, Ref
-from .holding import Stored, dtype_of
+from .stored import Stored, dtype_of
 from .lifetimes import assumed, read_by, slots_of
 from .noise import Noise
 from .operators import IGNORED, Called, Operators, import_namespaces

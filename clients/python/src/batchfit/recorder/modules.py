@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 
 from .blocks import matches, repeated
 from .errors import RecorderError
-from .holding import Stored
+from .stored import Stored
 from .training import Training
 
 

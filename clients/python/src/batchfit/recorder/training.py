@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from .blocks import Checkpointing
 from .errors import RecorderError
 from .graphs import Graph
-from .holding import Batches, Stored, bytes_of, classes_of, construction_order, dtype_of, make, recurrent
+from .stored import Batches, Stored, bytes_of, classes_of, construction_order, dtype_of, make, recurrent
 from .interpreter import Interpreter
 
 STEPS = 3

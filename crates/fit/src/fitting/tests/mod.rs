@@ -257,7 +257,7 @@ fn a_batch_of_one_without_headroom_is_not_recommended() {
         "{:?}",
         found.notes
     );
-    question.budget = within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
+    question.budget = budget_within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
     let found = fit(&question, &mut simulated, None).recommendation;
     assert_eq!(found.micro_batch, 1);
 }

@@ -227,7 +227,7 @@ pub(super) fn sgd() -> Variant {
 }
 
 /// A card of which the allocator may have so much.
-pub(super) fn within(limit: Bytes) -> MemoryBudget {
+pub(super) fn budget_within(limit: Bytes) -> MemoryBudget {
     MemoryBudget {
         asked: Some(limit),
         available: limit,
@@ -248,7 +248,7 @@ pub(super) fn question() -> FitSpec {
             world_size: 1,
             objective: Objective::default(),
         },
-        budget: within(Bytes::mib(1200)),
+        budget: budget_within(Bytes::mib(1200)),
         headroom: HeadroomPolicy::default(),
         ceiling: MAX_BATCH,
         method: SearchStrategy::SimulateFirst,

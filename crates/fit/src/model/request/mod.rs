@@ -435,6 +435,6 @@ fn names_strategy(fields: &Fields<'_>) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod synonyms;
 #[cfg(test)]
-mod words;
+mod tests;

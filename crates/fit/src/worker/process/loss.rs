@@ -50,7 +50,7 @@ pub enum WorkerError {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// Somebody asked to stop.
+    /// It was asked to stop.
     #[error("cancelled")]
     Cancelled,
 }

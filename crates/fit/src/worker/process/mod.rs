@@ -232,7 +232,7 @@ impl Running {
         };
         self.orders = None;
         let mut deadline = SuspendAwareDeadline::of(self.ending);
-        // Before the status is taken: as long as the child is in the table of processes, its number is nobody else's. An error
+        // Before the status is taken: as long as the child is in the table of processes, its number is not reused. An error
         // means that nothing is left of it.
         supervised::end_descendants(Pid::from_child(&child));
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);

@@ -24,7 +24,7 @@ pub(in crate::http) const MOST_WHOLE: u64 = i64::MAX.cast_unsigned();
 /// A NUL in a path.
 const NUL: &str = "%00";
 
-/// How many items a list gives when nobody says.
+/// Default number of items of a list.
 const DEFAULT_LIMIT: i64 = 50;
 
 /// How many items a list gives at most.

@@ -1,4 +1,4 @@
-//! Places that all clients share, of which no key takes more than a part.
+//! Slots that all clients share: one key takes at most a quarter.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ impl Slots {
         }
     }
 
-    /// A place for whoever has this key; empty where none is needed, and then any.
+    /// A slot for this key; the key is empty where none is needed, and then has no share.
     pub(in crate::http) fn take(&self, owner: &str) -> Option<Slot> {
         let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let of_key = (!owner.is_empty()).then(|| (self.clone(), owner.to_owned()));

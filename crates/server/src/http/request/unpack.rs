@@ -1,4 +1,4 @@
-//! Files inside of bodies: what surrounds their contents is taken off, within bounds, and every form on the way named.
+//! Files in bodies: gzip and archives are unpacked within limits.
 
 use std::borrow::Cow;
 use std::io::Cursor;

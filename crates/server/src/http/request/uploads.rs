@@ -1,4 +1,4 @@
-//! Bodies: how they arrive and are decompressed, and what all of them together may take.
+//! Bodies: receiving and decompressing them, and the memory and disk that all together may take.
 //!
 //! While a body arrives, it is held as it was sent: its first MiB in memory, the rest in a file without a name, so that a slow client holds no
 //! memory that others need.
@@ -350,7 +350,7 @@ fn no_disk(error: &io::Error) -> Problem {
     Problem::new(Code::UploadsBusy, detail)
 }
 
-/// How much is decompressed before the next look at whether somebody still waits, in bytes: about 2 ms of work.
+/// How much is decompressed before the next check that the client still waits, in bytes: about 2 ms of work.
 const PART: usize = 1 << 20;
 
 /// Runs `work` on a thread of its own, which stops soon after this future is dropped. Not on the runtime's blocking pool, for which a runtime that ends waits.
@@ -366,7 +366,7 @@ pub(in crate::http) async fn on_thread<T: Send + 'static>(
         .stack_size(STACK)
         .spawn(move || {
             yield_to_others(niceness);
-            // Nobody listens when the client is gone.
+            // There is no receiver when the client is gone.
             let _ = with_cancel(&cancel, work).map(|outcome| done.send(outcome));
         });
     if let Err(error) = thread {

@@ -124,7 +124,7 @@ async fn create(
     sent(&app, &asker, fit, patience, keep).await
 }
 
-/// Sends a fit, once it has ended where somebody waits for that. `keep` sees it where it is done.
+/// Sends a fit, once it has ended where the client waits for that. `keep` sees it where it is done.
 pub(in crate::http) async fn sent(
     app: &App,
     asker: &Asker,

@@ -48,7 +48,7 @@ pub(in crate::http) struct NewOutcome {
     environment: Option<ReportedEnvironment>,
 }
 
-/// What somebody tells, who it is, and under which name.
+/// An outcome, who reports it, and under which name.
 pub(in crate::http) struct OutcomeReport {
     told: ReportedOutcome,
     reporter: Reporter,

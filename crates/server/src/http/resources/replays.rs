@@ -15,7 +15,7 @@ use crate::replay::{
     Bounds, Recording, RecordingError, ReplayOptions, ReplayReport, pickle, read, replay,
 };
 
-/// What a file of somebody else may make the service use.
+/// What an uploaded file may make the service use.
 const BOUNDS: Bounds = Bounds {
     mib: LIMIT_MIB as u64,
     // A comparison replays them a hundred times.

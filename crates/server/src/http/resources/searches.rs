@@ -1,4 +1,4 @@
-//! Searches: which batch next, for whoever runs them?
+//! Searches: which batch should the client run next?
 
 use axum::Json;
 use axum::extract::{FromRequest, Path, Request, State};

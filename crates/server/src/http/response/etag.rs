@@ -1,4 +1,4 @@
-//! `ETag` and `If-None-Match` (RFC 9110): whoever has an answer already is told so, and not sent it again.
+//! `ETag` and `If-None-Match` (RFC 9110): a client that has the answer already gets 304 instead of the body.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -16,7 +16,7 @@ use crate::http::response::problem::{Code, Problem};
 /// The longest answer that is marked: a list of the most items is less. Longer ones would be read once more for it.
 const LONGEST: u64 = 2 << 20;
 
-/// Marks what GET answers with JSON by its contents, and says 304 to whoever has it.
+/// Marks what GET answers with JSON by its contents, and sends 304 to clients that have it.
 pub(in crate::http) async fn mark(request: Request, next: Next) -> Response {
     // HEAD has no body to be marked by.
     if request.method() != Method::GET {
@@ -57,7 +57,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// A weak tag: the same JSON may be sent compressed. 128 bits, so that no two contents that anybody sees share it by
-/// chance; that somebody makes two on purpose harms nobody else.
+/// chance; a client that makes two on purpose harms only itself.
 pub(in crate::http) fn tag(bytes: &[u8]) -> String {
     let mut text = "W/\"".to_owned();
     for seed in [1, 2] {
@@ -69,7 +69,7 @@ pub(in crate::http) fn tag(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether whoever asks with these headers has what this tag marks.
+/// Whether the client of these headers has what this tag marks.
 pub(in crate::http) fn is_known(asked: &HeaderMap, tag: &HeaderValue) -> bool {
     let tag = tag.to_str().unwrap_or_default();
     let mut known = asked.get_all(IF_NONE_MATCH).iter();

@@ -1,4 +1,4 @@
-//! Documents of megabytes: written, and compressed for whoever reads gzip, on the thread that made them.
+//! Documents of megabytes: serialized, and compressed for clients that accept gzip, on the thread that made them.
 //!
 //! The layer that compresses other answers does so on the threads that serve connections, a piece at a time.
 
@@ -18,14 +18,14 @@ use crate::http::response::problem::{Code, Problem};
 use crate::limits::is_cancelled;
 use crate::store::{Db, StoreError};
 
-/// What is compressed before the next look at whether somebody still waits, in bytes: some 10 ms of work.
+/// What is compressed before the next check that the client still waits, in bytes: some 10 ms of work.
 pub(in crate::http) const PART: usize = 1 << 20;
 
 /// How much of a stored step is read at a time, and how much of that is sent at a time, in bytes.
 const STORED_PART: usize = 256 << 10;
 const PACKED_AT_ONCE: usize = 16 << 10;
 
-/// Whether whoever asked reads gzip.
+/// Whether the client accepts gzip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) struct ReadsGzip(pub(in crate::http) bool);
 
@@ -68,7 +68,7 @@ pub(in crate::http) fn serialize(
     Ok(as_taken(status, packed, None, reads_gzip))
 }
 
-/// The step of a run, as whoever asked reads it; `None` where nothing is kept of it. It is read and unpacked as it is taken, so that many readers,
+/// The step of a run, as the client accepts it; `None` where nothing is kept of it. It is read and unpacked as it is taken, so that many readers,
 /// or slow ones, take no more memory than a part each.
 pub(in crate::http) async fn step_of_run(
     db: Db,
@@ -82,7 +82,7 @@ pub(in crate::http) async fn step_of_run(
     Ok(Some(as_taken(StatusCode::OK, packed, rest, reads_gzip)))
 }
 
-/// Sends compressed JSON a part at a time, unpacked for whoever does not read gzip; `rest` is where what follows `packed` is read.
+/// Sends compressed JSON a part at a time, unpacked for clients that do not accept gzip; `rest` is where what follows `packed` is read.
 fn as_taken(
     status: StatusCode,
     packed: Vec<u8>,
@@ -157,7 +157,7 @@ fn answer(status: StatusCode, body: impl Into<Body>, is_gzip: bool) -> Response 
     response
 }
 
-/// As much of it as somebody waits for.
+/// As much of it as the client waits for.
 fn compressed(plain: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
     for part in plain.chunks(PART) {

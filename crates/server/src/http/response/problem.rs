@@ -126,7 +126,7 @@ codes! {
     TooManyRequests = "too-many-requests", SERVICE_UNAVAILABLE, "The service is busy";
     /// Too many large bodies are being read.
     UploadsBusy = "uploads-busy", SERVICE_UNAVAILABLE, "Too many large bodies at a time";
-    /// Somebody else uses the device.
+    /// Another process uses the device.
     DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
     /// The work was not done in time, and was stopped.
     TookTooLong = "took-too-long", SERVICE_UNAVAILABLE, "The work took too long";
@@ -250,7 +250,7 @@ impl From<RequestError> for Problem {
     }
 }
 
-/// What somebody can do about a database that does not answer.
+/// What to do about a database that does not answer.
 pub(in crate::http) fn what_to_do(fault: Fault) -> &'static str {
     match fault {
         Fault::Full => "its disk is full: make room",

@@ -1,8 +1,8 @@
-//! Answers that were given before, ready to be given again.
+//! A cache of answers by request body.
 //!
-//! A launcher asks the same question at each start, of each of its ranks. The same body is then the same fit, as long as
-//! that is there: its document is sent without reading the request again. What an answer depends on beside its request (a
-//! GPU and what is free on it, an upload) is looked at each time; such answers are not kept here.
+//! A launcher sends the same request at each start, from each of its ranks. While the fit of that body exists, its document is
+//! sent without reading the request again. Answers that depend on more than the request (free memory of a GPU, an upload) are
+//! not cached.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,7 +20,7 @@ const SPACE: usize = 16 << 20;
 /// The longest body whose answer is kept, and the longest answer. Other requests take longer than to look for their fit.
 const LONGEST: usize = 256 << 10;
 
-/// How long the fit is taken to be there without a look: somebody may delete it.
+/// How long a fit is assumed to exist without a look: it may be deleted.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The answers, oldest first. Cloning it shares them.

@@ -89,7 +89,7 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// For each 16 KiB of a body, or its rest, to arrive; and for the client to take each part of an answer.
     pub transfer: Duration,
-    /// How long a connection keeps its place whoever wants it: enough to look for a request that came with it. Longer, and
+    /// How long a connection keeps its slot even if others wait: enough to look for a request that came with it. Longer, and
     /// those who arrive would wait in the system's queue, behind all that a flood of connections puts there.
     pub welcome: Duration,
     /// How long requests may be worked on when the service was asked to end. Those that wait for a fit answer at once with how it
@@ -257,7 +257,7 @@ async fn serve_connection(
 struct OpenConnections {
     limits: ConnectionLimits,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
-    /// Somebody left.
+    /// A connection was closed.
     left: Notify,
     /// One permit for each request with a body that may be worked on.
     requests: Arc<Semaphore>,
@@ -357,7 +357,7 @@ struct Wait {
 enum Awaited {
     /// A request, by a deadline.
     Request(Instant),
-    /// More of a body; whoever reads it has its own clock, and answers when it is late.
+    /// More of a body; its reader has its own clock, and answers when it is late.
     Body,
     /// That an answer is read, by a deadline.
     Reading(Instant),

@@ -6,7 +6,7 @@
 //! without reading the answers; the browser says where they come from in `Origin`, and only the service's own
 //! origin is let in. A page can also have the name of its site lead to 127.0.0.1 after it was loaded (DNS rebinding), and
 //! is then of one origin with the service; but its requests carry that name in `Host`, which is no name of
-//! the service. An address is no name: nobody can have one lead elsewhere. So where the service listens on all
+//! the service. An address is no name: it cannot be made to lead elsewhere. So where the service listens on all
 //! addresses of a machine, and cannot know which these are from outside (of a container, say), any address will do.
 //!
 //! Programs other than browsers send no `Origin`. They are let in, whatever content type they claim.

@@ -90,7 +90,7 @@ impl Arrival {
         self.state().refused
     }
 
-    /// The body is here, or nobody reads on: from now on the request is worked on. False where that is too much.
+    /// The body is here, or is not read further: from now on the request is worked on. False where that is too much.
     fn complete(&self) -> bool {
         let Some(requests) = &self.requests else {
             return true;
@@ -238,7 +238,7 @@ impl hyper::body::Body for Upload {
 }
 
 impl Drop for Upload {
-    /// Whoever read it has what it wants, also where more could come.
+    /// Its reader has what it wants, even if more could come.
     fn drop(&mut self) {
         self.stop_clock(0);
         self.arrival.complete();

@@ -20,7 +20,7 @@ const BYTES_OF_A_VALUE: usize = 16;
 /// Most notes, and the like, that stand beside each other.
 const MOST_TEXTS: usize = 500;
 
-/// The largest number: of bytes, samples or milliseconds nobody has more.
+/// The largest number of bytes, samples or milliseconds.
 const LARGEST: f64 = (1_u64 << 60) as f64;
 
 /// What may be less than nothing.

@@ -347,7 +347,7 @@ impl Jobs {
         }
     }
 
-    /// A permit for whoever reads a request that may be large.
+    /// A permit to read a request that may be large.
     async fn permit(&self, claimed: &Claimed) -> Option<tokio::sync::OwnedSemaphorePermit> {
         // What is large is somewhere else, and named by its digest.
         if claimed.request.as_str().contains("sha256:") {

@@ -9,7 +9,7 @@ use crate::model::{DeviceChoice, Request, RequestDocument, RequestError};
 
 use super::{JobDocument, JobOutcome};
 
-/// Has the request of a job answered on a device of this machine, on a thread of its own. Nobody is told where it was stopped: that
+/// Has the request of a job answered on a device of this machine, on a thread of its own. Where it was stopped is not reported: that
 /// is `Released`.
 pub async fn answer_job(
     engine: Arc<dyn Engine>,

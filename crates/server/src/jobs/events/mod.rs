@@ -1,9 +1,9 @@
-//! What is told of a fit as it goes on, for any number of readers, who may come late, come again, or never read.
+//! Events of a fit, for any number of readers: they may join late, reconnect, or never read.
 //!
 //! # Note [Events]
 //!
 //! There is one log for each fit that waits or runs, and for those that ended lately. A reader is a place in it: the number
-//! of the last event that it has. So one that does not read costs nothing, neither memory nor time of whoever writes; where
+//! of the last event that it has. So one that does not read costs nothing, neither memory nor time of the writer; where
 //! the log has become too long meanwhile, it misses the oldest probes. It never misses how the fit stands and what came of it.
 //!
 //! Numbers grow by one. A log is in memory alone, so a server that starts again cannot know which numbers the last one has
@@ -11,7 +11,7 @@
 //! told in the range after its last attempt. A reader that goes on from any number gets all that is newer: at worst, the end
 //! twice.
 //!
-//! Where several servers share the queue, each has a log of a fit that somebody follows there, and a reader may go on at another one. Logs
+//! Where several servers share the queue, each has a log of a fit that is followed there, and a reader may go on at another one. Logs
 //! have not seen the same probes, so states have numbers that follow from the fit alone ([`OF_A_STATE`]): a reader that has a state here has
 //! it everywhere.
 
@@ -136,7 +136,7 @@ impl Events {
 
     fn publish_to_all(&self, id: &str, state: FitState) {
         let id = id.to_owned();
-        // An error says that nobody reads.
+        // An error says that there is no reader.
         let _ = self.all.send(FitNews { id, state });
     }
 
@@ -164,7 +164,7 @@ impl Events {
         }
     }
 
-    /// Tells that a fit waits or runs, or how it ended: whoever says that first is right.
+    /// Publishes that a fit waits or runs, or how it ended: the first report counts.
     pub(super) fn publish(&self, id: &str, state: FitState) {
         let Some(log) = self.find(id) else { return };
         self.publish_to(id, &log, state, None);
@@ -270,7 +270,7 @@ impl Log {
         self.lock().rank < rank
     }
 
-    /// Adds a state, unless the fit has ended or is in it anyway. Whoever does not know how often it was begun knows that this is the
+    /// Adds a state, unless the fit has ended or is in it anyway. A caller that does not know how often it was begun knows that this is the
     /// next of its states.
     fn push_state(&self, state: FitState, attempts: Option<i64>) -> bool {
         let mut state_now = self.lock();
@@ -303,7 +303,7 @@ impl Log {
         Some(events)
     }
 
-    /// Whoever reads it from the event after `last` on.
+    /// A reader from the event after `last` on.
     pub(super) fn follow(self: &Arc<Log>, last: Option<u64>) -> Follower {
         let state_now = self.lock();
         // No event has such a number: it is of another fit, or of a database that was put back.
@@ -392,7 +392,7 @@ impl Follower {
                     return None;
                 }
             }
-            // The log is held here, so whoever writes to it is there.
+            // The log is held here, so its writer is there.
             self.news.changed().await.ok()?;
         }
     }

@@ -1,7 +1,7 @@
 //! What other servers on the same database do.
 //!
-//! Nothing here runs where there is one server. See Note [News] in `store/engine/news.rs`: what is told wakes those who wait, and
-//! the table says what is true, so all of it is also found by looking, every few seconds and whenever news may have been lost.
+//! Nothing here runs where there is one server. See Note [News] in `store/src/engine/notifications.rs`: a notification wakes
+//! those that wait, and the table has the truth, so it is also polled every few seconds and whenever notifications may be lost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use crate::jobs::events::Notification;
 use crate::jobs::queue::Shared;
 use crate::store::{FitState, Listener, Payload, StoreError};
 
-/// How often it is looked for what nobody told.
+/// How often the table is polled for changes without a notification.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// How long is waited after the database could not be reached; at first, and at most.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(2);
 
-/// How often a server tells how far its fits are. Whoever follows one here sees each probe, elsewhere the latest.
+/// How often a server tells how far its fits are. Followers on this server see each probe, followers on others the latest.
 const TELL: Duration = Duration::from_millis(250);
 
 /// Most fits of other servers of which it is known how far they are.
@@ -128,7 +128,7 @@ fn hear(shared: &Shared, told: Payload) {
     }
 }
 
-/// Takes note of where a fit stands, whoever brought it there.
+/// Takes note of where a fit stands.
 fn has_changed(shared: &Shared, id: &str, state: FitState, attempts: i64, is_mine: bool) {
     shared.events.hear(id, state, attempts);
     match state {
@@ -155,7 +155,7 @@ fn has_changed(shared: &Shared, id: &str, state: FitState, attempts: i64, is_min
     shared.remote_progress.lock().remove(id);
 }
 
-/// Looks where all fits stand that somebody here waits for or works on.
+/// Looks up all fits that this server works on, or that its clients wait for.
 async fn look(shared: &Shared) -> Result<(), StoreError> {
     let known = shared.events.unfinished();
     let waiting = shared.spec_cache.ids();
@@ -206,7 +206,7 @@ pub(in crate::jobs) async fn publish_progress(shared: Arc<Shared>) {
             let Ok(text) = to_raw_value(progress) else {
                 continue;
             };
-            // Nobody depends on it.
+            // It is only informative.
             let holder = shared.holder.name();
             if let Err(error) = shared.db.tell_progress(id, holder, &text).await {
                 tracing::debug!("could not tell how far fit {id} is: {error}");

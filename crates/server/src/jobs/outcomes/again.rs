@@ -41,7 +41,7 @@ impl NearDocument {
 /// A question as far as it is understood without its device.
 struct Understood {
     asked: NearestQuery,
-    /// What whoever asks calls the model.
+    /// The client's name of the model.
     name: String,
     /// What it would be answered under; none where its device is not here.
     fingerprint: Option<String>,
@@ -101,7 +101,7 @@ async fn answer_of(db: &Db, fit: &str) -> Result<Option<NearDocument>, StoreErro
     }))
 }
 
-/// The stored answer to a question, or the nearest one for the same model, for whoever asks outside of the queue and has this thread
+/// The stored answer to a question, or the nearest one for the same model, for commands outside of the queue that have this thread
 /// to itself. Computes nothing, and needs no device.
 pub async fn nearest(
     db: &Db,

@@ -34,7 +34,7 @@ pub fn calibration(
         || matches!(lowered.workload, Workload::Recorded(_));
     let source = match (&request.device, card, is_recorded) {
         (_, _, true) => "recorded",
-        // A kind of card that nobody has is simulated.
+        // A kind of card without an agent is simulated.
         (DeviceChoice::Sim(_), ..) | (DeviceChoice::Kind(_), None, _) => "simulated",
         (
             DeviceChoice::Auto
@@ -65,7 +65,7 @@ pub fn calibration(
     strategies.into_iter().filter_map(of).collect()
 }
 
-/// What outcomes teach about a request, for whoever answers it outside of the queue. Takes as long as to read its model.
+/// What outcomes teach about a request, for commands that answer it outside of the queue. Takes as long as to read its model.
 pub async fn learn_before(
     db: &Db,
     request: &Request,

@@ -235,7 +235,7 @@ fn learning(
         on: answer.learnt_on(),
         model_digest: answer.model_digest.clone(),
         model: answer.model.clone(),
-        // What somebody asked for says nothing of what is needed.
+        // A headroom that was set says nothing of what is needed.
         begin: if headroom.from == "asked" {
             FLOOR
         } else {

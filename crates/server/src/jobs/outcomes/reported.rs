@@ -1,4 +1,4 @@
-//! What somebody tells who trained by a recommendation.
+//! Outcomes of trainings, as clients report them.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -74,7 +74,7 @@ impl Jobs {
             Reuse::InFlight
         };
         let capacity = i64::from(shared.limits.queued);
-        // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
+        // Before the row is there: the runner that claims it looks here once. A worker reads the text for itself.
         let handed = if matches!(request.device, DeviceChoice::Sim(_)) {
             request.clone().without_text()
         } else {

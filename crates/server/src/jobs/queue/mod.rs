@@ -49,7 +49,7 @@ pub struct Limits {
     pub lease_of_agents: Duration,
     /// How long a fit on a simulated device is worked on; ten times that where a GPU or a recorder is asked and the request does not say.
     pub fit_deadline: Duration,
-    /// How often the queue is looked at unasked: for rows that nobody works on, and for fits that nobody announced.
+    /// How often the queue is looked at unasked: for rows without a worker, and for fits without a notification.
     pub look_around: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Default for Limits {
 /// How a fit is asked for, beside what.
 #[derive(Debug, Clone, Default)]
 pub struct EnqueueOptions {
-    /// Whether somebody waits for the answer.
+    /// Whether a client waits for the answer.
     pub somebody_waits: bool,
     /// The API key under which it is asked; empty where none is needed.
     pub owner: String,
@@ -136,7 +136,7 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// For whoever leads a search beside a server, perhaps, on its database: takes up no fits, and drops nothing that
+    /// For commands that lead a search on a database that a server may use: claims no fits, and drops nothing that
     /// expires.
     pub async fn without_runner(
         db: Db,
@@ -205,7 +205,7 @@ impl Jobs {
         }
     }
 
-    /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
+    /// One permit to work on a large model, or on what may be one. A fit of one holds it meanwhile.
     pub fn large_models(&self) -> Arc<Semaphore> {
         self.shared.lanes.large()
     }

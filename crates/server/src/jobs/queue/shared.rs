@@ -44,7 +44,7 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) remote_progress: RemoteProgress,
     /// The fits at work in this process, by id.
     pub(in crate::jobs) running: Mutex<HashMap<String, Arc<Running>>>,
-    /// What is worked on in this process, as far as whoever asks it next may be told the same.
+    /// What is worked on in this process, as far as later equal requests may share the answer.
     pub(in crate::jobs) answering: watch::Sender<HashSet<String>>,
     /// How far agents are, by fit.
     pub(super) told_by_agents: Mutex<HashMap<String, Progress>>,
@@ -69,7 +69,7 @@ pub(in crate::jobs) struct Running {
 }
 
 impl Running {
-    /// Has whoever looks see this step.
+    /// Publishes this step.
     pub(in crate::jobs) fn show(&self, step: Progress) {
         let mut shown = self
             .progress

@@ -1,4 +1,4 @@
-//! Requests that were just read, on their way to whoever answers them.
+//! Requests that were just read, kept in memory until the runner claims their fits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ pub(in crate::jobs) struct CacheEntryGuard<'a> {
 }
 
 impl SpecCache {
-    /// Leaves a request for whoever takes up the fit.
+    /// Keeps a request for the runner that claims its fit.
     pub(in crate::jobs) fn leave(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! Fits that ask the same at once: one is worked on, the others are answered with what came of it.
+//! Equal fits at the same time: one runs, the others get its result.
 
 use crate::jobs::FitResult;
 use crate::jobs::document::FitDocument;
@@ -48,7 +48,7 @@ fn is_reusable(request: &Request) -> bool {
     matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
 }
 
-/// The answer to the same question in other words, where nothing that it depends on can have changed. Whoever asks then is answered with
+/// The answer to the same question in other words, where nothing that it depends on can have changed. The client then gets
 /// their own document.
 pub(super) async fn answered_before(
     shared: &Shared,

@@ -19,7 +19,7 @@ const MOST_TRIES: usize = 100;
 ///
 /// Not on the runtime's blocking pool: a runtime that ends waits for its blocking threads, and an
 /// engine stuck in a driver would keep the server from ending. The receiver owns the thread; when it is
-/// gone, nobody wants the answer, and the process may end under it.
+/// gone, the answer is not wanted, and the process may end under it.
 pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
     name: &str,
     engine: Arc<dyn Engine>,
@@ -30,7 +30,7 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
     let span = tracing::Span::current();
     let run = move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(engine.as_ref()))));
-        // Nobody listens when the server ends: see above.
+        // Without a receiver when the server ends: see above.
         let _ = done.send(outcome);
     };
     start(name, run, |name, run| {

@@ -1,4 +1,4 @@
-//! Searches whose batches somebody else runs.
+//! Ask/tell searches: the client runs the batches.
 
 pub(in crate::jobs) mod predicted;
 
@@ -24,7 +24,7 @@ use batchfit_fit::search::ask_tell::{
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// How long a search without an answer is kept: one of two weeks ago without a word since is nobody's any more.
+/// How long a search without an answer is kept: one that is two weeks old without an observation since is abandoned.
 const IDLE: Duration = Duration::from_hours(14 * 24);
 
 /// What may be kept. A search takes a few dozen runs.
@@ -96,7 +96,7 @@ impl SearchDocument {
         random: u64,
     ) -> SearchDocument {
         let id = Ids::default().next(created_at, random);
-        // Without an answer nobody goes on with it.
+        // Without an answer it cannot go on.
         let state = match said.next_batch {
             None => SearchState::Done,
             Some(_) => SearchState::Cancelled,
@@ -197,7 +197,7 @@ impl Jobs {
         Ok(begun?)
     }
 
-    /// Tells a search what somebody saw; where an owner is named, one of theirs.
+    /// Adds an observation to a search; where an owner is named, to one of that owner's.
     pub async fn tell_search(
         &self,
         id: &str,

@@ -78,7 +78,7 @@ impl Jobs {
         foreseen.await.cloned().map(Some)
     }
 
-    /// The same where nobody asked it before.
+    /// The same where it was not predicted before.
     async fn predict(
         &self,
         terms: &SearchRequest,

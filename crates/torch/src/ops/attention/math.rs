@@ -43,7 +43,7 @@ impl Eager {
             let keys = self.repeat_heads(&key, query.shape[1])?;
             (keys, self.repeat_heads(&value, query.shape[1])?)
         };
-        let view = self.turn(&all_keys);
+        let view = self.transposed_last(&all_keys);
         let turned = self.mul_scalar(&view, scale);
         drop(view);
         let mut scores = self.matmul(&scaled, &turned)?;

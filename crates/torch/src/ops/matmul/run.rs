@@ -21,7 +21,7 @@ impl Eager {
                 Ok(self.reshape(&product, lead))
             }
             (1, 3..) if a.requires_grad() => {
-                let turned = self.turn(&b);
+                let turned = self.transposed_last(&b);
                 let (last, lead) = turned.shape.split_last().expect("three dimensions or more");
                 let flat = self.reshape(&turned, &[numel(lead), *last]);
                 let product = self.matrix_vector(None, [&flat, &a])?;
@@ -46,9 +46,9 @@ impl Eager {
             }
             // The other way round the larger one is turned, and the result turned back and copied.
             (2, 3..) if a.requires_grad() => {
-                let (left, right) = (self.turn(&b), self.turn(&a));
+                let (left, right) = (self.transposed_last(&b), self.transposed_last(&a));
                 let product = self.matmul(&left, &right)?;
-                let product = self.turn(&product);
+                let product = self.transposed_last(&product);
                 Ok(self.contiguous(&product))
             }
             _ => self.stacked(&a, &b),
@@ -271,7 +271,7 @@ impl Eager {
         Some(copy)
     }
 
-    pub fn turn(&mut self, tensor: &Tensor) -> Tensor {
+    pub fn transposed_last(&mut self, tensor: &Tensor) -> Tensor {
         let last = tensor.shape.len() - 1;
         let mut order: Vec<usize> = (0..=last).collect();
         order.swap(last - 1, last);

@@ -24,7 +24,7 @@ pub(super) struct Network {
 
 /// For which pass a workspace is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Pass {
+pub(super) enum WorkspaceUse {
     /// Without a backward pass to come.
     Inference,
     /// With one.
@@ -82,17 +82,17 @@ impl Network {
         &self,
         dtype: DType,
         [time, batch]: [u64; 2],
-        pass: Pass,
+        pass: WorkspaceUse,
         capability: Capability,
     ) -> u64 {
         let is_persistent = self.is_persistent(dtype, batch, pass, capability);
         // PyTorch says nothing of dropout outside of training.
         let network = sizes::Network {
-            drops: self.dropout && pass != Pass::Inference,
+            drops: self.dropout && pass != WorkspaceUse::Inference,
             is_persistent,
             ..self.described(dtype)
         };
-        to_u64(network.workspace(padded(time, batch), pass != Pass::Inference))
+        to_u64(network.workspace(padded(time, batch), pass != WorkspaceUse::Inference))
     }
 
     /// In training, with an algorithm that does not stay on the card.
@@ -117,16 +117,22 @@ impl Network {
     }
 
     /// `get_algo` in PyTorch's cudnn/RNN.cpp: whether kernels run that stay on the card for the whole sequence.
-    fn is_persistent(&self, dtype: DType, batch: u64, pass: Pass, capability: Capability) -> bool {
+    fn is_persistent(
+        &self,
+        dtype: DType,
+        batch: u64,
+        pass: WorkspaceUse,
+        capability: Capability,
+    ) -> bool {
         if self.projection.is_some() || !matches!(dtype, DType::Float16 | DType::Float32) {
             return false;
         }
         let plain = matches!(self.cell, CellKind::Tanh | CellKind::Relu);
         let small = match (plain, pass) {
-            (true, Pass::Inference | Pass::Forward) => 384,
-            (true, Pass::Backward) => 256,
-            (false, Pass::Inference | Pass::Forward) => 192,
-            (false, Pass::Backward) => 128,
+            (true, WorkspaceUse::Inference | WorkspaceUse::Forward) => 384,
+            (true, WorkspaceUse::Backward) => 256,
+            (false, WorkspaceUse::Inference | WorkspaceUse::Forward) => 192,
+            (false, WorkspaceUse::Backward) => 128,
         };
         if self.hidden <= small && capability.compute.0 >= 6 {
             return true;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Recurrent;
 use super::launches::{BackwardInputs, Forward, Gradients};
-use super::network::{Network, Pass};
+use super::network::{Network, WorkspaceUse};
 use crate::eager::{Eager, Elements, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
@@ -130,9 +130,9 @@ impl Eager {
             None => None,
         };
         let pass = if recurrent.train {
-            Pass::Forward
+            WorkspaceUse::Forward
         } else {
-            Pass::Inference
+            WorkspaceUse::Inference
         };
         let workspace = self.recurrent_scratch(job, x.dtype, pass);
         let dtype = x.dtype;
@@ -237,7 +237,7 @@ impl Eager {
         for state in states.into_iter().flatten() {
             grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
         }
-        let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
+        let workspace = self.recurrent_scratch(job, x.dtype, WorkspaceUse::Backward);
         // There is none where the forward pass was not in training.
         let reserve = saved.find("reserve").map(|reserve| &reserve.storage);
         let hidden: Vec<&Tensor> = states.into_iter().flatten().collect();
@@ -270,7 +270,7 @@ impl Eager {
         if wanted[first..last].contains(&true) {
             let dense_x = self.dense_copy(&job.steps_first(x));
             let all = self.empty(&[Extent::fixed(network.weights())], x.dtype);
-            let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
+            let workspace = self.recurrent_scratch(job, x.dtype, WorkspaceUse::Backward);
             let shapes = network.parameters(recurrent.biases);
             let parts = views(&all, &shapes);
             let past = BackwardInputs {
@@ -309,7 +309,7 @@ impl Eager {
         }
     }
 
-    fn recurrent_scratch(&mut self, job: Job, dtype: DType, pass: Pass) -> Rc<Storage> {
+    fn recurrent_scratch(&mut self, job: Job, dtype: DType, pass: WorkspaceUse) -> Rc<Storage> {
         let Job {
             network,
             time,

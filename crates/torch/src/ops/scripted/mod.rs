@@ -21,7 +21,7 @@ use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 pub(super) use read::{ATEN, read_as};
-use text::{Lengths, Line, Source};
+use text::{Command, Lengths, Source};
 
 /// An operator of the tables.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -152,7 +152,7 @@ impl Operator for Scripted {
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         let lengths = self.bind(&shapes)?;
-        let line = Line::of(self.row.forward)?;
+        let line = Command::of(self.row.forward)?;
         let mut results = Vec::new();
         for source in line.results(&self.holds) {
             results.push(match source {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::text::{Condition, Lengths, Line, Size, Source, Word, strides};
+use super::text::{Command, Condition, Instruction, Lengths, Size, Source, strides};
 use super::{Casts, Scripted};
 use crate::eager::{Eager, OpRecord, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
@@ -75,7 +75,7 @@ impl Eager {
             }
         }
         let bodies: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
-        let line = Line::of(row.forward).expect("a test reads every line");
+        let line = Command::of(row.forward).expect("a test reads every line");
         let mut run = Run {
             lengths: &lengths,
             name: op.name_of_launch(),
@@ -125,7 +125,7 @@ impl Eager {
         let line = op
             .row
             .backward
-            .map(Line::of)
+            .map(Command::of)
             .transpose()
             .expect("a test reads every line");
         let with_history = draft.finish_many(self, bodies, move |eager, gradients, saved| {
@@ -166,10 +166,10 @@ impl Eager {
 }
 
 impl Run<'_> {
-    fn carry_out(&mut self, eager: &mut Eager, line: &Line, gradient: Option<&Tensor>) {
+    fn carry_out(&mut self, eager: &mut Eager, line: &Command, gradient: Option<&Tensor>) {
         for word in &line.0 {
             match word {
-                Word::Make(size) => {
+                Instruction::Make(size) => {
                     let made = match size.bytes {
                         Some(bytes) => LiveValue::Bytes {
                             _storage: eager.scratch(bytes),
@@ -183,12 +183,12 @@ impl Run<'_> {
                     };
                     self.held.push((*size, made));
                 }
-                Word::Free(size) => {
+                Instruction::Free(size) => {
                     if let Some(at) = self.held.iter().rposition(|(held, _)| held == size) {
                         drop(self.held.remove(at));
                     }
                 }
-                Word::Result {
+                Instruction::Result {
                     index,
                     source,
                     has_gradient,
@@ -206,7 +206,7 @@ impl Run<'_> {
                     eager.launch(Kernel::MemoryOnly(self.name), self.inputs, &[&body]);
                     self.results.push((*index, body, *has_gradient));
                 }
-                Word::Gradient { operand, size } => {
+                Instruction::Gradient { operand, size } => {
                     if self.wanted.get(*operand) != Some(&true) {
                         // Made for all, and gone at once.
                         if let Some(size) = size {
@@ -224,9 +224,9 @@ impl Run<'_> {
                     };
                     self.gradients[*operand] = made;
                 }
-                Word::UseBlas => eager.use_blas(),
-                Word::UseBlasLt => eager.use_blas_lt(),
-                Word::If {
+                Instruction::UseBlas => eager.use_blas(),
+                Instruction::UseBlasLt => eager.use_blas_lt(),
+                Instruction::If {
                     condition,
                     holds,
                     then,
@@ -234,14 +234,14 @@ impl Run<'_> {
                     let is_so = match condition {
                         Condition::Wanted(operand) => self.wanted.get(*operand) == Some(&true),
                         Condition::Given(result) => self.given.get(*result) == Some(&true),
-                        Condition::Word("single") => self.lengths.is_single(),
-                        Condition::Word(word) => self.holds.contains(word),
+                        Condition::Instruction("single") => self.lengths.is_single(),
+                        Condition::Instruction(word) => self.holds.contains(word),
                     };
                     if is_so == *holds {
                         self.carry_out(eager, then, gradient);
                     }
                 }
-                Word::Repeat { times, what } => {
+                Instruction::Repeat { times, what } => {
                     for _ in 0..self.lengths.times(*times) {
                         self.carry_out(eager, what, gradient);
                     }

@@ -1,7 +1,7 @@
 //! Every row through reading, shapes, simulation, autocast and gradients; its recorded calls are compared with all others.
 
 use super::table::TABLES;
-use super::text::{Lengths, Line, Size, Word};
+use super::text::{Command, Instruction, Lengths, Size};
 use super::*;
 use crate::ops::Op;
 use crate::ops::calls::{Argument, Call, Done, argument};
@@ -20,18 +20,18 @@ pub(super) const ROWS: &[Row] = &[Row::new(
     "0?( +Lm g0=Lm -Lm ) 1?( +Lm g1=m -Lm )",
 )];
 
-fn sizes(line: &Line, found: &mut Vec<Size>) {
+fn sizes(line: &Command, found: &mut Vec<Size>) {
     for word in &line.0 {
         match word {
-            Word::Make(size) | Word::Free(size) => found.push(*size),
-            Word::Result { source, .. } => match source {
+            Instruction::Make(size) | Instruction::Free(size) => found.push(*size),
+            Instruction::Result { source, .. } => match source {
                 Source::Made(size) => found.push(*size),
                 Source::Operand(_) => {}
             },
-            Word::Gradient { size, .. } => found.extend(size),
-            Word::UseBlas | Word::UseBlasLt => {}
-            Word::If { then, .. } => sizes(then, found),
-            Word::Repeat { what, .. } => sizes(what, found),
+            Instruction::Gradient { size, .. } => found.extend(size),
+            Instruction::UseBlas | Instruction::UseBlasLt => {}
+            Instruction::If { then, .. } => sizes(then, found),
+            Instruction::Repeat { what, .. } => sizes(what, found),
         }
     }
 }
@@ -41,7 +41,7 @@ fn every_line_reads_and_speaks_of_lengths_that_the_row_has() {
     for row in TABLES.iter().copied().flatten() {
         let lines = [Some(row.forward), row.backward];
         for text in lines.into_iter().flatten() {
-            let line = Line::of(text).unwrap();
+            let line = Command::of(text).unwrap();
             let mut found = Vec::new();
             sizes(&line, &mut found);
             let known: String = row.operands.iter().map(|(_, pattern)| *pattern).collect();
@@ -82,13 +82,13 @@ fn a_capital_stands_for_the_dimensions_that_single_letters_leave() {
     lengths.bind("Lmn", &shape).unwrap();
     lengths.complete().unwrap();
 
-    let Word::Make(size) = &Line::of("+Lk").unwrap().0[0] else {
+    let Instruction::Make(size) = &Command::of("+Lk").unwrap().0[0] else {
         panic!("it makes something");
     };
     assert_eq!(lengths.shape(size).unwrap(), [8, 3, 16].map(Extent::fixed));
     assert!(lengths.bind("Lmn", &shape[..1]).is_err());
-    assert!(Line::of("1?( +Lmn").is_err());
-    assert!(Line::of("+Lmn )").is_err());
+    assert!(Command::of("1?( +Lmn").is_err());
+    assert!(Command::of("+Lmn )").is_err());
 }
 
 /// A call of a row's operator, all of whose fractions are trained. Letters stand for some lengths.
@@ -167,7 +167,7 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                     assert!(named.contains(name), "{about}: {name}");
                 }
                 assert_eq!(inferred.1, result.1, "{about}: shape");
-                let first = Line::of(row.forward)
+                let first = Command::of(row.forward)
                     .unwrap()
                     .results(&op.holds)
                     .first()

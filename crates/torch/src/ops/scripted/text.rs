@@ -39,12 +39,12 @@ pub(super) enum Source {
 pub(super) enum Condition {
     Wanted(usize),
     Given(usize),
-    Word(&'static str),
+    Instruction(&'static str),
 }
 
 /// One word of a line, or a part in parentheses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Instruction {
     Make(Size),
     Free(Size),
     Result {
@@ -61,40 +61,43 @@ pub(super) enum Word {
     If {
         condition: Condition,
         holds: bool,
-        then: Line,
+        then: Command,
     },
     Repeat {
         times: char,
-        what: Line,
+        what: Command,
     },
 }
 
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line(pub(super) Vec<Word>);
+pub(super) struct Command(pub(super) Vec<Instruction>);
 
-impl Line {
-    pub(super) fn of(text: &'static str) -> Result<Line, String> {
+impl Command {
+    pub(super) fn of(text: &'static str) -> Result<Command, String> {
         let mut words = text.split_whitespace();
-        let line = Line::part(&mut words, false)?;
+        let line = Command::part(&mut words, false)?;
         match words.next() {
             None => Ok(line),
             Some(word) => Err(format!("{word:?} follows the end of {text:?}")),
         }
     }
 
-    fn part(words: &mut std::str::SplitWhitespace<'static>, inside: bool) -> Result<Line, String> {
+    fn part(
+        words: &mut std::str::SplitWhitespace<'static>,
+        inside: bool,
+    ) -> Result<Command, String> {
         let mut line = Vec::new();
         while let Some(word) = words.next() {
             if word == ")" {
                 return if inside {
-                    Ok(Line(line))
+                    Ok(Command(line))
                 } else {
                     Err("a part ends that never began".into())
                 };
             }
             let next = match word.strip_suffix('(') {
-                Some(head) => Line::opened(head, words)?,
+                Some(head) => Command::opened(head, words)?,
                 None => single(word)?,
             };
             line.push(next);
@@ -102,18 +105,18 @@ impl Line {
         if inside {
             Err("a part never ends".into())
         } else {
-            Ok(Line(line))
+            Ok(Command(line))
         }
     }
 
     fn opened(
         head: &'static str,
         words: &mut std::str::SplitWhitespace<'static>,
-    ) -> Result<Word, String> {
+    ) -> Result<Instruction, String> {
         if let Some(times) = head.strip_suffix('*') {
             let times = times.chars().next().ok_or("nothing says how often")?;
-            let what = Line::part(words, true)?;
-            return Ok(Word::Repeat { times, what });
+            let what = Command::part(words, true)?;
+            return Ok(Instruction::Repeat { times, what });
         }
         let (subject, holds) = match (head.strip_suffix('?'), head.strip_suffix('!')) {
             (Some(subject), _) => (subject, true),
@@ -126,10 +129,10 @@ impl Line {
         let condition = match (subject.parse(), result) {
             (Ok(operand), _) => Condition::Wanted(operand),
             (Err(_), Some(result)) => Condition::Given(result),
-            (Err(_), None) => Condition::Word(subject),
+            (Err(_), None) => Condition::Instruction(subject),
         };
-        let then = Line::part(words, true)?;
-        Ok(Word::If {
+        let then = Command::part(words, true)?;
+        Ok(Instruction::If {
             condition,
             holds,
             then,
@@ -147,42 +150,42 @@ impl Line {
     fn collect(&self, words: &[&'static str], found: &mut Vec<(usize, Source)>) {
         for word in &self.0 {
             match word {
-                Word::Result { index, source, .. } => found.push((*index, *source)),
-                Word::If {
+                Instruction::Result { index, source, .. } => found.push((*index, *source)),
+                Instruction::If {
                     condition,
                     holds,
                     then,
                 } => {
                     let is_so = match condition {
-                        Condition::Word(word) => words.contains(word),
+                        Condition::Instruction(word) => words.contains(word),
                         Condition::Wanted(_) | Condition::Given(_) => false,
                     };
                     if is_so == *holds {
                         then.collect(words, found);
                     }
                 }
-                Word::Repeat { what, .. } => what.collect(words, found),
-                Word::Make(_)
-                | Word::Free(_)
-                | Word::Gradient { .. }
-                | Word::UseBlas
-                | Word::UseBlasLt => {}
+                Instruction::Repeat { what, .. } => what.collect(words, found),
+                Instruction::Make(_)
+                | Instruction::Free(_)
+                | Instruction::Gradient { .. }
+                | Instruction::UseBlas
+                | Instruction::UseBlasLt => {}
             }
         }
     }
 }
 
-fn single(word: &'static str) -> Result<Word, String> {
+fn single(word: &'static str) -> Result<Instruction, String> {
     match word {
-        "blas" => return Ok(Word::UseBlas),
-        "blaslt" => return Ok(Word::UseBlasLt),
+        "blas" => return Ok(Instruction::UseBlas),
+        "blaslt" => return Ok(Instruction::UseBlasLt),
         _ => {}
     }
     if let Some(size) = word.strip_prefix('+') {
-        return Ok(Word::Make(Size::of(size)?));
+        return Ok(Instruction::Make(Size::of(size)?));
     }
     if let Some(size) = word.strip_prefix('-') {
-        return Ok(Word::Free(Size::of(size)?));
+        return Ok(Instruction::Free(Size::of(size)?));
     }
     let (name, what) = word
         .split_once('=')
@@ -197,7 +200,7 @@ fn single(word: &'static str) -> Result<Word, String> {
             None => Source::Made(Size::of(what)?),
         };
         let index = number(index)?;
-        return Ok(Word::Result {
+        return Ok(Instruction::Result {
             index,
             source,
             has_gradient,
@@ -212,7 +215,7 @@ fn single(word: &'static str) -> Result<Word, String> {
         Some(Size::of(what)?)
     };
     let operand = number(operand)?;
-    Ok(Word::Gradient { operand, size })
+    Ok(Instruction::Gradient { operand, size })
 }
 
 fn number(text: &str) -> Result<usize, String> {

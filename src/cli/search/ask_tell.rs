@@ -1,4 +1,4 @@
-//! `batchfit search --converse`: leads a search whose batches another program runs, line by line.
+//! `batchfit search --ask-tell`: leads a search whose batches another program runs, line by line.
 //!
 //! Each line that comes in is answered by one line. A line that is wrong is answered with what is wrong, and is then as if it
 //! had never been said. See docs/use/search.md.
@@ -19,7 +19,8 @@ use crate::cli::arguments::DatabaseFlags;
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
-use crate::cli::{Outcome, database, output};
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, database};
 use crate::http::{Code, Problem};
 use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_upload};
 use crate::limits::{AnyValue, clause, shorten, with_budget};
@@ -55,7 +56,7 @@ pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
         Ok(jobs?)
     });
     let jobs = opened.map_err(CliError::Broken)?;
-    let mut talk = Talk {
+    let mut talk = Session {
         runtime,
         jobs,
         search: None,
@@ -87,7 +88,7 @@ async fn opened(kept: &DatabaseFlags) -> anyhow::Result<Db> {
 }
 
 /// A conversation.
-struct Talk {
+struct Session {
     runtime: Runtime,
     jobs: Jobs,
     /// Once there is one.
@@ -96,11 +97,11 @@ struct Talk {
 
 /// What is wrong with a line.
 #[derive(Serialize)]
-struct Wrong {
+struct LineError {
     error: Problem,
 }
 
-impl Talk {
+impl Session {
     fn answer_all(&mut self, lines: &mut impl BufRead) -> Result<(), CliError> {
         loop {
             let line = match next_line(lines) {
@@ -113,7 +114,7 @@ impl Talk {
             };
             match line.and_then(|line| self.answer(&line)) {
                 Ok(document) => output::json_line(&document)?,
-                Err(error) => output::json_line(&Wrong { error })?,
+                Err(error) => output::json_line(&LineError { error })?,
             }
         }
     }
@@ -126,7 +127,7 @@ impl Talk {
             self.search = Some(begun.id.clone());
             return Ok(begun);
         };
-        let (observation, recorded) = told(document)?;
+        let (observation, recorded) = observation_of(document)?;
         let telling = async {
             let mut observation = observation;
             if let Some(path) = recorded {
@@ -179,7 +180,7 @@ impl Talk {
 }
 
 /// An observation, and the path of its recording.
-fn told(mut document: Value) -> Result<(Observation, Option<String>), Problem> {
+fn observation_of(mut document: Value) -> Result<(Observation, Option<String>), Problem> {
     let recorded = match document.get_mut("recorded").map(Value::take) {
         None | Some(Value::Null) => None,
         Some(Value::String(path)) => Some(path),
@@ -258,7 +259,7 @@ fn read(line: &[u8]) -> Result<Value, Problem> {
 pub(super) fn read_lines(lines: &mut impl BufRead) {
     while let Ok(Some(line)) = next_line(lines) {
         if let Ok(document) = line.and_then(|line| read(&line)) {
-            let _ = (SearchRequest::parse(&document), told(document));
+            let _ = (SearchRequest::parse(&document), observation_of(document));
         }
     }
 }

@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 1 << 60;
 
 /// What was heard of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::cli) struct Heard {
+pub(in crate::cli) struct RunOutput {
     /// Whether a line said that memory ran out.
     pub(in crate::cli) out_of_memory: bool,
     /// The most bytes that a line said were reserved; several ranks may speak.
@@ -47,8 +47,8 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Takes in what came; `heard` is told of lines that are whole.
-    pub(super) fn take(&mut self, mut bytes: &[u8], heard: &mut Heard) {
+    /// Takes in what came; `output_of` is told of lines that are whole.
+    pub(super) fn take(&mut self, mut bytes: &[u8], heard: &mut RunOutput) {
         while !bytes.is_empty() {
             let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let room = LONGEST - self.line.len();
@@ -68,12 +68,12 @@ impl<'a> Lines<'a> {
     }
 
     /// What came is a line, though nothing ends it.
-    pub(super) fn end(&mut self, heard: &mut Heard) {
+    pub(super) fn end(&mut self, heard: &mut RunOutput) {
         self.look(heard);
         self.line.clear();
     }
 
-    fn look(&self, heard: &mut Heard) {
+    fn look(&self, heard: &mut RunOutput) {
         if self.line.trim_ascii().is_empty() {
             return;
         }
@@ -101,10 +101,10 @@ fn number(line: &[u8], words: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn heard(parts: &[&[u8]]) -> Heard {
+    fn output_of(parts: &[&[u8]]) -> RunOutput {
         let pattern = Regex::new("out of memory").unwrap();
         let mut lines = Lines::new(&pattern);
-        let mut heard = Heard::default();
+        let mut heard = RunOutput::default();
         for part in parts {
             lines.take(part, &mut heard);
             assert!(lines.line.len() < LONGEST);
@@ -115,38 +115,42 @@ mod tests {
 
     #[test]
     fn lines_are_put_together_and_the_last_needs_no_end() {
-        let found = heard(&[b"loss 1\nCUDA out of", b" mem", b"ory"]);
+        let found = output_of(&[b"loss 1\nCUDA out of", b" mem", b"ory"]);
         assert!(found.out_of_memory);
         assert_eq!(found.last_line, "CUDA out of memory");
         // Not across lines.
-        assert!(!heard(&[b"out of\nmemory"]).out_of_memory);
-        assert_eq!(heard(&[b"50%\r100%\r\n\n"]).last_line, "100%");
+        assert!(!output_of(&[b"out of\nmemory"]).out_of_memory);
+        assert_eq!(output_of(&[b"50%\r100%\r\n\n"]).last_line, "100%");
     }
 
     #[test]
     fn a_line_of_many_parts_is_looked_at_in_parts() {
         let noise = vec![b'x'; 5 * LONGEST + 17];
         for cut in [0, 1, 7, LONGEST - 5, LONGEST, LONGEST + 3] {
-            let found = heard(&[&noise[..cut], b"out of memory", &noise]);
+            let found = output_of(&[&noise[..cut], b"out of memory", &noise]);
             assert!(found.out_of_memory, "{cut}");
         }
-        assert!(!heard(&[&noise]).out_of_memory);
+        assert!(!output_of(&[&noise]).out_of_memory);
     }
 
     #[test]
     fn the_largest_peak_counts_and_nonsense_does_not() {
-        let found = heard(&[
+        let found = output_of(&[
             b"[rank0]: batchfit: peak_reserved_bytes=1048576\n",
             b"batchfit: peak_reserved_bytes=2097152 (rank 1)\nbatchfit: peak_reserved_bytes=5\n",
             b"batchfit: peak_reserved_bytes=\nbatchfit: peak_reserved_bytes=-1\n",
             b"batchfit: peak_reserved_bytes=99999999999999999999999999999999\nbatchfit: peak_reserved_bytes=0\n",
         ]);
         assert_eq!(found.peak_reserved_bytes, Some(2_097_152));
-        assert_eq!(heard(&[b"peak_reserved_bytes=5"]).peak_reserved_bytes, None);
+        assert_eq!(
+            output_of(&[b"peak_reserved_bytes=5"]).peak_reserved_bytes,
+            None
+        );
         assert!(!found.has_retries);
-        assert!(!heard(&[b"batchfit: num_alloc_retries=0"]).has_retries);
+        assert!(!output_of(&[b"batchfit: num_alloc_retries=0"]).has_retries);
         assert!(
-            heard(&[b"batchfit: num_alloc_retries=2\nbatchfit: num_alloc_retries=0"]).has_retries
+            output_of(&[b"batchfit: num_alloc_retries=2\nbatchfit: num_alloc_retries=0"])
+                .has_retries
         );
     }
 }

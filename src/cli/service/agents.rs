@@ -3,11 +3,12 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 
-use super::agent::server;
-use super::arguments::{Agents, AgentsCommand};
-use super::error::CliError;
-use super::{Outcome, database, output, style};
 use crate::agent::{Server, ServerError, ServerRequest};
+use crate::cli::arguments::{Agents, AgentsCommand};
+use crate::cli::error::CliError;
+use crate::cli::service::agent::server;
+use crate::cli::terminal::{output, style};
+use crate::cli::{Outcome, database};
 use crate::jobs::AgentDocument;
 use crate::limits::shorten;
 use crate::report;
@@ -15,7 +16,7 @@ use crate::report;
 /// Most agents that a service keeps, which makes no more pages.
 const MOST_AGENTS: usize = 10_000;
 
-pub(super) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
     let server = server(&arguments.server)?;
     let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&server, arguments))

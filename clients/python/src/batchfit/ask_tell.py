@@ -50,7 +50,7 @@ def leader(server: Optional[str]) -> Leader:
 
 
 class Local:
-    """`batchfit search --converse`: a line out for each line in."""
+    """`batchfit search --ask-tell`: a line out for each line in."""
 
     def __init__(self) -> None:
         try:
@@ -61,7 +61,7 @@ class Local:
         self._buffer = b""
         # It does no work on the GPU, and what the training has set for its own allocator is none of its business.
         self._process = subprocess.Popen(
-            [str(path), "search", "--converse"],
+            [str(path), "search", "--ask-tell"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -100,8 +100,8 @@ class Local:
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise SearchError(f"`batchfit search --converse` has ended{self._last_words()}") from error
-        return _document(self._line(), "`batchfit search --converse`")
+            raise SearchError(f"`batchfit search --ask-tell` has ended{self._last_words()}") from error
+        return _document(self._line(), "`batchfit search --ask-tell`")
 
     def _line(self) -> bytes:
         assert self._process.stdout is not None
@@ -110,10 +110,10 @@ class Local:
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([file], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                raise SearchError(f"`batchfit search --converse` did not answer within {_PATIENCE:.0f} s")
+                raise SearchError(f"`batchfit search --ask-tell` did not answer within {_PATIENCE:.0f} s")
             more = os.read(file, 1 << 16)
             if not more or len(self._buffer) > _http.LONGEST:
-                raise SearchError(f"`batchfit search --converse` has ended{self._last_words()}")
+                raise SearchError(f"`batchfit search --ask-tell` has ended{self._last_words()}")
             self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line

@@ -1,5 +1,5 @@
 //! Searches in which nothing is to run out of memory, led by recordings: for every public case and limit, a program that runs
-//! what `batchfit search --converse` proposes, beside what PyTorch did.
+//! what `batchfit search --ask-tell` proposes, beside what PyTorch did.
 //!
 //! Batches that were not recorded on the GPU are recorded by the program learnt from all that were.
 
@@ -156,7 +156,7 @@ impl Twin {
     }
 }
 
-/// `batchfit search --converse`.
+/// `batchfit search --ask-tell`.
 struct Engine {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -168,7 +168,7 @@ impl Engine {
     fn start() -> Engine {
         let home = TempDir::new().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
-            .args(["search", "--converse"])
+            .args(["search", "--ask-tell"])
             .env("XDG_DATA_HOME", home.path())
             .env_remove("BATCHFIT_DATABASE")
             .stdin(Stdio::piped())

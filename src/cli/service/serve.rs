@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::arguments::Serve;
-use super::devices::engine;
-use super::error::CliError;
-use super::{Outcome, database, recorder};
+use crate::cli::arguments::Serve;
+use crate::cli::devices::engine;
+use crate::cli::error::CliError;
+use crate::cli::{Outcome, database, recorder};
 use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -24,7 +24,7 @@ const LONGEST_END: Duration = Duration::from_millis(850);
 /// How long the database may take to close. Nothing is lost when it does not: what was stored is on disk.
 const CLOSING: Duration = Duration::from_millis(100);
 
-pub(super) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
         .with_recorder(recorder::of_graphs(&arguments.recorder));
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
         .context("could not start the runtime")
         .and_then(|runtime| {
             let served = runtime.block_on(serve(arguments, engine));
-            // Threads that read a large body or replay a long recording go with the process: whoever asked has an
+            // Threads that read a large body or replay a long recording go with the process: their clients have an
             // answer, and nothing of theirs is stored. Dropping the runtime would wait for them.
             runtime.shutdown_background();
             served
@@ -107,7 +107,7 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// Whoever starts it for the first time has no key yet.
+/// At the first start there is no key yet.
 async fn say_who_may_ask(db: &Db) {
     let keys = db.keys().await.unwrap_or_default();
     let valid = keys.iter().filter(|key| key.revoked_at.is_none()).count();

@@ -6,12 +6,12 @@ use std::process::Output;
 
 use serde_json::json;
 
-use super::{Place, document, request, stderr, stdout};
+use super::{Sandbox, document, request, stderr, stdout};
 
 /// A config of no class that anybody knows, so that the error shows who read it.
 const CONFIG: &str = r#"{"model_type": "nothing", "architectures": ["NothingForNobody"]}"#;
 
-fn ask(place: &Place, arguments: &[&str]) -> Output {
+fn ask(place: &Sandbox, arguments: &[&str]) -> Output {
     place.batchfit().args(arguments).output().unwrap()
 }
 
@@ -23,7 +23,7 @@ fn is_config_read(output: &Output) -> bool {
 
 #[test]
 fn a_preset_needs_no_file() {
-    let answered = ask(&Place::new(), &["fit", "resnet18", "--on", "t4"]);
+    let answered = ask(&Sandbox::new(), &["fit", "resnet18", "--on", "t4"]);
 
     assert_eq!(answered.status.code(), Some(0));
     assert!(
@@ -37,7 +37,7 @@ fn a_preset_needs_no_file() {
 #[test]
 fn a_graph_is_told_by_its_content() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/exported");
-    let place = Place::new();
+    let place = Sandbox::new();
     fs::copy(
         golden.join("mlp-small.pt2"),
         place.directory.path().join("renamed.bin"),
@@ -74,7 +74,7 @@ fn stdin_may_be_a_graph_too() {
         "/tests/golden/exported/mlp-small.pt2"
     ));
 
-    let place = Place::new();
+    let place = Sandbox::new();
     let mut command = place.batchfit();
     let answered = command
         .args(["fit", "-", "--on", "t4", "--json"])
@@ -87,7 +87,7 @@ fn stdin_may_be_a_graph_too() {
 
 #[test]
 fn a_config_is_told_by_its_content_and_so_is_its_folder() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("anything", CONFIG);
     fs::create_dir(place.directory.path().join("snapshot")).unwrap();
     place.write("snapshot/config.json", CONFIG);
@@ -107,7 +107,7 @@ fn a_config_is_told_by_its_content_and_so_is_its_folder() {
 
 #[test]
 fn a_model_of_the_hub_is_looked_for_in_the_local_cache() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let snapshot = "models--org--name/snapshots/0123abcd";
     let caches = [
         ("HF_HUB_CACHE", "a", "a"),
@@ -133,7 +133,7 @@ fn a_model_of_the_hub_is_looked_for_in_the_local_cache() {
 
 #[test]
 fn a_model_that_is_not_in_the_cache_is_named_with_what_to_fetch() {
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let refused = ask(&place, &["fit", "org/name", "--on", "t4"]);
 
@@ -149,7 +149,7 @@ fn a_model_that_is_not_in_the_cache_is_named_with_what_to_fetch() {
 
 #[test]
 fn what_is_nothing_is_said_to_be_nothing() {
-    let place = Place::new();
+    let place = Sandbox::new();
     fs::create_dir(place.directory.path().join("empty")).unwrap();
     fs::create_dir(place.directory.path().join("resnet34")).unwrap();
     let megabyte = "9".repeat(100_000);
@@ -194,7 +194,7 @@ fn what_is_nothing_is_said_to_be_nothing() {
 
 #[test]
 fn a_file_goes_before_a_preset_of_its_name_and_says_so() {
-    let place = Place::new();
+    let place = Sandbox::new();
     place.write("resnet18", &request().to_string());
 
     let answered = ask(&place, &["fit", "resnet18", "--json"]);
@@ -205,7 +205,7 @@ fn a_file_goes_before_a_preset_of_its_name_and_says_so() {
 
 #[test]
 fn a_file_that_is_something_else_is_said_to_be_that() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let file = |bytes: &[u8]| fs::write(place.directory.path().join("file"), bytes).unwrap();
     for (bytes, expected) in [
         (&b""[..], "file: it is empty; what is read is a request"),
@@ -246,7 +246,7 @@ fn a_file_that_is_something_else_is_said_to_be_that() {
 
 #[test]
 fn a_misspelt_request_is_still_a_request() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let misspelt = json!({"modle": {"preset": "resnet18"}, "device": "sim:t4"});
 
     let refused = place.ask("fit", &misspelt, &[]);
@@ -264,7 +264,7 @@ fn model_takes_the_place_of_a_request_s_and_conflicts_with_another() {
         env!("CARGO_MANIFEST_DIR"),
         "/tests/golden/exported/mlp-small.pt2"
     );
-    let place = Place::new();
+    let place = Sandbox::new();
 
     let alone = ask(&place, &["fit", "--model", graph, "--on", "t4", "--json"]);
     let beside = ask(&place, &["fit", "resnet18", "--model", graph, "--on", "t4"]);

@@ -59,7 +59,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, RequestError> {
         return Err(RequestError::at("", unlike(text)));
     }
     let Ok(members) = members(text) else {
-        // Whoever reads requests says what is wrong with the JSON, and where.
+        // The reader of requests says what is wrong with the JSON, and where.
         return RequestDocument::from_bytes(bytes).map(Contents::Request);
     };
     let has = |known: &[&str]| members.iter().any(|member| known.contains(&&**member));

@@ -13,7 +13,7 @@ use sqlx::Executor as _;
 use tempfile::TempDir;
 
 use super::scripted::{Gate, Outcome, Scripted};
-use super::storage::without_runner;
+use super::storage::second_connection;
 use super::{RESNET, RESNET_8, Service};
 use crate::wait;
 
@@ -27,7 +27,7 @@ fn db(database: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said));
     format!("{out}{err}")
 }
@@ -39,8 +39,8 @@ fn mode(file: &Path) -> u32 {
 /// Makes all that has ended two days old, and drops what is older than one.
 async fn prune_later(service: &Service) -> String {
     let age = "UPDATE fit SET finished_at = finished_at - 172800000; UPDATE probe SET created_at = created_at - 172800000";
-    without_runner(service).await.execute(age).await.unwrap();
-    said(&prune(service))
+    second_connection(service).await.execute(age).await.unwrap();
+    output_text(&prune(service))
 }
 
 fn prune(service: &Service) -> Output {
@@ -59,13 +59,13 @@ async fn a_backup_of_a_service_at_work_is_whole_and_private() {
     let (from, to) = (file(&service), copy.to_str().unwrap());
 
     let made = db(&from, &["backup", to]);
-    assert!(made.status.success(), "{}", said(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
     let again = db(&from, &["backup", to]);
     assert_eq!(again.status.code(), Some(1));
     assert!(
-        said(&again).contains("there is a file of that name"),
+        output_text(&again).contains("there is a file of that name"),
         "{}",
-        said(&again)
+        output_text(&again)
     );
     assert_eq!(mode(&copy), 0o600);
     // Nothing is left beside it.
@@ -77,15 +77,19 @@ async fn a_backup_of_a_service_at_work_is_whole_and_private() {
     assert_eq!(left.count(), 0);
 
     let checked = db(&copy, &["check"]);
-    assert!(checked.status.success(), "{}", said(&checked));
-    assert!(said(&checked).contains("ok: 1 fits"), "{}", said(&checked));
+    assert!(checked.status.success(), "{}", output_text(&checked));
+    assert!(
+        output_text(&checked).contains("ok: 1 fits"),
+        "{}",
+        output_text(&checked)
+    );
     let restored = Db::open(to).await.unwrap();
     assert!(restored.fit(&done.id()).await.unwrap().is_some());
     let nowhere = db(&from, &["backup", "/nowhere/copy.db"]);
     assert!(
-        said(&nowhere).contains("/nowhere/copy.db"),
+        output_text(&nowhere).contains("/nowhere/copy.db"),
         "{}",
-        said(&nowhere)
+        output_text(&nowhere)
     );
 }
 
@@ -122,7 +126,7 @@ async fn what_ended_long_ago_is_dropped_and_nothing_else() {
     service.ended(&running.id()).await;
     let other = service.post_and_wait("/v1/fits", RESNET_8).await;
     service.post("/v1/probes", PROBE).await;
-    let recent = said(&prune(&service));
+    let recent = output_text(&prune(&service));
     assert!(recent.contains("dropped 0 fits"), "{recent}");
     let all = prune_later(&service).await;
     assert!(
@@ -139,7 +143,7 @@ async fn what_ended_long_ago_is_dropped_and_nothing_else() {
     let again = service.post_and_wait("/v1/fits", RESNET).await;
     assert_eq!(again.json()["state"], "done");
     let smaller = db(&file(&service), &["vacuum"]);
-    assert!(smaller.status.success(), "{}", said(&smaller));
+    assert!(smaller.status.success(), "{}", output_text(&smaller));
     assert_eq!(service.get(again.header("location")).await.status, 200);
 }
 
@@ -214,7 +218,11 @@ async fn damage_is_found_and_named() {
     for command in [&["check"][..], &["vacuum"]] {
         let wrong = db(&no_database, command);
         assert_eq!(wrong.status.code(), Some(1));
-        assert!(said(&wrong).contains("not a database"), "{}", said(&wrong));
+        assert!(
+            output_text(&wrong).contains("not a database"),
+            "{}",
+            output_text(&wrong)
+        );
     }
 
     let service = Service::start(Scripted::default()).await;
@@ -226,7 +234,7 @@ async fn damage_is_found_and_named() {
     service.stop().await;
     let copy = directory.path().join("damaged.db");
     let made = db(&file(&service), &["backup", copy.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", said(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
     let mut bytes = fs::read(&copy).unwrap();
     let pages = bytes.len() / 4096;
     for page in pages / 2..pages {
@@ -234,8 +242,12 @@ async fn damage_is_found_and_named() {
     }
     fs::write(&copy, bytes).unwrap();
     let damaged = db(&copy, &["check"]);
-    assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
-    assert!(said(&damaged).contains("is damaged"), "{}", said(&damaged));
+    assert_eq!(damaged.status.code(), Some(1), "{}", output_text(&damaged));
+    assert!(
+        output_text(&damaged).contains("is damaged"),
+        "{}",
+        output_text(&damaged)
+    );
     // The original is whole.
     assert!(db(&file(&service), &["check"]).status.success());
 }

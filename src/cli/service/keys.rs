@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::arguments::{Keys, KeysCommand};
-use super::error::CliError;
-use super::{Outcome, database, output};
+use crate::cli::arguments::{Keys, KeysCommand};
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, database};
 use crate::limits::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
-pub(super) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
     let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
     let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(async {
@@ -45,7 +46,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
                 return Err(CliError::flag("--name", problem));
             }
             if let Err(unseen) = output::text(&format!("{text}\n")) {
-                // Nobody has it, so that nobody misses it.
+                // It was never shown, so it is not missed.
                 db.forget_key(&key.id).await.map_err(broken)?;
                 return Err(unseen);
             }
@@ -74,7 +75,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
     }
 }
 
-/// What nobody can guess.
+/// Random bits.
 fn chance<const BYTES: usize>() -> Result<[u8; BYTES], CliError> {
     let mut chance = [0; BYTES];
     getrandom::fill(&mut chance).map_err(|error| {

@@ -11,8 +11,8 @@ use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
 use super::child::{Handler, Lines, ReplyWriter, answer_all};
+use super::gpu_lock::GpuLock;
 use super::handler::PATIENCE;
-use super::turn::Turn;
 use batchfit_fit::worker::protocol::{
     Answer, Gpu, LONGEST_ANSWER, ProbeOrder, Ready, Refusal, VERSION,
 };
@@ -59,7 +59,7 @@ pub enum InjectedFailure {
     OutOfMemoryAlone,
 }
 
-/// A failure that nobody planned.
+/// An unknown failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort, lose, \
@@ -134,7 +134,7 @@ pub fn run_misbehaving(
     let mut device = FakeDevice {
         plan,
         locks: fake.locks.clone(),
-        turn: None,
+        lock: None,
         place: (0, 1),
     };
     answer_all(&mut device, input, &mut outbox)
@@ -185,7 +185,7 @@ impl<W: Write> ReplyWriter for Faulty<W> {
 struct FakeDevice {
     plan: InjectedFailure,
     locks: PathBuf,
-    turn: Option<Turn>,
+    lock: Option<GpuLock>,
     /// Which rank it is, of how many.
     place: (u32, u32),
 }
@@ -207,8 +207,8 @@ impl FakeDevice {
 impl Handler for FakeDevice {
     fn take(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
         if self.plan == InjectedFailure::TakeTurns {
-            match Turn::take(&self.locks, GPU, PATIENCE) {
-                Ok(turn) => self.turn = Some(turn),
+            match GpuLock::take(&self.locks, GPU, PATIENCE) {
+                Ok(lock) => self.lock = Some(lock),
                 Err(error) => {
                     let detail = error.to_string();
                     return Ok(Answer::Busy { detail });
@@ -221,7 +221,7 @@ impl Handler for FakeDevice {
     fn open(&mut self, _: &str, rank: u32) -> Result<Answer, (Refusal, String)> {
         self.place = (rank, 1);
         if self.plan == InjectedFailure::LoseOpening {
-            return Err(lost());
+            return Err(crashed());
         }
         Ok(Answer::Ready(self.ready()))
     }
@@ -250,7 +250,7 @@ impl Handler for FakeDevice {
             process::abort();
         }
         if self.plan == InjectedFailure::Lose {
-            return Err(lost());
+            return Err(crashed());
         }
         let (rank, ranks) = self.place;
         let is_alone = self.plan == InjectedFailure::OutOfMemoryAlone;
@@ -300,7 +300,7 @@ impl Handler for FakeDevice {
     }
 }
 
-fn lost() -> (Refusal, String) {
+fn crashed() -> (Refusal, String) {
     let why = "CUDA_ERROR_ILLEGAL_ADDRESS (planned)";
     (Refusal::Lost, why.to_owned())
 }

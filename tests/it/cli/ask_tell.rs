@@ -1,4 +1,4 @@
-//! `batchfit search --converse`: whatever the other side says.
+//! `batchfit search --ask-tell`: whatever the other side says.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Place, stderr, stdout};
+use super::{Sandbox, stderr, stdout};
 use crate::sample::sample;
 
 /// What is answered to these lines.
-fn said(place: &Place, input: impl Into<Vec<u8>>, arguments: &[&str]) -> Vec<Value> {
+fn replies(place: &Sandbox, input: impl Into<Vec<u8>>, arguments: &[&str]) -> Vec<Value> {
     let output = place
         .batchfit()
-        .args(["search", "--converse"])
+        .args(["search", "--ask-tell"])
         .args(arguments)
         .write_stdin(input)
         .output()
@@ -60,7 +60,7 @@ fn short(more: &Value) -> Vec<Value> {
 
 #[test]
 fn each_line_is_answered_and_a_wrong_one_changes_nothing() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let good = short(&json!({}));
     let huge = "x".repeat(2 << 20);
     let input = [
@@ -81,7 +81,7 @@ fn each_line_is_answered_and_a_wrong_one_changes_nothing() {
         good[3].to_string(),
     ];
 
-    let said = said(&place, input.concat(), &[]);
+    let said = replies(&place, input.concat(), &[]);
 
     let shown: Vec<Value> = said
         .iter()
@@ -110,8 +110,8 @@ fn each_line_is_answered_and_a_wrong_one_changes_nothing() {
 
 #[test]
 fn an_answer_is_found_again_by_the_first_recording() {
-    let place = Place::new();
-    let first = said(&place, lines(&short(&json!({}))), &[]);
+    let place = Sandbox::new();
+    let first = replies(&place, lines(&short(&json!({}))), &[]);
     let done = first.last().unwrap();
     assert_eq!(
         (&done["state"], &done["recommendation"]["micro_batch"]),
@@ -121,7 +121,7 @@ fn an_answer_is_found_again_by_the_first_recording() {
 
     let again = |more: Value| {
         let lines_of = short(&more);
-        said(&place, lines(&lines_of[..2]), &[]).pop().unwrap()
+        replies(&place, lines(&lines_of[..2]), &[]).pop().unwrap()
     };
     let found = again(json!({}));
     assert_eq!(found["state"], "done");
@@ -163,7 +163,7 @@ fn an_answer_is_found_again_by_the_first_recording() {
     let mut more = short(&json!({}));
     more.truncate(2);
     more.push(json!({"batch": 328, "outcome": "out_of_memory"}));
-    let reopened = said(&place, lines(&more), &[]).pop().unwrap();
+    let reopened = replies(&place, lines(&more), &[]).pop().unwrap();
     assert_eq!(
         (&reopened["state"], &reopened["answered_by"]),
         (&json!("active"), &Value::Null)
@@ -172,14 +172,14 @@ fn an_answer_is_found_again_by_the_first_recording() {
 
 #[test]
 fn where_nothing_can_be_kept_there_is_an_answer_all_the_same() {
-    let place = Place::new();
+    let place = Sandbox::new();
     let folder = place.directory.path().join("readonly");
     fs::create_dir(&folder).unwrap();
     // A folder in the place of the file: for whoever may write anything, too.
     fs::create_dir(folder.join("batchfit.db")).unwrap();
     let database = folder.join("batchfit.db").display().to_string();
 
-    let all = said(
+    let all = replies(
         &place,
         lines(&short(&json!({}))),
         &["--database", &database],
@@ -190,7 +190,7 @@ fn where_nothing_can_be_kept_there_is_an_answer_all_the_same() {
         "garbage.db",
         "this is no database at all, and never was one: it is text",
     );
-    let all = said(
+    let all = replies(
         &place,
         lines(&short(&json!({}))),
         &["--database", garbage.to_str().unwrap()],
@@ -205,10 +205,10 @@ fn where_nothing_can_be_kept_there_is_an_answer_all_the_same() {
 
 #[test]
 fn two_at_a_time_on_one_database_do_not_disturb_each_other() {
-    let place = Place::new();
+    let place = Sandbox::new();
     std::thread::scope(|scope| {
         let talks: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| said(&place, lines(&short(&json!({"fresh": true}))), &[])))
+            .map(|_| scope.spawn(|| replies(&place, lines(&short(&json!({"fresh": true}))), &[])))
             .collect();
         for talk in talks {
             let all = talk.join().unwrap();
@@ -223,7 +223,7 @@ fn two_at_a_time_on_one_database_do_not_disturb_each_other() {
 
 #[test]
 fn it_takes_no_command_and_no_flags_of_one() {
-    let place = Place::new();
+    let place = Sandbox::new();
     for arguments in [
         &["--", "true", "{batch}"][..],
         &["--target", "5"],
@@ -231,7 +231,7 @@ fn it_takes_no_command_and_no_flags_of_one() {
     ] {
         let output = place
             .batchfit()
-            .args(["search", "--converse"])
+            .args(["search", "--ask-tell"])
             .args(arguments)
             .output()
             .unwrap();
@@ -239,7 +239,7 @@ fn it_takes_no_command_and_no_flags_of_one() {
     }
     let output = place.batchfit().arg("search").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&place, "", &[]).is_empty());
+    assert!(replies(&place, "", &[]).is_empty());
 }
 
 /// Members of lines as somebody might write them.
@@ -295,9 +295,9 @@ proptest! {
             .prop_map(|(batch, outcome)| json!({"batch": batch, "outcome": outcome}).to_string()),
         1 => "[^\n]{0,40}",
     ], 0..30)) {
-        let place = Place::new();
+        let place = Sandbox::new();
         let input = [all.clone(), vec!["{}".to_owned()]].concat().join("\n");
-        let answers = said(&place, input, &["--database", "sqlite::memory:"]);
+        let answers = replies(&place, input, &["--database", "sqlite::memory:"]);
         prop_assert_eq!(answers.len(), all.len() + 1);
         for answer in answers {
             let is_error = answer["error"]["detail"].is_string();

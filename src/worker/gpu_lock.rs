@@ -24,16 +24,16 @@ const MODE: u32 = 0o644;
 
 /// A GPU that is ours until this is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct GpuLock {
     _file: File,
-    /// Whether somebody had to be waited for just now.
+    /// Whether it had to wait for another process.
     pub has_waited: bool,
 }
 
 /// Why a GPU is not ours.
 #[derive(Debug, thiserror::Error)]
-pub enum TurnError {
-    /// It is somebody else's turn.
+pub enum GpuLockError {
+    /// Another process holds it.
     #[error("another batchfit process is using this GPU (it holds {})", path.display())]
     Busy {
         /// The lock.
@@ -53,52 +53,52 @@ pub enum TurnError {
     },
 }
 
-impl Turn {
+impl GpuLock {
     /// Takes the GPU of this UUID, as soon as it is free, within `patience`.
-    pub fn take(directory: &Path, uuid: &str, patience: Duration) -> Result<Turn, TurnError> {
-        Turn::take_while(directory, uuid, for_so_long(patience))
+    pub fn take(directory: &Path, uuid: &str, patience: Duration) -> Result<GpuLock, GpuLockError> {
+        GpuLock::take_while(directory, uuid, for_at_most(patience))
     }
 
-    /// Takes the GPU of this UUID; where it is somebody else's turn, again as often as `waits`.
+    /// Takes the GPU of this UUID; where another process holds it, again as often as `waits`.
     pub(super) fn take_while(
         directory: &Path,
         uuid: &str,
         mut waits: impl FnMut() -> bool,
-    ) -> Result<Turn, TurnError> {
+    ) -> Result<GpuLock, GpuLockError> {
         let path = directory.join(format!("batchfit-{uuid}.lock"));
         let mut file = match open(&path) {
             Ok(file) => file,
-            Err(source) => return Err(TurnError::Unusable { path, source }),
+            Err(source) => return Err(GpuLockError::Unusable { path, source }),
         };
         let mut has_waited = false;
         loop {
             match file.try_lock() {
                 Ok(()) => match is_at(&file, &path) {
                     Ok(true) => {
-                        return Ok(Turn {
+                        return Ok(GpuLock {
                             _file: file,
                             has_waited,
                         });
                     }
-                    // Somebody deleted it meanwhile; who comes next would lock another file.
+                    // It was deleted meanwhile; the next process would lock another file.
                     Ok(false) => match open(&path) {
                         Ok(again) => file = again,
-                        Err(source) => return Err(TurnError::Unusable { path, source }),
+                        Err(source) => return Err(GpuLockError::Unusable { path, source }),
                     },
-                    Err(source) => return Err(TurnError::Unusable { path, source }),
+                    Err(source) => return Err(GpuLockError::Unusable { path, source }),
                 },
                 Err(TryLockError::Error(source)) => {
-                    return Err(TurnError::Unusable { path, source });
+                    return Err(GpuLockError::Unusable { path, source });
                 }
                 Err(TryLockError::WouldBlock) if waits() => has_waited = true,
-                Err(TryLockError::WouldBlock) => return Err(TurnError::Busy { path }),
+                Err(TryLockError::WouldBlock) => return Err(GpuLockError::Busy { path }),
             }
         }
     }
 }
 
 /// Waits a moment and says that it did, until the patience is over.
-pub(super) fn for_so_long(patience: Duration) -> impl FnMut() -> bool {
+pub(super) fn for_at_most(patience: Duration) -> impl FnMut() -> bool {
     let deadline = Instant::now() + patience;
     let pause = move || (Instant::now() < deadline).then(|| thread::sleep(POLL_INTERVAL));
     move || pause().is_some()
@@ -157,13 +157,16 @@ mod tests {
     const UUID: &str = "GPU-ff000000-0000-0000-0000-00000000002a";
 
     /// Another open of the same file is another holder, as another process would be.
-    fn take(directory: &Path, uuid: &str) -> Result<Turn, TurnError> {
-        Turn::take(directory, uuid, Duration::ZERO)
+    fn take(directory: &Path, uuid: &str) -> Result<GpuLock, GpuLockError> {
+        GpuLock::take(directory, uuid, Duration::ZERO)
     }
 
     /// As soon as it is free: until its program starts, a process that another test has just forked holds what this one has let go.
-    fn take_when_free(directory: &Path, mut meanwhile: impl FnMut()) -> Result<Turn, TurnError> {
-        Turn::take_while(directory, UUID, || {
+    fn take_when_free(
+        directory: &Path,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<GpuLock, GpuLockError> {
+        GpuLock::take_while(directory, UUID, || {
             meanwhile();
             true
         })
@@ -180,7 +183,7 @@ mod tests {
         let after = take_when_free(directory.path(), || ());
 
         let path = directory.path().join(format!("batchfit-{UUID}.lock"));
-        assert!(matches!(&second, TurnError::Busy { path: held } if *held == path));
+        assert!(matches!(&second, GpuLockError::Busy { path: held } if *held == path));
         assert!(second.to_string().starts_with("another batchfit process"));
         assert!(other_gpu.is_ok() && after.is_ok());
     }

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::arguments::{Database, DatabaseCommand};
-use super::error::CliError;
-use super::{Outcome, database, output};
+use crate::cli::arguments::{Database, DatabaseCommand};
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, database};
 use crate::store::{Checked, CopiedRows, Db, Ownership, Pruned, StoreError, Time, shown};
 
 /// How many rows are dropped at a time: a server waits meanwhile.
 const AT_A_TIME: i64 = 200;
 
-/// How long is waited in between, for whoever else wants to write.
+/// How long is waited in between, so that others can write.
 const PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn run(arguments: &Database) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(arguments: &Database) -> Result<Outcome, CliError> {
     let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
     let runtime = database::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&database, &arguments.command))
@@ -27,7 +28,7 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Cl
     let broken = |error| CliError::Broken(anyhow::Error::new(error));
     if let DatabaseCommand::Check = command {
         let checked = Db::check(database).await.map_err(broken)?;
-        return said(database, &checked);
+        return checked_text(database, &checked);
     }
     if let DatabaseCommand::Copy { from, to } = command {
         let copied = copy(from, to).await.map_err(broken)?;
@@ -100,7 +101,7 @@ async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, StoreError> {
     }
 }
 
-fn said(database: &str, checked: &Checked) -> Result<Outcome, CliError> {
+fn checked_text(database: &str, checked: &Checked) -> Result<Outcome, CliError> {
     let database = shown(database);
     let Checked {
         damage,

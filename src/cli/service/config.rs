@@ -15,9 +15,10 @@ use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::arguments::ConfigCheck;
-use super::error::CliError;
-use super::{Outcome, database, output};
+use crate::cli::arguments::ConfigCheck;
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, database};
 use crate::store::shown;
 
 /// The longest file.
@@ -28,7 +29,7 @@ const NOT_SETTINGS: [&str; 4] = ["config", "help", "version", "json"];
 
 /// A setting, as it holds.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Setting {
+pub(in crate::cli) struct Setting {
     /// Its name in the file.
     name: String,
     /// What it is; several values with commas between.
@@ -38,7 +39,7 @@ pub(super) struct Setting {
 }
 
 /// What a file says, name by name.
-pub(super) struct File<'a> {
+pub(in crate::cli) struct File<'a> {
     path: &'a Path,
     /// What no command has taken yet.
     left: Table,
@@ -46,7 +47,7 @@ pub(super) struct File<'a> {
 
 impl<'a> File<'a> {
     /// Reads a file for this command.
-    pub(super) fn read(path: &'a Path) -> Result<File<'a>, clap::Error> {
+    pub(in crate::cli) fn read(path: &'a Path) -> Result<File<'a>, clap::Error> {
         let none = File {
             path,
             left: Table::new(),
@@ -56,7 +57,7 @@ impl<'a> File<'a> {
     }
 
     /// The same of its text.
-    pub(super) fn of(path: &'a Path, text: &str) -> Result<File<'a>, clap::Error> {
+    pub(in crate::cli) fn of(path: &'a Path, text: &str) -> Result<File<'a>, clap::Error> {
         let none = File {
             path,
             left: Table::new(),
@@ -71,7 +72,7 @@ impl<'a> File<'a> {
     }
 
     /// The command with what the file says of its flags as their defaults.
-    pub(super) fn apply(&mut self, mut command: Command) -> Result<Command, clap::Error> {
+    pub(in crate::cli) fn apply(&mut self, mut command: Command) -> Result<Command, clap::Error> {
         let known: Vec<String> = command.get_arguments().filter_map(name_of).collect();
         for name in known {
             let Some(value) = self.left.remove(&name) else {
@@ -93,7 +94,7 @@ impl<'a> File<'a> {
     }
 
     /// An error where something is left that no flag is named like.
-    pub(super) fn end(&self, command: &Command) -> Result<(), clap::Error> {
+    pub(in crate::cli) fn end(&self, command: &Command) -> Result<(), clap::Error> {
         let Some(unknown) = self.left.keys().next() else {
             return Ok(());
         };
@@ -157,7 +158,7 @@ fn a(value: &Value) -> &'static str {
 }
 
 /// What every setting of a command is, and who says so.
-pub(super) fn settings(
+pub(in crate::cli) fn settings(
     command: &Command,
     matches: &ArgMatches,
     in_file: &[String],
@@ -186,7 +187,7 @@ pub(super) fn settings(
 }
 
 /// The names in a file that was read before.
-pub(super) fn names(path: &Path) -> Vec<String> {
+pub(in crate::cli) fn names(path: &Path) -> Vec<String> {
     text(path)
         .and_then(|text| table(&text))
         .map(|table| table.keys().cloned().collect())
@@ -194,7 +195,10 @@ pub(super) fn names(path: &Path) -> Vec<String> {
 }
 
 /// `batchfit config check`: flags, environment and file were read already, or we would not be here.
-pub(super) fn check(arguments: &ConfigCheck, settings: &[Setting]) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn check(
+    arguments: &ConfigCheck,
+    settings: &[Setting],
+) -> Result<Outcome, CliError> {
     let listen = &arguments.serve.listen;
     let port = listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
     if !matches!(port, Some(Ok(_))) {

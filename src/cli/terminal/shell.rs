@@ -6,12 +6,13 @@ use std::path::Path;
 
 use clap_mangen::Man as Page;
 
-use super::arguments::{Arguments, Completions, ManPages};
-use super::error::CliError;
-use super::{Outcome, output};
+use crate::cli::Outcome;
+use crate::cli::arguments::{Arguments, Completions, ManPages};
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
 
 /// `batchfit completions SHELL`.
-pub(super) fn completions(arguments: &Completions) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn completions(arguments: &Completions) -> Result<Outcome, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(
         arguments.shell,
@@ -24,7 +25,7 @@ pub(super) fn completions(arguments: &Completions) -> Result<Outcome, CliError> 
 }
 
 /// `batchfit man [FOLDER]`.
-pub(super) fn man(arguments: &ManPages) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn man(arguments: &ManPages) -> Result<Outcome, CliError> {
     let mut command = Arguments::described();
     command.build();
     let Some(folder) = &arguments.folder else {

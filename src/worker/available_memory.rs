@@ -9,7 +9,7 @@ const GROWTH: Bytes = Bytes(PROCESS_OVERHEAD.0 - CONTEXT_OVERHEAD.0);
 /// A moment of a card, while our allocator holds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// What nobody holds.
+    /// What is free.
     pub(super) free: Bytes,
     /// What this process holds, where the management library lists it: in most containers it does not.
     pub(super) own: Option<Bytes>,
@@ -25,7 +25,7 @@ pub(super) struct FreeMemory {
 
 /// What a probe may have, and what it may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct AvailableMemory {
     /// For the allocator.
     pub(super) room: Bytes,
     /// In other hands.
@@ -66,7 +66,7 @@ impl FreeMemory {
     }
 
     /// What was left when the card was opened.
-    pub(super) fn when_opened(&self) -> Left {
+    pub(super) fn when_opened(&self) -> AvailableMemory {
         self.left(self.opened)
     }
 
@@ -74,7 +74,7 @@ impl FreeMemory {
     ///
     /// Where nobody lists this process, whatever went since the card was opened counts as our growth up to what
     /// is expected of it, and as other processes' beyond.
-    pub(super) fn left(&self, now: Reading) -> Left {
+    pub(super) fn left(&self, now: Reading) -> AvailableMemory {
         let went = self.opened.free.saturating_sub(now.free);
         let grown = match (self.opened.own, now.own) {
             (Some(then), Some(now)) => now.saturating_sub(then),
@@ -83,7 +83,7 @@ impl FreeMemory {
         let came_back = now.free.saturating_sub(self.opened.free);
         let by_difference =
             (self.others_when_opened + went.saturating_sub(grown)).saturating_sub(came_back);
-        Left {
+        AvailableMemory {
             room: now.free.saturating_sub(GROWTH.saturating_sub(grown)),
             used_by_others: listed_others(self.total, now).unwrap_or(by_difference),
         }
@@ -116,7 +116,12 @@ pub(super) fn no_room(total: Bytes, free: Bytes, cause: &str) -> Option<String> 
 }
 
 /// What a reader is told of a limit that other processes lowered.
-pub(super) fn lowered(asked: Bytes, limit: Bytes, left: Left, total: Bytes) -> Option<String> {
+pub(super) fn lowered(
+    asked: Bytes,
+    limit: Bytes,
+    left: AvailableMemory,
+    total: Bytes,
+) -> Option<String> {
     (limit < asked).then(|| {
         format!(
             "the limit of this probe is {limit}, {} less than the {asked} that the fit began with: other \
@@ -138,14 +143,14 @@ mod tests {
     }
 
     /// A card of 16 GiB with 1 GiB in other hands and a context of half a GiB.
-    fn room(own: Option<Bytes>) -> FreeMemory {
+    fn memory_of(own: Option<Bytes>) -> FreeMemory {
         let opened = reading(Bytes::mib(14848), own);
         FreeMemory::new(TOTAL, Some(Bytes::gib(15)), opened)
     }
 
     #[test]
     fn at_first_what_is_free_is_left_but_for_our_own_growth() {
-        let left = room(None).when_opened();
+        let left = memory_of(None).when_opened();
 
         assert_eq!(left.room, Bytes::mib(14848 - 253));
         assert_eq!(left.used_by_others, Bytes::gib(1));
@@ -153,14 +158,14 @@ mod tests {
 
     #[test]
     fn growth_that_was_expected_leaves_the_room_as_it_was() {
-        let left = room(None).left(reading(Bytes::mib(14848 - 200), None));
+        let left = memory_of(None).left(reading(Bytes::mib(14848 - 200), None));
 
-        assert_eq!(left, room(None).when_opened());
+        assert_eq!(left, memory_of(None).when_opened());
     }
 
     #[test]
     fn what_goes_beyond_our_growth_went_to_others() {
-        let left = room(None).left(reading(Bytes::mib(14848 - 253 - 4096), None));
+        let left = memory_of(None).left(reading(Bytes::mib(14848 - 253 - 4096), None));
 
         assert_eq!(left.room, Bytes::mib(14848 - 253 - 4096));
         assert_eq!(left.used_by_others, Bytes::gib(5));
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_others_give_back_is_left_again() {
-        let left = room(None).left(reading(Bytes::mib(14848 + 1024), None));
+        let left = memory_of(None).left(reading(Bytes::mib(14848 + 1024), None));
 
         assert_eq!(left.room, Bytes::mib(14848 + 1024 - 253));
         assert_eq!(left.used_by_others, Bytes::ZERO);
@@ -176,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_listed_process_tells_its_growth_from_others_exactly() {
-        let opened = room(Some(Bytes::mib(512)));
+        let opened = memory_of(Some(Bytes::mib(512)));
 
         let left = opened.left(reading(Bytes::mib(14848 - 100), Some(Bytes::mib(512 + 40))));
 
@@ -202,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_lowered_limit_is_explained() {
-        let left = Left {
+        let left = AvailableMemory {
             room: Bytes::gib(10),
             used_by_others: Bytes::gib(5),
         };
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_a_communicator_takes_is_ours_and_not_others() {
-        let mut room = room(None);
+        let mut room = memory_of(None);
         let joined = reading(Bytes::mib(14848 - 936), None);
 
         room.settle(joined);

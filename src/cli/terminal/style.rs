@@ -27,7 +27,7 @@ struct TerminalInfo {
 }
 
 /// The style of what is written to stdout.
-pub(super) fn stdout(verbose: bool) -> Style {
+pub(in crate::cli) fn stdout(verbose: bool) -> Style {
     let text = |name| env::var_os(name).and_then(|value| value.into_string().ok());
     let width = tcgetwinsize(io::stdout()).ok();
     style(
@@ -60,7 +60,7 @@ fn style(surroundings: &TerminalInfo, verbose: bool) -> Style {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cli::terminal::style::*;
 
     fn terminal() -> TerminalInfo {
         TerminalInfo {

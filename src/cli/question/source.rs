@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
-use super::contents::{self, Contents};
+use super::detect::{self, Contents};
 use super::files::{open, read_bytes};
 use super::hub;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::terminal::output;
 use crate::limits::shorten;
 use crate::model::{RequestError, exported, preset, presets};
 
@@ -65,7 +65,7 @@ const SCRIPTS: [(&str, &str, &str); 6] = [
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
 pub(super) fn find(what: &Path) -> Result<Source, CliError> {
     if what == Path::new("-") {
-        return told("stdin", read_bytes(what)?);
+        return detect_source("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
     // The address of a model's page.
@@ -239,12 +239,12 @@ fn read(path: &Path) -> Result<Source, CliError> {
     let name = path.display().to_string();
     match archived(path)? {
         Some(model) => Ok(Source::Contents(Contents::Graph(model))),
-        None => told(&name, read_bytes(path)?),
+        None => detect_source(&name, read_bytes(path)?),
     }
 }
 
-fn told(name: &str, bytes: Vec<u8>) -> Result<Source, CliError> {
-    let contents = contents::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))?;
+fn detect_source(name: &str, bytes: Vec<u8>) -> Result<Source, CliError> {
+    let contents = detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))?;
     Ok(Source::Contents(contents))
 }
 

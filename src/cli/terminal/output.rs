@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
-use super::error::CliError;
+use crate::cli::error::CliError;
 use crate::http::Problem;
 use crate::report::{BOLD, DIM, RESET};
 
 /// Prints text for a person, which ends in a line break.
-pub(super) fn text(text: &str) -> Result<(), CliError> {
+pub(in crate::cli) fn text(text: &str) -> Result<(), CliError> {
     write(&harmless(text))
 }
 
@@ -66,7 +66,7 @@ fn write(text: &str) -> Result<(), CliError> {
 }
 
 /// Whether stdout is closed, in whose place the standard library opens `/dev/null`, or leads there by itself.
-pub(super) fn is_nowhere() -> bool {
+pub(in crate::cli) fn is_nowhere() -> bool {
     let stdout = io::stdout()
         .as_fd()
         .try_clone_to_owned()
@@ -79,12 +79,12 @@ pub(super) fn is_nowhere() -> bool {
 }
 
 /// Prints what another program reads, as it is.
-pub(super) fn raw(bytes: &[u8]) -> Result<(), CliError> {
+pub(in crate::cli) fn raw(bytes: &[u8]) -> Result<(), CliError> {
     write(&String::from_utf8_lossy(bytes))
 }
 
 /// Prints one JSON document.
-pub(super) fn json(document: &impl Serialize) -> Result<(), CliError> {
+pub(in crate::cli) fn json(document: &impl Serialize) -> Result<(), CliError> {
     let mut line = serde_json::to_string_pretty(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -92,7 +92,7 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Prints one JSON document as one line.
-pub(super) fn json_line(document: &impl Serialize) -> Result<(), CliError> {
+pub(in crate::cli) fn json_line(document: &impl Serialize) -> Result<(), CliError> {
     let mut line = serde_json::to_string(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -100,7 +100,7 @@ pub(super) fn json_line(document: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Writes one JSON document to a file, as one line.
-pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), CliError> {
+pub(in crate::cli) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), CliError> {
     let mut line =
         serde_json::to_vec(document).expect("documents have string keys and no infinite numbers");
     line.push(b'\n');
@@ -111,39 +111,39 @@ pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), Cl
 }
 
 /// Warns a person beside the answer.
-pub(super) fn warning(text: &str) {
-    without_runner("warning", text);
+pub(in crate::cli) fn warning(text: &str) {
+    report_line("warning", text);
 }
 
 /// Tells a person something beside the answer.
-pub(super) fn note(text: &str) {
-    without_runner("note", text);
+pub(in crate::cli) fn note(text: &str) {
+    report_line("note", text);
 }
 
 /// Says why there is nothing on stdout, where that is an answer too.
-pub(super) fn error(text: &str) {
-    without_runner("error", text);
+pub(in crate::cli) fn error(text: &str) {
+    report_line("error", text);
 }
 
-fn without_runner(kind: &str, text: &str) {
-    // There is nobody left to tell that stderr is gone.
+fn report_line(kind: &str, text: &str) {
+    // There is no stream left to report on when stderr is gone.
     let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
 }
 
 /// Prints why there is no answer to stderr: as the service's problem document, or for a person.
-pub(super) fn problem(problem: &Problem, json: bool) {
+pub(in crate::cli) fn problem(problem: &Problem, json: bool) {
     let text = if json {
         serde_json::to_string_pretty(problem).expect("problems have string keys")
     } else {
         format!("error: {}", harmless(&problem.detail))
     };
-    // There is nobody left to tell that stderr is gone.
+    // There is no stream left to report on when stderr is gone.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cli::terminal::output::*;
 
     #[test]
     fn what_a_terminal_would_obey_is_shown_as_a_sign_and_bold_stays_bold() {

@@ -10,13 +10,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::arguments::{Agent as Flags, ServerFlags};
-use super::devices::engine;
-use super::error::CliError;
-use super::{Outcome, output, recorder};
 use crate::agent::{
     Agent, AgentConfig, AgentError, Ended, Server, Signals, cards_of, simulated_cards,
 };
+use crate::cli::arguments::{Agent as Flags, ServerFlags};
+use crate::cli::devices::engine;
+use crate::cli::error::CliError;
+use crate::cli::terminal::output;
+use crate::cli::{Outcome, recorder};
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::limits::shorten;
 use crate::model::is_host_name;
@@ -28,7 +29,7 @@ const LONGEST_KEY: u64 = 1_000;
 /// What others than a file's owner and group may do with it.
 const FOR_ALL: u32 = 0o007;
 
-pub(super) fn run(flags: &Flags) -> Result<Outcome, CliError> {
+pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
     let server = server(&flags.server)?;
     let name = name(flags)?;
     let engine =
@@ -66,7 +67,7 @@ pub(super) fn run(flags: &Flags) -> Result<Outcome, CliError> {
 }
 
 /// The service that flags name.
-pub(super) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
+pub(in crate::cli) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
     let key = match (&flags.key_file, &flags.key) {
         (Some(file), _) => {
             let unreadable = |source| CliError::Unreadable {
@@ -179,7 +180,7 @@ fn listen(signals: &Signals) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::cli::service::agent::*;
 
     #[test]
     fn simulated_cards_are_called_as_people_do() {
