@@ -7,7 +7,7 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
-use super::plan::{BatchTarget, bounded, choose, without_a_plan};
+use super::plan::{BatchTarget, bounded, choose, nearly_as_fast, without_a_plan};
 use super::probing::runner::{ProbeCache, StepTime};
 use super::replanned::TIME_UNKNOWN;
 use super::uncertainty::Uncertainty;
@@ -51,6 +51,7 @@ pub(super) fn recommend(
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
     notes.extend(bounded(&plan, wish));
     notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
+    notes.extend(nearly_as_fast(&plan, wish, &mut inquiry)?);
     let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
@@ -77,7 +78,7 @@ pub(super) fn recommend(
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
-            format!("it reserves more, and runs as well where {why}")
+            format!("it also runs where {why}")
         });
     }
     let kept = probed.kept.document(&probed.uncertainties, limit);
@@ -122,6 +123,7 @@ pub(super) fn recommend(
         }
     }
     Ok(Recommendation {
+        fits: true,
         micro_batch: plan.micro_batch,
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
@@ -259,6 +261,7 @@ fn nothing_fits(
         source,
     };
     Ok(Recommendation {
+        fits: false,
         micro_batch: 0,
         accumulation_steps: 0,
         global_batch: 0,
