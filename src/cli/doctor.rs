@@ -50,6 +50,7 @@ pub(super) fn run(arguments: &Doctor) -> Result<Outcome, CliError> {
     let mut findings = Vec::new();
     libraries(&mut findings);
     cards(&mut findings);
+    findings.push(python());
     findings.push(gaps());
     stored(arguments, &mut findings);
     if arguments.json {
@@ -91,12 +92,17 @@ fn libraries(findings: &mut Vec<Finding>) {
             (true, None) => Finding {
                 what,
                 state: State::CliError,
-                found: format!("{library} is there and does not say its version"),
+                found: format!("{library} was found, but does not say its version: `pip install --force-reinstall torch`"),
             },
             (false, _) => Finding {
                 what,
                 state: State::Missing,
-                found: format!("{library} was not found; simulated devices work without"),
+                found: match library {
+                    Library::Driver => format!(
+                        "{library} is missing: nothing runs on a GPU here; simulated cards work (`batchfit fit resnet50 --on rtx4090`)"
+                    ),
+                    _ => format!("{library} is missing; `pip install torch` brings it, and only probes on a GPU need it"),
+                },
             },
         });
     }
@@ -109,7 +115,9 @@ fn cards(findings: &mut Vec<Finding>) {
             findings.push(Finding {
                 what: "driver",
                 state: State::Missing,
-                found: format!("NVIDIA's management library: {error}"),
+                found: format!(
+                    "{error}; the NVIDIA driver brings it (https://www.nvidia.com/drivers)"
+                ),
             });
             return;
         }
@@ -122,13 +130,16 @@ fn cards(findings: &mut Vec<Finding>) {
         } else {
             State::Missing
         },
-        found: driver.unwrap_or_else(|| "there, without a GPU".to_owned()),
+        found: driver
+            .unwrap_or_else(|| "installed, but it sees no GPU: `nvidia-smi` says why".to_owned()),
     });
     for card in cards {
         let mig = match card.mig {
-            Some(true) => "MIG is on: name the instance in CUDA_VISIBLE_DEVICES",
+            Some(true) => {
+                "MIG is on: `export CUDA_VISIBLE_DEVICES=MIG-...` names the instance (`nvidia-smi -L` lists them)"
+            }
             Some(false) => "MIG is off",
-            None => "no MIG",
+            None => "it has no MIG",
         };
         findings.push(Finding {
             what: "GPU",
@@ -142,6 +153,26 @@ fn cards(findings: &mut Vec<Finding>) {
                 card.index, card.name, card.free, card.total, card.used_by_others
             ),
         });
+    }
+}
+
+/// Which Python exports models.
+fn python() -> Finding {
+    let found = super::python::interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref());
+    Finding {
+        what: "Python",
+        state: if found.is_ok() {
+            State::Ok
+        } else {
+            State::Missing
+        },
+        found: match found {
+            Ok(path) => format!(
+                "{} has batchfit's package: `batchfit fit my.py:build` works",
+                path.display()
+            ),
+            Err(error) => error.into_problem().detail.replacen("Python: ", "", 1),
+        },
     }
 }
 
@@ -170,10 +201,10 @@ fn gaps() -> Finding {
         },
         found: match names.as_slice() {
             [] => format!(
-                "none in {}; `batchfit probe WHAT --explain` looks through a model",
+                "none: a GPU can run every step of {}; `batchfit probe MODEL --explain` checks another model",
                 SURVEYED.map(|(preset, _)| preset).join(", ")
             ),
-            some => some.join(", "),
+            some => format!("a GPU cannot run {}; simulated cards can", some.join(", ")),
         },
     }
 }
@@ -220,7 +251,7 @@ fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
         findings.push(Finding {
             what: "database",
             state: State::Missing,
-            found: format!("{database} is not there yet"),
+            found: format!("{database} does not exist yet; the first `batchfit fit` makes it"),
         });
         return;
     }
@@ -250,7 +281,7 @@ fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
                 state: State::Ok,
                 found: match keys {
                     None | Some(0) => {
-                        "none: the service is open on loopback, and there alone".to_owned()
+                        "none: the service answers this machine alone; `batchfit keys create --name NAME` makes one".to_owned()
                     }
                     Some(keys) => format!("{keys} in use"),
                 },

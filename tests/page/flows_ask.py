@@ -38,6 +38,34 @@ class Asking(Page):
         expect(page.get_by_label("Target")).to_have_value("512")
         expect(self.sentence()).to_have_text(whole)
 
+    def test_a_name_alone_is_answered_without_a_gpu(self):
+        page = self.page
+        self.go()
+        card = page.get_by_label("Card")
+        if any(device["available"] and not device["device"].startswith("sim:") for device in self.server.call("/v1/devices")[1]["items"]):
+            self.skipTest("the service has a GPU")
+        expect(card).to_have_value("sim:rtx4090")
+        page.get_by_label("Model", exact=True).fill("gpt2")
+        expect(page.get_by_label("Sequence length")).to_have_attribute("placeholder", "1024")
+        best = self.ask({"model": "gpt2", "device": "sim:rtx4090"})["result"]["recommendation"]
+        expect(self.sentence()).to_have_text(f"Train with a micro-batch of {best['micro_batch']}.")
+        expect(page.locator("dl.facts")).to_contain_text("1024 tokens")
+        # The link names the card.
+        page.wait_for_url("**/#/?model=gpt2&device=sim*rtx4090")
+
+    def test_what_fits_where_nothing_does_is_asked_for_and_taken_up(self):
+        page = self.page
+        self.go("#/?model=gpt2&size.seq_len=512&device=sim:rtx4090&limit=1000MiB&precision=bf16")
+        expect(self.sentence()).to_contain_text("Nothing fits")
+        page.get_by_role("button", name="What would make one sample fit?").click()
+        section = page.get_by_role("region", name="What else would help")
+        expect(section.get_by_role("heading")).to_have_text("What makes one sample fit")
+        expect(section).to_contain_text("other changes are not enough")
+        section.get_by_role("button", name=re.compile("LoRA")).first.click()
+        expect(self.sentence()).to_contain_text("Train with")
+        expect(page.get_by_label("LoRA rank")).to_have_value("16 on all linear layers")
+        expect(page.get_by_label("Model", exact=True)).to_have_value("gpt2")
+
     def test_an_outdated_fit_is_cancelled(self):
         page = self.page
         known = {fit["id"] for fit in self.fits()}
@@ -144,7 +172,8 @@ class Files(Page):
         expect(page.get_by_label("Target")).to_have_value("512")
         expect(page.get_by_role("group", name="Precision").get_by_label("amp fp16")).to_be_checked()
         more = json.loads(page.get_by_label("Other members of the request").input_value())
-        self.assertEqual(more, {"training": {"clip_grad_norm": 1.0}, "world_size": 2})
+        self.assertEqual(more, {"training": {"clip_grad_norm": 1.0}})
+        expect(page.get_by_label("GPUs")).to_have_value("2")
         expect(self.sentence()).to_contain_text("512 samples")
 
     def test_a_config_is_asked_about_and_held_by_the_address(self):

@@ -354,7 +354,9 @@ pub fn choice<T: Copy>(
         return Err(wrong(pointer, value, &must).or_word(what, value));
     };
     let named = |word: &str| known.iter().find(|(name, _)| *name == word);
-    let found = named(word).or_else(|| named(synonyms::same(what, word)?));
+    let found = named(word)
+        .or_else(|| named(&word.to_lowercase()))
+        .or_else(|| named(synonyms::same(what, word)?));
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
         RequestError::unknown(pointer, what, word, known.iter().map(|(name, _)| *name))
     })

@@ -1,5 +1,7 @@
 //! Flags of `fit`, and how an answer is written.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 
 use super::answers::Earlier;
@@ -87,6 +89,9 @@ pub(in crate::cli) struct Output {
     /// The same as --format json: the document of `GET /v1/fits/{id}` alone.
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// Write that document to a file besides, for a program that shows the text.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(in crate::cli) document: Option<PathBuf>,
     /// Show every probe and what was assumed.
     #[arg(long, short)]
     pub(in crate::cli) verbose: bool,

@@ -99,6 +99,18 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
             };
             Some(format!("there is no {flag}; {}", row(flag, " | ")?))
         }
+        ErrorKind::InvalidValue => {
+            let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+                return None;
+            };
+            let is_known = ["axolotl", "unsloth", "llamafactory", "torchtune", "peft"];
+            is_known.contains(&&*value.to_lowercase()).then(|| {
+                format!(
+                    "there is no form {value}, which has kernels and losses of its own that take other memory than this answer; \
+                     `--format trl` has the values for its settings"
+                )
+            })
+        }
         ErrorKind::InvalidSubcommand => {
             let instead = match preset(command) {
                 Some(preset) => format!("fit {}", preset.name),

@@ -1,9 +1,11 @@
 //! What is answered where no device is named and there is no GPU: the common cards.
 
+use crate::cli::error::CliError;
 use crate::cli::question::ParsedRequest;
+use crate::cli::terminal::output;
 use crate::device::sim::Card;
 use crate::jobs::{DeviceKind, Engine as _, FitEngine};
-use crate::model::DeviceChoice;
+use crate::model::{DeviceChoice, nicknames};
 
 /// The cards that people ask about most, smallest memory first.
 const COMMON: [&str; 9] = [
@@ -26,18 +28,40 @@ pub(super) fn no_gpu(engine: &FitEngine) -> Option<String> {
     Some(missing.unwrap_or_else(|| "this machine has no GPU".to_owned()))
 }
 
-/// Each question for each common card.
-pub(super) fn over_common(questions: &[ParsedRequest]) -> Vec<ParsedRequest> {
+/// The cards that people ask about most.
+pub(super) fn common() -> Vec<&'static Card> {
+    COMMON.iter().filter_map(|name| Card::find(name)).collect()
+}
+
+/// The cards of a list such as `rtx4090,rtx3090`; none where one is named, in words or by what it has.
+pub(super) fn listed(on: Option<&str>) -> Result<Vec<&'static Card>, CliError> {
+    let list = on.filter(|on| on.contains(',') && nicknames::parse(on).is_err());
+    let parts: Vec<&str> = list.map_or_else(Vec::new, |list| list.split(',').collect());
+    let is_several = |part: &&str| nicknames::parse(part).is_ok_and(|on| on.count.is_some());
+    if parts.iter().any(is_several) {
+        return Ok(Vec::new());
+    }
+    let card = |part: &&str| {
+        let on = nicknames::parse(part).map_err(|invalid| CliError::named(&"--on", invalid))?;
+        if let Some(note) = &on.note {
+            output::note(note);
+        }
+        Ok(on.card)
+    };
+    parts.iter().map(card).collect()
+}
+
+/// Each question for each of these cards.
+pub(super) fn over(questions: &[ParsedRequest], cards: &[&'static Card]) -> Vec<ParsedRequest> {
     let on = |one: &ParsedRequest, card: &Card| {
         let mut request = one.request.clone();
         request.device = DeviceChoice::Sim(card.name.to_owned());
         request.document.set("device", format!("sim:{}", card.name));
         ParsedRequest { request }
     };
-    let cards = || COMMON.iter().filter_map(|name| Card::find(name));
     let all = questions
         .iter()
-        .flat_map(|one| cards().map(move |card| on(one, card)));
+        .flat_map(|one| cards.iter().map(move |card| on(one, card)));
     all.collect()
 }
 

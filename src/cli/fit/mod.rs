@@ -49,12 +49,16 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
         generation,
         arguments.generation.as_deref(),
     )?);
+    let listed = cards::listed(arguments.question.own.on.as_deref())?;
     let mut asked = if is_module {
         question::read_unrecorded(&arguments.question, course)?
     } else {
         let again = arguments.earlier.again.as_deref();
         let again = again.map(|id| answers::again(&arguments.kept, id));
         let mut flags = Cow::Borrowed(&arguments.question);
+        if let Some(card) = listed.first() {
+            flags.to_mut().own.on = Some(card.name.to_owned());
+        }
         if let Some(graph) = &own {
             let flags = flags.to_mut();
             flags.own.what = None;
@@ -86,7 +90,11 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     };
     if no_gpu.is_some() {
         one_answer(format, 1 + asked.questions.len(), "--on", "name a card")?;
-        asked.questions = cards::over_common(&asked.questions);
+        asked.questions = cards::over(&asked.questions, &cards::common());
+    }
+    if !listed.is_empty() {
+        one_answer(format, listed.len(), "--on", "name one card")?;
+        asked.questions = cards::over(&asked.questions, &listed);
     }
     if !is_module {
         stored::learn_before(&arguments.kept, &engine, &mut asked.questions);
@@ -101,6 +109,14 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     } else {
         Outcome::NothingFits
     };
+    if let ([only], Some(path)) = (answers.as_slice(), &arguments.output.document) {
+        let json = serde_json::to_vec(&only.document).unwrap_or_default();
+        let unwritable = |source| CliError::Unwritable {
+            path: path.clone(),
+            source,
+        };
+        std::fs::write(path, json).map_err(unwritable)?;
+    }
     let style = style::stdout(arguments.output.verbose);
     print(format, &answers, no_gpu.as_deref(), &style)?;
     if let ([only], Format::Text) = (answers.as_slice(), format) {

@@ -10,7 +10,7 @@ use super::hub;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::shorten;
-use crate::model::{RequestError, exported, preset, presets};
+use crate::model::{RequestError, exported, of_family, preset, presets};
 
 /// Where the model comes from.
 #[derive(Debug)]
@@ -47,6 +47,9 @@ const LIBRARIES: [(&[&str], &str); 4] = [
         "open_clip or transformers",
     ),
 ];
+
+/// What names of models with quantized weights have.
+const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-fp8"];
 
 /// What trains by itself, by its extension, and a command that runs it; `{}` is the file.
 const SCRIPTS: [(&str, &str, &str); 6] = [
@@ -166,11 +169,17 @@ fn unknown(what: &Path, name: &str) -> CliError {
     let of = LIBRARIES
         .iter()
         .find(|(names, _)| names.iter().any(|one| lower.starts_with(one)));
-    let problem = if let Some((_, library)) = of {
+    let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
+        "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
+         virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"
+            .to_owned()
+    } else if let Some((_, library)) = of {
         format!(
             "a model of {library} has no name here: `batchfit run --on CARD -- python train.py` runs your training whole on a virtual GPU, \
              and `batchfit fit my.py:build` asks about the module that a function of yours builds"
         )
+    } else if let Some(choices) = of_family(name) {
+        return CliError::named(&shorten(name), RequestError::at("", choices));
     } else if name.contains('/') {
         let cache = hub::cache().map_or_else(
             || "there is none".to_owned(),

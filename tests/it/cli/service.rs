@@ -147,7 +147,10 @@ fn doctor_says_what_there_is_on_one_screen() {
     };
 
     let before = doctor(&[]);
-    assert!(before.contains("own.db is not there yet"), "{before}");
+    assert!(
+        before.contains("own.db does not exist yet; the first `batchfit fit` makes it"),
+        "{before}"
+    );
     assert!(!place.directory.path().join("own.db").exists());
     let fit = ["fit", "resnet18", "--on", "h200", "--database", "own.db"];
     assert!(
@@ -171,7 +174,7 @@ fn doctor_says_what_there_is_on_one_screen() {
         .map(|item| item["what"].as_str().unwrap());
     let names: Vec<&str> = items.clone().collect();
     for what in [
-        "CUDA", "cuBLASLt", "cuDNN", "NVRTC", "driver", "gaps", "database", "keys",
+        "CUDA", "cuBLASLt", "cuDNN", "NVRTC", "driver", "Python", "gaps", "database", "keys",
     ] {
         assert!(names.contains(&what), "{what}: {names:?}");
     }

@@ -103,8 +103,10 @@ def _asked(what: str, given: Mapping[str, Any], name: Optional[str] = None) -> A
         arguments.append(f"--{flag.replace('_', '-')}")
         if value is not True:
             arguments.append(json.dumps(value) if isinstance(value, (dict, list)) else str(value))
-    found = _run([*arguments, "--json"])
-    text = _run(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        document = Path(folder) / "document.json"
+        text = _run([*arguments, "--document", str(document)])
+        found = document.read_text(encoding="utf-8")
     if name is not None:
         # A graph has no name of its own.
         text = text.replace(text.partition(" on ")[0], name, 1)

@@ -1,7 +1,9 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
 use crate::model::{Mode, Objective, Variant};
-use crate::search::{Knee, Plan, closest_plans, exact_plans, knee, short_plans, smallest_enough};
+use crate::search::{
+    Knee, Plan, SamplingDensity, closest_plans, exact_plans, knee, short_plans, smallest_enough,
+};
 use crate::{EngineError, Exactly};
 
 use super::variant_search::{MOST_MICRO_STEPS, VariantSearch, micro_steps};
@@ -189,6 +191,27 @@ fn smaller(
         }
     }
     Ok(None)
+}
+
+/// A much smaller micro-batch that is nearly as fast as the largest, which nobody asked for. A real GPU is not asked: each speed is a run.
+pub(super) fn nearly_as_fast(
+    plan: &Plan,
+    wish: BatchTarget,
+    inquiry: &mut VariantSearch<'_, '_>,
+) -> Result<Option<String>, EngineError> {
+    let (look, steps) = (inquiry.look(), plan.accumulation_steps);
+    let is_open = wish.objective == Objective::LargestBatch && wish.target_batch.is_none();
+    if !is_open || !matches!(look, SamplingDensity::Closely) {
+        return Ok(None);
+    }
+    let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
+    let much_smaller = found.filter(|found| found.batch <= plan.micro_batch / 2);
+    Ok(much_smaller.map(|Knee { batch, share }| {
+        format!(
+            "a micro-batch of {batch} is nearly as fast, {:.0} % of the best speed: `--objective throughput`",
+            (100.0 * share).floor()
+        )
+    }))
 }
 
 /// The steps that an answer without a plan is about: those that need the least.

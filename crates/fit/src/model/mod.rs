@@ -13,7 +13,7 @@ pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
 pub use batchfit_models::huggingface::of_another_library;
 pub use batchfit_models::members;
 pub use batchfit_models::presets::is_of_transformers;
-pub use batchfit_models::presets::{Override, Preset, preset, presets};
+pub use batchfit_models::presets::{Override, Preset, of_family, preset, presets};
 pub use batchfit_models::{
     Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, PYTORCH, RequestError, Sampling,
 };

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::Ending;
-use super::answer::*;
-use super::events::{Process, RunEvents, SaidPeak, SaidShortage};
+use super::answer::{
+    Answer, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,
+    UncomputedRead, Versions,
+};
+use super::events::{Process, RunEvents, SaidPeak, SaidShortage, Start};
 use super::session::Session;
 use crate::probe::Verdict;
 
@@ -116,14 +119,7 @@ impl Answer {
             assumptions: counted(&heard.assumptions),
             unanswered: counted(&heard.unanswered),
             convolutions,
-            versions: main.start.as_ref().map(|start| Versions {
-                python: start.python.clone(),
-                torch: start.torch.clone(),
-                cuda: start.cuda.clone(),
-                cudnn: start.cudnn,
-                allocator: start.allocator.clone(),
-                modules: start.modules.clone(),
-            }),
+            versions: main.start.as_ref().map(Versions::from),
             findings: None,
             notes: notes(session, heard, &users, main),
             peaks,
@@ -227,6 +223,19 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         (shortage.requested_bytes, shortage.reserved_bytes) = (Some(requested), Some(used));
     }
     Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
+}
+
+impl From<&Start> for Versions {
+    fn from(start: &Start) -> Versions {
+        Versions {
+            python: start.python.clone(),
+            torch: start.torch.clone(),
+            cuda: start.cuda.clone(),
+            cudnn: start.cudnn,
+            allocator: start.allocator.clone(),
+            modules: start.modules.clone(),
+        }
+    }
 }
 
 impl From<SaidPeak> for AtPeak {

@@ -8,7 +8,7 @@ use crate::fields::{Fields, whole, wrong};
 use crate::request_error::RequestError;
 
 /// Most layers read. The deepest models in use have a few hundred.
-const MOST_LAYERS: u64 = 1024;
+pub(super) const MOST_LAYERS: u64 = 1024;
 
 /// A config, or a part of one.
 pub(super) struct Config<'a> {
@@ -93,7 +93,17 @@ impl<'a> Config<'a> {
 
     /// A number of layers.
     pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, RequestError> {
-        Ok(self.fields.whole(name, 1, MOST_LAYERS)?.unwrap_or(default))
+        self.layers_within(name, default, MOST_LAYERS)
+    }
+
+    /// A number of layers of which another number of the config leaves at most so many.
+    pub(super) fn layers_within(
+        &self,
+        name: &str,
+        default: u64,
+        most: u64,
+    ) -> Result<u64, RequestError> {
+        Ok(self.fields.whole(name, 1, most)?.unwrap_or(default))
     }
 
     /// The name of a value that configs also give by another, which counts where both are there.

@@ -26,6 +26,9 @@ pub(crate) struct HubModel {
     /// Tokens of an answer, where the model has a length of its own.
     #[serde(default)]
     pub(crate) target_len: Option<u64>,
+    /// What every answer about it says.
+    #[serde(default)]
+    pub(super) note: Option<String>,
     /// Its `config.json`.
     pub(super) config: Value,
     /// What a request may say.
@@ -117,12 +120,13 @@ pub fn assumed_tokens(config: &Value) -> Option<u64> {
         return None;
     }
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
-    // One that translates has two lengths.
-    let without = class.filter(|class| !class.ends_with("ForConditionalGeneration"));
+    // T5 has no positions to run out of, and its checkpoints were trained on 512 tokens.
+    let is_t5 = |class: &str| class.ends_with("ForConditionalGeneration");
+    let most = class.map(|class| if is_t5(class) { 512 } else { MOST_ASSUMED });
     let room = ROOM_FOR_TOKENS
         .iter()
         .find_map(|name| config.get(name)?.as_u64());
-    let room = room.or(without.map(|_| MOST_ASSUMED))?;
+    let room = room.or(most)?;
     // RoBERTa's 514 positions are room for 512.
     Some((room / 8 * 8).min(MOST_ASSUMED))
 }

@@ -345,6 +345,12 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
         return Err(model.training.nothing_trained(&graph, &model.pointer));
     }
     let mut notes = model.training.unadapted(&graph, &model.pointer)?;
+    notes.extend(
+        model
+            .id
+            .and_then(hub::find)
+            .and_then(|known| known.note.clone()),
+    );
     notes.extend(saying.note(stated, run));
     if run.trains && model.sizes.generation.is_none() {
         notes.extend(tasks::note(model, class));

@@ -20,6 +20,7 @@ use super::huggingface::{self, HuggingFaceModel, Run, hub};
 use super::request_error::RequestError;
 use super::{Generation, Length, LengthOf};
 use crate::graph::Graph;
+use crate::limits::shorten;
 use entry::{Entry, Sizes};
 
 /// A model known by name.
@@ -164,6 +165,34 @@ fn tuned(name: &str) -> Option<&'static Preset> {
         .then(|| alone(|preset| is_owned(preset) && base(preset.name) == wanted))?
 }
 
+/// The models that a name without a size could mean, such as `llama`, as a clause; nothing where it means one or none.
+pub fn of_family(name: &str) -> Option<String> {
+    /// Most that are named.
+    const MOST: usize = 16;
+    let wanted = short(name);
+    let is_meant = |preset: &&Preset| {
+        let known = short(preset.name);
+        known.trim_start_matches("meta").starts_with(&wanted)
+    };
+    let found: Vec<&Preset> = hub::presets().filter(is_meant).collect();
+    if wanted.len() < 3 || found.len() < 2 {
+        return None;
+    }
+    let named = found.iter().take(MOST).map(|preset| {
+        let millions = preset.parameters as f64 / 1e6;
+        match millions {
+            ..1000.0 => format!("{} ({millions:.0} M)", preset.name),
+            _ => format!("{} ({:.1} B)", preset.name, millions / 1000.0),
+        }
+    });
+    let named: Vec<String> = named.collect();
+    let more = match found.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more, which `batchfit presets` lists"),
+    };
+    Some(format!("name one of these: {}{more}", named.join(", ")))
+}
+
 /// Whether a preset is a model of transformers.
 pub fn is_of_transformers(name: &str) -> bool {
     preset(name).is_some_and(|preset| hub::find(preset.name).is_some())
@@ -206,6 +235,10 @@ pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, RequestError> 
         return Ok(PresetModel(Kind::HuggingFace(Box::new(model))));
     }
     let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
+        if let Some(choices) = of_family(name) {
+            let problem = format!("unknown preset {:?}; {choices}", shorten(name));
+            return Err(RequestError::at(any.at("preset"), problem));
+        }
         let known = presets().map(|preset| preset.name);
         return Err(RequestError::unknown(
             any.at("preset"),

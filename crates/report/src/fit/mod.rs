@@ -64,7 +64,7 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
     }
     if let Some(wanted) = result.suggested_for {
         report += "\n";
-        report += &suggestions::table(&result.suggestions, wanted, style);
+        report += &suggestions::table(result, wanted, style);
     }
     if style.verbose && !result.probes.is_empty() {
         report += "\nProbes\n";

@@ -1,5 +1,7 @@
 //! What stands below the figures: assumptions and notes, each once.
 
+use std::borrow::Cow;
+
 use crate::style::Style;
 use crate::wrap::paragraph;
 use batchfit_fit::FitResult;
@@ -36,12 +38,26 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
         } else {
             format!("note on {}: ", named(&ranks))
         };
-        out += &paragraph(&first, note, style.width);
+        let note = if style.verbose {
+            Cow::Borrowed(note)
+        } else {
+            brief(note)
+        };
+        out += &paragraph(&first, &note, style.width);
     }
     if let Some(hint) = hint(result, (shown, hidden), style.verbose) {
         out += &style.quiet(&paragraph("", &hint, style.width));
     }
     out
+}
+
+/// What is not known of a card, and the margin that is kept for it, without their reasons.
+fn brief(note: &str) -> Cow<'_, str> {
+    let is_long = note.contains(" was measured: ") || note.contains(" as a safety margin: ");
+    match note.split_once(": ") {
+        Some((what, _)) if is_long => Cow::Owned(format!("{what} (-v says why)")),
+        _ => Cow::Borrowed(note),
+    }
 }
 
 fn hint(result: &FitResult, (shown, notes): (usize, usize), verbose: bool) -> Option<String> {

@@ -4,12 +4,14 @@ use super::rounded;
 use crate::style::Style;
 use crate::table::{text, with_header};
 use crate::wrap::paragraph;
-use batchfit_fit::{Suggestion, SuggestionKind};
+use batchfit_fit::{FitResult, Suggestion, SuggestionKind};
 use batchfit_step::units::Bytes;
 
 /// A line for each change that gains samples, in the order of the answer, for which so many are wanted at once; and for each setting of
-/// the allocator, since somebody may have one in mind. The others are named below.
-pub(super) fn table(suggestions: &[Suggestion], wanted: u64, style: &Style) -> String {
+/// the allocator, which people ask about. The others are named below, those that make nothing fit with detail alone.
+pub(super) fn table(result: &FitResult, wanted: u64, style: &Style) -> String {
+    let suggestions = result.suggestions.as_slice();
+    let nothing_fits = result.recommendation.micro_batch == 0;
     let is_line = |one: &&Suggestion| {
         one.gained > 0 || (one.kind == SuggestionKind::Allocator && one.micro_batch > 0)
     };
@@ -46,32 +48,47 @@ pub(super) fn table(suggestions: &[Suggestion], wanted: u64, style: &Style) -> S
         row.push(one.cost.clone());
         table.add_row(row);
     }
-    if suggestions.iter().all(|one| one.micro_batch == 0) {
-        let tried: Vec<&str> = suggestions.iter().map(|one| one.change.as_str()).collect();
-        let text = format!(
-            "None of these makes a batch of one fit, alone or together: {}",
-            tried.join(", ")
-        );
+    let fails = suggestions.iter().filter(|one| one.micro_batch == 0);
+    let fails: Vec<&str> = fails.map(|one| one.change.as_str()).collect();
+    if fails.len() == suggestions.len() {
+        let text = match (fails.len(), style.verbose) {
+            (count, false) => format!(
+                "None of {count} changes makes one sample fit, alone or together; -v names them."
+            ),
+            (_, true) => format!(
+                "None of these makes one sample fit, alone or together: {}",
+                fails.join(", ")
+            ),
+        };
         return paragraph("", &text, style.width);
     }
-    let title = match wanted {
-        1 => "What makes a batch of one fit\n".to_owned(),
-        _ => format!("What else, first what takes {wanted} samples at once\n"),
+    let title = match (nothing_fits, wanted) {
+        (true, 1) => "What makes one sample fit\n".to_owned(),
+        (true, _) => format!("What makes {wanted} samples at once fit\n"),
+        (false, _) => format!("What else, first what takes {wanted} samples at once\n"),
     };
     let mut report = title + &text(&table, style);
+    let with_peak = |one: &Suggestion| match (one.micro_batch, nothing_fits) {
+        (0, true) => one.change.clone(),
+        (0, false) => format!("{} (nothing fits)", one.change),
+        _ => format!("{} ({})", one.change, Bytes(one.peak_reserved_bytes)),
+    };
+    let is_shown = |one: &&Suggestion| style.verbose || !nothing_fits || one.micro_batch > 0;
+    let count = others.len();
+    let others: Vec<String> = others.into_iter().filter(is_shown).map(with_peak).collect();
+    let hidden = count - others.len();
     if !others.is_empty() {
-        let with_peak = |one: &Suggestion| match one.micro_batch {
-            0 if wanted == 1 => one.change.clone(),
-            0 => format!("{} (nothing fits)", one.change),
-            _ => format!("{} ({})", one.change, Bytes(one.peak_reserved_bytes)),
-        };
-        let others: Vec<String> = others.into_iter().map(with_peak).collect();
-        let title = match wanted {
-            1 => "Not one of these alone",
-            _ => "No more samples, but so much reserved",
+        let title = if nothing_fits {
+            "Not one of these alone"
+        } else {
+            "No more samples, but so much reserved"
         };
         let others = format!("{title}: {}", others.join(", "));
         report += &paragraph("", &others, style.width);
+    }
+    if hidden > 0 {
+        let text = format!("{hidden} other changes are not enough alone; -v names them.");
+        report += &paragraph("", &text, style.width);
     }
     report
 }

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::queue::Shared;
-use super::shares::{Turn, a_turn_to_work, is_alone, niceness, niceness_of, yield_to_others};
+use super::shares::{
+    Turn, a_turn_to_work, asked, is_alone, niceness, niceness_of, yield_to_others,
+};
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
 use crate::model::{DeviceChoice, Request};
@@ -49,8 +51,10 @@ const SIZE_OF_MIB: usize = 1_000;
 /// Most requests that wait to be read as large ones; what they hold meanwhile is not counted.
 const MOST_WAITING: usize = 8;
 
-/// How long a request waits to be read as a large one.
+/// How long a request waits to be read as a large one, and how long where its key asks nothing else: as long as two fits before it may take, so
+/// that a key that always asks for large ones keeps none of another out.
 const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE_ALONE: Duration = Duration::from_secs(150);
 
 /// Under which a body was read, and under which what it asks is read.
 #[derive(Debug)]
@@ -121,6 +125,13 @@ impl Lanes {
             memory = spare, if is_alone => memory,
         };
         memory.expect("it is never closed")
+    }
+
+    /// A place to wait for that of large models; half of them are for keys that ask nothing else.
+    fn wait_for_large(&self) -> Option<SemaphorePermit<'_>> {
+        let needed = if is_alone() { 1 } else { 1 + MOST_WAITING / 2 };
+        let is_free = self.waiting.available_permits() >= needed;
+        self.waiting.try_acquire().ok().filter(|_| is_free)
     }
 
     fn places(&self, lane: &str) -> Arc<Semaphore> {
@@ -225,11 +236,9 @@ impl Jobs {
                 }
                 // Others are read meanwhile.
                 drop((small, memory));
-                let _waiting = lanes
-                    .waiting
-                    .try_acquire()
-                    .map_err(|_| JobError::TooLarge)?;
-                let acquired = tokio::time::timeout(PATIENCE, self.shared.enter(LARGE_LANE));
+                let _waiting = lanes.wait_for_large().ok_or(JobError::TooLarge)?;
+                let patience = patience(asked());
+                let acquired = tokio::time::timeout(patience, self.shared.enter(LARGE_LANE));
                 acquired.await.map_err(late)?
             }
         };
@@ -239,6 +248,11 @@ impl Jobs {
         };
         Ok((self.on_thread(name, reading).await??, Some(large)))
     }
+}
+
+/// How long a request of a key that asks so much waits to be read as a large one; 0 where there are no keys.
+const fn patience(asked: usize) -> Duration {
+    if asked == 1 { PATIENCE_ALONE } else { PATIENCE }
 }
 
 /// The lane of a request's `device`. `auto` is one of its own: its worker takes a GPU that is free, and waits
@@ -273,6 +287,7 @@ pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::shares::{Share, under_key};
 
     #[tokio::test]
     async fn keys_that_ask_much_leave_memory_to_one_that_asks_little() {
@@ -291,5 +306,23 @@ mod tests {
         assert!(!held.is_empty());
 
         let _one_more = lanes.reserve(LARGE, true).await;
+    }
+
+    #[tokio::test]
+    async fn a_key_that_asks_much_leaves_places_to_wait_for_the_large_lane() {
+        let (lanes, greedy) = (Lanes::new(1), Arc::new(Share::new(2)));
+        let many = under_key(Arc::clone(&greedy), async {
+            let turns = [a_turn_to_work().await, a_turn_to_work().await];
+            let all = std::iter::from_fn(|| lanes.wait_for_large());
+            (turns, all.collect::<Vec<_>>())
+        });
+        let (_turns, waiting) = many.await;
+        assert_eq!(waiting.len(), MOST_WAITING / 2);
+
+        let modest = under_key(Arc::new(Share::new(2)), async {
+            let _turn = a_turn_to_work().await;
+            lanes.wait_for_large().is_some()
+        });
+        assert!(modest.await);
     }
 }

@@ -54,6 +54,9 @@ const AGENTS_ARE_KEPT: Duration = Duration::from_hours(24);
 /// How long the names are kept that clients give to their requests.
 const KEYS_ARE_KEPT: Duration = Duration::from_hours(24);
 
+/// How many names (`Idempotency-Key`) an API key may have given to its requests; the oldest of its own make room.
+const MOST_NAMES: i64 = 100_000;
+
 /// How many fits that ended long ago are dropped at a time, and how long others have to write in between.
 const PRUNED_AT_A_TIME: i64 = 200;
 const PRUNE_PAUSE: Duration = Duration::from_millis(5);
@@ -368,7 +371,7 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
             () = shared.shutdown.cancelled() => return,
         }
         let oldest = shared.clock.older_than(KEYS_ARE_KEPT);
-        if let Err(error) = shared.db.sweep_keys(oldest).await {
+        if let Err(error) = shared.db.sweep_keys(oldest, MOST_NAMES).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
         let lost = shared.clock.older_than(AGENTS_ARE_KEPT);

@@ -9,9 +9,6 @@ use crate::{Db, StoreError, Time, with_context};
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 60_000;
 
-/// How many names of their own clients may have given to requests; the oldest make room.
-const MOST_KEYS: i64 = 100_000;
-
 /// Who is served first, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FitTerms {
@@ -112,13 +109,16 @@ impl Db {
         keep_key(&mut connection.link(), key, fit_id, now).await
     }
 
-    /// Forgets names that are older, and the oldest where there are too many. Says how many.
-    pub async fn sweep_keys(&self, oldest: Time) -> Result<u64, StoreError> {
+    /// Forgets names that are older, and the oldest of an owner who has more than `most`. Says how many.
+    pub async fn sweep_keys(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
         query!(execute, self.pool.on(), "DELETE FROM idempotency_key
               WHERE created_at < $1
-                 OR created_at < (SELECT created_at FROM idempotency_key ORDER BY created_at DESC LIMIT 1 OFFSET $2)",
+                 OR (owner, key) IN (
+                    SELECT owner, key FROM (
+                        SELECT owner, key, row_number() OVER (PARTITION BY owner ORDER BY created_at DESC) AS place FROM idempotency_key
+                    ) AS ordered WHERE place > $2)",
             oldest,
-            MOST_KEYS,)
+            most,)
         .map_err(with_context("forget idempotency keys"))
     }
 }

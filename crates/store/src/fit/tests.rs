@@ -281,3 +281,32 @@ async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     db.expired(Time(1_001), &me()).await.unwrap();
     assert_eq!(held().await.last(), Some(&alive));
 }
+
+#[tokio::test]
+async fn names_of_one_owner_push_out_none_of_another() {
+    let db = queue(&[("1", "cuda:0")]).await;
+    let named = |owner: &str, name: u32| IdempotencyKey {
+        owner: owner.to_owned(),
+        key: name.to_string(),
+        body: String::new(),
+    };
+    for (owner, names) in [("modest", 0..1), ("greedy", 1..5)] {
+        for name in names {
+            let (key, now) = (named(owner, name), Time(name.into()));
+            assert!(db.remember_key(&key, "1", now).await.unwrap());
+        }
+    }
+
+    assert_eq!(db.sweep_keys(Time(0), 2).await.unwrap(), 2);
+
+    let mut left = Vec::new();
+    for (owner, name) in [("modest", 0), ("greedy", 2), ("greedy", 3), ("greedy", 4)] {
+        left.push(
+            db.asked_before(&named(owner, name))
+                .await
+                .unwrap()
+                .is_some(),
+        );
+    }
+    assert_eq!(left, [true, false, true, true]);
+}

@@ -194,7 +194,7 @@ async fn keep_tellers(
 ) -> Result<(), StoreError> {
     for reporter in reporters {
         let (missed, agreements) = (i64::from(reporter.missed.0), i64::from(reporter.agreed));
-        query!(execute, connection.on(), "INSERT INTO reporter (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
+        query!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
             id, reporter.owner, missed, agreements)
         .map_err(with_context("keep what a key told"))?;

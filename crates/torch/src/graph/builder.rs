@@ -100,6 +100,11 @@ impl Builder {
         dtype: DType,
         shape: Vec<Extent>,
     ) -> ValueId {
+        // Nothing is kept of what is more than the thread may make: the first operation is refused then.
+        let size = self.nodes.len() + self.names + self.parameters.len();
+        if let (Some(last), Err(_)) = (self.parameters.last(), grow(size)) {
+            return last.value;
+        }
         let value = self.add_value(path.to_owned(), dtype, shape);
         self.parameters.push(Parameter {
             value,

@@ -7,7 +7,7 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
-use crate::fitting::plan::{BatchTarget, choose, shortfall_note, without_a_plan};
+use crate::fitting::plan::{BatchTarget, choose, nearly_as_fast, shortfall_note, without_a_plan};
 use crate::fitting::probing::runner::{ProbeCache, StepTime};
 use crate::fitting::recommendation::alternate_plan::TIME_UNKNOWN;
 use crate::fitting::recommendation::uncertainty::Uncertainty;
@@ -52,6 +52,7 @@ pub(in crate::fitting) fn recommend(
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
     notes.extend(shortfall_note(&plan, target));
     notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
+    notes.extend(nearly_as_fast(&plan, target, &mut inquiry)?);
     let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
@@ -78,7 +79,7 @@ pub(in crate::fitting) fn recommend(
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
-            format!("it reserves more, and runs as well where {why}")
+            format!("it also runs where {why}")
         });
     }
     if maxima.evidence != maxima.evidence_of_max {
@@ -122,6 +123,7 @@ pub(in crate::fitting) fn recommend(
         }
     }
     Ok(Recommendation {
+        fits: true,
         micro_batch: plan.micro_batch,
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
@@ -263,6 +265,7 @@ fn nothing_fits(
         source,
     };
     Ok(Recommendation {
+        fits: false,
         micro_batch: 0,
         accumulation_steps: 0,
         global_batch: 0,

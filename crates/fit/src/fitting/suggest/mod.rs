@@ -10,15 +10,15 @@ mod combined;
 use serde_json::{Value, json};
 
 use crate::device::sim::Card;
-use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
+use crate::model::{Mode, Parallel, Precision, Request, Suggest, Variant, Workload};
 use crate::probe::{CategoryBytes, Detail, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
-use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, Work};
+use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, SuggestionKind, Work};
 
 use super::engine::{FitEngine, card, is_to_be_recorded, lowered, placed};
 use super::probing::observer::Observer;
-use candidates::Candidate;
+use candidates::{Candidate, OFFLOADING};
 
 /// What is wanted, and what there is.
 struct Aim<'a> {
@@ -51,9 +51,9 @@ impl Aim<'_> {
                 .pointer(pointer)
                 .filter(|value: &&Value| !value.is_null())
         };
-        if at("/device").is_some() {
-            return false;
-        }
+        let other = at("/device").and_then(Value::as_str);
+        let other = other.and_then(|device| Card::find(device.trim_start_matches("sim:")));
+        let limit = other.map_or(self.limit, |card| card.total_memory.0);
         let held = |category| {
             let of = self.at_peak.iter().filter(|part| part.category == category);
             of.map(|part| part.bytes).sum::<u64>()
@@ -71,8 +71,9 @@ impl Aim<'_> {
             state = 0;
         }
         // An adapter's base is in the type of the config.
-        if at("/model/lora").is_some() || at("/training/precision").is_some_and(|one| one == "bf16")
-        {
+        let is_halved = at("/model/lora").is_some()
+            || at("/training/precision").is_some_and(|one| one == "bf16");
+        if is_halved && self.variant.precision != Precision::Bf16 {
             (weights, gradients, state) = (weights / 2, gradients / 2, state / 2);
         }
         if let Some(parallel) = at("/training/parallel") {
@@ -90,7 +91,7 @@ impl Aim<'_> {
                 return false;
             }
         }
-        self.at_once == 0 && weights + gradients + state > self.limit
+        self.at_once == 0 && weights + gradients + state > limit
     }
 }
 
@@ -117,8 +118,24 @@ pub(super) fn add(
     match aim(request, result, observer)? {
         Ok(aim) => {
             let (wanted, found) = (aim.wanted(), suggestions(engine, &aim, observer)?);
+            let is_qlora_near = aim.at_once == 0 && request.is_adapted() == Some(false);
+            let card = aim.card.name;
             result.suggested_for = Some(wanted);
             result.suggestions = found;
+            if is_qlora_near {
+                let best = &mut result.recommendation;
+                let others = result
+                    .variants
+                    .iter_mut()
+                    .map(|one| &mut one.recommendation);
+                let note = format!(
+                    "QLoRA, LoRA over weights in 4 bits, takes less still and is not simulated by the model's name: \
+                     `batchfit run --on {card} -- python train.py` runs your own script with bitsandbytes on a virtual GPU"
+                );
+                for one in others.take(1).chain([best]) {
+                    one.notes.insert(0, note.clone());
+                }
+            }
         }
         Err(why) => {
             let why = format!("no changes are suggested, because {why}");
@@ -194,10 +211,18 @@ fn suggestions(
             found.push((candidate.price, suggestion));
         }
     }
+    // What people turn to last, or what changes their data, does not stand for what they try first.
     let ranks = aim.variant.parallel.world_size();
-    let fits = |(_, one): &(u32, Suggestion)| one.micro_batch > 0 && one.world_size == ranks;
+    let fits = |(price, one): &(u32, Suggestion)| {
+        let is_first = *price < OFFLOADING && one.kind != SuggestionKind::Tokens;
+        is_first && one.micro_batch > 0 && one.world_size == ranks
+    };
     if aim.at_once == 0 && !found.iter().any(fits) {
-        found.extend(combined::suggestions(engine, aim, &candidates, observer)?);
+        let combined = combined::suggestions(engine, aim, &candidates, observer)?;
+        let is_new =
+            |(_, one): &(u32, Suggestion)| found.iter().all(|(_, known)| known.patch != one.patch);
+        let combined: Vec<_> = combined.into_iter().filter(is_new).collect();
+        found.extend(combined);
     }
     found.sort_by_key(|(price, suggestion)| {
         let Suggestion {

@@ -149,6 +149,12 @@ fn other_spellings_of_a_value_are_taken() {
         ("bf16-mixed", "adamw_torch", "amp_bf16 adamw foreach"),
         ("amp_float16", "SGD", "amp_fp16 sgd foreach"),
         ("torch.bfloat16", "Adafactor", "bf16 adafactor for_loop"),
+        ("BF16", "adamw_torch_fused", "bf16 adamw fused"),
+        (
+            "AMP_FP16",
+            "adamw_torch_8bit",
+            "amp_fp16 adamw_8bit_torchao for_loop",
+        ),
     ] {
         let training = json!({ "precision": precision, "optimizer": optimizer });
         let document = json!({ "model": { "preset": "resnet18" }, "training": training });
@@ -160,7 +166,6 @@ fn other_spellings_of_a_value_are_taken() {
 #[test]
 fn values_of_others_are_answered_with_ours() {
     let table = [
-        ("precision", json!("BF16"), Some("bf16")),
         ("precision", json!(32), Some("fp32")),
         ("precision", json!(true), Some("amp_fp16")),
         ("precision", json!("fp8"), None),
@@ -170,11 +175,6 @@ fn values_of_others_are_answered_with_ours() {
             "optimizer",
             json!("bnb_optim_adamw8bit"),
             Some("adamw_8bit"),
-        ),
-        (
-            "optimizer",
-            json!("adamw_torch_8bit"),
-            Some("adamw_8bit_torchao"),
         ),
         ("optimizer", json!("lion"), None),
         ("optimizer", json!("AdEMAMix_8bit"), None),

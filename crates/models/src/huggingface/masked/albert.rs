@@ -5,6 +5,7 @@ use super::encoder::{Code, Defaults, Shape};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
+use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
 use crate::request_error::RequestError;
@@ -43,10 +44,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         embedding_width: config.size("embedding_size", 128)?,
         ..Shape::read(config, CODE, &DEFAULTS)?
     };
-    let groups = [
-        config.layers("num_hidden_groups", 1)?,
-        config.layers("inner_group_num", 1)?,
-    ];
+    let groups = config.layers("num_hidden_groups", 1)?;
+    let inner = config.layers_within("inner_group_num", 1, MOST_LAYERS / groups)?;
+    let groups = [groups, inner];
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let tracer = task.tracer(CODE.module);

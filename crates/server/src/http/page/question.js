@@ -1,15 +1,15 @@
 // A question: what the form holds, as an address (so that a link asks it again) and as a request of the API.
 
 /** Members of a question that are lists of words. */
-export const LISTS = ["precision", "optimizer", "checkpointing"];
+export const LISTS = ["precision", "optimizer", "checkpointing", "parallel"];
 /** Members that are text. `more` is JSON: what the form has no field for. */
-const TEXTS = ["model", "source", "label", "device", "limit", "target", "accumulation", "objective", "suggest", "soak", "more"];
+const TEXTS = ["model", "source", "label", "device", "limit", "target", "accumulation", "objective", "suggest", "soak", "lora", "gpus", "more"];
 /** Members beside the model that an address may have, and how they begin there. */
 const SIZE = "size.";
 /** The longest address that browsers and proxies pass on without trouble. */
 export const LONGEST = 16_000;
 
-export const EMPTY = { ...Object.fromEntries(TEXTS.map((name) => [name, ""])), precision: [], optimizer: [], checkpointing: [], sizes: {} };
+export const EMPTY = { ...Object.fromEntries(TEXTS.map((name) => [name, ""])), ...Object.fromEntries(LISTS.map((name) => [name, []])), sizes: {} };
 
 /** The question in an address. What it does not know is left out. */
 export function read(parameters) {
@@ -68,6 +68,7 @@ export function request(question) {
     else if (name === "seq_len" || name === "image_size") lengths[name] = value;
     else model[name] = value;
   }
+  if (question.lora.trim()) model.lora = loraOf(question.lora);
   const training = {};
   for (const name of LISTS) if (question[name].length > 0) training[name] = oneOrMany(question[name]);
   if (question.accumulation.trim()) training.accumulation = numberOr(question.accumulation);
@@ -75,6 +76,7 @@ export function request(question) {
   if (Object.keys(training).length > 0) asked.training = training;
   if (Object.keys(lengths).length > 0) asked.lengths = lengths;
   if (question.device) asked.device = question.device;
+  if (question.gpus.trim()) asked.world_size = numberOr(question.gpus);
   if (question.limit.trim()) asked.memory_limit = question.limit.trim();
   if (question.target.trim()) asked.target_batch = numberOr(question.target);
   if (question.objective) asked.objective = question.objective;
@@ -84,6 +86,10 @@ export function request(question) {
 }
 
 const numberOr = (text) => (isWhole(text) ? Number(text) : text.trim());
+
+/** A rank of LoRA, and whether it is on all linear layers or on PEFT's usual ones. */
+const ALL_LINEAR = " on all linear layers";
+const loraOf = (text) => (text.trim().endsWith(ALL_LINEAR) ? { r: numberOr(text.replace(ALL_LINEAR, "")), target_modules: "all-linear" } : { r: numberOr(text) });
 
 const listOf = (value) => (value === undefined ? [] : Array.isArray(value) ? value : [value]);
 
@@ -118,6 +124,7 @@ export function ofRequest(asked) {
   }
   if (more.lengths && Object.keys(more.lengths).length === 0) delete more.lengths;
   if (typeof more.device === "string") take("device", (device) => (question.device = device));
+  if (Number.isInteger(more.world_size)) take("world_size", (count) => (question.gpus = String(count)));
   take("memory_limit", (limit) => (question.limit = String(limit)));
   take("target_batch", (target) => (question.target = String(target)));
   take("objective", (objective) => (question.objective = String(objective)));
@@ -131,7 +138,7 @@ export function ofRequest(asked) {
 
 function readModel(question, model) {
   const rest = { ...model };
-  for (const name of ["seq_len", "image_size", "num_classes", "in_channels", "target_len"]) {
+  for (const name of ["seq_len", "image_size", "num_classes", "in_channels", "target_len", "loss_chunks"]) {
     if (typeof rest[name] === "number") {
       question.sizes[name] = String(rest[name]);
       delete rest[name];
@@ -140,6 +147,13 @@ function readModel(question, model) {
   if (Array.isArray(rest.batches)) {
     question.sizes.batches = rest.batches.join(",");
     delete rest.batches;
+  }
+  if (isObject(rest.lora) && rest.lora.r) {
+    const text = `${rest.lora.r}${rest.lora.target_modules === "all-linear" ? ALL_LINEAR : ""}`;
+    if (JSON.stringify(merge(rest.lora, loraOf(text))) === JSON.stringify(rest.lora) && Object.keys(rest.lora).length === Object.keys(loraOf(text)).length) {
+      question.lora = text;
+      delete rest.lora;
+    }
   }
   if (typeof rest.preset === "string" && Object.keys(rest).length === 1) {
     question.model = rest.preset;

@@ -28,6 +28,10 @@ pub(in crate::http) struct Override {
     name: &'static str,
     /// Its value when it is absent; null where the request has to say it, unless the model's config does.
     default: Option<u64>,
+    /// Its value where `model` is nothing but the name; missing where there is a default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    assumed: Option<u64>,
     /// What it is.
     summary: &'static str,
 }
@@ -56,6 +60,7 @@ impl From<&model::Preset> for Preset {
         let overrides = preset.overrides.iter().map(|size| Override {
             name: size.name,
             default: size.default,
+            assumed: model::assumed_tokens_of(preset.name).filter(|_| size.name == "seq_len"),
             summary: size.summary,
         });
         Preset {

@@ -100,7 +100,7 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
             let others = found.iter().filter(|other| other.name != card.name);
             let others: Vec<&str> = others.map(|card| card.name).collect();
             let note = format!(
-                "{name} is taken to be {}, the usual one of those with the least memory; there is {} too",
+                "{name} means {}, the usual one with the least memory; others are {}",
                 card.name,
                 others.join(", ")
             );
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(on.card.name, "a100-40g");
         let note = on.note.unwrap();
         assert!(
-            note.contains("A100 is taken to be a100-40g") && note.contains("a100-80g"),
+            note.contains("A100 means a100-40g") && note.contains("a100-80g"),
             "{note}"
         );
         assert_eq!(parse("h100").unwrap().card.name, "h100-80g");
@@ -292,7 +292,7 @@ mod tests {
                 .unwrap()
                 .note
                 .unwrap()
-                .ends_with("there is h100-pcie, h100-nvl too")
+                .ends_with("others are h100-pcie, h100-nvl")
         );
     }
 

@@ -8,6 +8,8 @@ export function parts(best) {
   held.sort((one, other) => other.size - one.size);
   const tensors = held.reduce((sum, { size }) => sum + size, 0) || best.peak_allocated_bytes;
   if (held.length === 0) held.push({ name: "tensors", size: tensors, kind: "tensors" });
+  // What one sample takes is more than the limit.
+  if (best.micro_batch === 0) return held;
   const kept = best.peak_reserved_bytes - tensors;
   if (kept > 0) held.push({ name: "kept by the allocator", size: kept, kind: "kept" });
   const free = best.limit_bytes - best.peak_reserved_bytes;
@@ -35,8 +37,9 @@ export function Memory({ best, of = "" }) {
   if (!best.peak_reserved_bytes || !best.limit_bytes) return null;
   const all = parts(best);
   const total = all.reduce((sum, { size }) => sum + size, 0);
+  const title = best.micro_batch === 0 ? `What one sample takes: ${bytes(total)}` : "Memory at the peak";
   return html`<section aria-label=${`Memory at the peak${of}`}>
-    <h3>Memory at the peak</h3>
+    <h3>${title}</h3>
     <div class="stack" aria-hidden="true">
       ${all.map(({ name, size, kind }) => html`<span class=${`part c-${kind}`} style=${{ flexGrow: size / total }} title=${`${name}: ${bytes(size)}`}></span>`)}
     </div>

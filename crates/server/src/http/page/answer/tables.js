@@ -29,18 +29,26 @@ export function Variants({ variants }) {
   </section>`;
 }
 
-export function Suggestions({ suggestions, wanted, apply }) {
-  if (!suggestions?.length) return null;
-  const columns = ["change", "#micro-batch", "#gained", "reaches it", "#samples/s", "cost", "#peak reserved"];
-  const rows = suggestions.map((suggestion) => {
+/** Changes of a question. Where nothing fits, those that make one sample fit; the others are counted. */
+export function Suggestions({ result, apply }) {
+  const { suggestions, suggested_for: wanted, recommendation } = result;
+  const nothingFits = recommendation.micro_batch === 0;
+  if (!suggestions?.length) {
+    const isChangeable = nothingFits && apply && result.environment.device.startsWith("sim:");
+    return isChangeable && html`<p><button type="button" onClick=${() => apply({ suggest: true })}>What would make one sample fit?</button></p>`;
+  }
+  const columns = ["change", "#micro-batch", "cost", "#gained", "reaches it", "#samples/s", "#peak reserved"];
+  const shown = suggestions.filter(({ micro_batch: batch }) => batch > 0 || !nothingFits);
+  const rows = shown.map((suggestion) => {
     const { change, micro_batch: batch, gained, reaches, samples_per_second: speed, peak_reserved_bytes: peak, cost, patch } = suggestion;
-    const row = [shortened(change, 200), batch, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", cost, bytes(peak)];
+    const row = [shortened(change, 200), batch || "–", cost, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", bytes(peak)];
     if (apply) row.unshift(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${shortened(change, 200)}`}>Ask</button>`);
     return row;
   });
   return html`<section aria-label="What else would help">
-    <h3>To take ${wanted} samples at once</h3>
-    <${Table} label="Changes of the question" columns=${apply ? ["try", ...columns] : columns} rows=${rows} />
+    <h3>${nothingFits ? (wanted === 1 ? "What makes one sample fit" : `What makes ${wanted} samples fit`) : `To take ${wanted} samples at once`}</h3>
+    ${rows.length > 0 && html`<${Table} label="Changes of the question" columns=${apply ? ["try", ...columns] : columns} rows=${rows} />`}
+    ${rows.length < suggestions.length && html`<p>${suggestions.length - rows.length} other changes are not enough${rows.length > 0 && " alone"}.</p>`}
   </section>`;
 }
 

@@ -49,10 +49,16 @@ export function Sentence({ result }) {
   </p>`;
 }
 
-function Figures({ result }) {
+/** What else an answer is about: the length of a sample, and adapters. */
+function others({ seq_len: tokens, lora }) {
+  return [tokens && `${tokens} tokens`, lora && `LoRA of rank ${lora.r ?? 8}`].filter(Boolean);
+}
+
+function Figures({ result, request }) {
   const best = result.recommendation;
-  const facts = [["with", variantName(result.variants[0].training)]];
-  facts.push(["peak reserved", `${bytes(best.peak_reserved_bytes)}; the limit is ${bytes(best.limit_bytes)}`]);
+  const facts = [["with", [variantName(result.variants[0].training), ...others(request.model ?? {})].join(", ")]];
+  const reserved = `${bytes(best.peak_reserved_bytes)}; the limit is ${bytes(best.limit_bytes)}`;
+  facts.push(best.micro_batch ? ["peak reserved", reserved] : ["the limit is", bytes(best.limit_bytes)]);
   facts.push(["largest batch", largest(best)]);
   if (best.limited_by) facts.push(["limited by", best.limited_by]);
   facts.push(["evidence", EVIDENCE[best.evidence] ?? best.evidence]);
@@ -78,13 +84,13 @@ export function Answer({ fit, apply }) {
     <h2>${modelName(request)} <small>on ${environment.gpu} (${environment.device})</small></h2>
     <${Sentence} result=${result} />
     <${Copy} fit=${fit} />
-    <${Figures} result=${result} />
+    <${Figures} result=${result} request=${request} />
     <${Soak} soak=${result.soak} />
     <${Memory} best=${best} />
     <${Curve} fit=${fit} />
     <${Lengths} table=${result.lengths} />
     <${Variants} variants=${result.variants} />
-    <${Suggestions} suggestions=${result.suggestions} wanted=${result.suggested_for} apply=${apply} />
+    <${Suggestions} result=${result} apply=${apply} />
     <${Notes} result=${result} />
     <p class="links"><a href=${`#/fit/${fit.id}`}>Link to this answer</a>
       ${best.micro_batch > 0 && html`<a href=${`#/step/fit/${fit.id}`}>The step: each tensor over time</a>`}</p>

@@ -6,7 +6,7 @@ import { Answer } from "../answer/view.js";
 import { shortened } from "../format.js";
 import { useAsking } from "./asking.js";
 import { drop } from "./drop.js";
-import { Form } from "./form.js";
+import { Form, meant, useCatalogue } from "./form.js";
 
 const EXAMPLES = [
   ["resnet50 on an RTX 4090", "model=resnet50&device=sim:rtx4090&precision=amp_fp16&optimizer=sgd_momentum&target=512"],
@@ -49,14 +49,20 @@ export function AskView({ parameters }) {
   const [failure, setFailure] = useState("");
   const [over, setOver] = useState(false);
   const latest = useRef(question);
+  const catalogue = useCatalogue();
+  const asking = useMemo(() => meant(question, catalogue), [question, catalogue]);
   latest.current = question;
+  // A link names the card, so that it asks the same of another service.
+  const linked = useMemo(() => ({ ...question, device: asking.device }), [question, asking]);
   // Back, forward, or a link: the address leads. Otherwise the question does.
   useEffect(() => {
-    if (asked !== address(latest.current)) setQuestion(read(parameters));
+    if (asked !== address(linked)) setQuestion(read(parameters));
   }, [asked]);
-  const { body, wrong } = useMemo(() => written(question), [question]);
+  // What is meant is not known before the service says what it has.
+  const { body, wrong } = useMemo(() => (catalogue.ready ? written(asking) : { body: null }), [asking, catalogue]);
   const now = useAsking(body);
-  useAddress(question, now.phase);
+  useAddress(linked, now.phase);
+  const outcome = useRef(null);
   const change = useCallback((news) => setQuestion((before) => ({ ...before, ...news })), []);
   const take = async (files) => {
     setFailure("");
@@ -80,13 +86,15 @@ export function AskView({ parameters }) {
     event.preventDefault();
     setOver(true);
   };
-  const apply = (patch) => setQuestion(ofRequest(merge(request(latest.current), patch)));
+  const apply = (patch) => setQuestion(ofRequest(merge(request(asking), patch)));
   return html`<div class=${over ? "ask over" : "ask"} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => setOver(false)}>
     <section class="question" aria-label="Question">
       <h1>What is the largest batch that fits?</h1>
-      <${Form} question=${question} change=${change} wrong=${wrongPlaces(now.problem, wrong)} onFiles=${take} failure=${failure} />
+      <${Form} question=${question} change=${change} wrong=${wrongPlaces(now.problem, wrong)} onFiles=${take} failure=${failure} catalogue=${catalogue} />
     </section>
-    <section class="outcome" aria-label="Answer">
+    ${now.answered && body && html`<button type="button" class="at-hand" onClick=${() => outcome.current.scrollIntoView()}>
+      ${now.answered.result.recommendation.micro_batch ? `micro-batch ${now.answered.result.recommendation.micro_batch}` : "nothing fits"}: see the answer</button>`}
+    <section class="outcome" aria-label="Answer" ref=${outcome}>
       <${Status} now=${now} hasModel=${hasModel(question)} wrong=${wrong} change=${change} />
       ${now.answered && body && html`<div class=${now.phase === "done" ? "" : "outdated"} aria-busy=${now.phase === "done" ? undefined : "true"}>
         <${Answer} fit=${now.answered} apply=${apply} key=${now.answered.id} />

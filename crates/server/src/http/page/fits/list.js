@@ -63,9 +63,9 @@ function Row({ fit, chosen, choose, cancel }) {
   return html`<tr>
     <td><input type="checkbox" aria-label=${`Compare ${name}, ${fit.id}`} checked=${chosen} disabled=${fit.state !== "done"} onChange=${choose} /></td>
     <td class="name"><a href=${`#/fit/${encodeURIComponent(fit.id)}`}>${name}</a></td>
+    <td class="n">${answer}</td>
     <td>${shortened(fit.device, 60)}</td>
     <td><span class=${`state s-${fit.state}`}>${fit.state}</span></td>
-    <td class="n">${answer}</td>
     <td>${moment(fit.created_at)}</td>
     <td>${open && html`<button type="button" class="quiet" aria-label=${`Cancel ${name}, ${fit.id}`} onClick=${cancel}>Cancel</button>`}</td>
   </tr>`;
@@ -109,8 +109,8 @@ export default function ListView({ parameters }) {
     ${(problem || failure) && html`<p class="problem" role="alert">${failure || problem}</p>`}
     <p role="status">${shown.length} shown: ${count("running")} running, ${count("queued")} waiting</p>
     <div class="wide" tabindex="0" role="region" aria-label="Fits"><table class="fits">
-      <thead><tr><th scope="col"><span class="unseen">compare</span></th><th scope="col">model</th><th scope="col">card</th><th scope="col">state</th>
-        <th scope="col" class="n">micro-batch</th><th scope="col">asked</th><th scope="col"><span class="unseen">cancel</span></th></tr></thead>
+      <thead><tr><th scope="col"><span class="unseen">compare</span></th><th scope="col">model</th><th scope="col" class="n">micro-batch</th>
+        <th scope="col">card</th><th scope="col">state</th><th scope="col">asked</th><th scope="col"><span class="unseen">cancel</span></th></tr></thead>
       <tbody>${shown.map(
         (fit) => html`<${Row} key=${fit.id} fit=${fit} chosen=${chosen.includes(fit.id)} choose=${() => choose(fit.id)} cancel=${() => cancel(fit.id)} />`,
       )}</tbody>
