@@ -7,9 +7,8 @@ use super::Outcome;
 use super::arguments::Cards;
 use super::error::CliError;
 use crate::cli::terminal::{output, style};
-use crate::jobs;
 use crate::model::nicknames::parse;
-use crate::report;
+use crate::{jobs, report};
 
 pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
     let style = style::stdout(false);

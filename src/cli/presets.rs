@@ -6,8 +6,7 @@ use super::Outcome;
 use super::arguments::Presets;
 use super::error::CliError;
 use crate::cli::terminal::output;
-use crate::model;
-use crate::report;
+use crate::{model, report};
 
 pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
     if arguments.json {
