@@ -238,7 +238,7 @@ class Steps:
 
     @quietly
     def after(self, optimizer, _args, _kwargs):
-        if self.inside:
+        if self.inside or torch.compiler.is_compiling():  # a step that is compiled is traced once, with this in it
             return
         self.known.add(optimizer)
         self.idle.discard(optimizer)

@@ -21,7 +21,6 @@ const LONGEST_ANSWER: u64 = 1 << 20;
 /// Who neither reads nor answers for so long is gone, if the machine is ever so busy; a program goes on without.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-#[derive(Debug)]
 struct Connection {
     /// Whose it is: not that of a fork.
     process: u32,

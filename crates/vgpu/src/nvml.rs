@@ -214,21 +214,15 @@ functions! {
 }
 
 same! {
-    nvmlInit = nvmlInit_v2, nvmlInitWithFlags = nvmlInit_v2,
-    nvmlSystemGetCudaDriverVersion = nvmlSystemGetCudaDriverVersion_v2,
-    nvmlDeviceGetCount = nvmlDeviceGetCount_v2,
-    nvmlDeviceGetHandleByIndex = nvmlDeviceGetHandleByIndex_v2,
-    nvmlDeviceGetHandleByPciBusId = nvmlDeviceGetHandleByPciBusId_v2,
-    nvmlDeviceGetMinorNumber = nvmlDeviceGetIndex,
+    nvmlInit = nvmlInit_v2, nvmlInitWithFlags = nvmlInit_v2, nvmlDeviceGetCount = nvmlDeviceGetCount_v2, nvmlDeviceGetMinorNumber = nvmlDeviceGetIndex,
+    nvmlSystemGetCudaDriverVersion = nvmlSystemGetCudaDriverVersion_v2, nvmlDeviceGetHandleByIndex = nvmlDeviceGetHandleByIndex_v2,
+    nvmlDeviceGetHandleByPciBusId = nvmlDeviceGetHandleByPciBusId_v2, nvmlDeviceGetMaxClockInfo = nvmlDeviceGetClockInfo,
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3,
     nvmlDeviceGetMPSComputeRunningProcesses_v3 = nvmlDeviceGetGraphicsRunningProcesses_v3,
     nvmlDeviceGetGraphicsRunningProcesses = nvmlDeviceGetGraphicsRunningProcesses_v3,
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3,
-    nvmlDeviceGetMaxClockInfo = nvmlDeviceGetClockInfo,
-    nvmlDeviceGetPowerState = nvmlDeviceGetPerformanceState,
-    nvmlDeviceGetComputeMode = nvmlDeviceGetPerformanceState,
-    nvmlDeviceGetDisplayMode = nvmlDeviceGetPerformanceState,
-    nvmlDeviceGetDisplayActive = nvmlDeviceGetPerformanceState,
+    nvmlDeviceGetPowerState = nvmlDeviceGetPerformanceState, nvmlDeviceGetComputeMode = nvmlDeviceGetPerformanceState,
+    nvmlDeviceGetDisplayMode = nvmlDeviceGetPerformanceState, nvmlDeviceGetDisplayActive = nvmlDeviceGetPerformanceState,
 }
 
 done! { nvmlShutdown }

@@ -34,6 +34,16 @@ inline Choice choice_of(const std::string& name) {
   return found == choices.end() ? Choice::None : found->second;
 }
 
+// Whether an operator, or its form in place, is of those that neighbours and the like are found by, and costs little even where it is given much.
+inline bool decides(std::string name) {
+  static const std::set<std::string> names = {"_cdist_forward", "add", "sub", "mul", "div", "pow", "sqrt", "abs", "sum", "norm", "linalg_vector_norm", "amin", "amax", "minimum", "maximum",
+      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "nonzero", "masked_select", "index"};
+  name.erase(0, name.find("::") + 2);
+  if (names.count(name)) return true;
+  if (!name.empty() && name.back() == '_') name.pop_back();
+  return names.count(name);
+}
+
 inline std::string environment(const char* name) { return getenv(name) ? getenv(name) : ""; }
 
 // Which part of unknown things is found (`nonzero`, indexing by a mask): none, unless the run says otherwise.

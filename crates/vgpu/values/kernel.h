@@ -59,7 +59,8 @@ class Kernel final : public c10::OperatorKernel {
     is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided";
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
-    most_integers_ = is_reduction_ ? SMALL_MASK : SMALL_INTEGERS;
+    most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
+    most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : SMALL;
     // Without a generator to be given it would draw from the script's.
     const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
     is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
@@ -101,7 +102,7 @@ class Kernel final : public c10::OperatorKernel {
   std::vector<char> is_alias_, is_status_;
   Choice choice_;
   int dim_argument_ = -1;
-  size_t most_integers_;
+  size_t most_integers_, most_;
   bool is_copy_ = false, is_empty_ = false, is_sum_, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
@@ -149,7 +150,7 @@ class Kernel final : public c10::OperatorKernel {
   bool can_compute(const std::vector<Passed>& passed) const {
     if (!is_computable_ || failures_.load(std::memory_order_relaxed) >= MOST_FAILURES) return false;
     for (const auto& [tensor, as] : passed)
-      if (!is_small(tensor, most_integers_) || !(as->is_overwritten || is_known(tensor))) return false;
+      if (!is_small(tensor, most_integers_, most_) || !(as->is_overwritten || is_known(tensor))) return false;
     return true;
   }
 
@@ -249,7 +250,7 @@ class Kernel final : public c10::OperatorKernel {
     const auto given = results(stack);
     bool fits = true;
     for (const IValue& result : given)
-      for (const Tensor& tensor : tensors_of(result)) fits = fits && (!tensor.is_cuda() || is_small(tensor, most_integers_));
+      for (const Tensor& tensor : tensors_of(result)) fits = fits && (!tensor.is_cuda() || is_small(tensor, SMALL_DECIDING, SMALL_DECIDING));
     try {
       if (fits && !computed) computed = on_host(op, args);
     } catch (const std::exception& error) {

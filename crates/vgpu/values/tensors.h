@@ -35,6 +35,8 @@ using torch::jit::Stack;
 
 // What is computed: small tensors; integers and booleans are masks, labels and indices, by which scripts decide, so larger ones, too.
 constexpr size_t SMALL = 64 << 10, SMALL_INTEGERS = 4 << 20;
+// Positions, distances and what is compared with them lead to indices: what is made of small tensors, and what `decides` then takes (choices.h).
+constexpr size_t SMALL_DECIDING = 32 << 20;
 // `any` and `all` of a large mask are computed as well.
 constexpr size_t SMALL_MASK = 256 << 20;
 // Copies between host and device that the preload carries out itself (`CARRIED` in src/memory/bytes.rs).
@@ -78,11 +80,11 @@ inline Tensors parts(const Tensor& tensor) {
   return {tensor};
 }
 
-inline bool is_small(const Tensor& tensor, size_t most_integers) {
+inline bool is_small(const Tensor& tensor, size_t most_integers, size_t most = SMALL) {
   for (const Tensor& part : parts(tensor)) {
     if (!is_plain(part)) return false;
     const size_t bytes = span(part);
-    if (bytes > std::max(SMALL, is_integral(part) ? most_integers : 0)) return false;
+    if (bytes > std::max(most, is_integral(part) ? most_integers : 0)) return false;
     if (bytes && !batchfit_vgpu_is_device(address(part))) return false;
   }
   return true;

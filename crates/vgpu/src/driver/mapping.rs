@@ -40,7 +40,6 @@ const PINNED: c_int = 1;
 /// `CU_MEM_HANDLE_TYPE_FABRIC`: to other hosts over `NVLink`; PyTorch asks for it first and does without.
 const FABRIC: c_int = 8;
 
-#[derive(Debug)]
 struct Created {
     device: usize,
     bytes: u64,
@@ -49,13 +48,11 @@ struct Created {
     references: u64,
 }
 
-#[derive(Debug)]
 struct Mapping {
     bytes: u64,
     handle: u64,
 }
 
-#[derive(Debug)]
 struct Mapped {
     created: BTreeMap<u64, Created>,
     mappings: BTreeMap<u64, Mapping>,

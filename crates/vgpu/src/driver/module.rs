@@ -13,7 +13,6 @@ use crate::status::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, St
 use super::cubin;
 
 /// A module, which a library is too.
-#[derive(Debug)]
 struct Module {
     /// What its image says; `None` where that is PTX or a bundle, which are not looked into: any name is found there.
     kernels: Option<Vec<cubin::Kernel>>,
@@ -21,7 +20,6 @@ struct Module {
     found: BTreeMap<CString, u64>,
 }
 
-#[derive(Debug)]
 struct Function {
     kernel: cubin::Kernel,
     module: u64,
@@ -78,22 +76,16 @@ fn set(function: u64, number: c_int, value: c_int) -> Result<(), Status> {
 }
 
 /// Blocks of a kernel that a multiprocessor holds: as its threads, registers and shared memory allow.
-fn blocks(function: &Function, threads: u32, dynamic_shared: usize) -> u32 {
+fn blocks(function: &Function, threads: u32, dynamic_shared: usize) -> u64 {
     /// Registers of a multiprocessor, and what a warp's are rounded to; the same since compute capability 5.0.
     const ALL_REGISTERS: u32 = 64 << 10;
     const WARP: u32 = 32;
     const REGISTER_UNIT: u32 = 256;
     /// Registers that a thread may have; what an image says beyond is not one's.
     const MOST_REGISTERS: u32 = 255;
-    /// What the system keeps of each block's shared memory since compute capability 8.0.
-    const RESERVED_SHARED: u64 = 1024;
-    let warps = threads.div_ceil(WARP);
-    let by_threads = card().threads_per_multiprocessor as u32 / (warps * WARP);
-    let registers = (function.kernel.registers.clamp(1, MOST_REGISTERS) * WARP).next_multiple_of(REGISTER_UNIT) * warps;
-    let shared =
-        u64::from(function.kernel.shared).saturating_add(dynamic_shared as u64).saturating_add(if card().major >= 8 { RESERVED_SHARED } else { 0 });
-    let by_shared = card().shared_per_multiprocessor as u64 / shared.max(1);
-    by_threads.min(ALL_REGISTERS / registers).min(by_shared as u32).min(card().blocks_per_multiprocessor as u32)
+    let registers = (function.kernel.registers.clamp(1, MOST_REGISTERS) * WARP).next_multiple_of(REGISTER_UNIT) * threads.div_ceil(WARP);
+    let shared = u64::from(function.kernel.shared).saturating_add(dynamic_shared as u64);
+    launch::occupancy(threads.into(), shared).min((ALL_REGISTERS / registers).into())
 }
 
 /// `CUlaunchConfig`.

@@ -1,16 +1,17 @@
 //! Streams, events, capture and graphs: the runtime's, which has them under other names with the same arguments.
 
 use std::ffi::{c_int, c_uint};
+use std::ptr::null_mut;
 
 use crate::memory::bytes;
 use crate::names::{done, functions, same};
-use crate::runtime::capture::{CaptureInfo, info};
+use crate::runtime::capture::info;
 use crate::runtime::runtime;
 use crate::status::{INVALID_VALUE, check};
 
 runtime! {
     // The first form, which knows no graph.
-    cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) { info(stream, &CaptureInfo::only(status, id)) }
+    cuStreamGetCaptureInfo(stream: u64, status: *mut c_int, id: *mut u64) { info(stream, status, id, null_mut(), null_mut(), null_mut()) }
 }
 
 functions! {

@@ -20,7 +20,6 @@ pub enum Kind {
     Registered,
 }
 
-#[derive(Debug)]
 struct Host {
     ranges: BTreeMap<u64, (u64, Kind)>,
     used: u64,

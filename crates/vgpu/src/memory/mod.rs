@@ -30,7 +30,6 @@ pub const GRANULARITY: u64 = 2 << 20;
 pub const MOST_DEVICES: usize = 16;
 
 /// What is used of a device.
-#[derive(Debug)]
 struct Device {
     is_mapped: bool,
     /// Bytes of `cudaMalloc`.
@@ -52,7 +51,6 @@ struct Created {
     bytes: u64,
 }
 
-#[derive(Debug)]
 struct Memory {
     devices: [Device; MOST_DEVICES],
     created: BTreeMap<u64, Created>,

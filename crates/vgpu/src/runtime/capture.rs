@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::errors::{
@@ -34,7 +35,6 @@ pub struct Point {
 }
 
 /// A capture that goes on.
-#[derive(Debug)]
 struct Capture {
     graph: u64,
     /// Whether the graph is the program's own (`cudaStreamBeginCaptureToGraph`).
@@ -45,7 +45,6 @@ struct Capture {
     is_valid: bool,
 }
 
-#[derive(Debug)]
 struct Captures {
     next: u64,
     all: BTreeMap<u64, Capture>,
@@ -218,31 +217,21 @@ fn end(stream: u64) -> Result<u64, Status> {
     Err(if is_valid { CAPTURE_UNJOINED } else { CAPTURE_INVALIDATED })
 }
 
-/// Where the answers about a capture go; null where one is not wanted.
-pub struct CaptureInfo {
-    status: *mut c_int,
-    id: *mut u64,
-    graph: *mut u64,
-    nodes: *mut *const u64,
-    edges: *mut *const c_void,
-    count: *mut usize,
-}
-
-impl CaptureInfo {
-    /// Only these.
-    pub const fn only(status: *mut c_int, id: *mut u64) -> Self {
-        CaptureInfo { status, id, graph: std::ptr::null_mut(), nodes: std::ptr::null_mut(), edges: std::ptr::null_mut(), count: std::ptr::null_mut() }
-    }
-}
-
 /// Whether and what a stream captures.
 ///
 /// # Safety
 ///
-/// What is wanted are places for it.
-pub unsafe fn info(stream: u64, wanted: &CaptureInfo) -> Result<(), Status> {
+/// Places for the answers; all but the first are null where one is not wanted.
+pub unsafe fn info(
+    stream: u64,
+    to: *mut c_int,
+    to_id: *mut u64,
+    to_graph: *mut u64,
+    to_nodes: *mut *const u64,
+    to_count: *mut usize,
+) -> Result<(), Status> {
     streams::check(stream)?;
-    check(!wanted.status.is_null(), INVALID_VALUE)?;
+    check(!to.is_null(), INVALID_VALUE)?;
     // The list of nodes stays where it is until the stream captures more, which is as long as CUDA's does.
     let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, std::ptr::null(), 0);
     if !is_idle()
@@ -251,12 +240,11 @@ pub unsafe fn info(stream: u64, wanted: &CaptureInfo) -> Result<(), Status> {
         (status, id) = (if capture.is_valid { 1 } else { 2 }, point.capture);
         (graph, nodes, count) = (capture.graph, point.nodes.as_ptr(), point.nodes.len());
     }
-    out(wanted.status, status)?;
-    out_if(wanted.id, id);
-    out_if(wanted.graph, graph);
-    out_if(wanted.nodes, nodes);
-    out_if(wanted.edges, std::ptr::null());
-    out_if(wanted.count, count);
+    out(to, status)?;
+    out_if(to_id, id);
+    out_if(to_graph, graph);
+    out_if(to_nodes, nodes);
+    out_if(to_count, count);
     Ok(())
 }
 
@@ -272,22 +260,25 @@ runtime! {
         out(to, graph.unwrap_or(0))?;
         graph.map(drop)
     }
-    cudaStreamIsCapturing(stream: u64, to: *mut c_int) {
-        info(stream, &CaptureInfo::only(to, std::ptr::null_mut()))
-    }
+    cudaStreamIsCapturing(stream: u64, to: *mut c_int) { info(stream, to, null_mut(), null_mut(), null_mut(), null_mut()) }
     cudaStreamGetCaptureInfo_v3(
         stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
     ) {
-        info(stream, &CaptureInfo { status, id, graph, nodes, edges, count })
+        // No edge says more than that it is one.
+        out_if(edges, std::ptr::null());
+        info(stream, status, id, graph, nodes, count)
     }
     cudaStreamGetCaptureInfo_v2(stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, count: *mut usize) {
-        info(stream, &CaptureInfo { status, id, graph, nodes, edges: std::ptr::null_mut(), count })
+        info(stream, status, id, graph, nodes, count)
     }
     // In 12's library this name has only the first three arguments; the others are not looked at then.
     cudaStreamGetCaptureInfo(
         stream: u64, status: *mut c_int, id: *mut u64, graph: *mut u64, nodes: *mut *const u64, edges: *mut *const c_void, count: *mut usize,
     ) {
-        info(stream, &if is_13() { CaptureInfo { status, id, graph, nodes, edges, count } } else { CaptureInfo::only(status, id) })
+        if is_13() {
+            return passed(cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count));
+        }
+        info(stream, status, id, null_mut(), null_mut(), null_mut())
     }
     cudaStreamUpdateCaptureDependencies_v2(stream: u64, nodes: *const u64, _edges: *const c_void, count: usize, flags: c_uint) {
         streams::check(stream)?;
@@ -336,18 +327,18 @@ mod tests {
     use crate::status::{INVALID_HANDLE, Status};
 
     /// What a function that makes something gives.
-    fn created(make: impl FnOnce(*mut u64) -> Status) -> u64 {
+    fn made(make: impl FnOnce(*mut u64) -> Status) -> u64 {
         let mut handle = 0;
         assert_eq!(make(&raw mut handle), 0);
         handle
     }
 
     fn stream() -> u64 {
-        created(|to| unsafe { cudaStreamCreate(to) })
+        made(|to| unsafe { cudaStreamCreate(to) })
     }
 
     fn event() -> u64 {
-        created(|to| unsafe { cudaEventCreateWithFlags(to, 2) })
+        made(|to| unsafe { cudaEventCreateWithFlags(to, 2) })
     }
 
     #[test]
@@ -367,7 +358,7 @@ mod tests {
             let null = std::ptr::null_mut();
             assert_eq!(cudaStreamGetCaptureInfo_v2(origin, &raw mut status, null, null, std::ptr::null_mut(), &raw mut count), 0);
             assert_eq!((status, count), (1, 2));
-            let graph = created(|to| cudaStreamEndCapture(origin, to));
+            let graph = made(|to| cudaStreamEndCapture(origin, to));
             assert_eq!(cudaGraphGetNodes(graph, null, &raw mut count), 0);
             assert_eq!(count, 3);
             assert_eq!(enqueue(side), Ok(false));

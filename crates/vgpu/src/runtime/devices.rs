@@ -5,11 +5,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::errors::{NO_DEVICE, PEER_ALREADY_ENABLED, PEER_NOT_ENABLED, UNSUPPORTED_LIMIT};
-use super::{capture, launch, pool};
+use super::{capture, pool, trace};
 use crate::config::{card, config, devices};
 use crate::memory::host::{self, Kind};
 use crate::memory::{MOST_DEVICES, block_of, device_of};
-use crate::names::same;
+use crate::names::{done, same};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, check, out, out_if, out_text};
 use crate::{driver, python};
 
@@ -153,7 +153,7 @@ runtime! {
     cudaGetDeviceFlags(to: *mut c_uint) { out(to, 8) }
     cudaDeviceSynchronize() {
         capture::forbid()?;
-        launch::flush();
+        trace::flush();
         super::streams::settle();
         pool::settle();
         Ok(())
@@ -207,9 +207,7 @@ runtime! {
         Ok(())
     }
     cudaDeviceGetCacheConfig(to: *mut c_int) { out(to, 0) }
-    cudaDeviceSetCacheConfig(_preference: c_int) { Ok(()) }
     cudaDeviceGetSharedMemConfig(to: *mut c_int) { out(to, 1) }
-    cudaDeviceSetSharedMemConfig(_preference: c_int) { Ok(()) }
     cudaDriverGetVersion(to: *mut c_int) { out(to, config().map_or(0, |config| config.cuda)) }
     cudaRuntimeGetVersion(to: *mut c_int) { out(to, config().map_or(0, |config| config.cuda)) }
     cudaPointerGetAttributes(to: *mut PointerAttributes, address: u64) {
@@ -224,10 +222,9 @@ runtime! {
     cudaGetDriverEntryPointByVersion(name: *const c_char, to: *mut *mut c_void, version: c_uint, _flags: u64, found: *mut c_int) {
         entry_point(name, to, version as c_int, found)
     }
-    cudaProfilerStart() { Ok(()) }
-    cudaProfilerStop() { Ok(()) }
-    cudaCtxResetPersistingL2Cache() { Ok(()) }
 }
+
+done! { cudaDeviceSetCacheConfig cudaDeviceSetSharedMemConfig cudaProfilerStart cudaProfilerStop cudaCtxResetPersistingL2Cache }
 
 same! {
     cudaGetDriverEntryPoint_ptsz = cudaGetDriverEntryPoint,

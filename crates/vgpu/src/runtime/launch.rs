@@ -51,7 +51,6 @@ pub struct LaunchConfiguration {
     count: c_uint,
 }
 
-#[derive(Debug)]
 struct Kernel {
     /// Kept where launches are written down.
     name: Box<str>,
@@ -93,11 +92,6 @@ pub fn count() -> u64 {
 /// Time passes, as by a launch.
 pub fn tick() {
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Makes sure that launches are in their file.
-pub fn flush() {
-    trace::flush();
 }
 
 /// Something that a stream does: counted, and captured where it captures. Says whether it does.
@@ -156,8 +150,8 @@ unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -
     launch(&|write| write(&kernel.name), shape, arguments)
 }
 
-/// What is forgotten from where an argument points to. What is read to decide something is smaller.
-const FORGOTTEN: u64 = 64 << 10;
+/// What is forgotten from where an argument points to: as much as is known of one tensor (`SMALL_DECIDING` in values/tensors.h).
+const FORGOTTEN: u64 = 32 << 20;
 
 /// Forgets what lies behind a kernel's arguments.
 fn forget_arguments(arguments: *const u64) {
@@ -176,9 +170,7 @@ fn forget(address: u64) {
         return;
     };
     let end = (start + bytes).min(address + FORGOTTEN);
-    let first = address / known::GRAIN * known::GRAIN;
-    let run = (first..end).step_by(known::GRAIN as usize).take_while(|&grain| known::is_known(grain, 1)).count();
-    known::mark(first, run as u64 * known::GRAIN, false);
+    known::mark(address, known::known_start(address, end - address), false);
 }
 
 /// Blocks of a kernel that a multiprocessor holds, by its threads and shared memory; its registers are not known and taken to suffice.
@@ -237,7 +229,7 @@ pub extern "C" fn __cudaRegisterFatBinaryEnd(_binary: *const c_void) {}
 /// Called when a process ends: the last that is heard of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaUnregisterFatBinary(_binary: *const c_void) {
-    flush();
+    trace::flush();
 }
 
 #[unsafe(no_mangle)]

@@ -60,23 +60,20 @@ fn check_kind(kind: c_int) -> Result<(), Status> {
     check((0..=4).contains(&kind), INVALID_DIRECTION)
 }
 
-/// Whether a copy or set to `to` becomes part of a capture; what it would write is unknown then.
-fn is_captured(to: u64, bytes: u64, stream: u64) -> Result<bool, Status> {
+/// Carries out a copy or set to `to`, unless it becomes part of a capture: what it would write is unknown then.
+fn unless_captured(to: u64, bytes: u64, stream: u64, act: impl FnOnce() -> Result<(), Status>) -> Result<(), Status> {
     streams::check(stream)?;
-    let is_captured = capture::add(stream, None)?;
-    if is_captured {
-        known::mark(to, bytes, false);
+    if !capture::add(stream, None)? {
+        return act();
     }
-    Ok(is_captured)
+    known::mark(to, bytes, false);
+    Ok(())
 }
 
 /// `cudaMemcpyAsync`
 pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Result<(), Status> {
     check_kind(kind)?;
-    if is_captured(to, bytes as u64, stream)? {
-        return Ok(());
-    }
-    bytes::copy(to, from, bytes as u64)
+    unless_captured(to, bytes as u64, stream, || bytes::copy(to, from, bytes as u64))
 }
 
 /// `cudaMemcpy`
@@ -86,35 +83,23 @@ pub unsafe fn copy_waiting(to: u64, from: u64, bytes: usize, kind: c_int) -> Res
 }
 
 unsafe fn fill(to: u64, value: c_int, bytes: usize, stream: u64) -> Result<(), Status> {
-    if is_captured(to, bytes as u64, stream)? {
-        return Ok(());
-    }
-    bytes::fill(to, &[value as u8], bytes as u64)
+    unless_captured(to, bytes as u64, stream, || bytes::fill(to, &[value as u8], bytes as u64))
 }
 
-/// Memory in rows.
-#[derive(Debug, Clone, Copy)]
-struct Rows {
-    start: u64,
-    pitch: usize,
-}
+/// Memory in rows: where they start, and how far one is from the next.
+type Rows = (u64, usize);
 
-unsafe fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, stream: u64) -> Result<(), Status> {
-    check(width <= to.pitch && width <= from.pitch, INVALID_PITCH)?;
-    let all = (to.pitch as u64).saturating_mul(height as u64);
-    if is_captured(to.start, all, stream)? {
-        return Ok(());
-    }
-    bytes::copy_rows(to.start, to.pitch as u64, from.start, from.pitch as u64, width as u64, height as u64)
+unsafe fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, kind: c_int, stream: u64) -> Result<(), Status> {
+    check_kind(kind)?;
+    check(width <= to.1 && width <= from.1, INVALID_PITCH)?;
+    let act = || bytes::copy_rows(to.0, to.1 as u64, from.0, from.1 as u64, width as u64, height as u64);
+    unless_captured(to.0, (to.1 as u64).saturating_mul(height as u64), stream, act)
 }
 
 unsafe fn fill_rows(to: Rows, value: c_int, width: usize, height: usize, stream: u64) -> Result<(), Status> {
-    check(width <= to.pitch, INVALID_PITCH)?;
-    let all = (to.pitch as u64).saturating_mul(height as u64);
-    if is_captured(to.start, all, stream)? {
-        return Ok(());
-    }
-    bytes::fill_rows(to.start, to.pitch as u64, &[value as u8], width as u64, height as u64)
+    check(width <= to.1, INVALID_PITCH)?;
+    let act = || bytes::fill_rows(to.0, to.1 as u64, &[value as u8], width as u64, height as u64);
+    unless_captured(to.0, (to.1 as u64).saturating_mul(height as u64), stream, act)
 }
 
 /// `cudaPitchedPtr`
@@ -157,10 +142,23 @@ impl Extent {
         self.width == 0 || self.height == 0 || self.depth == 0
     }
 
-    /// Whether so much lies on a device that it is not carried out.
-    fn is_large(&self) -> bool {
-        let all = self.width.checked_mul(self.height).and_then(|layer| layer.checked_mul(self.depth));
-        all.is_none_or(|all| all as u64 > bytes::CARRIED)
+    /// Carries out a copy or set to `to` for each layer: its number, width and height. What is large on a device is only marked.
+    fn each_layer(
+        &self,
+        to: u64,
+        all: u64,
+        is_on_device: bool,
+        stream: u64,
+        act: impl Fn(u64, u64, u64) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let size = self.width.checked_mul(self.height).and_then(|layer| layer.checked_mul(self.depth));
+        unless_captured(to, all, stream, || {
+            if is_on_device && size.is_none_or(|size| size as u64 > bytes::CARRIED) {
+                known::mark(to, all, false);
+                return Ok(());
+            }
+            (0..self.depth as u64).try_for_each(|layer| act(layer, self.width as u64, self.height as u64))
+        })
     }
 }
 
@@ -188,17 +186,10 @@ unsafe fn copy_3d(copy: *const Copy3D, stream: u64) -> Result<(), Status> {
     }
     let (to, to_next, all) = layers(&copy.to, &copy.to_position, &copy.extent).ok_or(INVALID_VALUE)?;
     let (from, from_next, _) = layers(&copy.from, &copy.from_position, &copy.extent).ok_or(INVALID_VALUE)?;
-    if is_captured(to, all, stream)? {
-        return Ok(());
-    }
-    if (is_device(to) || is_device(from)) && copy.extent.is_large() {
-        known::mark(to, all, false);
-        return Ok(());
-    }
     let (to_pitch, from_pitch) = (copy.to.pitch as u64, copy.from.pitch as u64);
-    let (width, height) = (copy.extent.width as u64, copy.extent.height as u64);
-    (0..copy.extent.depth as u64)
-        .try_for_each(|layer| bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height))
+    copy.extent.each_layer(to, all, is_device(to) || is_device(from), stream, |layer, width, height| {
+        bytes::copy_rows(to + to_next * layer, to_pitch, from + from_next * layer, from_pitch, width, height)
+    })
 }
 
 unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Result<(), Status> {
@@ -206,15 +197,9 @@ unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Res
         return streams::check(stream);
     }
     let (start, next, all) = layers(&to, &ORIGIN, &extent).ok_or(INVALID_VALUE)?;
-    if is_captured(start, all, stream)? {
-        return Ok(());
-    }
-    if is_device(start) && extent.is_large() {
-        known::mark(start, all, false);
-        return Ok(());
-    }
-    let (pitch, width, height) = (to.pitch as u64, extent.width as u64, extent.height as u64);
-    (0..extent.depth as u64).try_for_each(|layer| bytes::fill_rows(start + next * layer, pitch, &[value as u8], width, height))
+    extent.each_layer(start, all, is_device(start), stream, |layer, width, height| {
+        bytes::fill_rows(start + next * layer, to.pitch as u64, &[value as u8], width, height)
+    })
 }
 
 /// Several copies at once (`cudaMemcpyBatchAsync`).
@@ -303,18 +288,12 @@ runtime! {
         copy(to, from, bytes, 4, stream)
     }
     cudaMemcpy2D(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int) {
-        check_kind(kind)?;
-        capture::forbid()?;
-        copy_rows(Rows { start: to, pitch: to_pitch }, Rows { start: from, pitch: from_pitch }, width, height, 0)
+        capture::forbid().and_then(|()| copy_rows((to, to_pitch), (from, from_pitch), width, height, kind, 0))
     }
     cudaMemcpy2DAsync(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: u64) {
-        check_kind(kind)?;
-        copy_rows(Rows { start: to, pitch: to_pitch }, Rows { start: from, pitch: from_pitch }, width, height, stream)
+        copy_rows((to, to_pitch), (from, from_pitch), width, height, kind, stream)
     }
-    cudaMemcpy3D(parameters: *const Copy3D) {
-        capture::forbid()?;
-        copy_3d(parameters, 0)
-    }
+    cudaMemcpy3D(parameters: *const Copy3D) { capture::forbid().and_then(|()| copy_3d(parameters, 0)) }
     cudaMemcpy3DAsync(parameters: *const Copy3D, stream: u64) { copy_3d(parameters, stream) }
     // 12.8's has a place for the index of what failed before the stream.
     cudaMemcpyBatchAsync(
@@ -322,22 +301,15 @@ runtime! {
     ) {
         copy_all(to, from, sizes, count, if super::is_13() { eighth } else { ninth })
     }
-    cudaMemset(to: u64, value: c_int, bytes: usize) {
-        capture::forbid()?;
-        fill(to, value, bytes, 0)
-    }
+    cudaMemset(to: u64, value: c_int, bytes: usize) { capture::forbid().and_then(|()| fill(to, value, bytes, 0)) }
     cudaMemsetAsync(to: u64, value: c_int, bytes: usize, stream: u64) { fill(to, value, bytes, stream) }
     cudaMemset2D(to: u64, pitch: usize, value: c_int, width: usize, height: usize) {
-        capture::forbid()?;
-        fill_rows(Rows { start: to, pitch }, value, width, height, 0)
+        capture::forbid().and_then(|()| fill_rows((to, pitch), value, width, height, 0))
     }
     cudaMemset2DAsync(to: u64, pitch: usize, value: c_int, width: usize, height: usize, stream: u64) {
-        fill_rows(Rows { start: to, pitch }, value, width, height, stream)
+        fill_rows((to, pitch), value, width, height, stream)
     }
-    cudaMemset3D(to: Pitched, value: c_int, extent: Extent) {
-        capture::forbid()?;
-        fill_3d(to, value, extent, 0)
-    }
+    cudaMemset3D(to: Pitched, value: c_int, extent: Extent) { capture::forbid().and_then(|()| fill_3d(to, value, extent, 0)) }
     cudaMemset3DAsync(to: Pitched, value: c_int, extent: Extent, stream: u64) { fill_3d(to, value, extent, stream) }
 
     cudaIpcGetMemHandle(to: *mut IpcHandle, address: u64) {

@@ -37,7 +37,7 @@ struct Pool {
 
 static POOLS: Lock<BTreeMap<u64, Pool>> = Lock::new(BTreeMap::new());
 /// Each device's own pool, and the one in its place; 0 until it is asked for.
-static DEFAULT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
+static DEFAULT: Lock<[u64; MOST_DEVICES]> = Lock::new([0; MOST_DEVICES]);
 static CURRENT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 /// Whether there ever was a pool: else nothing is looked up.
 static IS_USED: AtomicBool = AtomicBool::new(false);
@@ -129,18 +129,11 @@ fn create(device: usize) -> u64 {
 
 /// A device's own pool.
 fn default(device: usize) -> u64 {
-    let handle = DEFAULT[device].load(Ordering::Acquire);
-    if handle != 0 {
-        return handle;
+    let mut all = DEFAULT.lock();
+    if all[device] == 0 {
+        all[device] = create(device);
     }
-    let made = create(device);
-    match DEFAULT[device].compare_exchange(0, made, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => made,
-        Err(other) => {
-            POOLS.lock().remove(&made);
-            other
-        }
-    }
+    all[device]
 }
 
 fn current(device: usize) -> u64 {
@@ -201,7 +194,7 @@ runtime! {
         out(to, create(device(number)?))
     }
     cudaMemPoolDestroy(pool: u64) {
-        check(DEFAULT.iter().all(|default| default.load(Ordering::Acquire) != pool), INVALID_VALUE)?;
+        check(!DEFAULT.lock().contains(&pool), INVALID_VALUE)?;
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
         let mut gone = POOLS.lock().remove(&pool).ok_or(INVALID_HANDLE)?;
         let used: Vec<u64> = gone.used.keys().copied().collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::devices::current_device;
 use super::errors::CAPTURED_EVENT;
 use super::memory::IpcHandle;
-use super::{capture, graph, launch, pool};
+use super::{capture, graph, launch, pool, trace};
 use crate::handle::Handles;
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check as check_that, out};
@@ -36,7 +36,6 @@ const fn milliseconds(launches: i64) -> f32 {
     launches as f32 * 0.1
 }
 
-#[derive(Debug)]
 struct Stream {
     device: usize,
     flags: c_uint,
@@ -45,7 +44,6 @@ struct Stream {
 
 static STREAMS: Handles<Stream> = Handles::new();
 
-#[derive(Debug)]
 struct Event {
     flags: c_uint,
     device: usize,
@@ -169,7 +167,7 @@ runtime! {
     cudaStreamSynchronize(stream: u64) {
         check(stream)?;
         capture::refuse(stream)?;
-        launch::flush();
+        trace::flush();
         settle();
         pool::settle();
         Ok(())

@@ -12,7 +12,6 @@ use crate::handle::Lock;
 /// What is written at a time.
 const KEPT: usize = 64 << 10;
 
-#[derive(Debug)]
 struct Trace {
     /// Whose lines they are: not those of a fork.
     process: u32,

@@ -472,7 +472,7 @@ mod tests {
         let (keys, [key]) = known(["hasty"], Some(1)).await;
         assert_eq!(answered(&keys, &key, now).await.0, 200);
         tokio::time::pause();
-        let asked = tokio::time::Instant::now();
+        let asked = Instant::now();
 
         assert_eq!(answered(&keys, &key, now).await.0, 429);
 

@@ -247,10 +247,6 @@ unsafe fn reduce(to: u64, from: u64, bytes: usize, kind: c_int, operation: c_int
     store(to, combine(std::iter::repeat_n(own.as_deref(), one.size), kind, operation).as_deref(), bytes)
 }
 
-fn of_rank(all: &[Payload], rank: c_int) -> Option<&[u8]> {
-    usize::try_from(rank).ok().and_then(|rank| all.get(rank)?.as_deref())
-}
-
 /// The same to every rank's place.
 unsafe fn spread(to: u64, from: u64, bytes: usize, kind: c_int, one: Communicator) -> Result<(), Status> {
     // Of a split the later places may not be there: they stay what they are.
@@ -268,7 +264,7 @@ unsafe fn broadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, 
     if let Some(rendezvous) = one.rendezvous(bytes, kind) {
         let is_root = one.rank as c_int == root;
         let all = rendezvous.exchange(if is_root { payload(from, bytes, kind)? } else { None });
-        return if is_root { move_bytes(to, from, bytes) } else { store(to, of_rank(&all, root), bytes) };
+        return if is_root { move_bytes(to, from, bytes) } else { store(to, all.get(root as usize).and_then(Option::as_deref), bytes) };
     }
     // What the root holds is what this rank holds: parameters, which lie in `to` already.
     if one.rank as c_int == root {
@@ -308,13 +304,9 @@ functions! {
     }
     ncclBroadcast(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(from, to, count, kind, root, communicator) }
     ncclBcast(buffer: u64, count: usize, kind: c_int, root: c_int, communicator: u64) { broadcast(buffer, buffer, count, kind, root, communicator) }
-    ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
-        let (one, bytes) = call(communicator, count, kind)?;
-        gather(from, to, bytes, kind, true, one)
-    }
+    ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) { gather(from, to, count, kind, None, communicator) }
     ncclGather(from: u64, to: u64, count: usize, kind: c_int, root: c_int, communicator: u64) {
-        let (one, bytes) = call(communicator, count, kind)?;
-        gather(from, to, bytes, kind, one.rank as c_int == root, one)
+        gather(from, to, count, kind, Some(root), communicator)
     }
     /// Alone, every rank sends here what this one sends to itself.
     ncclAlltoAll(from: u64, to: u64, count: usize, kind: c_int, communicator: u64) {
@@ -337,8 +329,10 @@ fn part(all: &Payload, one: Communicator, bytes: usize) -> Option<&[u8]> {
     all.as_ref()?.get(one.rank * bytes..(one.rank + 1) * bytes)
 }
 
-/// What each rank holds, in the order of ranks, to those that want it.
-unsafe fn gather(from: u64, to: u64, bytes: usize, kind: c_int, is_wanted: bool, one: Communicator) -> Result<(), Status> {
+/// What each rank holds, in the order of ranks, to the root, or to all.
+unsafe fn gather(from: u64, to: u64, count: usize, kind: c_int, to_one: Option<c_int>, communicator: u64) -> Result<(), Status> {
+    let (one, bytes) = call(communicator, count, kind)?;
+    let is_wanted = to_one.is_none_or(|rank| one.rank as c_int == rank);
     let Some(rendezvous) = one.rendezvous(bytes, kind) else {
         return if is_wanted { spread(to, from, bytes, kind, one) } else { Ok(()) };
     };
