@@ -7,8 +7,9 @@ use super::Outcome;
 use super::arguments::Cards;
 use super::error::CliError;
 use crate::cli::terminal::{output, style};
+use crate::jobs;
 use crate::model::nicknames::parse;
-use crate::{jobs, report};
+use crate::report;
 
 pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
     let style = style::stdout(false);

@@ -42,8 +42,10 @@ use children::{answer, worker};
 use error::CliError;
 
 use crate::device::sim;
+use crate::http;
+use crate::ops;
+use crate::report;
 use crate::worker::supervised;
-use crate::{http, ops, report};
 
 pub use terminal::output::look_at_stdout;
 

@@ -6,7 +6,8 @@ use super::Outcome;
 use super::arguments::Presets;
 use super::error::CliError;
 use crate::cli::terminal::output;
-use crate::{model, report};
+use crate::model;
+use crate::report;
 
 pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
     if arguments.json {

@@ -7,8 +7,9 @@ use crate::cli::Outcome;
 use crate::cli::arguments::ListAnswers;
 use crate::cli::error::CliError;
 use crate::cli::terminal::{output, style};
+use crate::jobs;
+use crate::report;
 use crate::store::{FilterColumn, RecommendationFilter, StoredRecommendation};
-use crate::{jobs, report};
 
 /// Lists answers, or shows the one that is named.
 pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError> {
