@@ -59,7 +59,7 @@ def cache():
     folder = os.path.join(tempfile.gettempdir(), f"batchfit-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.stat(folder).st_uid != os.getuid():
-        raise Problem(f"{folder} belongs to somebody else")
+        raise Problem(f"{folder} belongs to another user")
     return folder
 
 

@@ -6,10 +6,9 @@ use std::process;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::Outcome;
 use crate::cli::arguments::Worker;
 use crate::cli::error::CliError;
-use crate::cli::folders;
+use crate::cli::{Outcome, folders};
 use crate::worker::{self, FakeGpu, FaultPlan, GpuHandler};
 
 /// How long a worker whose parent is gone may take to end by itself, and then to exit.

@@ -13,12 +13,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answers;
 use super::arguments::{Fit, Format};
 use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, ParsedArgs, ParsedRequest};
-use super::{Outcome, python, recorder};
+use super::{Outcome, answers, python, recorder};
 use crate::cli::terminal::{output, style};
 use crate::jobs::{
     self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,

@@ -89,7 +89,7 @@ fn what_is_told_raises_the_headroom_of_the_next_answer() {
     assert_eq!(known["items"][0]["misses"], 1);
     assert_eq!(known["items"][0]["gpu"], "NVIDIA H200");
     let elsewhere = place.run(&["outcomes", "--gpu", "NVIDIA L4"]);
-    assert!(stdout(&elsewhere).starts_with("Nobody has told"));
+    assert!(stdout(&elsewhere).starts_with("No outcome was reported"));
 }
 
 #[test]

@@ -8,8 +8,7 @@ use super::history::{MemoryHistory, MemoryPoint};
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
-use crate::alloc::MemoryLimit;
-use crate::alloc::{BlockState, Event, Settings, Snapshot, Stats, limit_of_fraction};
+use crate::alloc::{BlockState, Event, MemoryLimit, Settings, Snapshot, Stats, limit_of_fraction};
 use crate::probe::{MemoryEvents, Verdict};
 use crate::units::Bytes;
 

@@ -7,15 +7,14 @@ mod fingerprint;
 mod request;
 mod uploaded;
 
-pub use batchfit_models::exported;
-pub use batchfit_models::huggingface::config_fields;
 pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
-pub use batchfit_models::huggingface::of_another_library;
-pub use batchfit_models::members;
-pub use batchfit_models::presets::is_of_transformers;
-pub use batchfit_models::presets::{Override, Preset, of_family, preset, presets};
+pub use batchfit_models::huggingface::{config_fields, of_another_library};
+pub use batchfit_models::presets::{
+    Override, Preset, is_of_transformers, of_family, preset, presets,
+};
 pub use batchfit_models::{
     Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, PYTORCH, RequestError, Sampling,
+    exported, members,
 };
 pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,

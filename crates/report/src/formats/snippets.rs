@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Answer;
-use batchfit_fit::model::{Checkpointing, Ddp, OptimizerImpl, Parallel, Precision, Variant};
-use batchfit_fit::model::{CommHook, is_of_transformers, preset};
+use batchfit_fit::model::{
+    Checkpointing, CommHook, Ddp, OptimizerImpl, Parallel, Precision, Variant, is_of_transformers,
+    preset,
+};
 use batchfit_step::shape::DType;
 use batchfit_step::units::Bytes;
 

@@ -10,10 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::alongside;
 use super::backoff::Backoff;
 use super::client::{Server, ServerError, ServerRequest};
-use super::job;
+use super::{alongside, job};
 use crate::jobs::{
     AgentCard, Claim, ClaimDocument, Engine, JobDocument, PROTOCOL, Registration,
     RegistrationResponse,

@@ -16,11 +16,10 @@ use crate::model::{
     Digest, Packed, RECORDING_BOUNDS, Reference, Request, RequestDocument, RequestError,
     UploadKind, Uploads, exported, pack,
 };
-use crate::recorded;
-use crate::replay;
 use crate::store::{
     Dropped, JsonText, NewUpload, Pruned, StoredUpload, Time, UploadSpace, UploadStatus,
 };
+use crate::{recorded, replay};
 
 /// What uploads may take, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

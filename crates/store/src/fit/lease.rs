@@ -6,8 +6,7 @@
 
 use super::FitState;
 use crate::engine::query;
-use crate::text::as_inner;
-use crate::text::by_name;
+use crate::text::{as_inner, by_name};
 use crate::{Db, StoreError, Time, with_context};
 
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.

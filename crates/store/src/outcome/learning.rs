@@ -27,13 +27,13 @@ struct Row {
 by_name!(Row: id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses);
 
 /// What a key has told of it.
-struct TellerRow {
+struct ReporterRow {
     owner: String,
     missed: i64,
     agreed: i64,
 }
 
-by_name!(TellerRow: owner, missed, agreed);
+by_name!(ReporterRow: owner, missed, agreed);
 
 /// What had to make room.
 struct DroppedRow {
@@ -166,7 +166,7 @@ pub(super) async fn learn(
         None => query!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
             .map_err(with_context("look for what was learnt"))?,
     };
-    keep_tellers(connection, id, &reporters).await?;
+    keep_reporters(connection, id, &reporters).await?;
     let dropped = if is_new {
         drop_oldest(connection).await?
     } else {
@@ -177,7 +177,7 @@ pub(super) async fn learn(
 
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
-    let rows = query!(fetch_all TellerRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
+    let rows = query!(fetch_all ReporterRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
         .map_err(with_context("read what keys told"))?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
@@ -187,7 +187,7 @@ async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, 
     Ok(reporters.collect())
 }
 
-async fn keep_tellers(
+async fn keep_reporters(
     connection: &mut Link<'_>,
     id: i64,
     reporters: &[Reporter],

@@ -35,12 +35,11 @@ use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::isolated::Subprocess;
 use super::memory_budget::MemoryBudget;
 use super::plan::BatchTarget;
-use super::prediction;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::runner::{Runner as _, StepTime};
 use super::probing::simulator::Simulator;
-use super::suggest;
+use super::{prediction, suggest};
 use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
 use crate::fitting::recommendation::notes::{
     data_parallelism, others, ran_together, restarted, settings_as_recorded,

@@ -197,7 +197,7 @@ impl Simulator {
         if let Workload::Recorded(steps) = self.programs.workload() {
             if variant.accumulation > 1 && steps.accumulation == 1 {
                 report.notes.push(
-                    "recorded without accumulation: gradients that are headroom from one micro-step to the next are added, \
+                    "recorded without accumulation: gradients that are kept from one micro-step to the next are added, \
                      as much as there are parameters, which may be more than is needed; record steps with \
                      accumulation for an exact answer"
                         .to_owned(),

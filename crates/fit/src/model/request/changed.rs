@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 use super::source::{self, LoweredCell, ModelSource};
 use super::{DeviceChoice, Request, Workload};
 use crate::model::uploaded::Uploads;
-use batchfit_models::Fields;
-use batchfit_models::RequestError;
 use batchfit_models::members::REQUEST;
-use batchfit_models::{Generation, Length};
+use batchfit_models::{Fields, Generation, Length, RequestError};
 
 impl Request {
     /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a

@@ -3,9 +3,8 @@
 use serde_json::Value;
 
 use super::training::{choices, globs};
-use batchfit_models::RequestError;
 use batchfit_models::members::PARALLEL;
-use batchfit_models::{Fields, choice, wrong};
+use batchfit_models::{Fields, RequestError, choice, wrong};
 use batchfit_step::{Checkpointing, Ddp, FullyShard, MixedPrecision, Parallel, Variant};
 
 /// What a strategy is called.

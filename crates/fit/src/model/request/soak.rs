@@ -2,9 +2,7 @@
 
 use serde::Serialize;
 
-use batchfit_models::Fields;
-use batchfit_models::RequestError;
-use batchfit_models::{Generation, MOST_SOAKED};
+use batchfit_models::{Fields, Generation, MOST_SOAKED, RequestError};
 
 /// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
 const USUAL_STEPS: u64 = 1000;

@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::parallel;
-use batchfit_models::RequestError;
 use batchfit_models::members::{Choice, TRAINING};
-use batchfit_models::{Fields, choice, wrong};
-use batchfit_step::Parallel;
-use batchfit_step::{Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant};
+use batchfit_models::{Fields, RequestError, choice, wrong};
+use batchfit_step::{
+    Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
+};
 
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;

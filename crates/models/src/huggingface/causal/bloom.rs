@@ -2,17 +2,15 @@
 
 use super::alibi::{Kind, alibi};
 use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::causal_biases;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
-use crate::huggingface::text;
+use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
-use crate::tracing::functional;
 use crate::tracing::{
     Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
-    Tensor, Tensors, Tracer, Views as _,
+    Tensor, Tensors, Tracer, Views as _, functional,
 };
 
 /// The classes that are built here.

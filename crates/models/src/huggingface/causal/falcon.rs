@@ -3,13 +3,12 @@
 use super::alibi::{Kind, alibi};
 use super::plain_rotation;
 use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::{causal_mask, smallest};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apply_rotary,
 };
-use crate::huggingface::text;
+use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::{self, Attention as Settings};

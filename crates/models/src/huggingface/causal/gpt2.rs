@@ -1,14 +1,13 @@
 //! GPT-2: `modeling_gpt2.py`.
 
 use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
 use crate::huggingface::generation::{
     GenerationInputs, GenerationTraits, generated, masked, positions,
 };
 use crate::huggingface::heads::Labels;
-use crate::huggingface::text;
+use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::{self, Attention as Settings};

@@ -2,7 +2,6 @@
 
 use super::plain_rotation;
 use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::config::Config;
 use crate::huggingface::generation::{
@@ -12,7 +11,7 @@ use crate::huggingface::heads::Labels;
 use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apply_rotary, split_heads_at,
 };
-use crate::huggingface::text;
+use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::Attention as Settings;

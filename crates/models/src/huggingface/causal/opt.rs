@@ -1,12 +1,11 @@
 //! OPT: `modeling_opt.py`.
 
 use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::{causal_mask_of, sdpa};
 use crate::huggingface::config::Config;
 use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
 use crate::huggingface::heads::Labels;
-use crate::huggingface::text;
+use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{self, Attention as Settings};

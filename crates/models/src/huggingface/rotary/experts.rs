@@ -7,10 +7,9 @@ use super::mlp::Mlp;
 use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 use crate::shape::DType;
-use crate::tracing::functional;
 use crate::tracing::{
     Activation, Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _,
+    Tracer, Views as _, functional,
 };
 
 /// What a config says of experts.

@@ -1,11 +1,10 @@
 //! Decoders with rotary embeddings: `modeling_llama.py` and those that follow it.
 
 use super::decoder::{Decoder, Scaled, Windows};
-use super::families;
 use super::layer::Layer;
-use super::masks;
 use super::norm::Norm;
 use super::rotation::{Rotary, Rotations};
+use super::{families, masks};
 use crate::Generation;
 use crate::graph::Graph;
 use crate::huggingface::Task;
@@ -14,10 +13,9 @@ use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generat
 use crate::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
-use crate::tracing::functional;
 use crate::tracing::{
     Adapter, Dropout, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
-    Views as _,
+    Views as _, functional,
 };
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {

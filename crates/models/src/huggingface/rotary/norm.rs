@@ -1,9 +1,8 @@
 //! Normalization in decoders with rotary embeddings.
 
 use crate::shape::DType;
-use crate::tracing::functional;
 use crate::tracing::{
-    LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer,
+    LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer, functional,
 };
 
 /// How a family normalizes.

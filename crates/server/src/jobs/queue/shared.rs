@@ -8,7 +8,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::jobs::Limits;
 use crate::jobs::clock::Clock;
 use crate::jobs::events::Events;
 use crate::jobs::events::notifications::RemoteProgress;
@@ -17,7 +16,7 @@ use crate::jobs::leases::Heartbeats;
 use crate::jobs::queue::spec_cache::SpecCache;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::searches::predicted::Known;
-use crate::jobs::{Engine, Progress};
+use crate::jobs::{Engine, Limits, Progress};
 use crate::limits::Cancel;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, Ids, Lease, LeaseOwner, ParallelSimulated, Time};

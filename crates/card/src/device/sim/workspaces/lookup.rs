@@ -37,7 +37,7 @@ impl<'t> Lookup<'t> {
     ///
     /// Without a table.
     pub fn among(tables: Vec<&'t WorkspaceTable>) -> Lookup<'t> {
-        assert!(!tables.is_empty(), "cuDNN is required");
+        assert!(!tables.is_empty(), "a table is required");
         Lookup {
             tables,
             heuristics: None,

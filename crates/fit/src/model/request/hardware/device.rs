@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::{cards, nicknames};
 use crate::device::sim::{Card, Instance, LOCAL};
 use crate::limits::shorten;
-use batchfit_models::{Fields, wrong};
-use batchfit_models::{RequestError, nearest};
+use batchfit_models::{Fields, RequestError, nearest, wrong};
 
 /// Most cards that a list names.
 const MOST_CARDS: usize = 16;

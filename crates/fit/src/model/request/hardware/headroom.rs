@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Parallel;
 use crate::units::Share;
-use batchfit_models::Fields;
-use batchfit_models::RequestError;
+use batchfit_models::{Fields, RequestError};
 
 /// What outcomes of earlier answers teach about variants of one strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

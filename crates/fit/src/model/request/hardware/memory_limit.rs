@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
 use crate::units::Bytes;
-use batchfit_models::RequestError;
-use batchfit_models::{whole, wrong};
+use batchfit_models::{RequestError, whole, wrong};
 
 /// Largest limit read; more than any machine has.
 const LARGEST: u64 = 1 << 60;

@@ -6,8 +6,7 @@ use crate::graph::{Graph, ParameterKind};
 use crate::ops::{Cast, Op};
 use crate::shape::DType;
 use batchfit_models::RequestError;
-use batchfit_step::Parallel;
-use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
+use batchfit_step::{Mode, OptimizerImpl, Parallel, Precision, Variant};
 
 /// What to add to the answer, or why a graph cannot run in one of these variants.
 ///

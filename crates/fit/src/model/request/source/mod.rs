@@ -24,16 +24,13 @@ use serde_json::{Map, Value};
 use super::RequestDocument;
 use crate::limits::{AnyValue, Text, clause, insert_once, shorten, with_budget};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
-use batchfit_models::Fields;
-use batchfit_models::Generation;
-use batchfit_models::RequestError;
 use batchfit_models::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
 use batchfit_models::huggingface::{self, HuggingFaceModel, Run};
 use batchfit_models::layers::{self, Layers};
 use batchfit_models::presets::{self, PresetModel};
-use batchfit_models::{Length, LengthOf};
+use batchfit_models::{Fields, Generation, Length, LengthOf, RequestError};
 
 /// Where a model is in a request, and an exported graph in it.
 const MODEL: &str = "/model";

@@ -11,8 +11,7 @@ use crate::limits::{clause, shorten};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
-use batchfit_models::RequestError;
-use batchfit_models::whole;
+use batchfit_models::{RequestError, whole};
 
 /// Where the list is in a request.
 const RECORDED: &str = "/model/recorded";

@@ -3,10 +3,9 @@
 use super::{HEAD, Version, pad};
 use crate::presets::layers::{Module, Sequential, relu};
 use crate::shape::{DType, Extent};
-use crate::tracing::functional;
 use crate::tracing::{
     Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Scalar, Size, Tensor,
-    Tensors as _, Tracer, Views as _,
+    Tensors as _, Tracer, Views as _, functional,
 };
 
 /// `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`.
