@@ -161,6 +161,26 @@ fn convolutions_are_answered_as_simulations_have_them() {
 }
 
 #[test]
+fn a_convolution_counts_as_what_its_memory_is_known_by() {
+    let said = [
+        "recorded",
+        "interpolated",
+        "asked",
+        "asked",
+        "estimated",
+        "none",
+    ];
+    let said = said.map(|how| format!("workspace\t{how}"));
+    let mut lines = vec!["hello\t12\t0", START];
+    lines.extend(said.iter().map(String::as_str));
+
+    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+
+    let counts = answer.convolutions;
+    assert_eq!((counts.recorded, counts.asked, counts.estimated), (2, 2, 2));
+}
+
+#[test]
 fn a_line_that_never_ends_is_not_waited_for() {
     let long = "x".repeat(1 << 20);
     assert!(answer(&session("t4"), &[&long, START], Ending::Exit(0)).is_none());
