@@ -73,6 +73,15 @@ fn a_session_says_what_the_card_is() {
 }
 
 #[test]
+fn caches_are_those_that_pytorch_says_of_a_card() {
+    let cache = |card| {
+        let text = session(card).text(Path::new("/tmp/x"));
+        batchfit_vgpu::config::parse(&text).unwrap().card.l2_cache
+    };
+    assert_eq!(["h100-80g", "h200"].map(cache), [50 << 20, 60 << 20]);
+}
+
+#[test]
 fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
     let steps = [step(1, 300), step(2, 310), step(3, 320), step(4, 330)];
     let lines = [
