@@ -56,7 +56,7 @@ class Kernel final : public c10::OperatorKernel {
     is_count_of_kernel_ = name_ == "aten::nonzero" || name_ == "aten::_coalesce" || name_.find("unique") != std::string::npos;
     is_copy_ = name_ == "aten::copy_";
     is_sum_ = name_ == "aten::add" || name_ == "aten::add_";
-    is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided";
+    is_empty_ = name_ == "aten::empty" || name_ == "aten::empty_strided" || name_ == "aten::resize_";
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
@@ -70,7 +70,7 @@ class Kernel final : public c10::OperatorKernel {
     if (is_stale.load(std::memory_order_relaxed)) wrap_all();
     look_at_operator();
     const auto args = torch::jit::last(*stack, arguments_.size());
-    if (is_empty_) return empty(op, keys, stack);
+    if (is_empty_) return empty(op, keys, stack, args[0].isTensor() ? args[0].toTensor() : Tensor());
     if (is_read_) return read(op, keys, stack, args[0].toTensor());
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
     std::vector<Passed> passed = on_device(args);
@@ -127,11 +127,14 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // Nobody reads what happens to lie there, so it may be known: what a permutation is scattered into is then known as a whole.
-  void empty(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
+  void empty(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const Tensor resized) const {
+    const uint64_t before = resized.defined() && is_plain(resized) ? address(resized) : 0;
+    const size_t kept_bytes = before ? span(resized) : 0;
     run_real(op, keys, stack);
     const Tensor& made = stack->back().toTensor();
+    if (resized.defined() && made.is_cuda() && is_plain(made) && address(made) == before) return;
     if (!made.is_cuda() || !is_integral(made) || !is_plain(made) || !span(made) || span(made) > SMALL || !batchfit_vgpu_is_device(address(made))) return;
-    memset(made.mutable_data_ptr(), 0, span(made));
+    if (kept_bytes < span(made)) memset(static_cast<char*>(made.mutable_data_ptr()) + kept_bytes, 0, span(made) - kept_bytes);
     mark_known(made, true);
   }
 

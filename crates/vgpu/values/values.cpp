@@ -9,7 +9,7 @@ namespace batchfit {
 
 // What has no bytes to be known, or whose answer is read from the device anyway; wrapping these would cost for nothing.
 static bool is_left_alone(const c10::OperatorHandle& op) {
-  static const std::set<std::string> names = {"aten::resize_",     "aten::set_",                  "aten::record_stream",
+  static const std::set<std::string> names = {"aten::set_",                  "aten::record_stream",
                                               "aten::_pin_memory", "aten::_efficientzerotensor", "aten::_cudnn_init_dropout_state"};
   // Collectives are answered by the preload; calling them on the CPU would talk to other processes.
   static const std::set<std::string> namespaces = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor", "profiler", "rpc", "prim", "inductor"};

@@ -73,6 +73,15 @@ fn a_session_says_what_the_card_is() {
 }
 
 #[test]
+fn caches_are_those_that_pytorch_says_of_a_card() {
+    let cache = |card| {
+        let text = session(card).text(Path::new("/tmp/x"));
+        batchfit_vgpu::config::parse(&text).unwrap().card.l2_cache
+    };
+    assert_eq!(["h100-80g", "h200"].map(cache), [50 << 20, 60 << 20]);
+}
+
+#[test]
 fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
     let steps = [step(1, 300), step(2, 310), step(3, 320), step(4, 330)];
     let lines = [
@@ -158,6 +167,26 @@ fn convolutions_are_answered_as_simulations_have_them() {
     }
     drop(stream);
     listener.finish();
+}
+
+#[test]
+fn a_convolution_counts_as_what_its_memory_is_known_by() {
+    let said = [
+        "recorded",
+        "interpolated",
+        "asked",
+        "asked",
+        "estimated",
+        "none",
+    ];
+    let said = said.map(|how| format!("workspace\t{how}"));
+    let mut lines = vec!["hello\t12\t0", START];
+    lines.extend(said.iter().map(String::as_str));
+
+    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+
+    let counts = answer.convolutions;
+    assert_eq!((counts.recorded, counts.asked, counts.estimated), (2, 2, 2));
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub struct RunEvents {
     pub(super) unanswered: BTreeMap<String, u64>,
     /// What went wrong in what watches.
     pub(super) problems: BTreeMap<String, u64>,
-    /// Questions about convolutions, by how they were answered.
-    pub(super) convolutions: BTreeMap<&'static str, u64>,
+    /// Convolutions, by how it is known what they take.
+    pub(super) convolutions: BTreeMap<String, u64>,
 }
 
 /// What one process said.
@@ -158,6 +158,7 @@ impl RunEvents {
                 }
                 _ => count(&mut self.assumptions, rest),
             },
+            "workspace" => count(&mut self.convolutions, rest),
             "unanswered" => count(&mut self.unanswered, rest),
             "problem" => count(&mut self.problems, rest),
             "report" => {
@@ -169,11 +170,6 @@ impl RunEvents {
                 process.memory(word, rest);
             }
         }
-    }
-
-    /// Counts an answer to a question about a convolution.
-    pub(super) fn answered(&mut self, how: &'static str) {
-        *self.convolutions.entry(how).or_default() += 1;
     }
 }
 

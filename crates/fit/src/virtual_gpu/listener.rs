@@ -147,7 +147,6 @@ fn hear(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
                 .oracle
                 .convolution(&fields)
                 .unwrap_or(("none", String::new()));
-            shared.events().answered(how);
             // Who asked may have ended; what it said after that is heard all the same.
             let _ = answers.write_all(format!("{how}\t{bytes}\n").as_bytes());
         } else {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::alloc::MemoryLimit;
-use crate::device::sim::{Card, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD};
+use crate::device::sim::{Card, CardSpec, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD};
 use crate::program::Architecture;
 use crate::units::Bytes;
 
@@ -92,7 +92,7 @@ impl Session {
                 "blocks_per_multiprocessor",
                 architecture.blocks_per_multiprocessor.to_string(),
             ),
-            ("l2_cache", l2_cache(card.sheet.chip).to_string()),
+            ("l2_cache", l2_cache(&card.sheet).to_string()),
             (
                 "clock",
                 (u64::from(card.sheet.boost_mhz) * 1000).to_string(),
@@ -144,10 +144,11 @@ fn share_of(share: f64, total: Bytes) -> Bytes {
     Bytes((total.0 as f64 * share) as u64)
 }
 
-/// The L2 cache of the usual card with a chip, in bytes, by `TechPowerUp`'s pages that [`CardSpec`](crate::device::sim::CardSpec) names. No memory
-/// depends on it; libraries show it and choose kernels by it.
-fn l2_cache(chip: Chip) -> u64 {
-    let mib = match chip {
+/// The L2 cache of the usual card with a chip, in bytes, by `TechPowerUp`'s pages that [`CardSpec`] names. `torch.compile` allocates as much where
+/// it measures kernels. An H100 with five stacks of memory says 50 MiB to PyTorch, an H200 with six 60.
+fn l2_cache(sheet: &CardSpec) -> u64 {
+    let mib = match sheet.chip {
+        Chip::Gh100 if sheet.bus > 5120 => 60,
         Chip::Gv100 | Chip::Tu102 | Chip::Ga102 => 6,
         Chip::Tu104 | Chip::Ga104 => 4,
         Chip::Ga106 => 3,

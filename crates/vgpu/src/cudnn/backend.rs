@@ -191,6 +191,11 @@ fn find_out(tried: &Arc<Lock<Tried>>, heuristics: Option<Opaque>) {
         return;
     }
     let answer = convolution.map(|call| call.answer());
+    if let Some(answer) = &answer {
+        // The script's cuDNN is asked for what `batchfit run` would only estimate.
+        let source = if heuristics.is_some() { answer.source.min(Source::Asked) } else { answer.source };
+        source.say();
+    }
     let (mut sizes, mut is_near) = match &answer {
         Some(answer) if answer.source <= Source::Interpolated => (answer.sizes.clone(), answer.source != Source::Recorded),
         // Without a real cuDNN that can be asked, what is said of similar layers is all there is.

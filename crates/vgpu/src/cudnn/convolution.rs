@@ -213,6 +213,18 @@ pub(super) enum Source {
     None,
 }
 
+/// As `batchfit run` names them.
+const SOURCES: [(Source, &str); 4] =
+    [(Source::Recorded, "recorded"), (Source::Interpolated, "interpolated"), (Source::Asked, "asked"), (Source::Estimated, "estimated")];
+
+impl Source {
+    /// Tells `batchfit run` how it is known what a convolution takes.
+    pub(super) fn say(self) {
+        let name = SOURCES.iter().find(|(source, _)| *source == self).map_or("none", |(_, name)| name);
+        channel::say(&format!("workspace\t{name}"));
+    }
+}
+
 /// What plans take, in the order in which they are tried.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -223,15 +235,9 @@ pub(super) struct Answer {
 impl Answer {
     fn parse(line: &str) -> Option<Answer> {
         let (source, sizes) = line.split_once('\t').unwrap_or((line, ""));
-        let source = match source {
-            "recorded" => Source::Recorded,
-            "interpolated" => Source::Interpolated,
-            "asked" => Source::Asked,
-            "estimated" => Source::Estimated,
-            _ => return None,
-        };
+        let source = *SOURCES.iter().find(|(_, name)| *name == source)?;
         let sizes: Vec<u64> = sizes.split(',').map(|size| size.trim().parse().ok()).collect::<Option<_>>()?;
-        Some(Answer { source, sizes })
+        Some(Answer { source: source.0, sizes })
     }
 }
 
