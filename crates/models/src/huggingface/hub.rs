@@ -121,9 +121,13 @@ pub fn assumed_tokens(config: &Value) -> Option<u64> {
     }
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
     // T5 has no positions to run out of, and its checkpoints were trained on 512 tokens.
-    let most = class.map(|class| match class.ends_with("ForConditionalGeneration") {
-        true => 512,
-        false => MOST_ASSUMED,
+    let is_answered = |class: &str| class.ends_with("ForConditionalGeneration");
+    let most = class.map(|class| {
+        if is_answered(class) {
+            512
+        } else {
+            MOST_ASSUMED
+        }
     });
     let room = ROOM_FOR_TOKENS
         .iter()
