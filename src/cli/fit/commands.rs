@@ -53,7 +53,7 @@ fn command(patch: &Value, card: &str) -> String {
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned)
     };
-    let mut dropped = vec!["--suggest"];
+    let mut dropped = vec!["--suggest", "--document"];
     let mut added: Vec<String> = Vec::new();
     let flags: [(&str, &str, &[&str]); 6] = [
         ("/training/precision", "--precision", &["--amp"]),

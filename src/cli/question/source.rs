@@ -193,7 +193,8 @@ fn unknown(what: &Path, name: &str) -> CliError {
         )
     } else {
         "this is no file here, no preset (`batchfit presets` lists them) and no model of Hugging Face, whose names \
-         are like `Qwen/Qwen3-0.6B`; a model of your own is `batchfit fit my.py:build`, with a function that builds it"
+         are like `Qwen/Qwen3-0.6B`; a model of your own is `batchfit fit my.py:build`, with a function that builds it, and a script that \
+         trains is `batchfit run --on CARD -- python train.py`"
             .to_owned()
     };
     CliError::named(

@@ -193,6 +193,9 @@ fn smaller(
     Ok(None)
 }
 
+/// Of fewer samples nobody wants a part.
+const FEW: u64 = 16;
+
 /// A much smaller micro-batch that is nearly as fast as the largest, which nobody asked for. A real GPU is not asked: each speed is a run.
 pub(super) fn nearly_as_fast(
     plan: &Plan,
@@ -201,7 +204,7 @@ pub(super) fn nearly_as_fast(
 ) -> Result<Option<String>, EngineError> {
     let (look, steps) = (inquiry.look(), plan.accumulation_steps);
     let is_open = wish.objective == Objective::LargestBatch && wish.target_batch.is_none();
-    if !is_open || !matches!(look, SamplingDensity::Closely) {
+    if plan.micro_batch < FEW || !is_open || !matches!(look, SamplingDensity::Closely) {
         return Ok(None);
     }
     let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;

@@ -155,5 +155,20 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ],
         NO_MEMORY,
     ),
+    (
+        &[
+            "reference",
+            "ref_model",
+            "reference_model",
+            "reward_model",
+            "teacher",
+            "teacher_model",
+            "discriminator",
+            "ema",
+        ],
+        Advice(
+            "a second network is not simulated; `batchfit run --on CARD -- python train.py` runs your own script with both on a virtual GPU",
+        ),
+    ),
     (&["tensor_parallel_size", "pipeline_parallel_size"], NOT_YET),
 ];

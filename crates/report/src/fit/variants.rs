@@ -31,7 +31,7 @@ pub(super) fn table(variants: &[VariantResult], style: &Style) -> String {
         }
     }
     let heading = if grouped {
-        "Variants, best first for each optimizer\n"
+        "Variants, best first for each optimizer (all: `--rank across_optimizers`)\n"
     } else {
         "Variants, best first\n"
     };

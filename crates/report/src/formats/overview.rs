@@ -116,7 +116,7 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     }
     let mut out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
     if let Some(why) = no_gpu {
-        let mut text = "batchfit found no GPU here and simulated these; `--on CARD` says more about one of them".to_owned();
+        let mut text = "batchfit found no GPU here and simulated these; `--on CARD` says more about one, and what fits where nothing does".to_owned();
         if style.verbose {
             text = format!("{text} ({why})");
         }

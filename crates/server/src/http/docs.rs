@@ -14,12 +14,15 @@ use serde_json::{Map, Value};
 /// The page, written once.
 static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(page(&super::openapi())));
 
+/// A question in a shell.
+const EXAMPLE: &str = "curl -s http://127.0.0.1:8080/v1/fits -H 'Prefer: wait=60' \\\n  -d '{\"model\": \"gpt2\", \"device\": \"rtx4090\", \"target_batch\": 512}'";
+
 /// What a browser may do with the page: show it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}\
     h2{margin-top:2.5rem;border-bottom:1px solid #d0d7de}h3{margin-bottom:.3rem}code,pre{font:13px/1.45 ui-monospace,monospace}\
-    pre{background:#f6f8fa;padding:.7rem;overflow:auto;border-radius:6px}table{border-collapse:collapse;width:100%}\
+    pre{background:#f6f8fa;padding:.7rem;overflow:auto;border-radius:6px}table{border-collapse:collapse;width:100%;display:block;overflow-x:auto}code{overflow-wrap:anywhere}\
     td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid #eaeef2}\
     .m{display:inline-block;min-width:4rem;font-weight:600}\
     @media(prefers-color-scheme:dark){body{color:#d6dbe0;background:#14171a}pre{background:#1f2429}td,th,h2{border-color:#333a41}a{color:#78b0ff}}";
@@ -43,9 +46,10 @@ pub(super) fn prepare() {
 fn page(document: &Value) -> String {
     let mut out = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>batchfit \
-         API</title><style>{STYLE}</style><h1>batchfit API</h1><p>{}</p><p><a href=/openapi.yaml>openapi.yaml</a> is the same for \
-         programs.</p>",
-        prose(&document["info"]["description"])
+         API</title><style>{STYLE}</style><h1>batchfit API</h1><p>{}</p><p><a href=/>Ask in the browser</a>; \
+         <a href=/openapi.yaml>openapi.yaml</a> is the same for programs. Ask, and wait for the answer:</p><pre>{}</pre>",
+        prose(&document["info"]["description"]),
+        escaped(EXAMPLE)
     );
     for tag in document["tags"].as_array().into_iter().flatten() {
         let name = tag["name"].as_str().unwrap_or_default();
@@ -57,7 +61,10 @@ fn page(document: &Value) -> String {
                 prose(&tag["description"])
             ),
         );
-        for (path, item) in members(&document["paths"]) {
+        // Streams are what few begin with.
+        let (streams, others): (Vec<_>, Vec<_>) =
+            members(&document["paths"]).partition(|(path, _)| path.ends_with("/events"));
+        for (path, item) in others.into_iter().chain(streams) {
             for (method, operation) in members(item) {
                 if operation["tags"][0] == name {
                     self::operation(&mut out, path, method, operation);

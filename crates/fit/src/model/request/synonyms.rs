@@ -153,7 +153,7 @@ fn other_spellings_of_a_value_are_taken() {
         (
             "AMP_FP16",
             "adamw_torch_8bit",
-            "amp_fp16 adamw_8bit_torchao for_loop",
+            "amp_fp16 adamw_8bit_torchao",
         ),
     ] {
         let training = json!({ "precision": precision, "optimizer": optimizer });

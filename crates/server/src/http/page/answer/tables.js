@@ -37,11 +37,11 @@ export function Suggestions({ result, apply }) {
     const isChangeable = nothingFits && apply && result.environment.device.startsWith("sim:");
     return isChangeable && html`<p><button type="button" onClick=${() => apply({ suggest: true })}>What would make one sample fit?</button></p>`;
   }
-  const columns = ["change", "#micro-batch", "cost", "#gained", "reaches it", "#samples/s", "#peak reserved"];
+  const columns = ["#micro-batch", "change", "cost", "#gained", "reaches it", "#samples/s", "#peak reserved"];
   const shown = suggestions.filter(({ micro_batch: batch }) => batch > 0 || !nothingFits);
   const rows = shown.map((suggestion) => {
     const { change, micro_batch: batch, gained, reaches, samples_per_second: speed, peak_reserved_bytes: peak, cost, patch } = suggestion;
-    const row = [shortened(change, 200), batch || "–", cost, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", bytes(peak)];
+    const row = [batch || "–", shortened(change, 200), cost, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", bytes(peak)];
     if (apply) row.unshift(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${shortened(change, 200)}`}>Ask</button>`);
     return row;
   });
