@@ -22,8 +22,8 @@ printf '%-10s %8s %10s\n' edit 'wall, s' 'processor, s'
 for edit in "${edits[@]}"; do
     read -r name file <<< "$edit"
     cp "$file" "$saved"
-    printf '\npub const fn edited_%s() -> u32 {\n    1\n}\n' "$RANDOM" >> "$file"
-    read -r wall user system <<< "$({ time cargo build --quiet --locked ; } 2>&1)"
+    printf '\n/// Edited.\npub const fn edited_%s() -> u32 {\n    1\n}\n' "$RANDOM" >> "$file"
+    read -r wall user system <<< "$({ time cargo build --quiet --locked 2> /dev/null; } 2>&1)"
     printf '%-10s %8.1f %10.1f\n' "$name" "$wall" "$(awk "BEGIN { print $user + $system }")"
     restore
     cargo build --quiet --locked
