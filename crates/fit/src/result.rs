@@ -12,9 +12,9 @@ use crate::probe::{
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Recommendation {
-    /// Whether there is a batch to train with; false where `micro_batch` is 0.
-    #[serde(default)]
-    pub fits: bool,
+    /// Whether there is a batch to train with; false where `micro_batch` is 0. Older stored answers lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fits: Option<bool>,
     /// Samples per micro-step on one GPU; 0 when nothing fits.
     pub micro_batch: u64,
     /// Micro-steps per optimizer step.
@@ -101,7 +101,7 @@ pub struct Exactly {
 impl Recommendation {
     /// Recommends nothing.
     pub(super) fn nothing(&mut self) {
-        self.fits = false;
+        self.fits = Some(false);
         self.micro_batch = 0;
         self.accumulation_steps = 0;
         self.global_batch = 0;

@@ -256,7 +256,7 @@ impl Engine for Scripted {
 /// An answer with a variant for each of the request's.
 pub(super) fn result(request: &Request) -> FitResult {
     let recommendation = Recommendation {
-        fits: true,
+        fits: Some(true),
         micro_batch: 256,
         accumulation_steps: 4,
         global_batch: 1024,

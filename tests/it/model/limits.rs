@@ -257,3 +257,18 @@ fn two_symbolic_sizes_are_told_the_same_way_each_time() {
     assert_eq!(error.pointer(), "/graph_module/graph/sym_int_values/size_1");
     assert!(error.to_string().contains("s0 and s1"), "{error}");
 }
+
+#[test]
+fn layers_of_all_groups_are_bounded_together() {
+    let model = |groups: u64, inner: u64| {
+        json!({ "hf": { "architectures": ["AlbertForMaskedLM"], "num_hidden_layers": 1, "num_hidden_groups": groups,
+            "inner_group_num": inner, "embedding_size": 1, "hidden_size": 2, "num_attention_heads": 1,
+            "intermediate_size": 1, "vocab_size": 64 }, "seq_len": 1 })
+    };
+
+    let asked = |groups, inner| request(json!({ "model": model(groups, inner) })).unwrap();
+
+    let invalid = asked(1024, 1024).lower().unwrap_err();
+    assert_eq!(invalid.pointer, "/model/hf/inner_group_num");
+    assert!(asked(1, 2).lower().is_ok());
+}

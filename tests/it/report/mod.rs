@@ -24,7 +24,7 @@ fn narrow() -> Style {
 
 fn recommendation(micro_batch: u64) -> Recommendation {
     Recommendation {
-        fits: micro_batch > 0,
+        fits: Some(micro_batch > 0),
         micro_batch,
         accumulation_steps: 1024 / micro_batch.max(1),
         global_batch: 1024,

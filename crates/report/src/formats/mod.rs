@@ -136,7 +136,7 @@ mod tests {
     /// Twelve samples at a time, in eight steps, on two GPUs.
     fn result(variant: Variant) -> FitResult {
         let recommendation = Recommendation {
-            fits: true,
+            fits: Some(true),
             micro_batch: 12,
             accumulation_steps: 8,
             global_batch: 192,

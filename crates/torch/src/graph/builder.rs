@@ -266,6 +266,20 @@ mod tests {
     }
 
     #[test]
+    fn parameters_beyond_the_limit_are_not_kept() {
+        let (kept, is_larger) = crate::limits::graphs_within(3, || {
+            let mut builder = Builder::new("Net");
+            for index in 0..10 {
+                let kind = ParameterKind::Trained;
+                builder.parameter(&format!("{index}"), kind, DType::Float32, vec![Extent::ONE]);
+            }
+            builder.parameters.len()
+        });
+
+        assert_eq!((kept, is_larger), (4, true));
+    }
+
+    #[test]
     fn results_that_no_device_holds_are_refused() {
         let mut builder = Builder::new("Net");
         let shape = vec![Extent::BATCH, Extent::ONE];

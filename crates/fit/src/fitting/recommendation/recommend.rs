@@ -123,7 +123,7 @@ pub(in crate::fitting) fn recommend(
         }
     }
     Ok(Recommendation {
-        fits: true,
+        fits: Some(true),
         micro_batch: plan.micro_batch,
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
@@ -265,7 +265,7 @@ fn nothing_fits(
         source,
     };
     Ok(Recommendation {
-        fits: false,
+        fits: Some(false),
         micro_batch: 0,
         accumulation_steps: 0,
         global_batch: 0,
