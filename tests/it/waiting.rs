@@ -19,7 +19,7 @@ const MAY: &[(&str, &str)] = &[
         "the origin of a clock that the test sets",
     ),
     (
-        "crates/server/src/http/server/keys.rs",
+        "crates/server/src/http/server/keys/tests.rs",
         "the origin of a clock that the test sets",
     ),
 ];
