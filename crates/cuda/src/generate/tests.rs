@@ -115,7 +115,7 @@ impl Case {
 }
 
 #[test]
-#[ignore = "needs a C++ compiler: cargo test --lib formulas -- --ignored"]
+#[ignore = "needs a C++ compiler: cargo test -p batchfit-cuda --lib formulas -- --ignored"]
 fn formulas_agree_with_pytorch() {
     let (mut cases, mut wrong) = (Vec::new(), Vec::new());
     for path in models() {
