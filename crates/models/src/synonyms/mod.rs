@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::limits::shorten;
 use names::{NAMES, RequestObject, Synonym};
-pub(super) use values::ValueSynonym;
+pub(super) use values::{ValueSynonym, implied};
 
 /// Longest value, in characters of JSON, that is repeated in an example.
 const LONGEST_VALUE: usize = 40;
@@ -74,7 +74,9 @@ pub(super) fn unknown_field(
             }
             return belongs(place, example(field, value));
         }
-        let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
+        let meaning = NAMES
+            .iter()
+            .find(|(words, _)| words.split(' ').any(|word| word == normal));
         match meaning.map(|(_, meaning)| meaning) {
             Some(Synonym::Switch(place, on, off)) => {
                 let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
