@@ -146,46 +146,32 @@ pub enum Updating {
     AdamwFused,
 }
 
-/// What the host does for a step, by what it costs. What always comes along with one of these is in its cost: views, casts, allocations,
-/// launches going forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Host {
-    /// A call of a module.
-    Module,
-    /// A call of an operator by the model's code.
-    Operator,
-    /// A launch by autograd's thread.
-    BackwardLaunch,
-    /// A parameter's gradient kept or added to.
-    Leaf,
-    /// A parameter updated with others, by an optimizer that keeps nothing or little, or in one kernel.
-    Update,
-    /// A parameter updated with others by Adam or `AdamW` in several kernels.
-    AdamUpdate,
-    /// A parameter updated on its own.
-    LoneUpdate,
-    /// A checkpoint run again.
-    Checkpoint,
-    /// A micro-step: a batch, a loss, a start of the autograd engine.
-    MicroStep,
-    /// A step: the optimizer's and `zero_grad`'s own.
-    Step,
-}
-
-impl Host {
-    /// All of them.
-    pub const ALL: [Host; 10] = [
-        Host::Module,
-        Host::Operator,
-        Host::BackwardLaunch,
-        Host::Leaf,
-        Host::Update,
-        Host::AdamUpdate,
-        Host::LoneUpdate,
-        Host::Checkpoint,
-        Host::MicroStep,
-        Host::Step,
-    ];
+listed! {
+    /// What the host does for a step, by what it costs. What always comes along with one of these is in its cost: views, casts, allocations,
+    /// launches going forward.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Host {
+        /// A call of a module.
+        Module,
+        /// A call of an operator by the model's code.
+        Operator,
+        /// A launch by autograd's thread.
+        BackwardLaunch,
+        /// A parameter's gradient kept or added to.
+        Leaf,
+        /// A parameter updated with others, by an optimizer that keeps nothing or little, or in one kernel.
+        Update,
+        /// A parameter updated with others by Adam or `AdamW` in several kernels.
+        AdamUpdate,
+        /// A parameter updated on its own.
+        LoneUpdate,
+        /// A checkpoint run again.
+        Checkpoint,
+        /// A micro-step: a batch, a loss, a start of the autograd engine.
+        MicroStep,
+        /// A step: the optimizer's and `zero_grad`'s own.
+        Step,
+    }
 }
 
 /// What happens next in a step.

@@ -53,73 +53,36 @@ pub enum Sample {
     NeedsMoreThan(Share),
 }
 
-/// Why nothing is learnt of a run, which is kept all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectReason {
-    /// It crashed.
-    Crashed,
-    /// It ran a larger batch than was recommended.
-    LargerBatch,
-    /// It ran a smaller batch and nothing went wrong.
-    SmallerBatch,
-    /// Nobody looked how much was reserved.
-    NoPeak,
-    /// Its peak may be still to come.
-    FewSteps,
-    /// It ran out of memory with more left free than headroom ever gets.
-    OtherCause,
-    /// It does not say on which card, with which driver and PyTorch it ran.
-    EnvironmentUnknown,
-    /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
-    EnvironmentOther,
-    /// It reserved far less than was predicted.
-    Implausible,
-    /// It reserved far more than it may under the limit that the answer is for.
-    OtherLimit,
-    /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
-    AnswerTooOld,
+batchfit_step::listed! {
+    /// Why nothing is learnt of a run, which is kept all the same.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RejectReason {
+        /// It crashed.
+        Crashed = "crashed",
+        /// It ran a larger batch than was recommended.
+        LargerBatch = "larger_batch",
+        /// It ran a smaller batch and nothing went wrong.
+        SmallerBatch = "smaller_batch",
+        /// Nobody looked how much was reserved.
+        NoPeak = "no_peak",
+        /// Its peak may be still to come.
+        FewSteps = "few_steps",
+        /// It ran out of memory with more left free than headroom ever gets.
+        OtherCause = "other_cause",
+        /// It does not say on which card, with which driver and PyTorch it ran.
+        EnvironmentUnknown = "environment_unknown",
+        /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
+        EnvironmentOther = "environment_other",
+        /// It reserved far less than was predicted.
+        Implausible = "implausible",
+        /// It reserved far more than it may under the limit that the answer is for.
+        OtherLimit = "other_limit",
+        /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
+        AnswerTooOld = "answer_too_old",
+    }
 }
 
 impl RejectReason {
-    /// All of them.
-    pub const ALL: [RejectReason; 11] = [
-        RejectReason::Crashed,
-        RejectReason::LargerBatch,
-        RejectReason::SmallerBatch,
-        RejectReason::NoPeak,
-        RejectReason::FewSteps,
-        RejectReason::OtherCause,
-        RejectReason::EnvironmentUnknown,
-        RejectReason::EnvironmentOther,
-        RejectReason::Implausible,
-        RejectReason::OtherLimit,
-        RejectReason::AnswerTooOld,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RejectReason::Crashed => "crashed",
-            RejectReason::LargerBatch => "larger_batch",
-            RejectReason::SmallerBatch => "smaller_batch",
-            RejectReason::NoPeak => "no_peak",
-            RejectReason::FewSteps => "few_steps",
-            RejectReason::OtherCause => "other_cause",
-            RejectReason::EnvironmentUnknown => "environment_unknown",
-            RejectReason::EnvironmentOther => "environment_other",
-            RejectReason::Implausible => "implausible",
-            RejectReason::OtherLimit => "other_limit",
-            RejectReason::AnswerTooOld => "answer_too_old",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<RejectReason> {
-        RejectReason::ALL
-            .into_iter()
-            .find(|doubt| doubt.name() == name)
-    }
-
     /// What a person is told.
     pub const fn meaning(self) -> &'static str {
         match self {
