@@ -78,7 +78,6 @@ enum FitEventKind {
         (status = 204, description = "There are no more events, and will be none"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "`Last-Event-ID` is no number"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn get_fit_events(
     State(app): State<App>,

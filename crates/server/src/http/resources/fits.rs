@@ -41,14 +41,11 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
         (status = 202, body = FitDocument, description = "The fit is queued",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
             example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
                 "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
                 "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_fit(
     State(app): State<App>,
@@ -197,8 +194,7 @@ pub(in crate::http) struct FitList {
         (status = 200, body = FitList, description = "A page"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
             example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
-                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"}))))]
 pub(in crate::http) async fn list_fits(
     State(app): State<App>,
     parameters: Parameters,
@@ -206,7 +202,7 @@ pub(in crate::http) async fn list_fits(
     let limit = parameters.limit()?;
     let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
     let filter = FitFilter {
-        state: state.and_then(|name| FitState::ALL.into_iter().find(|state| state.name() == name)),
+        state: state.as_deref().and_then(FitState::named),
         before: parameters.text("cursor"),
         limit: limit + 1,
     };
@@ -225,8 +221,7 @@ pub(in crate::http) async fn list_fits(
     responses(
         (status = 200, body = FitDocument, description = "The fit"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit",
-            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""}))))]
 pub(in crate::http) async fn get_fit(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -245,8 +240,7 @@ pub(in crate::http) async fn get_fit(
         (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
-            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"}))))]
 pub(in crate::http) async fn cancel_fit(
     State(app): State<App>,
     asker: Asker,

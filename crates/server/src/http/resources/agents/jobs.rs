@@ -22,11 +22,8 @@ use crate::model::RequestDocument;
     responses(
         (status = 200, body = ClaimDocument, description = "What to work on, or that there is nothing"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another: register again"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid claim"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The service is about to end", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_claim(
     State(app): State<App>,
@@ -54,8 +51,7 @@ pub(in crate::http) async fn create_claim(
         (status = 200, body = RequestDocument, description = "The request"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The request can not be read any more; the fit has failed"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The request can not be read any more; the fit has failed")))]
 pub(in crate::http) async fn get_job_request(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
@@ -74,12 +70,9 @@ pub(in crate::http) async fn get_job_request(
     responses(
         (status = 200, body = LeaseDocument, description = "`running`, and until when; otherwise stop"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: stop"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid news"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid news")))]
 pub(in crate::http) async fn create_progress(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
@@ -100,14 +93,11 @@ pub(in crate::http) async fn create_progress(
     responses(
         (status = 204, description = "It is stored"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: nothing is stored",
             example = json!({"type": "/problems/lease-lost", "title": "The lease has passed", "status": 409,
                 "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what is said of it is not stored"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 8 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked")))]
 pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
