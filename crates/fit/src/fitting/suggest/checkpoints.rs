@@ -55,7 +55,7 @@ pub(super) fn candidates(
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
-    if found.len() <= MOST_BLOCKS && !aim.is_hopeless(&json!({})) {
+    if found.len() <= MOST_BLOCKS && !aim.is_hopeless(aim.request, aim.variant) {
         let (simulator, room) = simulation(aim.request, aim.card, observer.cancel())?;
         let limit = room.limit(&aim.variant.parallel);
         let batch = aim.micro_batch.min(simulator.ceiling());
