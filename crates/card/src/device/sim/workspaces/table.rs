@@ -206,7 +206,7 @@ impl WorkspaceTable {
     /// The plans for a call of a recorded layer.
     pub(super) fn recorded_plans(&self, call: &Convolution) -> Option<Listed<'_>> {
         let contents = self.contents();
-        let layer = call.layer();
+        let layer = call.layer;
         let block = &contents.blocks[*contents.layers.get(&layer)?];
         let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
