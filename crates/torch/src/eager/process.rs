@@ -19,6 +19,9 @@ use crate::program::{
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
+/// What an operation makes, or why it stopped.
+pub type Outputs = Result<Vec<Tensor>, Stop>;
+
 /// Why operations stop before the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {

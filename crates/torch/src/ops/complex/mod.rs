@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Sizes, Type, strides_like};
@@ -41,8 +41,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     }),
     ("aten.real.default", |args| of_one(args, Complex::Real)),
     ("aten.imag.default", |args| of_one(args, Complex::Imag)),
-    ("aten.conj.default", |args| of_one(args, Complex::Conj)),
-    ("aten._conj.default", |args| of_one(args, Complex::Conj)),
+    ("aten.conj.default aten._conj.default", |args| {
+        of_one(args, Complex::Conj)
+    }),
     ("aten.polar.default", |args| {
         Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))
     }),
@@ -135,12 +136,7 @@ impl Operator for Complex {
         }])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         Ok(vec![match self {
             Complex::ViewAsReal => viewed(x, eager.seen_as(x, as_real(x), as_complex)),

@@ -2,7 +2,7 @@
 
 use super::Create;
 use crate::aten::Constant;
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::program::{Generated, Kernel, Number, Text};
 use crate::shape::{DType, Extent};
 
 /// As a constant of a kernel, where it is known.
@@ -138,12 +138,7 @@ impl Create {
     }
 
     fn each(&self, body: &'static str) -> Generated {
-        let form = Form::Each {
-            over: 0,
-            without: Vec::new(),
-            body: body.into(),
-        };
-        Generated::of(self.name, [], ["result"], form)
+        Generated::each(self.name, [], ["result"], 0, body)
     }
 
     /// Rows and columns of the elements of a triangle, row by row (`tril_indices_cuda` in `TensorFactories.cu`).

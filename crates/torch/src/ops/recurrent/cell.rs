@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{CellKind, gates};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::{Kernel, Unary};
 use crate::shape::{Extent, Mismatch, Type};
@@ -83,12 +83,7 @@ impl Operator for RecurrentCell {
         Ok(vec![(*dtype, vec![*batch, *hidden]); states])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         // Autocast casts the last argument first.
         let mut operands = operands.to_vec();
         for operand in operands.iter_mut().rev() {
@@ -133,7 +128,7 @@ impl Eager {
         [input, recurrent]: [&Tensor; 2],
         state: &Tensor,
         biases: Option<[&Tensor; 2]>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let is_lstm = kind == CellKind::Lstm;
         let inputs = [
             Some(input),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::grid::{self, Lookup};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
@@ -100,12 +100,7 @@ impl Operator for Sampling {
         Ok(vec![(*dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let shape = &context.results[0];
         Ok(vec![match self {
             Sampling::GridSample { .. } => {
