@@ -140,7 +140,7 @@ pub enum LimitKind {
     TargetBatch,
     /// The host's memory that the request names: what is offloaded does not fit into it.
     Host,
-    /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
+    /// Larger batches are not tried: the graph holds for no larger one, or no training would use one.
     LargestTried,
 }
 

@@ -197,7 +197,7 @@ listed! {
 }
 
 impl Variant {
-    /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what anybody accumulates.
+    /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what trainings accumulate.
     pub const MOST_ACCUMULATION: u64 = 65_536;
 }
 

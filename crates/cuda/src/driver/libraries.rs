@@ -101,7 +101,7 @@ impl fmt::Display for Library {
 }
 
 /// Fails where the libraries found are of different releases of CUDA, or of a newer one than the driver serves: they
-/// load all the same, and fail later in ways that nobody understands.
+/// load all the same, and fail later in ways that are hard to understand.
 ///
 /// `driver` is the newest release that the driver serves, such as `13.0`. Minor releases of one major release go
 /// together ("CUDA Compatibility", minor version compatibility).

@@ -17,7 +17,7 @@ pub struct Card {
     pub uuid: String,
     /// All of its memory.
     pub total: Bytes,
-    /// What nobody holds.
+    /// What is free.
     pub free: Bytes,
     /// What other processes hold on it. In a container they may be invisible; then this is zero.
     pub used_by_others: Bytes,
@@ -185,7 +185,7 @@ fn held(process: &Process) -> Option<Bytes> {
 /// How a card's memory is used at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// What nobody holds.
+    /// What is free.
     pub free: Bytes,
     /// What this process holds. In most containers processes are not listed, or by numbers that they do not
     /// know themselves by; then this is unknown.

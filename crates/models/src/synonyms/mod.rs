@@ -124,7 +124,7 @@ fn example(field: &str, value: Option<&Value>) -> String {
     format!("\"{field}\": {json}")
 }
 
-/// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
+/// The word of a request for another library's, where a `what`, such as "precision", is asked for.
 pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
     values::of(what, &normal(word))
 }

@@ -58,7 +58,7 @@ impl RequestObject {
     }
 }
 
-/// What a word of somebody else says.
+/// What another library's word says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synonym {
     /// A switch: one field where it is on, another where it is off.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a word of somebody else is in a request.
+/// What another library's word is in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueSynonym {
     /// This word.
@@ -213,7 +213,7 @@ const KINDS: [(&str, &str, SynonymTable); 12] = [
     ("cache", "cache", CACHES),
 ];
 
-/// The word of a request for a normal spelling of somebody else's.
+/// The word of a request for another library's word, in its normal spelling.
 pub(super) fn of(what: &str, normal: &str) -> Option<ValueSynonym> {
     let (_, _, words) = KINDS.iter().find(|(kind, ..)| *kind == what)?;
     let find = |normal: &str| {
@@ -243,7 +243,7 @@ pub(super) fn of(what: &str, normal: &str) -> Option<ValueSynonym> {
     find(normal).or_else(without).or_else(class)
 }
 
-/// The value of a field in the words of a request, where it is in somebody else's.
+/// The value of a field in the words of a request, where it is in another library's.
 pub(super) fn meant(field: &str, value: Option<&Value>) -> Option<Value> {
     let value = value?;
     let kind = KINDS.iter().find(|(_, known, _)| *known == field);

@@ -110,7 +110,7 @@ impl Lanes {
         self.places(LARGE_LANE)
     }
 
-    /// Waits for what work on a model of this size takes, which is not large; `is_alone` where its key does nothing else. Whoever has it waits
+    /// Waits for what work on a model of this size takes, which is not large; `is_alone` where its key does nothing else. Its holder waits
     /// for nothing else.
     async fn reserve(&self, size: usize, is_alone: bool) -> OwnedSemaphorePermit {
         let mib = LEAST_MIB + size.min(LARGE) / SIZE_OF_MIB;

@@ -1,4 +1,4 @@
-//! What a key gets beside others. What it asks beyond its turns waits where it is in nobody else's way, and what runs for a key that asks much
+//! What a key gets beside others. What it asks beyond its turns waits where it is in no other key's way, and what runs for a key that asks much
 //! gets less of a processor than what runs for one that asks little.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

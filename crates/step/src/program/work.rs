@@ -1,4 +1,4 @@
-//! What launches ask of a card and of the host, so that somebody can say how long a step takes.
+//! What launches ask of a card and of the host, from which the time of a step follows.
 //!
 //! Launches are nine tenths of a program and most simulations leave them out. This is what is left of them
 //! then: each different piece of work once, and an order in which they are asked for.
@@ -68,7 +68,7 @@ pub enum Mask {
 /// Kernels that mostly move memory, by what their speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moving {
-    /// Element by element; also whatever nobody said more about. Of elements.
+    /// Element by element; also whatever is not described further. Of elements.
     Map,
     /// The same where an operand is seen many times, or lies otherwise than the result. Of elements.
     Broadcast,
@@ -185,7 +185,7 @@ pub enum Tick {
     Wait,
 }
 
-/// Everything a later step does, for whoever asks how long it takes. Empty where nobody knows.
+/// Everything a later step does, from which its time follows. Empty where that is unknown.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
     /// Each different piece of work once; [`WorkId`] is an index.

@@ -187,7 +187,7 @@ impl Forward {
         variant: &Variant,
     ) -> Result<Forward, Stop> {
         Ok(Forward {
-            // Its modules are nobody's blocks.
+            // Its modules are no blocks.
             scopes: BTreeMap::new(),
             ..Forward::new(eager, graph, variant, BTreeMap::new())?
         })

@@ -40,7 +40,7 @@ enum Part {
 }
 
 thread_local! {
-    /// What is left of operations that are going, the next part last; and whether somebody lets it go already.
+    /// What is left of operations that are going, the next part last; and whether it is let go already.
     static GOING: RefCell<Vec<Part>> = const { RefCell::new(Vec::new()) };
     static IS_LETTING_GO: Cell<bool> = const { Cell::new(false) };
 }

@@ -29,7 +29,7 @@ pub enum Stop {
     ///
     /// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
     Restored,
-    /// Nobody wants the program any more.
+    /// Compilation was cancelled.
     Cancelled,
 }
 
@@ -72,7 +72,7 @@ pub struct Eager {
     /// Who is told of gradients.
     pub watcher: Option<Rc<dyn Watcher>>,
     recorder: Recorder,
-    /// Becomes true when nobody wants the program any more.
+    /// Becomes true when compilation is cancelled.
     cancel: Cancel,
     pub capability: Capability,
     /// Which of the processes that train together this is, from 0.
@@ -142,7 +142,7 @@ impl Eager {
         &self.recorder
     }
 
-    /// Stops whoever asks, when nobody wants the program any more. Asked before every operation.
+    /// An error when compilation is cancelled. Called before every operation.
     pub fn go_on(&self) -> Result<(), Stop> {
         if self.cancel.is_cancelled() {
             return Err(Stop::Cancelled);

@@ -37,7 +37,7 @@ const PARTS: usize = 256;
 struct Worth {
     /// Bytes of the peak that go if it is computed again.
     saved: u64,
-    /// What computing it again takes, in seconds or, where nobody knows, operations.
+    /// What computing it again takes, in seconds or, where they are unknown, operations.
     takes: f64,
 }
 

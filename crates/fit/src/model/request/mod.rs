@@ -255,7 +255,7 @@ impl Request {
             variants.truncate(1);
             for variant in &mut variants {
                 variant.recorded = true;
-                // Whoever recorded trained as it is.
+                // The recorded run trained as it is.
                 variant.parallel = crate::model::Parallel::None;
             }
         }

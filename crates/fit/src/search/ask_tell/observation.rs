@@ -1,4 +1,4 @@
-//! What somebody saw of a batch.
+//! An observation: what a run of a batch came to.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::search::MAX_BATCH;
 /// The members of an observation.
 const FIELDS: &[&str] = &["batch", "outcome", "peak_reserved_bytes", "recorded"];
 
-/// Most bytes that anybody has.
+/// More bytes than any machine has.
 const MOST_BYTES: u64 = 1 << 60;
 
 batchfit_step::listed! {

@@ -7,7 +7,7 @@ use crate::units::{Bytes, Share};
 /// Steps after which a peak counts: what an answer predicts is the peak of three.
 const STEPS: u64 = 3;
 
-/// So many times its limit nobody reserves who trains by an answer. A little more is believed: many train without setting the limit
+/// A training that follows an answer does not reserve so many times its limit. A little more is believed: many train without setting the limit
 /// that they asked about.
 const MOST_LIMITS: u64 = 2;
 
@@ -29,18 +29,18 @@ pub struct Answered {
     pub retries: bool,
 }
 
-/// What somebody saw who trained by it.
+/// What a training that followed it came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrainingRun {
     /// Samples per micro-step on one GPU.
     pub batch: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Most bytes that its allocator had reserved, where somebody looked.
+    /// Most bytes that its allocator had reserved, where it was read.
     pub peak_reserved: Option<Bytes>,
-    /// How often the allocator freed its cache and asked again, where somebody looked.
+    /// How often the allocator freed its cache and asked again, where it was read.
     pub retries: Option<u64>,
-    /// Optimizer steps that were made, where somebody counted.
+    /// Optimizer steps that were made, where they were counted.
     pub steps: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub struct TrainingRun {
 pub enum Sample {
     /// So much headroom would just have been enough: it ran, and this is what was reserved beyond the prediction.
     Needs(Share),
-    /// It ran out of memory, or had to retry, although so much was left free: more than this is needed, nobody knows how much.
+    /// It ran out of memory, or had to retry, although so much was left free: more than this is needed, and how much is unknown.
     NeedsMoreThan(Share),
 }
 
@@ -63,7 +63,7 @@ batchfit_step::listed! {
         LargerBatch = "larger_batch",
         /// It ran a smaller batch and nothing went wrong.
         SmallerBatch = "smaller_batch",
-        /// Nobody looked how much was reserved.
+        /// How much was reserved was not read.
         NoPeak = "no_peak",
         /// Its peak may be still to come.
         FewSteps = "few_steps",

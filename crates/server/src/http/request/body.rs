@@ -104,7 +104,7 @@ enum ParsedBody<B, T> {
 }
 
 /// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
-/// somebody else.
+/// another part of the service.
 async fn parse<B: Send + 'static, T: Send + 'static>(
     received: ReceivedBody,
     app: &App,

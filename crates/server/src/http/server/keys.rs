@@ -1,7 +1,7 @@
-//! Who may ask where not everybody may: keys, what each is for, and how much it may ask.
+//! Keys: what each is for, and how much it may ask.
 //!
 //! Keys are in the database, and are read from there once a second at most: one that was revoked opens nothing from then on,
-//! whoever revoked it. Where they cannot be read, nobody is let in.
+//! whichever server revoked it. Where they cannot be read, no request is let in.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,10 +29,10 @@ use crate::store::{ApiKey, Db, Scope};
 /// How long the keys that were read are taken for those that there are.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What everybody may ask: whether the service is well, and what it can be asked.
+/// What needs no key: whether the service is well, and what it can be asked.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.yaml", "/docs"];
 
-/// Whether everybody may ask for this path. The page's own files say nothing about what the service has found.
+/// Whether this path needs no key. The page's own files say nothing about what the service has found.
 pub(in crate::http) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path == "/" || path.starts_with(page::FOLDER)
 }
@@ -56,7 +56,7 @@ pub struct KeyLimits {
 }
 
 impl Default for KeyLimits {
-    /// More than launchers of a cluster ask, and less than what the service can do for everybody.
+    /// More than launchers of a cluster ask, and less than what the service can do for all.
     fn default() -> KeyLimits {
         KeyLimits {
             per_second: Some(200),
@@ -98,7 +98,7 @@ impl FromRequestParts<App> for Asker {
 }
 
 impl Asker {
-    /// Whose things it may change: its own alone, or anybody's.
+    /// Whose things it may change: its own alone, or those of all keys.
     pub(in crate::http) fn owner(&self) -> Option<&str> {
         (self.scope != Scope::Admin).then_some(&self.id)
     }
@@ -111,7 +111,7 @@ pub(in crate::http) struct Keys {
     limits: KeyLimits,
     lanes: u32,
     known: Mutex<Option<(Instant, Known)>>,
-    /// Held by whoever reads the keys.
+    /// Held while the keys are read.
     reading: tokio::sync::Mutex<()>,
 }
 
@@ -126,7 +126,7 @@ struct KnownKey {
     share: Arc<Share>,
 }
 
-/// Requests that may come at once; they come back over time, by a clock that nobody sets.
+/// Requests that may come at once; they come back over time, by a clock that is never set.
 #[derive(Debug)]
 struct Bucket {
     left: f64,

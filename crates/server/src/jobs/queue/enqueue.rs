@@ -88,7 +88,9 @@ impl Jobs {
             && !is_simulated
             && let Some(fit) = self.fit(id).await?
             && fit.state == FitState::Done
-            && !fit.answer().is_some_and(|it| had_its_limit(&request, it.recommendation.limit_bytes))
+            && !fit
+                .answer()
+                .is_some_and(|it| had_its_limit(&request, it.recommendation.limit_bytes))
         {
             let reuse = Reuse::InFlight;
             queued = shared.db.enqueue(&new, reuse, capacity, space).await?;

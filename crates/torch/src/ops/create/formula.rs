@@ -23,7 +23,7 @@ impl Create {
         found.map(|(_, value)| value)
     }
 
-    /// What writes a new tensor of this type; nothing where nobody does, as in `empty`, whose elements are whatever was
+    /// What writes a new tensor of this type; nothing where none does, as in `empty`, whose elements are whatever was
     /// there.
     pub(super) fn kernel(&self, dtype: DType) -> Option<Kernel> {
         // A number in the host's memory is no card's to write.

@@ -15,7 +15,7 @@ pub struct Written {
     pub results: Vec<Type>,
 }
 
-/// None is read: whoever reads a graph makes these of what no family reads.
+/// None is read: the reader of a graph makes these of what no family reads.
 pub(super) const ATEN: &[(&str, Reader)] = &[];
 
 impl Operator for Written {

@@ -18,7 +18,7 @@ pub struct Opaque {
     pub results: Vec<Type>,
 }
 
-/// None is read: whoever reads a graph makes these where nothing else does.
+/// None is read: the reader of a graph makes these where nothing else does.
 pub(super) const ATEN: &[(&str, Reader)] = &[];
 
 impl Operator for Opaque {

@@ -30,7 +30,7 @@ impl Eager {
         match pool {
             Pool::Max(window) => {
                 let mut results = self.max_pool(window, x, shape)?;
-                // Nobody asked where the maxima were.
+                // Where the maxima were was not asked for.
                 results.truncate(1);
                 Ok(results)
             }
