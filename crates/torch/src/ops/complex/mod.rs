@@ -194,17 +194,14 @@ impl Eager {
         back: fn(&TensorBody) -> TensorBody,
     ) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
-        let [y] = draft.finish(self, [view], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                // Parts that lie apart cannot be seen as one number.
-                let gradient = if gradient.strides.last() == Some(&Extent::ONE) {
-                    Tensor::clone(gradient)
-                } else {
-                    eager.dense_copy(gradient)
-                };
-                gradient_view(&gradient, back(&gradient))
-            })]
+        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+            // Parts that lie apart cannot be seen as one number.
+            let gradient = if gradient.strides.last() == Some(&Extent::ONE) {
+                Tensor::clone(gradient)
+            } else {
+                eager.dense_copy(gradient)
+            };
+            gradient_view(&gradient, back(&gradient))
         });
         y
     }
@@ -215,17 +212,14 @@ impl Eager {
         let mut view = x.real_part();
         view.offset = view.offset + Extent::fixed(part);
         let complex = x.dtype;
-        let [y] = draft.finish(self, [view], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                // Made as pairs of real numbers, and seen as complex ones.
-                let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
-                eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
-                gradient_view(
-                    &grad_x,
-                    grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
-                )
-            })]
+        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+            // Made as pairs of real numbers, and seen as complex ones.
+            let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
+            eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
+            gradient_view(
+                &grad_x,
+                grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
+            )
         });
         y
     }
@@ -237,10 +231,7 @@ impl Eager {
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let result = saved.get("result");
             let like = |eager: &mut Eager| {
                 let strides = strides_like(&result.shape, &result.strides);
@@ -282,10 +273,7 @@ impl Eager {
         draft.save(self, "real", real)?;
         let y = self.broadcast_like(&[real, imag], real.dtype.complex());
         self.launch(Kernel::MemoryOnly("complex"), &[real, imag], &[&y]);
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |_, gradient, _| {
             let mut imag = gradient.real_part();
             imag.offset = imag.offset + Extent::ONE;
             let views = [gradient.real_part(), imag];
@@ -303,17 +291,14 @@ impl Eager {
         let through = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::MemoryOnly("abs"), &[x], &[&y]);
         drop(through);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let x = saved.get("self");
-                let strides = strides_like(&x.shape, &x.strides);
-                let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
-                let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-                eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
-                drop(sign);
-                Tensor::new(grad_x)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            let x = saved.get("self");
+            let strides = strides_like(&x.shape, &x.strides);
+            let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
+            let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
+            eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
+            drop(sign);
+            Tensor::new(grad_x)
         });
         Ok(y)
     }

@@ -108,10 +108,7 @@ impl Eager {
             weight.requires_grad(),
             bias.as_ref().is_some_and(|bias| bias.requires_grad()),
         ];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, weight) = (saved.get("input"), saved.get("weight"));
             let dense_x = if wants[1] || was_signal {
                 eager.copy_in(x, format)

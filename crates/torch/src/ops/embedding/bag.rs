@@ -151,10 +151,7 @@ impl Eager {
         draft.save(self, "bag_size", &sizes)?;
         draft.save(self, "maximum_indices", &largest)?;
         let table = weight.shape.clone();
-        let [bags] = draft.finish(self, [bags], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let bags = draft.finish_single(self, bags, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let indices = saved.get("indices");
             let of_scales = wants[1].then(|| {

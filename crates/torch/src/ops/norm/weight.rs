@@ -102,10 +102,7 @@ impl Eager {
         let dims: Vec<usize> = (0..v.shape.len()).filter(|own| *own != dim).collect();
         self.launch(scaled(&dims), &[v, g], &[&y, &norms]);
         draft.save(self, "norms", &norms)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (v, g) = (saved.get("v"), saved.get("g"));
             let gradient = eager.dense_copy(gradient);
             let grad_v = eager.empty(&v.shape, v.dtype);

@@ -226,14 +226,11 @@ impl Eager {
         let y = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Unary(function), &[x], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-                let inputs = [&**gradient, saved.get("result")];
-                eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
-                Tensor::new(grad_x)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("result")];
+            eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
+            Tensor::new(grad_x)
         });
         Ok(y)
     }

@@ -338,9 +338,8 @@ impl Eager {
             let draft = OpRecord::new(self, &[Some(weight)]);
             self.launch(Kernel::Copy, &[weight], &[&view]);
             let from = weight.dtype;
-            let [view] = draft.finish(self, [view], move |eager, gradients, _| {
-                let gradient = gradients[0].as_ref();
-                vec![gradient.map(|gradient| eager.copy_as(gradient, from))]
+            let view = draft.finish_one(self, view, move |eager, gradient, _| {
+                eager.copy_as(gradient, from)
             });
             view
         };

@@ -177,9 +177,8 @@ impl Eager {
         let [forward, backward] = kernels(resample, x.shape.len());
         let y = self.resized(forward, x, shape);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(eager.resized(backward, gradient, &whole)))]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            Rc::new(eager.resized(backward, gradient, &whole))
         });
         y
     }

@@ -140,10 +140,7 @@ impl Eager {
         let y = self.empty(shape, x.dtype);
         self.launch(lookup.forward(), &[&x, &grid], &[&y]);
         let wants = [x.requires_grad(), grid.requires_grad()];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, grid) = (saved.get("input"), saved.get("grid"));
             let grad_x = wants[0].then(|| Tensor::new(eager.empty(&x.shape, x.dtype)));
             let grad_grid = Tensor::new(eager.empty(&grid.shape, grid.dtype));
@@ -173,10 +170,7 @@ impl Eager {
         self.launch(grid::affine(sides), &[&base, theta], &[&y]);
         drop(base);
         let maps = theta.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let base = eager.base_grid(&size, align_corners, gradient.dtype);
             // The product is made transposed.
             let (rows, columns) = (maps[1], maps[2]);
