@@ -294,14 +294,6 @@ impl Request {
         })
     }
 
-    /// Reads a request about a program that is going to be recorded: it has no model yet.
-    pub fn parse_unrecorded(
-        document: RequestDocument,
-        known_sims: &[&str],
-    ) -> Result<Request, RequestError> {
-        Request::parse_with_recordings(document, Vec::new(), &[], known_sims)
-    }
-
     /// The same where a recorder is there, or not: it decides whether a graph with operators that are not known is refused.
     #[must_use]
     pub fn with_recorder(self, has_recorder: bool) -> Request {
