@@ -15,7 +15,7 @@ use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::request::unpack::Unpacked;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{UploadDocument, examine, new_upload};
 use crate::limits::shorten;
 use crate::model::{DIGEST_FORM, Digest, RequestError};
@@ -43,11 +43,11 @@ use crate::store::{Dropped, NewUpload, Time};
 pub(in crate::http) async fn put_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
-    asker: Asker,
+    client: Client,
     request: Request,
 ) -> Result<Response, Problem> {
     let digest = read(&digest)?;
-    keep(&app, asker, request, Some(digest)).await
+    keep(&app, client, request, Some(digest)).await
 }
 
 /// Upload a graph or a recording.
@@ -66,10 +66,10 @@ pub(in crate::http) async fn put_graph(
         (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
 pub(in crate::http) async fn create_graph(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     request: Request,
 ) -> Result<Response, Problem> {
-    keep(&app, asker, request, None).await
+    keep(&app, client, request, None).await
 }
 
 /// A page of uploads.
@@ -176,7 +176,7 @@ fn no_such(digest: &Digest) -> Problem {
 /// Keeps the file in a body, whose digest is the one that was announced, if any was.
 async fn keep(
     app: &App,
-    asker: Asker,
+    client: Client,
     request: Request,
     announced: Option<Digest>,
 ) -> Result<Response, Problem> {
@@ -190,7 +190,7 @@ async fn keep(
         read: (mut new, digest),
         permit: _permit,
     } = reading.await?;
-    new.owner = asker.id;
+    new.owner = client.id;
     let (is_new, document) = app.jobs.keep_upload(&new, &digest).await?;
     let status = if is_new {
         StatusCode::CREATED

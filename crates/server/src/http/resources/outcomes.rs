@@ -13,7 +13,7 @@ use crate::http::request::idempotency;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Caller;
+use crate::http::server::keys::Client;
 use crate::jobs::{
     AccuracyDocument, JobError, OutcomeDocument, OutcomeStatus, ReportedEnvironment,
     ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
@@ -59,8 +59,8 @@ impl FromRequest<App> for OutcomeReport {
 
     async fn from_request(request: Request, app: &App) -> Result<OutcomeReport, Problem> {
         let name = idempotency::key(request.headers())?;
-        let caller = request.extensions().get::<Caller>();
-        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
+        let client = request.extensions().get::<Client>();
+        let owner = client.map(|client| client.id.clone()).unwrap_or_default();
         let (told, digest) = small_named(request, app, ReportedOutcome::parse).await?;
         let reporter = Reporter {
             owner,

@@ -17,7 +17,7 @@ use crate::http::request::prefer;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::resources::fits::sent;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
@@ -166,7 +166,7 @@ pub(in crate::http) async fn get_recommendation(
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_refresh(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -174,12 +174,12 @@ pub(in crate::http) async fn create_refresh(
     let now = Time::from(Timestamp::now());
     let asking = EnqueueOptions {
         somebody_waits: patience.is_some(),
-        owner: asker.id.clone(),
+        owner: client.id.clone(),
         key: None,
     };
     let fit = app.jobs.refresh(&id, asking, now).await?;
     let fit = fit.ok_or_else(|| Problem::no_such("recommendation", &id))?;
-    sent(&app, &asker, fit, patience, |_| ()).await
+    sent(&app, &client, fit, patience, |_| ()).await
 }
 
 /// Find the stored answer that is nearest to a question.

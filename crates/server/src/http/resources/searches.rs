@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
 use crate::limits::{AnyValue, clause, with_budget};
 use crate::model::{Digest, RequestError};
@@ -153,10 +153,10 @@ pub(in crate::http) async fn small_named<T: Send + 'static>(
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many searches are under way", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Small(terms): Small<SearchRequest>,
 ) -> Result<Response, Problem> {
-    let search = app.jobs.create_search(terms, &asker.id).await?;
+    let search = app.jobs.create_search(terms, &client.id).await?;
     let location = [(LOCATION, format!("/v1/searches/{}", search.id))];
     Ok((StatusCode::CREATED, location, Json(search)).into_response())
 }
@@ -183,11 +183,11 @@ pub(in crate::http) async fn create_search(
                 "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"}))))]
 pub(in crate::http) async fn create_observation(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
     Small(observation): Small<Observation>,
 ) -> Result<Response, Problem> {
-    let told = app.jobs.tell_search(&id, asker.owner(), &observation);
+    let told = app.jobs.tell_search(&id, client.owner(), &observation);
     match told.await? {
         ObservationReply::New(search) => Ok((StatusCode::CREATED, Json(search)).into_response()),
         ObservationReply::Again(search) => Ok(Json(search).into_response()),
@@ -211,10 +211,10 @@ pub(in crate::http) async fn create_observation(
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search")))]
 pub(in crate::http) async fn get_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    let search = app.jobs.search(&id, asker.owner()).await?;
+    let search = app.jobs.search(&id, client.owner()).await?;
     search
         .map(Json)
         .ok_or_else(|| Problem::no_such("search", &id))
@@ -232,10 +232,10 @@ pub(in crate::http) async fn get_search(
             example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is done"}))))]
 pub(in crate::http) async fn cancel_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    match app.jobs.cancel_search(&id, asker.owner()).await? {
+    match app.jobs.cancel_search(&id, client.owner()).await? {
         SearchCancellation::Cancelled(search) => Ok(Json(*search)),
         SearchCancellation::TooLate => Err(Problem::new(
             Code::SearchEnded,

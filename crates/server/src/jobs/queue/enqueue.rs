@@ -8,7 +8,7 @@ use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::jobs::agents::Executor;
 use crate::jobs::document::{asked_by, chance, new_fit, terms};
-use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
+use crate::jobs::lanes::{LARGE_LANE, ReadPermit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
@@ -28,7 +28,7 @@ impl Jobs {
     pub async fn enqueue(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
         asking: EnqueueOptions,
         now: Time,
     ) -> Result<FitDocument, JobError> {
@@ -162,7 +162,7 @@ impl Jobs {
     pub(in crate::jobs) async fn checked(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
     ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();

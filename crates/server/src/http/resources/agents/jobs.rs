@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::http::App;
 use crate::http::resources::agents::body::JsonBody;
 use crate::http::response::problem::Problem;
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{Claim, ClaimDocument, JobNews, JobOutcome, LeaseDocument};
 use crate::model::RequestDocument;
 
@@ -28,7 +28,7 @@ use crate::model::RequestDocument;
 pub(in crate::http) async fn create_claim(
     State(app): State<App>,
     Path(id): Path<String>,
-    asker: Asker,
+    client: Client,
     JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
     // Waiting is a wish, here as for fits; many agents share a key.
@@ -38,7 +38,7 @@ pub(in crate::http) async fn create_claim(
         wait_seconds,
         ..claim
     };
-    let job = app.jobs.claim_job(&id, &asker.id, &claim).await?;
+    let job = app.jobs.claim_job(&id, &client.id, &claim).await?;
     job.map(Json).ok_or_else(|| Problem::no_such("agent", &id))
 }
 
@@ -55,9 +55,9 @@ pub(in crate::http) async fn create_claim(
 pub(in crate::http) async fn get_job_request(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
 ) -> Result<Response, Problem> {
-    let request = app.jobs.request_of_job(&id, &asker.id, &attempt).await?;
+    let request = app.jobs.request_of_job(&id, &client.id, &attempt).await?;
     let request = request.ok_or_else(|| Problem::no_such("agent", &id))?;
     Ok(([(CONTENT_TYPE, "application/json")], request).into_response())
 }
@@ -76,10 +76,10 @@ pub(in crate::http) async fn get_job_request(
 pub(in crate::http) async fn create_progress(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
     JsonBody(news): JsonBody<JobNews>,
 ) -> Result<Json<LeaseDocument>, Problem> {
-    let lease = app.jobs.renew_job(&id, &asker.id, &attempt, news).await?;
+    let lease = app.jobs.renew_job(&id, &client.id, &attempt, news).await?;
     lease
         .map(Json)
         .ok_or_else(|| Problem::no_such("agent", &id))
@@ -101,12 +101,12 @@ pub(in crate::http) async fn create_progress(
 pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
     JsonBody(outcome): JsonBody<JobOutcome>,
 ) -> Result<StatusCode, Problem> {
     let done = app
         .jobs
-        .finish_job(&id, &asker.id, &attempt, outcome)
+        .finish_job(&id, &client.id, &attempt, outcome)
         .await?;
     if done {
         Ok(StatusCode::NO_CONTENT)

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use crate::http::App;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::response::problem::Problem;
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
 use crate::model::is_host_name;
 use crate::store::{Assignment, Scope};
@@ -88,10 +88,10 @@ pub(in crate::http) async fn list_agents(
         (status = 503, body = Problem, content_type = "application/problem+json", description = "There are as many agents as may be", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_agent(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     JsonBody(registration): JsonBody<Registration>,
 ) -> Result<Response, Problem> {
-    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &asker.id).await?;
+    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &client.id).await?;
     let location = [(LOCATION, format!("/v1/agents/{}", welcome.agent.id))];
     Ok((location, Json(welcome)).into_response())
 }
@@ -144,9 +144,9 @@ pub(in crate::http) async fn change_agent(
 pub(in crate::http) async fn delete_agent(
     State(app): State<App>,
     Path(id): Path<String>,
-    asker: Asker,
+    client: Client,
 ) -> Result<StatusCode, Problem> {
-    let owner = (asker.scope != Scope::Admin).then_some(asker.id.as_str());
+    let owner = (client.scope != Scope::Admin).then_some(client.id.as_str());
     if app.jobs.remove_agent(&id, owner).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
