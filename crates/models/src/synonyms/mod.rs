@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::limits::shorten;
 use names::{NAMES, RequestObject, Synonym};
-pub(super) use values::ValueSynonym;
+pub(super) use values::{ValueSynonym, implied};
 
 /// Longest value, in characters of JSON, that is repeated in an example.
 const LONGEST_VALUE: usize = 40;
@@ -74,7 +74,9 @@ pub(super) fn unknown_field(
             }
             return belongs(place, example(field, value));
         }
-        let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
+        let meaning = NAMES
+            .iter()
+            .find(|(words, _)| words.split(' ').any(|word| word == normal));
         match meaning.map(|(_, meaning)| meaning) {
             Some(Synonym::Switch(place, on, off)) => {
                 let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
@@ -122,7 +124,7 @@ fn example(field: &str, value: Option<&Value>) -> String {
     format!("\"{field}\": {json}")
 }
 
-/// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
+/// The word of a request for another library's, where a `what`, such as "precision", is asked for.
 pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
     values::of(what, &normal(word))
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use crate::style::Style;
 use crate::wrap::paragraph;
-use batchfit_fit::FitResult;
+use batchfit_card::device::sim::UNMEASURED;
+use batchfit_fit::{FitResult, MARGIN};
 
 /// How many assumptions are shown without detail.
 const FEW: usize = 2;
@@ -53,10 +54,12 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
 
 /// What is not known of a card, and the margin that is kept for it, without their reasons.
 fn brief(note: &str) -> Cow<'_, str> {
-    let is_long = note.contains(" was measured: ") || note.contains(" as a safety margin: ");
-    match note.split_once(": ") {
-        Some((what, _)) if is_long => Cow::Owned(format!("{what} (-v says why)")),
-        _ => Cow::Borrowed(note),
+    let has_reasons = [UNMEASURED, MARGIN]
+        .iter()
+        .any(|ending| note.contains(ending));
+    match note.split_once(": ").filter(|_| has_reasons) {
+        Some((claim, _)) => Cow::Owned(format!("{claim} (-v says why)")),
+        None => Cow::Borrowed(note),
     }
 }
 

@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// It is a lock on a file beside the database, `batchfit.db.lock`, so that it also holds between containers
 /// that share a volume, and one on the database itself, which may have other names: hard links, and mounts. That one is of another kind than
-/// SQLite's own, which a process loses when it closes the file anywhere: so it is closed when the database is. Whoever does not ask for it
-/// can read and write as before.
+/// SQLite's own, which a process loses when it closes the file anywhere: so it is closed when the database is. A process that does not ask for
+/// it can read and write as before.
 #[derive(Debug)]
 #[must_use = "dropping it gives the database up"]
 pub struct Ownership {

@@ -57,7 +57,7 @@ pub struct ParallelSimulated(pub i64);
 
 impl Db {
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer a client
-    /// waits, and those that have waited for a minute whatever anybody does. Keys take turns: the next fit of one comes after those of
+    /// waits, and those that have waited for a minute in any case. Keys take turns: the next fit of one comes after those of
     /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. A key
     /// that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
     ///

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
 use crate::jobs::document::model_name;
-use crate::jobs::lanes::Permit;
+use crate::jobs::lanes::ReadPermit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
 use crate::limits::{Cancel, CancelOnDrop, with_cancel};
 use crate::model::{Request, RequestDocument, RequestError};
@@ -158,7 +158,7 @@ impl Jobs {
     pub async fn nearest(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
     ) -> Result<Option<NearDocument>, JobError> {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
@@ -209,7 +209,7 @@ impl Jobs {
         let large = if names_files {
             let acquired = self.large_models().acquire_owned();
             let permit = tokio::time::timeout_at(deadline, acquired).await;
-            Some(Permit {
+            Some(ReadPermit {
                 turn: None,
                 permit: permit.map_err(late)?.expect("it is never closed"),
                 is_large: true,
