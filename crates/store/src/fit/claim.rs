@@ -79,7 +79,7 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        query!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+        query!(fetch_optional Claimed, self.pool.writing(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
@@ -212,7 +212,7 @@ impl Db {
         let error = JsonText::of(error);
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
@@ -234,7 +234,7 @@ impl Db {
     ) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
               WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
             id,
@@ -249,7 +249,7 @@ impl Db {
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'queued', started_at = NULL
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
