@@ -60,7 +60,7 @@ class Kernel final : public c10::OperatorKernel {
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
-    most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : name_ == "aten::uniform_" || name_ == "aten::bernoulli_" ? CARRIED : SMALL;
+    most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : name_ == "aten::bernoulli_" ? SMALL_INTEGERS : SMALL;
     // Without a generator to be given it would draw from the script's.
     const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
     is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
@@ -75,7 +75,7 @@ class Kernel final : public c10::OperatorKernel {
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
     std::vector<Passed> passed = on_device(args);
     const bool is_forced = choice_ == Choice::Counted && kept >= 0;
-    if (!is_forced && can_compute(passed)) {
+    if (!is_forced && can_compute(passed, args)) {
       compute(op, keys, stack, passed);
     } else if (is_guess(passed)) {
       compute(op, keys, stack, passed);
@@ -150,10 +150,12 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // What lies on the host is known.
-  bool can_compute(const std::vector<Passed>& passed) const {
+  bool can_compute(const std::vector<Passed>& passed, c10::ArrayRef<IValue> args) const {
+    // Numbers from 0 to 1 are compared with chances; weights begin with others.
+    const size_t most = name_ == "aten::uniform_" && args[1].toScalar().toDouble() == 0 && args[2].toScalar().toDouble() == 1 ? SMALL_INTEGERS : most_;
     if (!is_computable_ || failures_.load(std::memory_order_relaxed) >= MOST_FAILURES) return false;
     for (const auto& [tensor, as] : passed)
-      if (!is_small(tensor, most_integers_, most_) || !(as->is_overwritten || is_known(tensor))) return false;
+      if (!is_small(tensor, most_integers_, most) || !(as->is_overwritten || is_known(tensor))) return false;
     return true;
   }
 
