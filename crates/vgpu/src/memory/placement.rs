@@ -122,7 +122,10 @@ impl Placement {
         let at = reserve(bytes)?;
         let start = at.wrapping_add(shift);
         let end = start.wrapping_add(bytes);
-        let is_free = start >= self.floor && start < end && end <= self.top && self.windows.range(..end).next_back().is_none_or(|(_, window)| window.end <= start);
+        let is_free = start >= self.floor
+            && start < end
+            && end <= self.top
+            && self.windows.range(..end).next_back().is_none_or(|(_, window)| window.end <= start);
         if !is_free {
             give_back(at, bytes);
         }
