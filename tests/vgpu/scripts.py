@@ -54,6 +54,18 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
         (0, ["start", "step 1", "after the last step"], "step 1"),
     ),
+    "random numbers are those that a GPU draws, of the same seed": (
+        "import torch\ntorch.manual_seed(0)\na = torch.rand(5, device='cuda')\ntorch.manual_seed(0)\nb = torch.randn(4, device='cuda')\n"
+        "assert [round(v, 4) for v in a.tolist() + b.tolist()] == [0.399, 0.5167, 0.0249, 0.9401, 0.9459, -0.9247, -0.4253, -2.6438, 0.1452]\n"
+        "torch.manual_seed(0)\nassert torch.equal(torch.rand(1000, device='cuda') < 0.3, torch.empty(1000, device='cuda').uniform_(generator=torch.Generator('cuda').manual_seed(0)) < 0.3)\n",
+        lambda answer: (answer["exit_code"], answer["certainty"]),
+        (0, "exact"),
+    ),
+    "each box is of the first level that is asked for": (
+        "import torch\nlevels = torch.randn(100, 4096, device='cuda').sum(1).long()\nassert [len(torch.where(levels == k)[0]) for k in (0, 1, 2)] == [100, 0, 0]\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "torch.compile does not warn": (
         BLOCKS + "import warnings\nwarnings.filterwarnings('error', message='.*global hooks')\nstep(torch.compile(model, backend='eager'))\n",
         lambda answer: (answer["exit_code"], phases(answer)),

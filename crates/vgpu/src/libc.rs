@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+pub const PROT_NONE: c_int = 0;
 pub const PROT_READ: c_int = 1;
 pub const PROT_WRITE: c_int = 2;
 pub const MAP_PRIVATE: c_int = 0x2;

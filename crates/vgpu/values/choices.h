@@ -153,6 +153,16 @@ inline std::optional<bool> answer_of_finite(const std::string& name, c10::ArrayR
   return {};
 }
 
+// Whether unknown whole numbers are said to equal the one that they are compared with. Levels and labels are compared with one after another, and
+// each is one of them: the first, the finest level or the background, which most of an untrained detector's boxes are of.
+inline bool is_first_asked(c10::ArrayRef<IValue> args) {
+  static thread_local std::pair<const void*, int64_t> first;
+  if (args.size() < 2 || !args[0].isTensor() || !args[1].isInt() || !args[0].toTensor().dim() || !c10::isIntegralType(args[0].toTensor().scalar_type(), false)) return false;
+  const std::pair<const void*, int64_t> asked = {args[0].toTensor().const_data_ptr(), args[1].toInt()};
+  if (first.first != asked.first) first = asked;
+  return first == asked;
+}
+
 // Fills a result of booleans with one answer.
 inline void fill_answer(const Tensor& result, bool answer) {
   const size_t bytes = is_plain(result) ? span(result) : 0;

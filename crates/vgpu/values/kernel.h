@@ -2,7 +2,7 @@
 // arguments are small and known the same operator then runs on the CPU, and its results are copied to where the real kernel's lie.
 // Otherwise what it wrote is not known from then on.
 #pragma once
-#include "choices.h"
+#include "draws.h"
 #include "watch.h"
 
 namespace batchfit {
@@ -60,7 +60,7 @@ class Kernel final : public c10::OperatorKernel {
     is_read_ = name_ == "aten::_local_scalar_dense";
     is_reduction_ = name_ == "aten::any" || name_ == "aten::all";
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
-    most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : SMALL;
+    most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : name_ == "aten::bernoulli_" ? SMALL_INTEGERS : SMALL;
     // Without a generator to be given it would draw from the script's.
     const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
     is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
@@ -75,7 +75,7 @@ class Kernel final : public c10::OperatorKernel {
     if (is_copy_ && copy(op, keys, stack, args[0].toTensor(), args[1].toTensor())) return;
     std::vector<Passed> passed = on_device(args);
     const bool is_forced = choice_ == Choice::Counted && kept >= 0;
-    if (!is_forced && can_compute(passed)) {
+    if (!is_forced && can_compute(passed, args)) {
       compute(op, keys, stack, passed);
     } else if (is_guess(passed)) {
       compute(op, keys, stack, passed);
@@ -150,10 +150,12 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // What lies on the host is known.
-  bool can_compute(const std::vector<Passed>& passed) const {
+  bool can_compute(const std::vector<Passed>& passed, c10::ArrayRef<IValue> args) const {
+    // Numbers from 0 to 1 are compared with chances; weights begin with others.
+    const size_t most = name_ == "aten::uniform_" && args[1].toScalar().toDouble() == 0 && args[2].toScalar().toDouble() == 1 ? SMALL_INTEGERS : most_;
     if (!is_computable_ || failures_.load(std::memory_order_relaxed) >= MOST_FAILURES) return false;
     for (const auto& [tensor, as] : passed)
-      if (!is_small(tensor, most_integers_, most_) || !(as->is_overwritten || is_known(tensor))) return false;
+      if (!is_small(tensor, most_integers_, most) || !(as->is_overwritten || is_known(tensor))) return false;
     return true;
   }
 
@@ -248,6 +250,7 @@ class Kernel final : public c10::OperatorKernel {
       if (as->is_written && !as->is_overwritten && tensor.layout() == c10::kStrided)
         before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
     const int64_t rows = computed ? count_of((*computed)[0], args) : -1;
+    const auto drawn = Draw::of(name_, args);
     run_told(op, keys, stack, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads);
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     const auto given = results(stack);
@@ -255,7 +258,7 @@ class Kernel final : public c10::OperatorKernel {
     for (const IValue& result : given)
       for (const Tensor& tensor : tensors_of(result)) fits = fits && (!tensor.is_cuda() || is_small(tensor, SMALL_DECIDING, SMALL_DECIDING));
     try {
-      if (fits && !computed) computed = on_host(op, args);
+      if (fits && !computed) computed = drawn ? Stack{drawn->fill()} : on_host(op, args);
     } catch (const std::exception& error) {
       failed(error);
       fits = false;
@@ -303,6 +306,7 @@ class Kernel final : public c10::OperatorKernel {
     std::erase_if(passed, [](const Passed& one) { return !one.as->is_written; });
     const auto all = torch::jit::last(*stack, arguments_.size());
     const auto answer = answer_of_finite(name_, all);
+    const bool is_one_of = name_ == "aten::eq" && is_first_asked(all);
     Stack args;
     if (choice_ != Choice::None) args.assign(all.begin(), all.end());
     const bool is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
@@ -324,7 +328,7 @@ class Kernel final : public c10::OperatorKernel {
           if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
           mark_known(tensor, true);
           if (is_status_[i]) assume("success of " + name_);
-        } else if ((is_reduction_ || name_ == "aten::ne") && is_guessed(tensor)) {
+        } else if ((is_reduction_ || is_one_of || name_ == "aten::ne") && is_guessed(tensor)) {
           // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
           // Rows of which any is found are few, too, as outliers of int8.
           memset(tensor.mutable_data_ptr(), name_ != "aten::any" || tensor.numel() == 1, span(tensor));

@@ -24,8 +24,9 @@ fn bits(device: usize) -> Option<&'static [AtomicU8]> {
     if map.is_null() {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh mapping.
-        let fresh = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, flags, -1, 0) };
+        // Out of the way of what [`super::placement`] asks of the host. SAFETY: a fresh mapping.
+        let wanted = (BASE - LENGTH as u64 * (device as u64 + 1)) as *mut c_void;
+        let fresh = unsafe { libc::mmap(wanted, LENGTH, protection, flags, -1, 0) };
         if fresh == libc::MAP_FAILED {
             return None;
         }

@@ -11,7 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::channel;
 use crate::config::{card, devices};
@@ -73,7 +73,7 @@ impl Memory {
             map(number)?;
             let start = BASE + SPAN * number as u64;
             let above = start + SPAN / 4;
-            device.placement = Placement::between(start, above);
+            device.placement = Placement::of_host(start, above);
             device.next_reserved = above;
             device.is_mapped = true;
         }
@@ -184,11 +184,25 @@ pub fn free(address: u64) -> Result<(), Status> {
     Ok(())
 }
 
-/// A kernel is launched whose threads need more local memory than a context has at first: what it had is free.
-pub fn grow_local(device: usize) {
-    static GREW: [AtomicBool; MOST_DEVICES] = [const { AtomicBool::new(false) }; MOST_DEVICES];
-    if !GREW[device].swap(true, Ordering::Relaxed) {
-        let _ = MEMORY.lock().device(device).map(|device| device.placement.give_local_back());
+/// What kernels need: their code, more local memory than a context has at first, and a buffer for assertions.
+pub mod need {
+    pub const CODE: u8 = 1;
+    pub const LOCAL: u8 = 2;
+    pub const ASSERTIONS: u8 = 4;
+}
+
+/// A kernel is launched: what it is the first to need is taken, as [`take`] does. An H200 with driver 580.159 took so much.
+pub fn prepare(device: usize, needs: u8) {
+    static HAS: [AtomicU8; MOST_DEVICES] = [const { AtomicU8::new(0) }; MOST_DEVICES];
+    let first = needs & !HAS[device].fetch_or(needs, Ordering::Relaxed);
+    if first & need::CODE != 0 {
+        take(device, 2 << 20);
+    }
+    if first & need::LOCAL != 0 {
+        let _ = MEMORY.lock().device(device).map(|device| device.placement.grow_local());
+    }
+    if first & need::ASSERTIONS != 0 {
+        take(device, 10 << 20);
     }
 }
 

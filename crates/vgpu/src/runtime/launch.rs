@@ -54,7 +54,8 @@ pub struct LaunchConfiguration {
 struct Kernel {
     /// Kept where launches are written down.
     name: Box<str>,
-    is_local: bool,
+    /// Of [`memory::need`].
+    needs: u8,
 }
 
 /// Kernels by what programs launch them with: a function of the host, or a handle.
@@ -103,9 +104,10 @@ pub fn enqueue(stream: u64) -> Result<bool, Status> {
 /// Notes a kernel, so that it may be launched.
 pub fn register(kernel: u64, name: &CStr) {
     let name = name.to_string_lossy();
-    let is_local = LOCAL.iter().any(|part| name.contains(part));
+    let local = if LOCAL.iter().any(|part| name.contains(part)) { memory::need::LOCAL } else { 0 };
+    let assertions = if name.contains("reduce_kernelI") { memory::need::ASSERTIONS } else { 0 };
     let name = if trace::is_on() { name.into() } else { Box::default() };
-    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, Kernel { name, is_local });
+    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, Kernel { name, needs: memory::need::CODE | local | assertions });
 }
 
 /// Whether there is such a kernel.
@@ -144,9 +146,7 @@ pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Resul
 unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
     let kernel = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?;
-    if kernel.is_local {
-        memory::grow_local(streams::device_of(shape.stream)?);
-    }
+    memory::prepare(streams::device_of(shape.stream)?, kernel.needs);
     launch(&|write| write(&kernel.name), shape, arguments)
 }
 

@@ -6,7 +6,7 @@
 use super::{Convolution, DType, Operation};
 
 /// All engines of [`of_engine`].
-pub const REFUSED: [i64; 10] = [5, 6, 7, 16, 17, 18, 19, 58, 62, 63];
+pub const REFUSED: [i64; 11] = [3, 5, 6, 7, 16, 17, 18, 19, 58, 62, 63];
 
 /// Engines of cuDNN 9.19 that are refused where there is no device or no driver, since they would load what they run, and what each is given
 /// on a card that is there, in bytes. `None` for calls that it is not for, and where that is not known.
@@ -16,6 +16,7 @@ pub fn of_engine(engine: i64, call: &Convolution) -> Option<u64> {
     let of_groups = is_half(call) && groups(call) > 1;
     let [outputs, _, taps @ ..] = operands.w;
     match engine {
+        3 if of == Operation::Forward => of_spectra(call),
         58 | 62 | 63 => of_a_product(call),
         // It keeps eight sums of each weight's gradient for each sample.
         16 if of_groups && call.channels_last && of == Operation::BackwardFilter => {
@@ -95,13 +96,18 @@ pub fn of_winograd(call: &Convolution) -> Option<u64> {
 }
 
 /// The gradient of a weight by spectra, with sides of the power of two that holds an image with its padding: of all channels of all images and
-/// of the result's gradient, or of the gradient of each weight where those are more, and a copy of the result's gradient. In bytes; `None` for
-/// other calls, and for groups, of which it is not known.
+/// of the result's gradient, or of the gradient of each weight where those are more, and a copy of the result's gradient. A result of 3x3, of
+/// a kernel about as large as the image, is the same sum with batch and channels exchanged: gradients of gradients ask for it. In bytes;
+/// `None` for other calls, and for groups, of which it is not known.
 pub fn of_spectra(call: &Convolution) -> Option<u64> {
     let operands = call.operands();
-    let [x, w, y] = [operands.x, operands.w, operands.y];
+    let [mut x, mut w, mut y] = [operands.x, operands.w, operands.y];
+    if operands.operation == Operation::Forward {
+        (w, y) = ([y[1], y[0], y[2], y[3], y[4]], [w[1], w[0], w[2], w[3], w[4]]);
+        x.swap(0, 1);
+    }
     let is_such = is_plain(call)
-        && operands.operation == Operation::BackwardFilter
+        && operands.operation != Operation::BackwardData
         && call.dtype == DType::Float32
         && matches!(w[2..], [1, 3, 3] | [1, 1, 5])
         && groups(call) == 1;
