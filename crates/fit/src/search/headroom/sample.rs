@@ -38,9 +38,9 @@ pub struct TrainingRun {
     pub outcome: Outcome,
     /// Most bytes that its allocator had reserved, where somebody looked.
     pub peak_reserved: Option<Bytes>,
-    /// How often the allocator freed its cache and asked again, where somebody looked.
+    /// How often the allocator freed its cache and retried, where somebody looked.
     pub retries: Option<u64>,
-    /// Optimizer steps that were made, where somebody counted.
+    /// Optimizer steps that ran, where somebody counted.
     pub steps: Option<u64>,
 }
 
