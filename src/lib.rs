@@ -1,4 +1,4 @@
-//! batchfit answers one question for somebody about to start a training job: what is the largest batch
+//! batchfit answers one question before a training job starts: what is the largest batch
 //! that fits this GPU, safely, and how many gradient-accumulation steps make up the batch I want?
 //!
 //! # The one idea: a training step is a memory program

@@ -94,7 +94,7 @@ pub fn near(near: &NearDocument, style: &Style) -> String {
     let text = if near.exact {
         "This very question was answered.".to_owned()
     } else if near.differs.is_empty() {
-        "An answer to nearly this question is stored; it is stale, or was asked with other settings.".to_owned()
+        "A stale answer to this question is stored.".to_owned()
     } else {
         let differs: Vec<String> = near.differs.iter().map(|name| spaced(name)).collect();
         format!(

@@ -72,7 +72,7 @@ impl FreeMemory {
 
     /// What is left now: what is free, less what our own context will still grow by.
     ///
-    /// Where nobody lists this process, whatever went since the card was opened counts as our growth up to what
+    /// Where this process is not listed, whatever went since the card was opened counts as our growth up to what
     /// is expected of it, and as other processes' beyond.
     pub(super) fn left(&self, now: Reading) -> AvailableMemory {
         let went = self.opened.free.saturating_sub(now.free);

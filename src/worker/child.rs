@@ -47,7 +47,7 @@ impl<W: Write> ReplyWriter for Lines<W> {
 
 /// Carries out orders from `input` until it ends or says `shutdown`.
 ///
-/// The end of `input` is the parent's end, so there is nobody left to tell. A panic on the workbench is
+/// The end of `input` is the parent's end, so no one reads an answer. A panic on the workbench is
 /// answered, and ends the loop: what panics in a driver's wrapper leaves the device in an unknown state. So
 /// does a device that is lost: after a fault in a kernel, a process can use its GPU no more.
 pub fn run(

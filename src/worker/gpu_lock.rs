@@ -105,7 +105,7 @@ pub(super) fn for_at_most(patience: Duration) -> impl FnMut() -> bool {
 }
 
 /// Opens the file for reading, made if it is not there. Anything else of that name is left alone: a link may lead
-/// to somebody's file, and opening a pipe would wait for its other end.
+/// to a file of another user, and opening a pipe would wait for its other end.
 fn open(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.is_file() => {
@@ -144,7 +144,7 @@ fn make(path: &Path) -> io::Result<File> {
             file.set_permissions(Permissions::from_mode(MODE))?;
             Ok(file)
         }
-        // Somebody was faster.
+        // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open(path),
         Err(error) => Err(error),
     }

@@ -68,7 +68,7 @@ impl Launcher for Timed<'_> {
         let kind = match &launch.call.kernel {
             Kernel::Generated(generated) => generated.name.to_owned(),
             Kernel::Convolution(shape) => {
-                let of = shape.window;
+                let of = shape.layer;
                 format!(
                     "Convolution({:?} {:?}/{:?} groups {})",
                     shape.pass, of.kernel, of.stride, of.groups

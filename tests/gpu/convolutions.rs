@@ -2,7 +2,7 @@
 
 use batchfit::device::cuda::Tf32;
 use batchfit::device::{Launch, Launcher};
-use batchfit::program::{Call, ConvolutionPass, ConvolutionShape, Kernel, View};
+use batchfit::program::{Call, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Kernel, View};
 use batchfit::shape::{DType, Window};
 use batchfit::units::Bytes;
 
@@ -19,19 +19,19 @@ fn expected(
     w: &[f64],
     y: &[f64],
 ) -> [Vec<f64>; 3] {
-    let window = shape.window;
+    let window = shape.layer;
     let (ins, outs) = (
-        shape.in_channels / window.groups,
-        shape.out_channels / window.groups,
+        window.in_channels / window.groups,
+        window.out_channels / window.groups,
     );
     let [mut forward, mut grad_x, mut grad_w] =
         [vec![0.0; y.len()], vec![0.0; x.len()], vec![0.0; w.len()]];
     for n in 0..BATCH {
-        for o in 0..shape.out_channels {
+        for o in 0..window.out_channels {
             for row in 0..out[0] {
                 for column in 0..out[1] {
                     let at_y =
-                        (((n * shape.out_channels + o) * out[0] + row) * out[1] + column) as usize;
+                        (((n * window.out_channels + o) * out[0] + row) * out[1] + column) as usize;
                     for i in 0..ins {
                         let channel = o / outs * ins + i;
                         for kh in 0..window.kernel[1] {
@@ -40,12 +40,12 @@ fn expected(
                                     .wrapping_sub(window.padding[1]);
                                 let v = (column * window.stride[2] + kw * window.dilation[2])
                                     .wrapping_sub(window.padding[2]);
-                                if h >= shape.input[1] || v >= shape.input[2] {
+                                if h >= window.input[1] || v >= window.input[2] {
                                     continue;
                                 }
-                                let at_x = (((n * shape.in_channels + channel) * shape.input[1]
+                                let at_x = (((n * window.in_channels + channel) * window.input[1]
                                     + h)
-                                    * shape.input[2]
+                                    * window.input[2]
                                     + v) as usize;
                                 let at_w = (((o * ins + i) * window.kernel[1] + kh)
                                     * window.kernel[2]
@@ -138,15 +138,13 @@ fn all_plans_agree_with_the_definition() {
             let shape = ConvolutionShape {
                 pass: ConvolutionPass::Forward,
                 dtype,
-                in_channels,
-                out_channels,
                 samples: batchfit::shape::Extent::BATCH,
-                input: [1, 12, 14],
-                window,
-                transposed: false,
-                output_padding: [0; 3],
-                volumes: false,
-                channels_last: false,
+                layer: ConvolutionLayer {
+                    in_channels,
+                    out_channels,
+                    input: [1, 12, 14],
+                    ..ConvolutionLayer::of(&window)
+                },
             };
             let out = [window.output(1, 12).unwrap(), window.output(2, 14).unwrap()];
             let x_shape = [BATCH, in_channels, 12, 14];

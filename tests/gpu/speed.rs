@@ -3,7 +3,9 @@
 
 use batchfit::device::Launcher;
 use batchfit::program::Unary;
-use batchfit::program::{Binary, Call, ConvolutionPass, ConvolutionShape, Kernel, View};
+use batchfit::program::{
+    Binary, Call, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Kernel, View,
+};
 use batchfit::shape::{DType, Extent, Window};
 
 use super::card::{Card, strided};
@@ -332,15 +334,13 @@ fn rate_of_depthwise_convolutions() {
                 let shape = ConvolutionShape {
                     pass,
                     dtype,
-                    in_channels: channels,
-                    out_channels: channels,
                     samples: Extent::fixed(32),
-                    input: [1, side, side],
-                    window,
-                    transposed: false,
-                    output_padding: [0; 3],
-                    volumes: false,
-                    channels_last: false,
+                    layer: ConvolutionLayer {
+                        in_channels: channels,
+                        out_channels: channels,
+                        input: [1, side, side],
+                        ..ConvolutionLayer::of(&window)
+                    },
                 };
                 let (inputs, output) = match pass {
                     ConvolutionPass::Forward => ([&x, &w], &y),

@@ -10,6 +10,9 @@
 #![doc = include_str!("NOTES.md")]
 #![allow(unsafe_code)]
 
+#[macro_use]
+mod c_library;
+
 pub mod cudnn;
 
 mod checks;

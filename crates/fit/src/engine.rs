@@ -9,7 +9,7 @@ use crate::model::{DeviceChoice, Request, RequestError};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::ask_tell::Prediction;
 
-/// What is said where steps are to be recorded and there is nobody who could.
+/// The error where steps are to be recorded and no recorder was named.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
      interpreter that has PyTorch and batchfit's package, on a machine with a GPU";
 
@@ -23,13 +23,13 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Nobody stops it, and nobody looks on.
+    /// It is never cancelled, and progress goes nowhere.
     pub const UNWATCHED: Work<'static> = Work {
         cancel: &Cancel::NEVER,
         progress: &|_| {},
     };
 
-    /// Nobody looks on.
+    /// Progress goes nowhere.
     pub fn quiet(cancel: &Cancel) -> Work<'_> {
         Work {
             cancel,

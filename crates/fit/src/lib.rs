@@ -33,7 +33,8 @@ pub use fitting::{
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use result::{
     AcrossRanks, Environment, Exactly, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit,
-    LimitKind, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
+    LimitKind, MARGIN, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult,
+    Why,
 };
 pub use validate::{
     invalid_variant, validate, validate_alone, validate_batch, validate_fit, validate_single, work,

@@ -140,7 +140,7 @@ pub enum LimitKind {
     TargetBatch,
     /// The host's memory that the request names: what is offloaded does not fit into it.
     Host,
-    /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
+    /// Larger batches are not tried: the graph holds for no larger one, or no training would use one.
     LargestTried,
 }
 
@@ -375,6 +375,9 @@ impl FitResult {
     }
 }
 
+/// What stands between the claim of a note on headroom and its reasons.
+pub const MARGIN: &str = " as a safety margin:";
+
 /// What of the limit had to stay free.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Headroom {
@@ -386,29 +389,19 @@ pub struct Headroom {
     pub outcomes: u64,
 }
 
-/// Who says what has to stay free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HeadroomFrom {
-    /// What predictions like this one were measured to be too low by.
-    #[default]
-    Default,
-    /// Outcomes of earlier answers for this model and card.
-    Learnt,
-    /// Outcomes of other models on this card.
-    Others,
-    /// The request.
-    Asked,
-}
-
-impl HeadroomFrom {
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HeadroomFrom::Default => "default",
-            HeadroomFrom::Learnt => "learnt",
-            HeadroomFrom::Others => "others",
-            HeadroomFrom::Asked => "asked",
-        }
+batchfit_step::listed! {
+    /// Who says what has to stay free.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum HeadroomFrom {
+        /// What predictions like this one were measured to be too low by.
+        #[default]
+        Default = "default",
+        /// Outcomes of earlier answers for this model and card.
+        Learnt = "learnt",
+        /// Outcomes of other models on this card.
+        Others = "others",
+        /// The request.
+        Asked = "asked",
     }
 }

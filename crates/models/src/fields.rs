@@ -54,6 +54,20 @@ impl<'a> Fields<'a> {
         T::read(self, self.row(name))
     }
 
+    /// What the words of one member say of another, such as `adamw_torch_fused` of how an optimizer is implemented.
+    pub fn implied<T: Choice>(&self, by: &str, member: &str) -> Option<T> {
+        let words = match self.get(by)? {
+            Value::Array(words) => words.as_slice(),
+            word => std::slice::from_ref(word),
+        };
+        let mut values = words
+            .iter()
+            .filter_map(|word| synonyms::implied(word.as_str()?, member));
+        let value = values.next()?;
+        let named = T::names().into_iter().find(|(name, _)| *name == value);
+        named.map(|(_, meaning)| meaning)
+    }
+
     fn row(&self, name: &str) -> &'static Member {
         let row = self.members.iter().find(|member| member.name == name);
         row.expect("what is read has a row")

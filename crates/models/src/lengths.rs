@@ -27,25 +27,19 @@ const LONGEST_RANGE: u64 = 1 << 16;
 /// Most samples of a length that are counted.
 const MOST_COUNTED: u64 = 1 << 40;
 
-/// Which member of a model's description differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LengthOf {
-    /// Tokens of a sample.
-    SeqLen,
-    /// Height and width of images.
-    ImageSize,
+batchfit_step::listed! {
+    /// Which member of a model's description differs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum LengthOf {
+        /// Tokens of a sample.
+        SeqLen = "seq_len",
+        /// Height and width of images.
+        ImageSize = "image_size",
+    }
 }
 
 impl LengthOf {
-    /// Its name in documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            LengthOf::SeqLen => "seq_len",
-            LengthOf::ImageSize => "image_size",
-        }
-    }
-
     /// What a model has that has none of these.
     pub const fn other(self) -> &'static str {
         match self {

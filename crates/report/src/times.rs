@@ -6,8 +6,8 @@ use batchfit_card::device::sim::Ceilings;
 use batchfit_card::timing;
 use batchfit_step::program::Program;
 
-/// How long a later step takes on a card at a batch: its kernels by class, longest first, and what the host does. `None` where nobody
-/// knows what the program launches.
+/// How long a later step takes on a card at a batch: its kernels by class, longest first, and what the host does. `None` where it
+/// is unknown what the program launches.
 pub fn times(program: &Program, ceilings: &Ceilings, batch: u64, pace: f64) -> Option<String> {
     let step = timing::step(&program.timeline, ceilings, batch, pace)?;
     let (pieces, hosts) = timing::pieces(&program.timeline, ceilings, batch);

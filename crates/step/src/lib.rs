@@ -4,6 +4,9 @@
 //! A step program is compiled once for a graph and a variant, and runs at any batch size: a flat list of allocations, launches and frees,
 //! with sizes as functions of the batch.
 
+#[macro_use]
+mod listed;
+
 mod glob;
 pub mod limits;
 mod parallel;

@@ -16,8 +16,6 @@ pub struct Bytes(pub u64);
 impl Bytes {
     /// Nothing.
     pub const ZERO: Bytes = Bytes(0);
-    /// One kibibyte.
-    pub const KIB: Bytes = Bytes(1 << 10);
     /// One mebibyte. Device memory is counted in powers of two everywhere in this crate.
     pub const MIB: Bytes = Bytes(1 << 20);
     /// One gibibyte.

@@ -7,35 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::Parallel;
 use crate::shape::DType;
 
-/// Which precision the forward and backward pass run in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// No autocast: everything in float32, or in the types that a graph of several types was exported in.
-    #[default]
-    Fp32,
-    /// `torch.autocast(dtype=float16)` and a `GradScaler`; parameters in float32, or in the half precision
-    /// that a graph was exported in.
-    AmpFp16,
-    /// `torch.autocast(dtype=bfloat16)`; parameters in float32, or in the half precision that a graph was
-    /// exported in.
-    AmpBf16,
-    /// Parameters and everything else in bfloat16.
-    Bf16,
-    /// Parameters and everything else in float16.
-    Fp16,
+listed! {
+    /// Which precision the forward and backward pass run in.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Precision {
+        /// No autocast: everything in float32, or in the types that a graph of several types was exported in.
+        #[default]
+        Fp32 = "fp32",
+        /// `torch.autocast(dtype=float16)` and a `GradScaler`; parameters in float32, or in the half precision
+        /// that a graph was exported in.
+        AmpFp16 = "amp_fp16",
+        /// `torch.autocast(dtype=bfloat16)`; parameters in float32, or in the half precision that a graph was
+        /// exported in.
+        AmpBf16 = "amp_bf16",
+        /// Parameters and everything else in bfloat16.
+        Bf16 = "bf16",
+        /// Parameters and everything else in float16.
+        Fp16 = "fp16",
+    }
 }
 
 impl Precision {
-    /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Precision; 5] = [
-        Precision::Fp32,
-        Precision::AmpFp16,
-        Precision::AmpBf16,
-        Precision::Bf16,
-        Precision::Fp16,
-    ];
-
     /// What something that is `exported` in a graph is stored in: half precision converts the whole model, and every other
     /// precision leaves each type as it is.
     pub fn stored(self, exported: DType) -> DType {
@@ -64,87 +57,48 @@ impl Precision {
             Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => None,
         }
     }
-
-    /// Its name in requests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Precision::Fp32 => "fp32",
-            Precision::AmpFp16 => "amp_fp16",
-            Precision::AmpBf16 => "amp_bf16",
-            Precision::Bf16 => "bf16",
-            Precision::Fp16 => "fp16",
-        }
-    }
 }
 
-/// Which optimizer updates the parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Optimizer {
-    /// `torch.optim.SGD` without momentum.
-    #[serde(rename = "sgd")]
-    Sgd,
-    /// `torch.optim.SGD` with momentum.
-    #[serde(rename = "sgd_momentum")]
-    SgdMomentum,
-    /// `torch.optim.Adam`.
-    #[serde(rename = "adam")]
-    Adam,
-    /// `torch.optim.AdamW`.
-    #[default]
-    #[serde(rename = "adamw")]
-    Adamw,
-    /// `bitsandbytes.optim.AdamW8bit`: moments in eight bits.
-    #[serde(rename = "adamw_8bit")]
-    Adamw8bit,
-    /// The same as transformers' Trainer makes it for `adamw_bnb_8bit`: embeddings keep float32 moments.
-    #[serde(rename = "adamw_bnb_8bit")]
-    AdamwBnb8bit,
-    /// `bitsandbytes.optim.PagedAdamW8bit`: the moments of large parameters in memory that the driver moves to the
-    /// host and back.
-    #[serde(rename = "paged_adamw_8bit")]
-    PagedAdamw8bit,
-    /// `torchao.optim.AdamW8bit`.
-    #[serde(rename = "adamw_8bit_torchao")]
-    Adamw8bitTorchao,
-    /// `torch.optim.Adafactor`: of a matrix's second moments, sums over rows and columns.
-    #[serde(rename = "adafactor")]
-    Adafactor,
-    /// `transformers.optimization.Adafactor`, as the Trainer makes it: with a learning rate, which no parameter scales.
-    #[serde(rename = "adafactor_transformers")]
-    AdafactorTransformers,
+listed! {
+    /// Which optimizer updates the parameters.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+    pub enum Optimizer {
+        /// `torch.optim.SGD` without momentum.
+        #[serde(rename = "sgd")]
+        Sgd = "sgd",
+        /// `torch.optim.SGD` with momentum.
+        #[serde(rename = "sgd_momentum")]
+        SgdMomentum = "sgd_momentum",
+        /// `torch.optim.Adam`.
+        #[serde(rename = "adam")]
+        Adam = "adam",
+        /// `torch.optim.AdamW`.
+        #[default]
+        #[serde(rename = "adamw")]
+        Adamw = "adamw",
+        /// `bitsandbytes.optim.AdamW8bit`: moments in eight bits.
+        #[serde(rename = "adamw_8bit")]
+        Adamw8bit = "adamw_8bit",
+        /// The same as transformers' Trainer makes it for `adamw_bnb_8bit`: embeddings keep float32 moments.
+        #[serde(rename = "adamw_bnb_8bit")]
+        AdamwBnb8bit = "adamw_bnb_8bit",
+        /// `bitsandbytes.optim.PagedAdamW8bit`: the moments of large parameters in memory that the driver moves to the
+        /// host and back.
+        #[serde(rename = "paged_adamw_8bit")]
+        PagedAdamw8bit = "paged_adamw_8bit",
+        /// `torchao.optim.AdamW8bit`.
+        #[serde(rename = "adamw_8bit_torchao")]
+        Adamw8bitTorchao = "adamw_8bit_torchao",
+        /// `torch.optim.Adafactor`: of a matrix's second moments, sums over rows and columns.
+        #[serde(rename = "adafactor")]
+        Adafactor = "adafactor",
+        /// `transformers.optimization.Adafactor`, as the Trainer makes it: with a learning rate, which no parameter scales.
+        #[serde(rename = "adafactor_transformers")]
+        AdafactorTransformers = "adafactor_transformers",
+    }
 }
 
 impl Optimizer {
-    /// All of them.
-    pub const ALL: [Optimizer; 10] = [
-        Optimizer::Sgd,
-        Optimizer::SgdMomentum,
-        Optimizer::Adam,
-        Optimizer::Adamw,
-        Optimizer::Adamw8bit,
-        Optimizer::AdamwBnb8bit,
-        Optimizer::PagedAdamw8bit,
-        Optimizer::Adamw8bitTorchao,
-        Optimizer::Adafactor,
-        Optimizer::AdafactorTransformers,
-    ];
-
-    /// Its name in requests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Optimizer::Sgd => "sgd",
-            Optimizer::SgdMomentum => "sgd_momentum",
-            Optimizer::Adam => "adam",
-            Optimizer::Adamw => "adamw",
-            Optimizer::Adamw8bit => "adamw_8bit",
-            Optimizer::AdamwBnb8bit => "adamw_bnb_8bit",
-            Optimizer::PagedAdamw8bit => "paged_adamw_8bit",
-            Optimizer::Adamw8bitTorchao => "adamw_8bit_torchao",
-            Optimizer::Adafactor => "adafactor",
-            Optimizer::AdafactorTransformers => "adafactor_transformers",
-        }
-    }
-
     /// How it can be implemented; the first is what its library does unless it is told otherwise.
     pub const fn implementations(self) -> &'static [OptimizerImpl] {
         match self {
@@ -179,34 +133,18 @@ impl Optimizer {
     }
 }
 
-/// How the optimizer goes through the parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerImpl {
-    /// All parameters in a few launches, with temporaries as large as the parameters. PyTorch's default, but for Adafactor.
-    #[default]
-    Foreach,
-    /// `fused=True`: no temporaries.
-    Fused,
-    /// `foreach=False`: one parameter after the other.
-    ForLoop,
-}
-
-impl OptimizerImpl {
-    /// All of them.
-    pub const ALL: [OptimizerImpl; 3] = [
-        OptimizerImpl::Foreach,
-        OptimizerImpl::Fused,
-        OptimizerImpl::ForLoop,
-    ];
-
-    /// Its name in requests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            OptimizerImpl::Foreach => "foreach",
-            OptimizerImpl::Fused => "fused",
-            OptimizerImpl::ForLoop => "for_loop",
-        }
+listed! {
+    /// How the optimizer goes through the parameters.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OptimizerImpl {
+        /// All parameters in a few launches, with temporaries as large as the parameters. PyTorch's default, but for Adafactor.
+        #[default]
+        Foreach = "foreach",
+        /// `fused=True`: no temporaries.
+        Fused = "fused",
+        /// `foreach=False`: one parameter after the other.
+        ForLoop = "for_loop",
     }
 }
 
@@ -245,32 +183,21 @@ pub enum Compare {
     AcrossOptimizers,
 }
 
-/// What a fit looks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Objective {
-    /// The largest micro-batch that is safe, or the fewest accumulation steps.
-    #[default]
-    LargestBatch,
-    /// The smallest micro-batch with nearly the best speed.
-    Throughput,
-}
-
-impl Objective {
-    /// All of them.
-    pub const ALL: [Objective; 2] = [Objective::LargestBatch, Objective::Throughput];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Objective::LargestBatch => "largest_batch",
-            Objective::Throughput => "throughput",
-        }
+listed! {
+    /// What a fit looks for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Objective {
+        /// The largest micro-batch that is safe, or the fewest accumulation steps.
+        #[default]
+        LargestBatch = "largest_batch",
+        /// The smallest micro-batch with nearly the best speed.
+        Throughput = "throughput",
     }
 }
 
 impl Variant {
-    /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what anybody accumulates.
+    /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what trainings accumulate.
     pub const MOST_ACCUMULATION: u64 = 65_536;
 }
 

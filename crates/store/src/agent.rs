@@ -18,33 +18,17 @@ const MOST_AGENTS: i64 = 10_000;
 /// What the cards of all agents of one key may take, in bytes: a thousand machines with eight cards each take three million.
 const MOST_BYTES: i64 = 4 << 20;
 
-/// What an agent is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Assignment {
-    /// To take what its cards can run.
-    Ready,
-    /// To finish what it works on, take no more, and end.
-    Draining,
-    /// To take no more, and stay.
-    Cordoned,
-}
-
-impl Assignment {
-    /// All of them.
-    pub const ALL: [Assignment; 3] = [
-        Assignment::Ready,
-        Assignment::Draining,
-        Assignment::Cordoned,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Assignment::Ready => "ready",
-            Assignment::Draining => "draining",
-            Assignment::Cordoned => "cordoned",
-        }
+batchfit_step::listed! {
+    /// What an agent is to do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Assignment {
+        /// To take what its cards can run.
+        Ready = "ready",
+        /// To finish what it works on, take no more, and end.
+        Draining = "draining",
+        /// To take no more, and stay.
+        Cordoned = "cordoned",
     }
 }
 

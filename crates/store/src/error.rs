@@ -89,6 +89,12 @@ pub enum StoreError {
         /// How many.
         rows: i64,
     },
+    /// Source and target are one file.
+    #[error("{database} would be copied onto itself; a copy needs a database of its own")]
+    OntoItself {
+        /// The target, as the user gave it.
+        database: String,
+    },
     /// There is no database to look after.
     #[error("there is no database {database}; --database names another one")]
     Missing {
@@ -195,6 +201,10 @@ impl Fault {
             _not_of_sqlite => None,
         };
         let code: Option<u32> = code.and_then(|code| code.parse().ok());
+        // `SQLITE_IOERR_SHMSIZE`: no room for the file beside it that readers share.
+        if code == Some(4874) {
+            return Fault::Full;
+        }
         // The low byte is the primary result code: https://sqlite.org/rescode.html
         match code.map(|code| code & 0xff) {
             Some(5 | 6) => Fault::Locked,
@@ -239,6 +249,7 @@ impl StoreError {
             | StoreError::TooOld { .. }
             | StoreError::NotHere { .. }
             | StoreError::NotEmpty { .. }
+            | StoreError::OntoItself { .. }
             | StoreError::Missing { .. }
             | StoreError::Backup { .. }
             | StoreError::Unreadable { .. }

@@ -23,45 +23,27 @@ pub use terms::{FitTerms, IdempotencyKey, IdempotentMatch};
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
 
-/// Where a fit stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FitState {
-    /// Waiting for its turn.
-    Queued,
-    /// Being computed.
-    Running,
-    /// Answered: there is a `result`.
-    Done,
-    /// Could not be answered: there is an `error`.
-    Failed,
-    /// It was asked to stop.
-    Cancelled,
+batchfit_step::listed! {
+    /// Where a fit stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum FitState {
+        /// Waiting for its turn.
+        Queued = "queued",
+        /// Being computed.
+        Running = "running",
+        /// Answered: there is a `result`.
+        Done = "done",
+        /// Could not be answered: there is an `error`.
+        Failed = "failed",
+        /// It was asked to stop.
+        Cancelled = "cancelled",
+    }
 }
 
 named_in_text!(FitState);
 
 impl FitState {
-    /// All of them, in the order of a fit's life.
-    pub const ALL: [FitState; 5] = [
-        FitState::Queued,
-        FitState::Running,
-        FitState::Done,
-        FitState::Failed,
-        FitState::Cancelled,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FitState::Queued => "queued",
-            FitState::Running => "running",
-            FitState::Done => "done",
-            FitState::Failed => "failed",
-            FitState::Cancelled => "cancelled",
-        }
-    }
-
     /// Whether nothing will change any more.
     pub const fn is_final(self) -> bool {
         match self {

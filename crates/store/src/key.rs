@@ -17,34 +17,23 @@ const PREFIX: &str = "batchfit";
 /// Longest name, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// What a key is for: see [`Scope::includes`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// To look at what there is.
-    Read,
-    /// To ask for fits, probes, searches and replays, to send files, and to cancel.
-    Fit,
-    /// To register as an agent, take fits and bring their answers, and nothing else.
-    Agent,
-    /// To do all of that, to delete files, which others may use, and to drain and cordon agents.
-    Admin,
+batchfit_step::listed! {
+    /// What a key is for: see [`Scope::includes`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Scope {
+        /// To look at what there is.
+        Read = "read",
+        /// To ask for fits, probes, searches and replays, to send files, and to cancel.
+        Fit = "fit",
+        /// To register as an agent, take fits and bring their answers, and nothing else.
+        Agent = "agent",
+        /// To do all of that, to delete files, which others may use, and to drain and cordon agents.
+        Admin = "admin",
+    }
 }
 
 impl Scope {
-    /// All of them.
-    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Fit, Scope::Agent, Scope::Admin];
-
-    /// Its name on the command line and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Fit => "fit",
-            Scope::Agent => "agent",
-            Scope::Admin => "admin",
-        }
-    }
-
     /// Whether a key of this scope may do what needs one of the other.
     pub const fn includes(self, needed: Scope) -> bool {
         match (self, needed) {

@@ -142,15 +142,7 @@ impl Db {
         if is_postgres(database) {
             return Db::open_with(database, 1).await;
         }
-        let options = options(database).map_err(|source| StoreError::Open {
-            database: database.to_owned(),
-            source,
-        })?;
-        if !options.get_filename().exists() {
-            return Err(StoreError::Missing {
-                database: database.to_owned(),
-            });
-        }
+        existing(database)?;
         Db::open_with(database, 1).await
     }
 
@@ -297,6 +289,20 @@ fn options(database: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
     } else {
         Ok(SqliteConnectOptions::new().filename(database))
     }
+}
+
+/// The options of a file of SQLite that is there. A device or a folder is no database.
+fn existing(database: &str) -> Result<SqliteConnectOptions, StoreError> {
+    let options = options(database).map_err(|source| StoreError::Open {
+        database: database.to_owned(),
+        source,
+    })?;
+    if options.get_filename().is_file() {
+        return Ok(options);
+    }
+    Err(StoreError::Missing {
+        database: database.to_owned(),
+    })
 }
 
 /// Whether there is no file at all.

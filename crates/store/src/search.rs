@@ -10,37 +10,21 @@ use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
 use crate::model::Digest;
 use batchfit_fit::search::ask_tell::{Observation, Outcome};
 
-/// Where a search stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SearchState {
-    /// There is a batch to try next.
-    Active,
-    /// There is an answer.
-    Done,
-    /// It was asked to stop.
-    Cancelled,
+batchfit_step::listed! {
+    /// Where a search stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SearchState {
+        /// There is a batch to try next.
+        Active = "active",
+        /// There is an answer.
+        Done = "done",
+        /// It was asked to stop.
+        Cancelled = "cancelled",
+    }
 }
 
 named_in_text!(SearchState);
-
-impl SearchState {
-    /// All of them.
-    pub const ALL: [SearchState; 3] = [
-        SearchState::Active,
-        SearchState::Done,
-        SearchState::Cancelled,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SearchState::Active => "active",
-            SearchState::Done => "done",
-            SearchState::Cancelled => "cancelled",
-        }
-    }
-}
 
 /// A search, with what it was told.
 #[derive(Debug, Clone, PartialEq)]

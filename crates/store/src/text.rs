@@ -211,8 +211,7 @@ macro_rules! named_in_text {
         {
             fn decode(value: D::ValueRef<'r>) -> Result<Self, sqlx::error::BoxDynError> {
                 let name = <&'r str as sqlx::Decode<'r, D>>::decode(value)?;
-                let mut all = <$named>::ALL.into_iter();
-                all.find(|one| one.name() == name)
+                <$named>::named(name)
                     .ok_or_else(|| format!("there is no {} {name:?}", stringify!($named)).into())
             }
         }

@@ -37,7 +37,7 @@ use super::workspaces::{convolutions, provenance, provenance_of_absent};
 /// In which types layers are asked about.
 const DTYPES: [DType; 3] = [DType::Float32, DType::Float16, DType::BFloat16];
 
-/// More batches than a table has, and a larger one than anybody trains.
+/// More batches than a table has, and a larger one than is trained in practice.
 const MOST_BATCHES: usize = 4096;
 const LARGEST_BATCH: u64 = 1 << 20;
 

@@ -168,7 +168,7 @@ pub(super) fn convolutions(
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
         for shape in &programs.of(variant, &Cancel::NEVER)?.convolutions {
-            layers.insert(shape.at(1).layer());
+            layers.insert(shape.at(1).layer);
             if !dtypes.contains(&shape.dtype) {
                 dtypes.push(shape.dtype);
             }

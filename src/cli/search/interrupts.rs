@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::limits::Cancel;
 
-/// Becomes true when this process is asked to end. From now on that is all that comes of it, so whoever asks for it
+/// Becomes true when this process is asked to end. From now on that is all that comes of it, so the caller
 /// has to look.
 pub(in crate::cli) fn watch() -> io::Result<Cancel> {
     let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -16,7 +16,7 @@ const PEAK: &[u8] = b"batchfit: peak_reserved_bytes=";
 /// The same of a program that knows how often its allocator had to free its cache and ask again.
 const RETRIES: &[u8] = b"batchfit: num_alloc_retries=";
 
-/// Most bytes that anybody has.
+/// More bytes than any machine has.
 const MOST_BYTES: u64 = 1 << 60;
 
 /// What was heard of a run.

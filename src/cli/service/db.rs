@@ -69,8 +69,10 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Cl
 /// Copies all rows, and says how many of which.
 async fn copy(from: &str, to: &str) -> Result<String, StoreError> {
     // No server works on either file meanwhile: what it stores would not be in the copy.
-    let _owned = (Ownership::take_existing(from)?, Ownership::take(to)?);
+    let _from_owned = Ownership::take_source(from, to)?;
     let from = Db::open_existing(from).await?;
+    // Makes the file, so only now that there is something to copy.
+    let _to_owned = Ownership::take(to)?;
     let to = Db::open_for_one(to).await?;
     let copied = from.copy_to(&to).await;
     from.close().await;

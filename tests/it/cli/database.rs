@@ -161,6 +161,7 @@ fn a_database_is_copied_whole_and_into_an_empty_one_alone() {
         place.batchfit().args(arguments).output().unwrap()
     };
 
+    place.write("garbage.db", &"no database ".repeat(1000));
     let copied = copy("one.db", "two.db");
     assert_eq!(copied.status.code(), Some(0), "{}", stderr(&copied));
     let said = String::from_utf8(copied.stdout).unwrap();
@@ -170,7 +171,20 @@ fn a_database_is_copied_whole_and_into_an_empty_one_alone() {
     assert!(stderr(&again).contains("already"), "{}", stderr(&again));
     let missing = copy("none.db", "three.db");
     assert!(stderr(&missing).contains("there is no database none.db"));
-    assert_eq!(rows(&place).len(), 2, "{:?}", rows(&place));
+    let onto_itself = copy("one.db", "./one.db");
+    assert!(
+        stderr(&onto_itself).contains("copied onto itself"),
+        "{}",
+        stderr(&onto_itself)
+    );
+    let device = copy("/dev/zero", "four.db");
+    assert!(stderr(&device).contains("there is no database /dev/zero"));
+    let garbage = copy("garbage.db", "five.db");
+    assert_eq!(garbage.status.code(), Some(1));
+    // What could not be copied leaves nothing behind.
+    let mut left = rows(&place);
+    left.sort();
+    assert_eq!(left, ["garbage.db", "one.db", "two.db"]);
 }
 
 #[test]

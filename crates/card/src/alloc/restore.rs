@@ -14,7 +14,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// the order of their addresses. Those that wait for a stream are as if still allocated.
     ///
     /// Each expandable segment of `held` lies in one of `reserved`, in the same one exactly when it has the
-    /// same stream and pool. Nobody is told, the source neither; the statistics start from what is held.
+    /// same stream and pool. No observer is told, nor the source; the statistics start from what is held.
     pub fn restore(&mut self, held: &Snapshot, reserved: &[Reserved]) -> Vec<BlockId> {
         let mut live = Vec::new();
         let classic = held

@@ -6,7 +6,7 @@ use crate::units::Bytes;
 
 pub mod sim;
 
-/// Runs the launches of a program on memory that somebody else allocates.
+/// Runs the launches of a program on memory that its caller allocates.
 pub trait Launcher {
     /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them: the first at least.
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError>;

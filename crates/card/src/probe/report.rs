@@ -62,39 +62,23 @@ fn course(verdict: Verdict, steps: &[StepMemory]) -> StepOutcome {
     }
 }
 
-/// Where numbers come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Evidence {
-    /// The steps follow from the model's graph; the allocator ran on simulated memory.
-    Simulated,
-    /// The steps follow from recordings of the program itself; the allocator ran on simulated memory.
-    Recorded,
-    /// Real kernels ran on a GPU, in a process of batchfit's own.
-    Probed,
-    /// The program itself trained with this batch.
-    Trained,
+batchfit_step::listed! {
+    /// Where numbers come from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Evidence {
+        /// The steps follow from the model's graph; the allocator ran on simulated memory.
+        Simulated = "simulated",
+        /// The steps follow from recordings of the program itself; the allocator ran on simulated memory.
+        Recorded = "recorded",
+        /// Real kernels ran on a GPU, in a process of batchfit's own.
+        Probed = "probed",
+        /// The program itself trained with this batch.
+        Trained = "trained",
+    }
 }
 
 impl Evidence {
-    /// All of them, the weakest first.
-    pub const ALL: [Evidence; 4] = [
-        Evidence::Simulated,
-        Evidence::Recorded,
-        Evidence::Probed,
-        Evidence::Trained,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Evidence::Simulated => "simulated",
-            Evidence::Recorded => "recorded",
-            Evidence::Probed => "probed",
-            Evidence::Trained => "trained",
-        }
-    }
-
     /// Whether steps ran on a real device, and not on simulated memory.
     pub const fn is_real(self) -> bool {
         match self {
@@ -104,26 +88,17 @@ impl Evidence {
     }
 }
 
-/// Where the time of a step is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SpeedFrom {
-    /// Steps ran on the GPU.
-    Measured,
-    /// Calculated from the step's kernels, of which thousands were measured on this very card.
-    Calibrated,
-    /// Calculated from the same kernels and the card's published figures.
-    Estimated,
-}
-
-impl SpeedFrom {
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SpeedFrom::Measured => "measured",
-            SpeedFrom::Calibrated => "calibrated",
-            SpeedFrom::Estimated => "estimated",
-        }
+batchfit_step::listed! {
+    /// Where the time of a step is from.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SpeedFrom {
+        /// Steps ran on the GPU.
+        Measured = "measured",
+        /// Calculated from the step's kernels, of which thousands were measured on this very card.
+        Calibrated = "calibrated",
+        /// Calculated from the same kernels and the card's published figures.
+        Estimated = "estimated",
     }
 }
 

@@ -23,11 +23,11 @@ const MOST_STEPS: usize = 12;
 /// allocation by allocation, so more would only take longer.
 pub const MICRO_STEPS_ON_A_GPU: u32 = 8;
 
-/// Instructions between two looks at whether anybody still wants the report: some ten microseconds on simulated
+/// Instructions between two looks at whether the report is still wanted: some ten microseconds on simulated
 /// memory.
 const CANCEL_CHECK_EVERY: usize = 256;
 
-/// Nobody wants the report any more.
+/// The report is not wanted any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cancelled")]
 pub struct Cancelled;
@@ -284,7 +284,7 @@ impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
             }
         }
         if let (MOST_STEPS.., false, Some(last)) = (steps.len(), is_quiet, steps.last_mut()) {
-            // It never settled: nobody knows what further steps do.
+            // It never settled: further steps are unknown.
             last.retries = None;
         }
         Ok(())

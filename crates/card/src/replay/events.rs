@@ -69,10 +69,10 @@ impl<'r> Follower<'r> {
             rounds: begin_rounds(&Lifetimes::of(recording)),
             owners: HashMap::new(),
         };
-        let nobody = follower.owner(None);
+        let no_owner = follower.owner(None);
         follower
             .told
-            .start_from(&player.allocator.snapshot(), nobody);
+            .start_from(&player.allocator.snapshot(), no_owner);
         follower
     }
 

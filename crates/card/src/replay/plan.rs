@@ -177,7 +177,7 @@ impl Requests {
                 self.push(RequestKind::Refused { stream, rounded }, index + 1);
             }
             Event::FreeRequested { address, .. } => {
-                // A free changes nothing but its own block, so somebody emptied the cache before it.
+                // A free changes nothing but its own block, so the cache was emptied before it.
                 self.empty_cache(index);
                 let slot = self.live.remove(&address);
                 let slot = slot.expect("a recording was checked to free only what it allocated");

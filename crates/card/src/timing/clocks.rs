@@ -34,9 +34,9 @@ struct Clocks {
     worked: f64,
 }
 
-/// How long a later step of a program takes on a card of these ceilings at a batch; `None` where nobody knows what it does.
+/// How long a later step of a program takes on a card of these ceilings at a batch; `None` where it is unknown what it does.
 ///
-/// As somebody measures it who waits for the card after each step: the next step's launches do not run ahead.
+/// As measured with a wait for the card after each step: the next step's launches do not run ahead.
 /// `pace` is how many times as long the host takes as the one that was measured.
 pub fn step(timeline: &Timeline, ceilings: &Ceilings, batch: u64, pace: f64) -> Option<StepTime> {
     longer_step(timeline, ceilings, batch, pace, 0)
@@ -108,7 +108,7 @@ impl Clocks {
     }
 }
 
-/// A class of kernels in a step, for whoever asks where the time goes.
+/// A class of kernels in a step, to show where the time goes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Piece {
     /// Launches.

@@ -36,7 +36,7 @@ type Features = [f64; MOST_FEATURES];
 /// Where a kernel was measured, and the logarithm of how many times as long as the ceilings allow it took.
 type Point = (Features, f64);
 
-/// The kernels of a class: read when somebody first asks, since a model has few of all classes.
+/// The kernels of a class: read when first needed, since a model has few of all classes.
 #[derive(Debug, Default)]
 struct Class {
     weights: Features,

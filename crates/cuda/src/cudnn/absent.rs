@@ -158,7 +158,7 @@ pub struct AbsentCard {
     properties: Descriptor,
     /// What decides how kernels split sums, for the architecture of which that is known: 9.0.
     splitting: Option<Processor>,
-    /// Nothing where the environment does not say where to: then nobody knows what is cuBLASLt's.
+    /// Nothing where the environment does not say where to: then what is cuBLASLt's is unknown.
     log: Option<Log>,
 }
 

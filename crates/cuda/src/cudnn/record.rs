@@ -157,7 +157,7 @@ fn record_job(
         };
         if asked == 0 {
             let (dtype, pass) = (dtype_text(call.dtype), pass_text(call.pass));
-            writeln!(out, "J {} {dtype} {pass}", layer_text(&call.layer()))?;
+            writeln!(out, "J {} {dtype} {pass}", layer_text(&call.layer))?;
         }
         asked += 1;
         write!(out, "{}", call.batch)?;

@@ -119,7 +119,7 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         // SAFETY: mapped whole in `map`, and the card does not use it any more. An error of earlier work may
-        // surface here, where nobody is left to act on it.
+        // surface here, where nothing is left to act on it.
         unsafe { sys::cuMemUnmap(self.start, self.size) };
     }
 }

@@ -111,7 +111,7 @@ impl Gpu {
         &self.facts
     }
 
-    /// Memory that nobody holds, and all of it, as the driver counts.
+    /// Free memory, and all of it, as the driver counts.
     pub fn free_and_total(&self) -> Result<(Bytes, Bytes), GpuError> {
         let (mut free, mut total) = (0_usize, 0_usize);
         // SAFETY: this type's context is current on its thread, and both are places for a number.
@@ -223,7 +223,7 @@ impl Drop for Gpu {
         for stream in [self.stream, self.side.get()] {
             if !stream.is_null() {
                 // SAFETY: created by this value; everything that queues on it holds this value alive. An error
-                // of earlier work may surface here, where nobody is left to act on it.
+                // of earlier work may surface here, where nothing is left to act on it.
                 unsafe { sys::cuStreamDestroy_v2(stream) };
             }
         }

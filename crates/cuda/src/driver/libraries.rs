@@ -5,28 +5,22 @@ use std::fmt;
 
 use super::error::GpuError;
 
-/// A library that running on a GPU needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Library {
-    /// The driver's own library.
-    Driver,
-    /// Matrix products.
-    CublasLt,
-    /// Convolutions.
-    Cudnn,
-    /// The run-time compiler of kernels.
-    Nvrtc,
+batchfit_step::listed! {
+    /// A library that running on a GPU needs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Library {
+        /// The driver's own library.
+        Driver,
+        /// Matrix products.
+        CublasLt,
+        /// Convolutions.
+        Cudnn,
+        /// The run-time compiler of kernels.
+        Nvrtc,
+    }
 }
 
 impl Library {
-    /// All of them.
-    pub const ALL: [Library; 4] = [
-        Library::Driver,
-        Library::CublasLt,
-        Library::Cudnn,
-        Library::Nvrtc,
-    ];
-
     /// Whether the library can be loaded. cudarc panics when one that cannot is used, so everything in
     /// this module asks first.
     pub fn is_present(self) -> bool {
@@ -107,7 +101,7 @@ impl fmt::Display for Library {
 }
 
 /// Fails where the libraries found are of different releases of CUDA, or of a newer one than the driver serves: they
-/// load all the same, and fail later in ways that nobody understands.
+/// load all the same, and fail later in ways that are hard to understand.
 ///
 /// `driver` is the newest release that the driver serves, such as `13.0`. Minor releases of one major release go
 /// together ("CUDA Compatibility", minor version compatibility).

@@ -37,8 +37,8 @@ impl CudaMemory {
         }
     }
 
-    /// Whether the driver ever had no memory. Below a limit that was measured to be free, that is somebody
-    /// else's doing.
+    /// Whether the driver ever had no memory. Below a limit that was measured to be free, that is another
+    /// process's doing.
     pub fn was_refused(&self) -> bool {
         self.refused
     }

@@ -2,9 +2,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-
-use libloading::Library;
 
 use super::error::GpuError;
 use crate::units::Bytes;
@@ -20,7 +17,7 @@ pub struct Card {
     pub uuid: String,
     /// All of its memory.
     pub total: Bytes,
-    /// What nobody holds.
+    /// What is free.
     pub free: Bytes,
     /// What other processes hold on it. In a container they may be invisible; then this is zero.
     pub used_by_others: Bytes,
@@ -55,60 +52,31 @@ type Device = *mut c_void;
 /// `NVML_ERROR_INSUFFICIENT_SIZE`.
 const INSUFFICIENT_SIZE: c_int = 7;
 
-/// What is used of the library, by the C names of nvml.h without their prefix.
-struct Nvml {
-    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-    init: unsafe extern "C" fn() -> c_int,
-    system_get_driver_version: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int,
-    device_get_count: unsafe extern "C" fn(*mut c_uint) -> c_int,
-    device_get_handle_by_index: unsafe extern "C" fn(c_uint, *mut Device) -> c_int,
-    device_get_handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut Device) -> c_int,
-    device_get_name: unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_int,
-    device_get_uuid: unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_int,
-    device_get_memory_info: unsafe extern "C" fn(Device, *mut Memory) -> c_int,
-    device_get_processes: unsafe extern "C" fn(Device, *mut c_uint, *mut Process) -> c_int,
-    device_get_mig_mode: unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint) -> c_int,
+c_library! {
+    /// What is used of the library, by the C names of nvml.h without their prefix.
+    Nvml from ["libnvidia-ml.so.1"];
+    error_string = b"nvmlErrorString" fn(c_int) -> *const c_char;
+    init = b"nvmlInit_v2" fn() -> c_int;
+    system_get_driver_version = b"nvmlSystemGetDriverVersion" fn(*mut c_char, c_uint) -> c_int;
+    device_get_count = b"nvmlDeviceGetCount_v2" fn(*mut c_uint) -> c_int;
+    device_get_handle_by_index = b"nvmlDeviceGetHandleByIndex_v2" fn(c_uint, *mut Device) -> c_int;
+    device_get_handle_by_uuid = b"nvmlDeviceGetHandleByUUID" fn(*const c_char, *mut Device) -> c_int;
+    device_get_name = b"nvmlDeviceGetName" fn(Device, *mut c_char, c_uint) -> c_int;
+    device_get_uuid = b"nvmlDeviceGetUUID" fn(Device, *mut c_char, c_uint) -> c_int;
+    device_get_memory_info = b"nvmlDeviceGetMemoryInfo" fn(Device, *mut Memory) -> c_int;
+    device_get_processes = b"nvmlDeviceGetComputeRunningProcesses_v3" fn(Device, *mut c_uint, *mut Process) -> c_int;
+    device_get_mig_mode = b"nvmlDeviceGetMigMode" fn(Device, *mut c_uint, *mut c_uint) -> c_int;
 }
 
 impl Nvml {
-    /// The library, loaded once and never unloaded; initialised, which it counts.
+    /// The library, initialised, which it counts.
     fn open() -> Result<&'static Nvml, GpuError> {
-        static LOADED: OnceLock<Option<Nvml>> = OnceLock::new();
-        let missing = || GpuError::LibrariesMissing {
+        let nvml = Nvml::loaded().ok_or_else(|| GpuError::LibrariesMissing {
             libraries: "libnvidia-ml.so.1".to_owned(),
-        };
-        let nvml = LOADED
-            .get_or_init(Nvml::load)
-            .as_ref()
-            .ok_or_else(missing)?;
+        })?;
         // SAFETY: it has no preconditions.
         nvml.check("nvmlInit", unsafe { (nvml.init)() })?;
         Ok(nvml)
-    }
-
-    fn load() -> Option<Nvml> {
-        /// One function, by its C name.
-        fn get<F: Copy>(library: &Library, name: &[u8]) -> Option<F> {
-            // SAFETY: `F` is the type of the field that the result goes into, and each field has the signature that nvml.h gives.
-            unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
-        }
-        // SAFETY: loading it runs its initialisers, which have no preconditions.
-        let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
-        let nvml = Nvml {
-            error_string: get(&library, b"nvmlErrorString")?,
-            init: get(&library, b"nvmlInit_v2")?,
-            system_get_driver_version: get(&library, b"nvmlSystemGetDriverVersion")?,
-            device_get_count: get(&library, b"nvmlDeviceGetCount_v2")?,
-            device_get_handle_by_index: get(&library, b"nvmlDeviceGetHandleByIndex_v2")?,
-            device_get_handle_by_uuid: get(&library, b"nvmlDeviceGetHandleByUUID")?,
-            device_get_name: get(&library, b"nvmlDeviceGetName")?,
-            device_get_uuid: get(&library, b"nvmlDeviceGetUUID")?,
-            device_get_memory_info: get(&library, b"nvmlDeviceGetMemoryInfo")?,
-            device_get_processes: get(&library, b"nvmlDeviceGetComputeRunningProcesses_v3")?,
-            device_get_mig_mode: get(&library, b"nvmlDeviceGetMigMode")?,
-        };
-        std::mem::forget(library);
-        Some(nvml)
     }
 
     fn check(&self, call: &'static str, status: c_int) -> Result<(), GpuError> {
@@ -217,7 +185,7 @@ fn held(process: &Process) -> Option<Bytes> {
 /// How a card's memory is used at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// What nobody holds.
+    /// What is free.
     pub free: Bytes,
     /// What this process holds. In most containers processes are not listed, or by numbers that they do not
     /// know themselves by; then this is unknown.

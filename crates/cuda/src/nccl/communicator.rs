@@ -117,7 +117,7 @@ pub struct Communicator {
 
 impl Communicator {
     /// Meets the other ranks, and has each kind of collective run once: NCCL takes its memory with the first. Returns when
-    /// all ranks are there, which may be never: whoever waits for it needs a deadline. Each rank has a card of its own.
+    /// all ranks are there, which may be never: the caller needs a deadline. Each rank has a card of its own.
     pub fn join(
         gpu: &Rc<Gpu>,
         invitation: &Invitation,
@@ -159,7 +159,7 @@ impl Communicator {
         self.rank
     }
 
-    /// Has each kind of collective run once, in so much memory of the card that is held and that nobody uses.
+    /// Has each kind of collective run once, in so much memory of the card that is held and unused.
     pub(crate) fn warm_up(&mut self, address: u64, bytes: u64) -> Result<(), GpuError> {
         let ranks = u64::from(self.ranks.max(1));
         let part = |elements: u64| Operand {

@@ -14,7 +14,7 @@ struct Flight<M> {
     mark: M,
 }
 
-/// Collectives that nobody has waited for yet, in their order. `M` marks the end of one.
+/// Collectives that were not waited for yet, in their order. `M` marks the end of one.
 #[derive(Debug)]
 pub(crate) struct Flights<M> {
     under_way: VecDeque<Flight<M>>,
@@ -32,7 +32,7 @@ impl<M> Default for Flights<M> {
 }
 
 impl<M> Flights<M> {
-    /// A mark that nobody uses.
+    /// An unused mark.
     pub(super) fn spare(&mut self) -> Option<M> {
         self.spare.pop()
     }

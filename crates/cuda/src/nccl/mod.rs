@@ -10,7 +10,7 @@
 //!   tensor that was freed meanwhile, and another one in its place, are waited for as well. See `flights`.
 //!
 //! All ranks queue the same collectives in the same order. One that does not come leaves the others waiting on their GPUs for ever:
-//! whoever started them ends them, see `worker`.
+//! their parent ends them, see `worker`.
 
 mod communicator;
 mod flights;

@@ -122,7 +122,7 @@ impl<'a> KernelCache<'a> {
         Some(self.folder?.join(key.file_name()))
     }
 
-    /// Whether a folder or a file belongs to us, and nobody else may write to it.
+    /// Whether a folder or a file belongs to us, and no other user may write to it.
     fn is_ours_alone(self, there: &Metadata) -> bool {
         there.uid() == self.owner && there.mode() & 0o022 == 0
     }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(cache.find(key("a")), None);
     }
 
-    /// Somebody else who may write to the parent made it first.
+    /// Another user who may write to the parent made it first.
     #[test]
     fn a_folder_of_another_user_is_not_used() {
         let folder = tempfile::tempdir().unwrap();

@@ -235,7 +235,7 @@ fn function_of(module: CUmodule, name: &str) -> Result<CUfunction, GpuError> {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Kernels that still run would lose their code. An error has nobody left to act on it.
+        // Kernels that still run would lose their code. Nothing is left to act on an error.
         let _ = self.gpu.synchronize();
         for module in &self.modules {
             // SAFETY: loaded in `load`, and none of its functions is used after this.

@@ -77,7 +77,7 @@ pub(super) fn resolve(
             let card = Card::find(name).ok_or_else(unknown);
             return card.map(Resolved::Simulated).map_err(EngineError::Invalid);
         }
-        // Which one it will be is decided when it is opened: nobody else may have it then.
+        // Which one it will be is decided when it is opened: no other process may have it then.
         DeviceChoice::Auto | DeviceChoice::Kind(_) => None,
         DeviceChoice::Cuda(number) => Some(*number),
         DeviceChoice::Host(host, _) => {
@@ -118,7 +118,7 @@ pub(super) fn resolve(
     Err(unavailable(&choice.to_string(), missing))
 }
 
-/// A GPU of this kind: any that is free where all are, or else one that nobody uses.
+/// A GPU of this kind: any that is free where all are, or else an idle one.
 fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
     let all = gpus.len();
     let mut meant: Vec<Gpu> = gpus
@@ -139,16 +139,16 @@ fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
     Ok(Resolved::Cuda(name.to_string(), gpu))
 }
 
-/// Whether somebody uses a GPU; those that nobody uses first, in CUDA's order.
+/// Whether a GPU is in use; idle ones first, in CUDA's order.
 fn is_used(gpu: &Gpu) -> (bool, u32) {
     let used = Bytes(gpu.total_bytes.saturating_sub(gpu.free_bytes));
     (used > IDLE, gpu.ordinal)
 }
 
-/// What may be in use on a GPU that nobody uses.
+/// What may be in use on an idle GPU.
 const IDLE: Bytes = Bytes::mib(512);
 
-/// The GPUs on which so many ranks can train together: alike, those that nobody uses first. Otherwise why they are simulated.
+/// The GPUs on which so many ranks can train together: alike, idle ones first. Otherwise why they are simulated.
 pub(super) fn together(
     choice: &DeviceChoice,
     gpus: &[Gpu],

@@ -26,7 +26,7 @@ use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 /// How many processes a fit may take with it: what kills two will kill a third.
 const PROCESSES: u32 = 2;
-/// How often a wait looks whether somebody asked to stop.
+/// How often a wait looks whether it was cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process that closed its stdout may take to end.
 const ENDING: Duration = Duration::from_secs(1);
@@ -149,7 +149,7 @@ impl Process {
         let (orders, to_write) = channel();
         let stdout = child.stdout.take().expect("stdout is piped");
         let stdin = child.stdin.take().expect("stdin is piped");
-        // Threads, because a child that does not read must not keep us from noticing that nobody waits for it
+        // Threads, because a child that does not read must not keep us from noticing that the work was cancelled
         // any more. They end with the child.
         thread::spawn(move || read_messages(BufReader::new(stdout), &read));
         thread::spawn(move || write_orders(stdin, &to_write));
@@ -161,7 +161,7 @@ impl Process {
         match process.next(start, cancel) {
             Some(Message::Hello { rules }) if rules == ENGINE_DIGEST => {}
             Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
-            // Whoever cancelled does not care; the loop for the outcome says so.
+            // Cancelled: the loop for the outcome says so.
             None if cancel.is_cancelled() => return Ok(process),
             Some(_) | None => return Err(NotStarted::Mute),
         }
@@ -189,7 +189,7 @@ impl Process {
         }
     }
 
-    /// What the child says next. `None` when it says no more, takes too long or nobody wants to hear it.
+    /// What the child says next. `None` when it says no more, takes too long or is not wanted any more.
     fn next(&mut self, within: Duration, cancel: &Cancel) -> Option<Message> {
         let mut waited = Duration::ZERO;
         while waited < within && !cancel.is_cancelled() {

@@ -18,7 +18,7 @@ pub(super) struct MemoryBudget {
 /// What a process holds outside its allocator, by how it trains with others.
 pub(super) fn outside(parallel: &Parallel) -> Bytes {
     match parallel {
-        // One rank has nobody to talk to.
+        // One rank communicates with no other.
         one if one.world_size() == 1 => PROCESS_OVERHEAD,
         Parallel::None => PROCESS_OVERHEAD,
         Parallel::Ddp(_) | Parallel::Zero1(_) => RANK_OVERHEAD,

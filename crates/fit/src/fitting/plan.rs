@@ -32,8 +32,8 @@ pub(super) struct Chosen {
     pub(super) exactly: Option<Exactly>,
 }
 
-/// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where nobody knows how
-/// long steps take, how many times as many steps.
+/// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where times of
+/// steps are unknown, how many times as many steps.
 const MUCH_SLOWER: f64 = 1.25;
 const MANY_MORE_STEPS: u64 = 8;
 
@@ -81,7 +81,7 @@ impl Larger {
 }
 
 impl BatchTarget {
-    /// The same for a variant: without a strategy it trains alone, unless nobody knows, as of recordings.
+    /// The same for a variant: without a strategy it trains alone, unless it is unknown, as of recordings.
     pub(super) fn of(self, variant: &Variant) -> BatchTarget {
         let is_known = !variant.recorded && variant.mode == Mode::Train;
         BatchTarget {
@@ -193,10 +193,10 @@ fn smaller(
     Ok(None)
 }
 
-/// Of fewer samples nobody wants a part.
+/// Fewer samples are not divided.
 const FEW: u64 = 16;
 
-/// A much smaller micro-batch that is nearly as fast as the largest, which nobody asked for. A real GPU is not asked: each speed is a run.
+/// A much smaller micro-batch that is nearly as fast as the largest, although it was not asked for. A real GPU is not asked: each speed is a run.
 pub(super) fn nearly_as_fast(
     plan: &Plan,
     wish: BatchTarget,
@@ -287,7 +287,7 @@ fn leaves_headroom(plan: &Plan, inquiry: &mut VariantSearch<'_, '_>) -> Result<b
     inquiry.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
 }
 
-/// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
+/// The note where there are fewer samples than wanted because more steps than there may be would make them.
 pub(super) fn shortfall_note(plan: &Plan, goal: BatchTarget) -> Option<String> {
     let per_rank = goal.target_batch? / goal.world_size;
     let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;

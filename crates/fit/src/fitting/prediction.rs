@@ -1,4 +1,4 @@
-//! What recordings predict for a search whose batches somebody else runs.
+//! What recordings predict for a search whose batches the caller runs.
 
 use std::collections::BTreeMap;
 

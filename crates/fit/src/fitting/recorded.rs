@@ -64,7 +64,7 @@ struct Session<'a> {
     runs: Vec<GpuRun>,
     /// The graph and the recordings; gone with this.
     folder: tempfile::TempDir,
-    /// Nobody else of batchfit's uses the GPU meanwhile. Given back last.
+    /// No other process of batchfit uses the GPU meanwhile. Given back last.
     _turn: Option<GpuLease>,
 }
 
@@ -88,7 +88,7 @@ impl FitEngine {
                 continue;
             }
             if asked == 1 {
-                // Nobody has asked for the micro-steps that are recorded.
+                // The request does not name the micro-steps that are recorded.
                 let notes = &mut found.result.recommendation.notes;
                 notes.retain(|note| !note.starts_with(TARGET_DECIDES));
             }

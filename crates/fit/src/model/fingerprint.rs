@@ -18,7 +18,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 ///
 /// Each is hashed as CBOR (RFC 8949), which says where it ends and writes every number in one way only, so
 /// other values never make the same bytes. What a type holds is listed by its `derive(Serialize)`: a field or
-/// a variant that is added later counts without anybody remembering it.
+/// a variant that is added later counts without being listed here.
 pub(super) struct Fingerprint(BufWriter<Sha256>);
 
 impl Fingerprint {

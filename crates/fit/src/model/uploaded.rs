@@ -50,34 +50,20 @@ impl fmt::Display for Digest {
     }
 }
 
-/// What an uploaded file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum UploadKind {
-    /// An exported graph: the JSON text that `torch.export` serializes.
-    Exported,
-    /// A recording of PyTorch's allocator: a trace or a memory snapshot.
-    Recorded,
-    /// The `model` of a request that was too large to be shown with its fit.
-    Model,
+batchfit_step::listed! {
+    /// What an uploaded file is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum UploadKind {
+        /// An exported graph: the JSON text that `torch.export` serializes.
+        Exported = "exported",
+        /// A recording of PyTorch's allocator: a trace or a memory snapshot.
+        Recorded = "recorded",
+        /// The `model` of a request that was too large to be shown with its fit.
+        Model = "model",
+    }
 }
 
 impl UploadKind {
-    /// All of them.
-    pub const ALL: [UploadKind; 3] = [
-        UploadKind::Exported,
-        UploadKind::Recorded,
-        UploadKind::Model,
-    ];
-
-    /// Its name in documents and in the database.
-    pub const fn name(self) -> &'static str {
-        match self {
-            UploadKind::Exported => "exported",
-            UploadKind::Recorded => "recorded",
-            UploadKind::Model => "model",
-        }
-    }
-
     /// What a person would call it.
     pub const fn noun(self) -> &'static str {
         match self {

@@ -41,7 +41,7 @@ pub struct Check {
 pub struct RecordingCheck {
     /// Its batch.
     pub batch: u64,
-    /// What was recorded, where somebody noted it.
+    /// What was recorded, where it was noted.
     pub case: Option<String>,
     /// Allocations in it.
     pub allocations: usize,

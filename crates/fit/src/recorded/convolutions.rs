@@ -11,7 +11,7 @@ use super::form::Point;
 use super::scratch::InUse;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation};
-use crate::shape::{DType, Extent, Window};
+use crate::shape::{DType, Extent};
 use crate::units::Bytes;
 
 /// The element types in which layers are recorded.
@@ -240,26 +240,11 @@ impl Call {
     }
 
     fn shape(&self) -> ConvolutionShape {
-        let layer = &self.layer;
         ConvolutionShape {
             pass: self.pass,
             dtype: self.dtype,
             samples: Extent::BATCH,
-            in_channels: layer.in_channels,
-            out_channels: layer.out_channels,
-            input: layer.input,
-            window: Window {
-                kernel: layer.kernel,
-                stride: layer.stride,
-                padding: layer.padding,
-                dilation: layer.dilation,
-                groups: layer.groups,
-                ceil_mode: false,
-            },
-            transposed: layer.transposed,
-            output_padding: layer.output_padding,
-            volumes: layer.volumes,
-            channels_last: layer.channels_last,
+            layer: self.layer,
         }
     }
 }

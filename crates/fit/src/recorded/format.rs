@@ -48,18 +48,18 @@ pub enum ReadError {
         /// What is wrong, and what would be right.
         problem: String,
     },
-    /// Nobody says which batch was recorded.
+    /// Neither the file nor the request says which batch was recorded.
     #[error(
         "the file does not say which batch was recorded; write \"batch\" into its header, or give --batches with a \
          number for each file"
     )]
     NoBatch,
-    /// The file says another batch than whoever gave it.
+    /// The file says another batch than the request.
     #[error("the file is of batch {recorded}, not {given}")]
     OtherBatch {
         /// In the file.
         recorded: u64,
-        /// By whoever gave it.
+        /// By the request.
         given: u64,
     },
     /// It makes no sequence.
@@ -88,7 +88,7 @@ fn one() -> u32 {
     1
 }
 
-/// Reads a recording, compressed with gzip or not; `batch` is what somebody says of a file that does not say it itself.
+/// Reads a recording, compressed with gzip or not; `batch` is that of a file that does not say it itself.
 pub fn read(file: &[u8], batch: Option<u64>, bounds: Bounds) -> Result<Sequence, ReadError> {
     let sequence = if is_own(file) {
         let text;

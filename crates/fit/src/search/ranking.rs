@@ -78,59 +78,20 @@ mod tests {
 
     #[test]
     fn the_better_one_comes_first_whichever_was_asked_for_first() {
+        #[rustfmt::skip] // A row a line.
         let table = [
             ("what fits before what does not", plain(1), plain(0)),
             ("the larger micro-batch", plain(64), plain(32)),
-            (
-                "without recomputation, though it would gain",
-                plain(20),
-                recomputing(0.97, 64),
-            ),
-            (
-                "less recomputation",
-                recomputing(0.5, 30),
-                recomputing(0.97, 64),
-            ),
-            (
-                "the larger micro-batch among those that recompute as much",
-                recomputing(0.97, 64),
-                recomputing(0.97, 48),
-            ),
-            (
-                "recomputation where nothing else fits",
-                recomputing(0.97, 1),
-                plain(0),
-            ),
-            (
-                "recomputation where all else stops short of the target",
-                recomputing(0.97, 8),
-                short(24, plain(4)),
-            ),
-            (
-                "what comes closer to the target",
-                short(1, plain(9)),
-                short(2, plain(99)),
-            ),
-            (
-                "what was measured, before what was not",
-                fast(1.0, plain(1)),
-                plain(64),
-            ),
-            (
-                "the measured speed, whatever is recomputed",
-                fast(900.0, recomputing(0.97, 64)),
-                fast(800.0, plain(16)),
-            ),
-            (
-                "the target before speed",
-                fast(800.0, plain(16)),
-                short(1, fast(900.0, plain(15))),
-            ),
-            (
-                "the first group, even where nothing of it fits",
-                in_group(0, plain(0)),
-                in_group(1, fast(900.0, plain(64))),
-            ),
+            ("without recomputation, though it would gain", plain(20), recomputing(0.97, 64)),
+            ("less recomputation", recomputing(0.5, 30), recomputing(0.97, 64)),
+            ("the larger micro-batch among those that recompute as much", recomputing(0.97, 64), recomputing(0.97, 48)),
+            ("recomputation where nothing else fits", recomputing(0.97, 1), plain(0)),
+            ("recomputation where all else stops short of the target", recomputing(0.97, 8), short(24, plain(4))),
+            ("what comes closer to the target", short(1, plain(9)), short(2, plain(99))),
+            ("what was measured, before what was not", fast(1.0, plain(1)), plain(64)),
+            ("the measured speed, whatever is recomputed", fast(900.0, recomputing(0.97, 64)), fast(800.0, plain(16))),
+            ("the target before speed", fast(800.0, plain(16)), short(1, fast(900.0, plain(15)))),
+            ("the first group, even where nothing of it fits", in_group(0, plain(0)), in_group(1, fast(900.0, plain(64)))),
         ];
         for (why, better, worse) in table {
             assert_eq!(rank(&[better, worse]), [0, 1], "{why}");

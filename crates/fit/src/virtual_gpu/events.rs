@@ -116,7 +116,7 @@ pub(super) struct SaidPeak {
     pub(super) module: Option<String>,
 }
 
-/// An error that nobody caught.
+/// An uncaught error.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SaidError {
     #[serde(rename = "type")]
@@ -262,7 +262,7 @@ impl Process {
     }
 }
 
-/// A device's number. Nobody has so many.
+/// A device's number. No machine has so many.
 fn device(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| *number < 1024)
 }

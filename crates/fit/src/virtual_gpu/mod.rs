@@ -29,6 +29,6 @@ pub enum Ending {
     Signal(i32),
     /// It was ended, because it took too long.
     TookTooLong,
-    /// It was ended, because somebody asked for that.
+    /// It was ended on request.
     Interrupted,
 }

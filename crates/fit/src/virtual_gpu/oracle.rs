@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::device::Launcher as _;
 use crate::device::sim::workspaces::{Plans, Source};
 use crate::device::sim::{Card, SimulatedLauncher};
-use crate::program::{Convolution, ConvolutionPass};
+use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 
 /// Answers questions about one card. Reading a table takes a while, so it is done when something is first asked.
@@ -82,17 +82,20 @@ fn other_spelling(call: &Convolution) -> Option<Convolution> {
             ConvolutionPass::GradInput => ConvolutionPass::Forward,
             ConvolutionPass::GradWeight => ConvolutionPass::GradWeight,
         },
-        in_channels: call.out_channels,
-        out_channels: call.in_channels,
-        input: call.output(),
-        transposed: !call.transposed,
-        output_padding: [0; 3],
+        layer: ConvolutionLayer {
+            in_channels: call.out_channels,
+            out_channels: call.in_channels,
+            input: call.output(),
+            transposed: !call.transposed,
+            output_padding: [0; 3],
+            ..call.layer
+        },
         ..*call
     };
     if other.transposed {
         let reached = other.output();
         for (axis, wanted) in call.input.into_iter().enumerate() {
-            other.output_padding[axis] = wanted.checked_sub(reached[axis])?;
+            other.layer.output_padding[axis] = wanted.checked_sub(reached[axis])?;
         }
     }
     (other.operands() == call.operands()).then_some(other)
@@ -122,18 +125,20 @@ fn read(fields: &[&str]) -> Option<Convolution> {
             _ => return None,
         },
         batch: number(2)?,
-        in_channels: number(3)?,
-        out_channels: number(4)?,
-        groups: number(5)?,
-        input: sides(6)?,
-        kernel: sides(7)?,
-        stride: sides(8)?,
-        padding: sides(9)?,
-        dilation: sides(10)?,
-        transposed: number(11)? == 1,
-        output_padding: sides(12)?,
-        volumes: number(13)? == 1,
-        channels_last: number(14)? == 1,
+        layer: ConvolutionLayer {
+            in_channels: number(3)?,
+            out_channels: number(4)?,
+            groups: number(5)?,
+            input: sides(6)?,
+            kernel: sides(7)?,
+            stride: sides(8)?,
+            padding: sides(9)?,
+            dilation: sides(10)?,
+            transposed: number(11)? == 1,
+            output_padding: sides(12)?,
+            volumes: number(13)? == 1,
+            channels_last: number(14)? == 1,
+        },
     };
     let counts = [call.batch, call.in_channels, call.out_channels, call.groups];
     let whole = [call.input, call.kernel, call.stride, call.dilation];

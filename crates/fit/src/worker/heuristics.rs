@@ -36,7 +36,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long a child that was killed may take to end.
 const ENDING: Duration = Duration::from_millis(300);
 
-/// How many children may be lost, in each place, until nobody is asked any more.
+/// How many children may be lost, in each place, until none is asked any more.
 const LOSSES: u32 = 5;
 
 /// How many children there are at most, one on each core: each takes 135 MB.
@@ -92,7 +92,7 @@ pub struct HeuristicsCommand {
     pub folder: PathBuf,
 }
 
-/// Why nobody can be asked.
+/// Why cuDNN cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NoHeuristics {
     /// There is no cuDNN.
@@ -157,7 +157,7 @@ impl Heuristics {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let question = (card.name, *call, all);
-        // Somebody else may have asked it meanwhile.
+        // Another thread may have asked it meanwhile.
         if let Some(answer) = self.known().get(&question) {
             return answer.clone();
         }
@@ -218,7 +218,7 @@ impl Heuristics {
                 empty.insert(running)
             }
         };
-        // An answer takes a millisecond: whoever cancels does so between two.
+        // An answer takes a millisecond: cancelling works between two.
         let never = Cancel::default();
         running.ask(question, Activity::AskingCudnn, ANSWER, &never)
     }

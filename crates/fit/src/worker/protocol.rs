@@ -21,7 +21,7 @@ pub const LONGEST_ORDER: usize = 256 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Order {
-    /// Take a device, before the model is sent: whoever waits asks often. Answered by `taken`, or by `busy`:
+    /// Take a device, before the model is sent: a waiting process asks often. Answered by `taken`, or by `busy`:
     /// then it is to be asked again.
     Take {
         /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which `ready` then names.

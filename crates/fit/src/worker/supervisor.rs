@@ -98,7 +98,7 @@ impl Default for Deadlines {
 /// Whom a supervisor works for.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
-    /// Becomes true when nobody wants the answer any more.
+    /// Becomes true when the answer is not wanted any more.
     pub cancel: &'a Cancel,
     /// Is told what takes long and what went wrong, for a person to read.
     pub notice: &'a dyn Fn(&str),
@@ -237,7 +237,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes a device for as long as the child that is given lives, whoever uses the device meanwhile. Starts a worker for
+    /// Takes a device for as long as the given child lives, whichever process uses the device meanwhile. Starts a worker for
     /// this alone.
     pub fn hold(
         launch: &WorkerCommand,

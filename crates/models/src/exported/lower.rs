@@ -179,7 +179,7 @@ fn check_length(
     }
 }
 
-/// The largest batch that batchfit's exporter names where nobody asked for one (`MAX_BATCH` in its `batches.py`): no bound.
+/// The largest batch that batchfit's exporter names by default (`MAX_BATCH` in its `batches.py`): no bound.
 const UNASKED: u64 = 1 << 20;
 
 /// Where the outer graph is in the document.

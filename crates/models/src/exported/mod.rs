@@ -225,7 +225,7 @@ mod tests {
         let read = with_cancel(&Cancel::NEVER, || {
             parse_text(graph.as_bytes(), Assumptions::default())
         });
-        let read = read.expect("somebody waits");
+        let read = read.expect("it is never cancelled");
         assert!(!matches!(read, Err(ExportedError::Cancelled)), "{read:?}");
     }
 }

@@ -67,7 +67,7 @@ impl Unknown {
             return;
         }
         self.by_name.insert(op.to_owned(), self.found.len());
-        // Looking for names alike takes a while, and nobody reads more than a few.
+        // Looking for names alike takes a while, and a reader needs only a few.
         let is_listed = self.found.len() < MOST_LISTED;
         self.found.push(UnknownOperator {
             op: shorten(op),

@@ -37,7 +37,7 @@ const NOT_BUILT: [&str; 5] = [
     "rank_pattern",
 ];
 
-/// The layers that PEFT adapts where nobody names any, by `model_type`
+/// The layers that PEFT adapts by default, by `model_type`
 /// (`TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` in PEFT 0.21's `utils/constants.py`).
 const DEFAULT_TARGETS: &[(&[&str], &[&str])] = &[
     (&["gpt2"], &["c_attn"]),
@@ -75,7 +75,7 @@ struct Adapters {
     alpha: f64,
     dropout: f64,
     use_rslora: bool,
-    /// The model's own if nobody names any.
+    /// The model's own by default.
     targets: Option<Targets>,
 }
 

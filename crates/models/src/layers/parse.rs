@@ -25,27 +25,13 @@ const MOST_DIMENSIONS: usize = 8;
 pub(crate) const FIELDS: &[&str] = &["layers", "input", "loss"];
 
 /// The layers known, with their own fields; all have `type`, `name` and `inputs` besides.
+#[rustfmt::skip] // A row a line.
 pub(crate) const LAYER_TYPES: &[(&str, &[&str])] = &[
-    (
-        "conv2d",
-        &[
-            "out_channels",
-            "kernel_size",
-            "stride",
-            "padding",
-            "dilation",
-            "groups",
-            "bias",
-            "in_channels",
-        ],
-    ),
+    ("conv2d", &["out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias", "in_channels"]),
     ("batch_norm2d", &["eps", "momentum", "num_features"]),
     ("relu", &["inplace"]),
     ("gelu", &["approximate"]),
-    (
-        "max_pool2d",
-        &["kernel_size", "stride", "padding", "dilation", "ceil_mode"],
-    ),
+    ("max_pool2d", &["kernel_size", "stride", "padding", "dilation", "ceil_mode"]),
     ("adaptive_avg_pool2d", &["output_size"]),
     ("flatten", &["start_dim"]),
     ("linear", &["out_features", "bias", "in_features"]),

@@ -280,23 +280,13 @@ pub enum SearchMode {
     Recorded,
 }
 
-/// Who is served first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Priority {
-    /// A client waits for the answer.
-    Interactive,
-    /// No client waits.
-    Batch,
-}
-
-impl Priority {
-    const ALL: [Priority; 2] = [Priority::Interactive, Priority::Batch];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Priority::Interactive => "interactive",
-            Priority::Batch => "batch",
-        }
+batchfit_step::listed! {
+    /// Who is served first.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Priority {
+        /// A client waits for the answer.
+        Interactive = "interactive",
+        /// No client waits.
+        Batch = "batch",
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::limits::shorten;
 use names::{NAMES, RequestObject, Synonym};
-pub(super) use values::ValueSynonym;
+pub(super) use values::{ValueSynonym, implied};
 
 /// Longest value, in characters of JSON, that is repeated in an example.
 const LONGEST_VALUE: usize = 40;
@@ -65,7 +65,9 @@ pub(super) fn unknown_field(
             said(format!("; {}", place.wrapping(&example)))
         }
     };
-    let meaning = NAMES.iter().find(|(words, _)| words.contains(&&*normal));
+    let meaning = NAMES
+        .iter()
+        .find(|(words, _)| words.split(' ').any(|word| word == normal));
     if let Some((_, Synonym::Advice(advice))) = meaning {
         return said(format!("; {advice}"));
     }
@@ -121,7 +123,7 @@ fn example(field: &str, value: Option<&Value>) -> String {
     format!("\"{field}\": {json}")
 }
 
-/// The word of a request for somebody else's, where a `what`, such as "precision", is asked for.
+/// The word of a request for another library's, where a `what`, such as "precision", is asked for.
 pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
     values::of(what, &normal(word))
 }

@@ -58,7 +58,7 @@ impl RequestObject {
     }
 }
 
-/// What a word of somebody else says.
+/// What another library's word says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synonym {
     /// A switch: one field where it is on, another where it is off.
@@ -75,10 +75,10 @@ const MICRO_BATCH: Synonym = Advice(
 const NO_MEMORY: Synonym = Advice("it changes no memory, so leave it out");
 const NOT_YET: Synonym = Advice("batchfit does not simulate it");
 
-/// Every word once; in small letters, with underscores.
-pub(super) const NAMES: &[(&[&str], Synonym)] = &[
+/// Every word once; in small letters, with underscores, and blanks between them.
+pub(super) const NAMES: &[(&str, Synonym)] = &[
     (
-        &["amp", "autocast", "use_amp", "fp16", "half"],
+        "amp autocast use_amp fp16 half",
         Switch(
             Training,
             "\"precision\": \"amp_fp16\"",
@@ -86,7 +86,7 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ),
     ),
     (
-        &["bf16", "bfloat16"],
+        "bf16 bfloat16",
         Switch(
             Training,
             "\"precision\": \"amp_bf16\"",
@@ -94,7 +94,7 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ),
     ),
     (
-        &["fused"],
+        "fused",
         Switch(
             Training,
             "\"optimizer_impl\": \"fused\"",
@@ -102,7 +102,7 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ),
     ),
     (
-        &["foreach"],
+        "foreach",
         Switch(
             Training,
             "\"optimizer_impl\": \"foreach\"",
@@ -110,11 +110,11 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ),
     ),
     (
-        &["eval", "inference", "no_grad"],
+        "eval inference no_grad",
         Switch(Training, "\"mode\": \"inference\"", "\"mode\": \"train\""),
     ),
     (
-        &["momentum"],
+        "momentum",
         Switch(
             Training,
             "\"optimizer\": \"sgd_momentum\"",
@@ -122,75 +122,38 @@ pub(super) const NAMES: &[(&[&str], Synonym)] = &[
         ),
     ),
     (
-        &[
-            "per_device_train_batch_size",
-            "per_device_batch_size",
-            "per_gpu_batch_size",
-            "train_micro_batch_size_per_gpu",
-            "micro_batch",
-            "micro_batch_size",
-            "max_batch",
-            "max_batch_size",
-        ],
+        "per_device_train_batch_size per_device_batch_size per_gpu_batch_size train_micro_batch_size_per_gpu micro_batch \
+         micro_batch_size max_batch max_batch_size",
         MICRO_BATCH,
     ),
     (
-        &[
-            "lr",
-            "learning_rate",
-            "weight_decay",
-            "betas",
-            "eps",
-            "epochs",
-            "num_train_epochs",
-            "max_epochs",
-            "max_steps",
-            "warmup_steps",
-            "warmup_ratio",
-            "lr_scheduler_type",
-            "seed",
-            "num_workers",
-            "dataloader_num_workers",
-            "label_smoothing_factor",
-        ],
+        "lr learning_rate weight_decay betas eps epochs num_train_epochs max_epochs max_steps warmup_steps warmup_ratio \
+         lr_scheduler_type seed num_workers dataloader_num_workers label_smoothing_factor",
         NO_MEMORY,
     ),
     (
-        &[
-            "reference",
-            "ref_model",
-            "reference_model",
-            "reward_model",
-            "teacher",
-            "teacher_model",
-            "discriminator",
-            "ema",
-        ],
+        "reference ref_model reference_model reward_model teacher teacher_model discriminator ema",
         Advice(
             "a second network is not simulated; `batchfit run --on CARD -- python train.py` runs your own script with both on a virtual GPU",
         ),
     ),
     (
-        &["aux_loss", "aux_classifier", "aux_logits", "auxiliary_head"],
+        "aux_loss aux_classifier aux_logits auxiliary_head",
         Advice(
             "the auxiliary head is left out of models by name; `batchfit fit my.py:build` takes a model of yours with both heads and their loss",
         ),
     ),
     (
-        &["sync_batchnorm", "sync_bn", "sync_batch_norm"],
+        "sync_batchnorm sync_bn sync_batch_norm",
         Advice(
             "batch normalization over all ranks is not simulated; `batchfit run --on CARD --gpus N -- python train.py` runs your own script with it",
         ),
     ),
     (
-        &[
-            "validation_keep_logits",
-            "keep_logits",
-            "eval_accumulation_steps",
-        ],
+        "validation_keep_logits keep_logits eval_accumulation_steps",
         Advice(
             "logits that the Trainer keeps on the GPU over a whole validation are not simulated: set its `eval_accumulation_steps`",
         ),
     ),
-    (&["tensor_parallel_size", "pipeline_parallel_size"], NOT_YET),
+    ("tensor_parallel_size pipeline_parallel_size", NOT_YET),
 ];

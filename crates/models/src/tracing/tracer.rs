@@ -106,7 +106,7 @@ impl Tracer {
         self.0.borrow().dtype
     }
 
-    /// Says what of the model is trained, before any of its modules is made; all is if nobody says.
+    /// Says what of the model is trained, before any of its modules is made; all of it by default.
     pub(crate) fn train(&self, trained: Trained) {
         let mut state = self.0.borrow_mut();
         if trained.lora.is_some() {
@@ -245,7 +245,7 @@ impl Tracer {
         result
     }
 
-    /// Names a tensor until whoever calls the module that runs now ends, as `output, _ = self.attention(...)` does.
+    /// Names a tensor until the caller of the module that runs now ends, as `output, _ = self.attention(...)` does.
     pub(crate) fn keep_for_caller(&self, x: Tensor) {
         let mut state = self.0.borrow_mut();
         let caller = state.calls.len().saturating_sub(1);

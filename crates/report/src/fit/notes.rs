@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use crate::style::Style;
 use crate::wrap::paragraph;
-use batchfit_fit::{FitResult, LimitKind};
+use batchfit_card::device::sim::UNMEASURED;
+use batchfit_fit::{FitResult, LimitKind, MARGIN};
 use serde_json::Value;
 
 /// How many assumptions are shown without detail.
@@ -72,15 +73,12 @@ fn is_fragmented(result: &FitResult, request: &Value) -> bool {
 
 /// What is not known of a card or of several, and the margin that is kept for it, without their reasons.
 fn brief(note: &str) -> Cow<'_, str> {
-    const LONG: [&str; 3] = [
-        " was measured: ",
-        " as a safety margin: ",
-        " process groups: ",
-    ];
-    let is_long = LONG.iter().any(|part| note.contains(part));
-    match note.split_once(": ") {
-        Some((what, _)) if is_long => Cow::Owned(format!("{what} (-v says why)")),
-        _ => Cow::Borrowed(note),
+    let has_reasons = [UNMEASURED, MARGIN, " process groups: "]
+        .iter()
+        .any(|ending| note.contains(ending));
+    match note.split_once(": ").filter(|_| has_reasons) {
+        Some((claim, _)) => Cow::Owned(format!("{claim} (-v says why)")),
+        None => Cow::Borrowed(note),
     }
 }
 

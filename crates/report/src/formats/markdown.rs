@@ -73,7 +73,7 @@ fn row(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// A name in which nothing ends a cell or means anything to whoever shows it.
+/// A name in which nothing ends a cell or means anything to a viewer.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -20,54 +20,30 @@ use batchfit_fit::{FitResult, Recommendation};
 pub const NOTHING_FITS: &str =
     "nothing fits, so there is nothing to train with; the format `text` says how much is missing";
 
-/// What an answer is written for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// People.
-    Text,
-    /// An issue or a wiki.
-    Markdown,
-    /// A shell.
-    Env,
-    /// Hugging Face's Trainer.
-    Hf,
-    /// TRL's `SFTTrainer`.
-    Trl,
-    /// Lightning's Trainer.
-    Lightning,
-    /// Hugging Face's accelerate.
-    Accelerate,
-    /// Plain PyTorch.
-    Python,
+batchfit_step::listed! {
+    /// What an answer is written for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Form {
+        /// People.
+        Text = "text",
+        /// An issue or a wiki.
+        Markdown = "markdown",
+        /// A shell.
+        Env = "env",
+        /// Hugging Face's Trainer.
+        Hf = "hf",
+        /// TRL's `SFTTrainer`.
+        Trl = "trl",
+        /// Lightning's Trainer.
+        Lightning = "lightning",
+        /// Hugging Face's accelerate.
+        Accelerate = "accelerate",
+        /// Plain PyTorch.
+        Python = "python",
+    }
 }
 
 impl Form {
-    /// All of them.
-    pub const ALL: [Form; 8] = [
-        Form::Text,
-        Form::Markdown,
-        Form::Env,
-        Form::Hf,
-        Form::Trl,
-        Form::Lightning,
-        Form::Accelerate,
-        Form::Python,
-    ];
-
-    /// Its name, as `--format` of the command line has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Form::Text => "text",
-            Form::Markdown => "markdown",
-            Form::Env => "env",
-            Form::Hf => "hf",
-            Form::Trl => "trl",
-            Form::Lightning => "lightning",
-            Form::Accelerate => "accelerate",
-            Form::Python => "python",
-        }
-    }
-
     /// The answer in this form, as the command line writes it into a file; a sentence on what to do where there is none: nothing fits, and
     /// the form is of those that a program runs, or it has no words for what the answer depends on.
     pub fn write(self, answer: &Answer) -> Result<String, String> {

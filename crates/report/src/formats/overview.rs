@@ -23,7 +23,7 @@ const NUMBERS: [&str; 7] = [
 /// Up to so many variants of an answer have a line each; of more only the best has one.
 const MOST_VARIANTS: usize = 4;
 
-/// A table with a line for each answer, or each of a few variants of it; `no_gpu` is why they are about cards that nobody named.
+/// A table with a line for each answer, or each of a few variants of it; `no_gpu` is why they are about cards that the command did not name.
 pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
     let rows = rows(answers);
     let answers: Vec<Answer> = rows.iter().map(LengthRow::answer).collect();

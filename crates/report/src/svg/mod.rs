@@ -1,7 +1,7 @@
 //! Drawings for people: what a replay or a probe found, as one SVG file.
 //!
 //! Written by hand, so that the same document always gives the same bytes. No scripts, no fonts of its
-//! own; whoever opens it in a browser sees sizes on hovering.
+//! own; a browser shows sizes on hovering.
 
 mod map;
 mod probe;

@@ -73,6 +73,11 @@ impl FitDocument {
         }
     }
 
+    /// The answer; `None` where there is none, or an earlier version wrote it otherwise.
+    pub(super) fn answer(self) -> Option<FitResult> {
+        serde_json::from_value(self.result?).ok()
+    }
+
     pub(super) fn of(fit: Fit, progress: Option<Progress>) -> FitDocument {
         FitDocument {
             id: fit.id,

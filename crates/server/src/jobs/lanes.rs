@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::queue::Shared;
 use super::shares::{
-    Turn, a_turn_to_work, asked, is_alone, niceness, niceness_of, yield_to_others,
+    KeyPermit, is_alone, niceness, niceness_of, permit_to_work, permits_in_use, yield_to_others,
 };
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
@@ -21,7 +21,7 @@ use batchfit_fit::work;
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
-/// A lane as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
+/// A lane twice as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
 /// [`Db::claim_for`](crate::store::Db::claim_for).
 const SPARE_LANE: &str = "simulated, spare";
 
@@ -58,9 +58,9 @@ const PATIENCE_ALONE: Duration = Duration::from_secs(150);
 
 /// Under which a body was read, and under which what it asks is read.
 #[derive(Debug)]
-pub struct Permit {
+pub struct ReadPermit {
     /// That of its key, where one is needed.
-    pub turn: Option<Turn>,
+    pub turn: Option<KeyPermit>,
     /// The next one of its size is read once this is dropped.
     pub permit: OwnedSemaphorePermit,
     /// Whether it is that of [`Jobs::large_models`], which work on a large model keeps.
@@ -110,7 +110,7 @@ impl Lanes {
         self.places(LARGE_LANE)
     }
 
-    /// Waits for what work on a model of this size takes, which is not large; `is_alone` where its key does nothing else. Whoever has it waits
+    /// Waits for what work on a model of this size takes, which is not large; `is_alone` where its key does nothing else. Its holder waits
     /// for nothing else.
     async fn reserve(&self, size: usize, is_alone: bool) -> OwnedSemaphorePermit {
         let mib = LEAST_MIB + size.min(LARGE) / SIZE_OF_MIB;
@@ -137,7 +137,8 @@ impl Lanes {
     fn places(&self, lane: &str) -> Arc<Semaphore> {
         let mut known = self.known.lock().expect("nothing panics while it is held");
         let places = match lane {
-            SIMULATED_LANE | SPARE_LANE => self.simulated_in_parallel,
+            SIMULATED_LANE => self.simulated_in_parallel,
+            SPARE_LANE => 2 * self.simulated_in_parallel,
             _gpu_or_large => 1,
         };
         let lane = known.entry(lane.to_owned());
@@ -146,9 +147,12 @@ impl Lanes {
 }
 
 impl Shared {
-    /// Waits for a turn of the key that asks and for a place in `lane`. A key that does nothing else may have a spare one, as its fits.
-    pub(super) async fn enter_in_turn(&self, lane: &str) -> (Option<Turn>, OwnedSemaphorePermit) {
-        let turn = a_turn_to_work().await;
+    /// Waits for a permit of the key and for a place in `lane`. A key that does nothing else may have a spare one, as its fits.
+    pub(super) async fn enter_with_permit(
+        &self,
+        lane: &str,
+    ) -> (Option<KeyPermit>, OwnedSemaphorePermit) {
+        let turn = permit_to_work().await;
         let place = if turn.is_some() && is_alone() && lane == SIMULATED_LANE {
             self.lanes.enter_alone(lane, true).await
         } else {
@@ -210,7 +214,7 @@ impl Jobs {
     pub(super) async fn reading<T: Send + 'static>(
         &self,
         name: &str,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
         work: impl Fn(&dyn Engine) -> Result<T, EngineError> + Clone + Send + 'static,
     ) -> Result<(T, Option<OwnedSemaphorePermit>), JobError> {
         let lanes = &self.shared.lanes;
@@ -237,7 +241,7 @@ impl Jobs {
                 // Others are read meanwhile.
                 drop((small, memory));
                 let _waiting = lanes.wait_for_large().ok_or(JobError::TooLarge)?;
-                let patience = patience(asked());
+                let patience = patience(permits_in_use());
                 let acquired = tokio::time::timeout(patience, self.shared.enter(LARGE_LANE));
                 acquired.await.map_err(late)?
             }
@@ -312,7 +316,7 @@ mod tests {
     async fn a_key_that_asks_much_leaves_places_to_wait_for_the_large_lane() {
         let (lanes, greedy) = (Lanes::new(1), Arc::new(Share::new(2)));
         let many = under_key(Arc::clone(&greedy), async {
-            let turns = [a_turn_to_work().await, a_turn_to_work().await];
+            let turns = [permit_to_work().await, permit_to_work().await];
             let all = std::iter::from_fn(|| lanes.wait_for_large());
             (turns, all.collect::<Vec<_>>())
         });
@@ -320,7 +324,7 @@ mod tests {
         assert_eq!(waiting.len(), MOST_WAITING / 2);
 
         let modest = under_key(Arc::new(Share::new(2)), async {
-            let _turn = a_turn_to_work().await;
+            let _turn = permit_to_work().await;
             lanes.wait_for_large().is_some()
         });
         assert!(modest.await);

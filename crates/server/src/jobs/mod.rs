@@ -31,7 +31,7 @@ pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use events::{Event, FitNews, Follower, Notification, StateNews};
-pub use lanes::Permit;
+pub use lanes::ReadPermit;
 pub use leases::LEASE;
 pub use outcomes::{
     AccuracyDocument, HeadroomChange, NearDocument, OutcomeDocument, OutcomeStatus,
@@ -43,7 +43,7 @@ pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
 pub use readiness::NotReadyReason;
 pub use runs::record_run;
 pub use searches::{ObservationReply, SearchCancellation, SearchDocument, record_search};
-pub use shares::{Share, a_turn_to_read, room_of_key, under_key};
+pub use shares::{Share, permit_to_read, room_of_key, under_key};
 pub(crate) use shares::{niceness, yield_to_others};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 

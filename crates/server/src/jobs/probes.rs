@@ -5,9 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::document::{chance, json, model_name};
-use super::lanes::{LARGE_LANE, Permit, lane_of, of_any_size, yield_in};
+use super::lanes::{LARGE_LANE, ReadPermit, lane_of, of_any_size, yield_in};
 use super::queue::Checked;
-use super::shares::{asked, is_alone};
+use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::device::sim::CARDS;
 use crate::limits::CancelOnDrop;
@@ -43,7 +43,7 @@ impl Jobs {
     pub async fn probe(
         &self,
         request_of_probe: ProbeRequest,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
     ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
         let ProbeRequest {
@@ -72,7 +72,7 @@ impl Jobs {
         let entering = async {
             match large.filter(|_| lane == LARGE_LANE) {
                 Some(permit) => (None, permit),
-                None => shared.enter_in_turn(&lane).await,
+                None => shared.enter_with_permit(&lane).await,
             }
         };
         let place = tokio::time::timeout(PROBE_PATIENCE, entering);
@@ -85,7 +85,7 @@ impl Jobs {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = abandoned.0.clone();
-        let asked = asked();
+        let asked = permits_in_use();
         let working = self.on_thread("probe", move |engine| {
             yield_in(&lane, &request, asked);
             let detail = if events { Detail::Events } else { Detail::Full };

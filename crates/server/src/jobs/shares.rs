@@ -1,4 +1,4 @@
-//! What a key gets beside others. What it asks beyond its turns waits where it is in nobody else's way, and what runs for a key that asks much
+//! What a key gets beside others. What it asks beyond its permits waits where it is in no other key's way, and what runs for a key that asks much
 //! gets less of a processor than what runs for one that asks little.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,21 +30,21 @@ pub struct Share {
     working: Arc<Semaphore>,
     /// What its bodies that arrive may take, of either kind.
     arriving: OnceLock<[Arc<Semaphore>; 2]>,
-    /// Turns that it has and that it waits for.
-    asked: AtomicUsize,
+    /// Permits that it has and that it waits for.
+    in_use: AtomicUsize,
 }
 
-/// A turn, until this is dropped.
+/// One of the permits of a key, until this is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct KeyPermit {
     share: Arc<Share>,
     /// None while it is waited for.
     place: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Turn {
+impl Drop for KeyPermit {
     fn drop(&mut self) {
-        self.share.asked.fetch_sub(1, Ordering::Relaxed);
+        self.share.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -55,7 +55,7 @@ impl Share {
             reading: Arc::new(Semaphore::new(lanes.clamp(1, READ))),
             working: Arc::new(Semaphore::new(lanes.max(1))),
             arriving: OnceLock::new(),
-            asked: AtomicUsize::new(0),
+            in_use: AtomicUsize::new(0),
         }
     }
 }
@@ -65,23 +65,23 @@ pub fn under_key<F: Future>(share: Arc<Share>, request: F) -> impl Future<Output
     SHARE.scope(share, request)
 }
 
-async fn a_turn(of: impl Fn(&Share) -> &Arc<Semaphore>) -> Option<Turn> {
+async fn permit(of: impl Fn(&Share) -> &Arc<Semaphore>) -> Option<KeyPermit> {
     let share = SHARE.try_with(Arc::clone).ok()?;
     let places = Arc::clone(of(&share));
-    share.asked.fetch_add(1, Ordering::Relaxed);
-    let mut turn = Turn { share, place: None };
-    turn.place = Some(places.acquire_owned().await.expect("it is never closed"));
-    Some(turn)
+    share.in_use.fetch_add(1, Ordering::Relaxed);
+    let mut permit = KeyPermit { share, place: None };
+    permit.place = Some(places.acquire_owned().await.expect("it is never closed"));
+    Some(permit)
 }
 
-/// Waits for a turn of the key that asks to have a body read; none is needed where there is no key.
-pub async fn a_turn_to_read() -> Option<Turn> {
-    a_turn(|share| &share.reading).await
+/// Waits for a permit of the key to have a body read; none is needed where there is no key.
+pub async fn permit_to_read() -> Option<KeyPermit> {
+    permit(|share| &share.reading).await
 }
 
 /// The same for what it asks then.
-pub(super) async fn a_turn_to_work() -> Option<Turn> {
-    a_turn(|share| &share.working).await
+pub(super) async fn permit_to_work() -> Option<KeyPermit> {
+    permit(|share| &share.working).await
 }
 
 /// Where bodies of the key that asks arrive, which has so much of either kind; there is more than enough where there is no key.
@@ -91,20 +91,20 @@ pub fn room_of_key(most: [usize; 2]) -> [Arc<Semaphore>; 2] {
     of_key.unwrap_or_else(|_| of([Semaphore::MAX_PERMITS; 2]))
 }
 
-/// Turns that the key that asks has and waits for.
-pub(super) fn asked() -> usize {
-    let asked = SHARE.try_with(|share| share.asked.load(Ordering::Relaxed));
-    asked.unwrap_or(0)
+/// Permits that the key of this request has and waits for.
+pub(super) fn permits_in_use() -> usize {
+    let in_use = SHARE.try_with(|share| share.in_use.load(Ordering::Relaxed));
+    in_use.unwrap_or(0)
 }
 
 /// Whether the key that asks, asks nothing else at the time.
 pub(super) fn is_alone() -> bool {
-    asked() <= 1
+    permits_in_use() <= 1
 }
 
 /// How much what the key that asks has done yields to others.
 pub(crate) fn niceness() -> i32 {
-    niceness_of(asked())
+    niceness_of(permits_in_use())
 }
 
 /// The same of a key that asks so much at a time.

@@ -26,7 +26,7 @@ impl<T> List<T> {
 }
 
 impl<T> FromIterator<T> for List<T> {
-    /// A list that nobody outside made, and nothing charges for.
+    /// A list that was made here, for which nothing is charged.
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> List<T> {
         List(items.into_iter().collect())
     }

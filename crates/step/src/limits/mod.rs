@@ -24,14 +24,14 @@ pub const LEAST_ACCOUNT: usize = 64 << 20;
 /// What an allocation takes besides its contents: two words, as in glibc's `malloc`.
 const ALLOCATION: usize = 16;
 
-/// How much an error repeats of a word of somebody else, in characters.
+/// How much an error repeats of a word of a document, in characters.
 const LONGEST_WORD: usize = 60;
 
 /// How much of a sentence with such words in it is kept at its beginning and at its end, in characters. The longest
 /// of our own have a few hundred.
 const SENTENCE: [usize; 2] = [700, 300];
 
-/// Graphs that a thread makes, as far as somebody bounds them.
+/// The bound on graphs that a thread makes, if any.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     most: usize,
@@ -41,7 +41,7 @@ struct Growth {
 thread_local! {
     static GROWTH: Cell<Option<Growth>> = const { Cell::new(None) };
     static ACCOUNT: Cell<Option<Budget>> = const { Cell::new(None) };
-    /// Becomes true when nobody wants what this thread reads.
+    /// Becomes true when what this thread reads is not wanted any more.
     static CANCEL: RefCell<Option<Cancel>> = const { RefCell::new(None) };
 }
 
@@ -62,7 +62,7 @@ pub enum LimitExceeded {
     Nodes,
     /// They have more operands and results.
     Names,
-    /// Not a bound of the document: nobody wants it any more.
+    /// Not a bound of the document: reading was cancelled.
     Cancelled,
 }
 
@@ -125,12 +125,12 @@ pub fn with_cancel<T>(cancel: &Cancel, read: impl FnOnce() -> T) -> Option<T> {
 pub struct Cancel(Option<Arc<AtomicBool>>);
 
 impl Cancel {
-    /// For work that nobody stops.
+    /// For work that is never cancelled.
     pub const NEVER: Cancel = Cancel(None);
 
     /// Asks for the work to stop.
     pub fn cancel(&self) {
-        debug_assert!(self.0.is_some(), "what nobody stops was stopped");
+        debug_assert!(self.0.is_some(), "what is never cancelled was cancelled");
         if let Some(flag) = &self.0 {
             flag.store(true, Ordering::Relaxed);
         }
@@ -150,7 +150,7 @@ impl Default for Cancel {
     }
 }
 
-/// Asks the work to stop when it is dropped: nobody waits for it any more.
+/// Cancels the work when it is dropped.
 #[derive(Debug, Default)]
 pub struct CancelOnDrop(pub Cancel);
 
@@ -160,7 +160,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Whether nobody wants what this thread reads any more: see [`with_cancel`].
+/// Whether what this thread reads was cancelled: see [`with_cancel`].
 pub fn is_cancelled() -> bool {
     CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(Cancel::is_cancelled))
 }

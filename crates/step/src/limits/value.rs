@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
     }
 }
 
-/// Adds a member to an object that has none of this name: of two, nobody could tell which was meant.
+/// Adds a member to an object that has none of this name: of two, it would be unclear which was meant.
 pub fn insert_once<E: de::Error>(
     members: &mut Map<String, Value>,
     name: &str,

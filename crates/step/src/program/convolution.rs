@@ -1,28 +1,23 @@
 //! The convolutions a library is asked for: what a workspace is looked up by.
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
 
 use crate::shape::{DType, Extent, Window};
 
-/// Which of the three passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConvolutionPass {
-    /// Output from input and weight.
-    Forward,
-    /// Gradient of the input from that of the output and the weight.
-    GradInput,
-    /// Gradient of the weight from that of the output and the input.
-    GradWeight,
-}
-
-impl ConvolutionPass {
-    /// All three, in the order in which a step runs them.
-    pub const ALL: [ConvolutionPass; 3] = [
-        ConvolutionPass::Forward,
-        ConvolutionPass::GradInput,
-        ConvolutionPass::GradWeight,
-    ];
+listed! {
+    /// Which of the three passes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ConvolutionPass {
+        /// Output from input and weight.
+        Forward,
+        /// Gradient of the input from that of the output and the weight.
+        GradInput,
+        /// Gradient of the weight from that of the output and the input.
+        GradWeight,
+    }
 }
 
 /// A convolution at any batch.
@@ -34,44 +29,15 @@ pub struct ConvolutionShape {
     pub dtype: DType,
     /// How many samples the tensors hold: the batch, or what part or multiple of it.
     pub samples: Extent,
-    /// Channels of the input.
-    pub in_channels: u64,
-    /// Channels of the output.
-    pub out_channels: u64,
-    /// Depth, height and width of the input.
-    pub input: [u64; 3],
-    /// Kernel, stride, padding, dilation and groups.
-    pub window: Window,
-    /// Whether this is a transposed convolution.
-    pub transposed: bool,
-    /// Elements that a transposed convolution adds to its output.
-    pub output_padding: [u64; 3],
-    /// Whether tensors are volumes, of five dimensions; else they are one deep and have four.
-    pub volumes: bool,
-    /// Whether the channels of all tensors lie side by side (NHWC).
-    pub channels_last: bool,
+    /// The layer.
+    pub layer: ConvolutionLayer,
 }
 
 impl ConvolutionShape {
     /// The library call at one batch size.
     pub fn at(&self, batch: u64) -> Convolution {
-        Convolution {
-            pass: self.pass,
-            dtype: self.dtype,
-            batch: self.samples.at(batch),
-            in_channels: self.in_channels,
-            out_channels: self.out_channels,
-            groups: self.window.groups,
-            input: self.input,
-            kernel: self.window.kernel,
-            stride: self.window.stride,
-            padding: self.window.padding,
-            dilation: self.window.dilation,
-            transposed: self.transposed,
-            output_padding: self.output_padding,
-            volumes: self.volumes,
-            channels_last: self.channels_last,
-        }
+        self.layer
+            .call(self.pass, self.dtype, self.samples.at(batch))
     }
 }
 
@@ -105,6 +71,24 @@ pub struct ConvolutionLayer {
 }
 
 impl ConvolutionLayer {
+    /// A plain one of one channel with this window, on an input of one element.
+    pub const fn of(window: &Window) -> ConvolutionLayer {
+        ConvolutionLayer {
+            in_channels: 1,
+            out_channels: 1,
+            groups: window.groups,
+            input: [1; 3],
+            kernel: window.kernel,
+            stride: window.stride,
+            padding: window.padding,
+            dilation: window.dilation,
+            transposed: false,
+            output_padding: [0; 3],
+            volumes: false,
+            channels_last: false,
+        }
+    }
+
     /// Whether it goes along one dimension: its planes are one high.
     pub const fn is_flat(&self) -> bool {
         !self.volumes && self.input[1] == 1 && self.input[2] > 1
@@ -116,18 +100,7 @@ impl ConvolutionLayer {
             pass,
             dtype,
             batch,
-            in_channels: self.in_channels,
-            out_channels: self.out_channels,
-            groups: self.groups,
-            input: self.input,
-            kernel: self.kernel,
-            stride: self.stride,
-            padding: self.padding,
-            dilation: self.dilation,
-            transposed: self.transposed,
-            output_padding: self.output_padding,
-            volumes: self.volumes,
-            channels_last: self.channels_last,
+            layer: *self,
         }
     }
 }
@@ -141,30 +114,9 @@ pub struct Convolution {
     pub dtype: DType,
     /// Samples.
     pub batch: u64,
-    /// Channels of the input.
-    pub in_channels: u64,
-    /// Channels of the output.
-    pub out_channels: u64,
-    /// Groups of channels that do not mix.
-    pub groups: u64,
-    /// Depth, height and width of the input.
-    pub input: [u64; 3],
-    /// Kernel size.
-    pub kernel: [u64; 3],
-    /// Step between windows.
-    pub stride: [u64; 3],
-    /// Zeros added on each side.
-    pub padding: [u64; 3],
-    /// Distance between taps.
-    pub dilation: [u64; 3],
-    /// Whether this is a transposed convolution.
-    pub transposed: bool,
-    /// Elements that a transposed convolution adds to its output.
-    pub output_padding: [u64; 3],
-    /// Whether tensors are volumes, of five dimensions; else they are one deep and have four.
-    pub volumes: bool,
-    /// Whether the channels of all tensors lie side by side (NHWC).
-    pub channels_last: bool,
+    /// The layer this call belongs to.
+    #[serde(flatten)]
+    pub layer: ConvolutionLayer,
 }
 
 /// What the library is asked to compute from the three tensors of [`Operands`].
@@ -199,25 +151,15 @@ impl Operands {
     }
 }
 
-impl Convolution {
-    /// The layer this call belongs to.
-    pub const fn layer(&self) -> ConvolutionLayer {
-        ConvolutionLayer {
-            in_channels: self.in_channels,
-            out_channels: self.out_channels,
-            groups: self.groups,
-            input: self.input,
-            kernel: self.kernel,
-            stride: self.stride,
-            padding: self.padding,
-            dilation: self.dilation,
-            transposed: self.transposed,
-            output_padding: self.output_padding,
-            volumes: self.volumes,
-            channels_last: self.channels_last,
-        }
-    }
+impl Deref for Convolution {
+    type Target = ConvolutionLayer;
 
+    fn deref(&self) -> &ConvolutionLayer {
+        &self.layer
+    }
+}
+
+impl Convolution {
     /// Depth, height and width of the layer's output; zero where the kernel does not fit into the input.
     pub fn output(&self) -> [u64; 3] {
         [0, 1, 2].map(|axis| {
@@ -474,10 +416,11 @@ mod tests {
 
         assert!(!call.uses_cudnn());
         assert!(
-            Convolution {
+            ConvolutionLayer {
                 channels_last: true,
-                ..call
+                ..depthwise
             }
+            .call(call.pass, call.dtype, call.batch)
             .uses_cudnn()
         );
     }

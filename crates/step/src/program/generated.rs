@@ -122,6 +122,17 @@ pub enum Form {
     },
 }
 
+impl Form {
+    /// Each element of the shape of this operand, along all of its dimensions.
+    pub fn each(over: usize, body: impl Into<Text>) -> Form {
+        Form::Each {
+            over,
+            without: Vec::new(),
+            body: body.into(),
+        }
+    }
+}
+
 impl Generated {
     /// A map: each element of the result is a formula of the inputs' elements.
     pub fn map(
@@ -191,12 +202,7 @@ impl Generated {
         over: usize,
         body: impl Into<Text>,
     ) -> Generated {
-        let form = Form::Each {
-            over,
-            without: Vec::new(),
-            body: body.into(),
-        };
-        Generated::of(name, inputs, outputs, form)
+        Generated::of(name, inputs, outputs, Form::each(over, body))
     }
 
     /// With this constant.

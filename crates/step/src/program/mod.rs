@@ -47,45 +47,32 @@ pub struct SizeId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConvolutionId(pub u32);
 
-/// What an allocation is for: the categories of a report.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    /// Parameters and buffers.
-    Parameters,
-    /// Gradients of parameters.
-    Gradients,
-    /// What the optimizer keeps between steps.
-    OptimizerState,
-    /// What a step of the optimizer takes and gives back.
-    OptimizerScratch,
-    /// The batch.
-    Batch,
-    /// Results of the forward pass, and what it saves for the backward pass.
-    Activations,
-    /// Gradients of activations.
-    ActivationGradients,
-    /// Scratch memory that libraries ask for.
-    Workspace,
-    /// Buckets of gradients, and messages to other GPUs.
-    Communication,
-}
-
-impl Category {
-    /// All of them, in the order of reports.
-    pub const ALL: [Category; 9] = [
-        Category::Parameters,
-        Category::Gradients,
-        Category::OptimizerState,
-        Category::OptimizerScratch,
-        Category::Batch,
-        Category::Activations,
-        Category::ActivationGradients,
-        Category::Workspace,
-        Category::Communication,
-    ];
+listed! {
+    /// What an allocation is for: the categories of a report.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum Category {
+        /// Parameters and buffers.
+        Parameters,
+        /// Gradients of parameters.
+        Gradients,
+        /// What the optimizer keeps between steps.
+        OptimizerState,
+        /// What a step of the optimizer takes and gives back.
+        OptimizerScratch,
+        /// The batch.
+        Batch,
+        /// Results of the forward pass, and what it saves for the backward pass.
+        Activations,
+        /// Gradients of activations.
+        ActivationGradients,
+        /// Scratch memory that libraries ask for.
+        Workspace,
+        /// Buckets of gradients, and messages to other GPUs.
+        Communication,
+    }
 }
 
 /// How large an allocation is.

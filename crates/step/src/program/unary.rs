@@ -11,46 +11,34 @@ pub enum Placement {
     InPlace,
 }
 
-/// Elementwise functions of one tensor that have a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Unary {
-    /// `max(x, 0)`.
-    Relu,
-    /// `x * Φ(x)`, exact.
-    Gelu,
-    /// `gelu(approximate="tanh")`.
-    GeluTanh,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `1 / (1 + exp(-x))`.
-    Sigmoid,
-    /// `clamp(x, 0, 6)`.
-    Relu6,
-    /// `1 / sqrt(x)`.
-    Rsqrt,
-    /// Cosine.
-    Cos,
-    /// Sine.
-    Sin,
+listed! {
+    /// Elementwise functions of one tensor that have a kernel.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+    pub enum Unary {
+        /// `max(x, 0)`.
+        Relu,
+        /// `x * Φ(x)`, exact.
+        Gelu,
+        /// `gelu(approximate="tanh")`.
+        GeluTanh,
+        /// Hyperbolic tangent.
+        Tanh,
+        /// `x * sigmoid(x)`.
+        Silu,
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid,
+        /// `clamp(x, 0, 6)`.
+        Relu6,
+        /// `1 / sqrt(x)`.
+        Rsqrt,
+        /// Cosine.
+        Cos,
+        /// Sine.
+        Sin,
+    }
 }
 
 impl Unary {
-    /// All of them.
-    pub const ALL: [Unary; 10] = [
-        Unary::Relu,
-        Unary::Gelu,
-        Unary::GeluTanh,
-        Unary::Tanh,
-        Unary::Silu,
-        Unary::Sigmoid,
-        Unary::Relu6,
-        Unary::Rsqrt,
-        Unary::Cos,
-        Unary::Sin,
-    ];
-
     /// The name a PyTorch user knows it by.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What launches ask of a card and of the host, so that somebody can say how long a step takes.
+//! What launches ask of a card and of the host, from which the time of a step follows.
 //!
 //! Launches are nine tenths of a program and most simulations leave them out. This is what is left of them
 //! then: each different piece of work once, and an order in which they are asked for.
@@ -68,7 +68,7 @@ pub enum Mask {
 /// Kernels that mostly move memory, by what their speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moving {
-    /// Element by element; also whatever nobody said more about. Of elements.
+    /// Element by element; also whatever is not described further. Of elements.
     Map,
     /// The same where an operand is seen many times, or lies otherwise than the result. Of elements.
     Broadcast,
@@ -146,46 +146,32 @@ pub enum Updating {
     AdamwFused,
 }
 
-/// What the host does for a step, by what it costs. What always comes along with one of these is in its cost: views, casts, allocations,
-/// launches going forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Host {
-    /// A call of a module.
-    Module,
-    /// A call of an operator by the model's code.
-    Operator,
-    /// A launch by autograd's thread.
-    BackwardLaunch,
-    /// A parameter's gradient kept or added to.
-    Leaf,
-    /// A parameter updated with others, by an optimizer that keeps nothing or little, or in one kernel.
-    Update,
-    /// A parameter updated with others by Adam or `AdamW` in several kernels.
-    AdamUpdate,
-    /// A parameter updated on its own.
-    LoneUpdate,
-    /// A checkpoint run again.
-    Checkpoint,
-    /// A micro-step: a batch, a loss, a start of the autograd engine.
-    MicroStep,
-    /// A step: the optimizer's and `zero_grad`'s own.
-    Step,
-}
-
-impl Host {
-    /// All of them.
-    pub const ALL: [Host; 10] = [
-        Host::Module,
-        Host::Operator,
-        Host::BackwardLaunch,
-        Host::Leaf,
-        Host::Update,
-        Host::AdamUpdate,
-        Host::LoneUpdate,
-        Host::Checkpoint,
-        Host::MicroStep,
-        Host::Step,
-    ];
+listed! {
+    /// What the host does for a step, by what it costs. What always comes along with one of these is in its cost: views, casts, allocations,
+    /// launches going forward.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Host {
+        /// A call of a module.
+        Module,
+        /// A call of an operator by the model's code.
+        Operator,
+        /// A launch by autograd's thread.
+        BackwardLaunch,
+        /// A parameter's gradient kept or added to.
+        Leaf,
+        /// A parameter updated with others, by an optimizer that keeps nothing or little, or in one kernel.
+        Update,
+        /// A parameter updated with others by Adam or `AdamW` in several kernels.
+        AdamUpdate,
+        /// A parameter updated on its own.
+        LoneUpdate,
+        /// A checkpoint run again.
+        Checkpoint,
+        /// A micro-step: a batch, a loss, a start of the autograd engine.
+        MicroStep,
+        /// A step: the optimizer's and `zero_grad`'s own.
+        Step,
+    }
 }
 
 /// What happens next in a step.
@@ -199,7 +185,7 @@ pub enum Tick {
     Wait,
 }
 
-/// Everything a later step does, for whoever asks how long it takes. Empty where nobody knows.
+/// Everything a later step does, from which its time follows. Empty where that is unknown.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
     /// Each different piece of work once; [`WorkId`] is an index.

@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 use crate::engine::{Pool, is_postgres, open_postgres, query};
 use crate::virtual_run::drop_old_runs;
-use crate::{Db, StoreError, Time, options, with_context};
+use crate::{Db, StoreError, Time, existing, with_context};
 
 /// Who may read and write the database: requests and keys are private.
 const MODE: u32 = 0o600;
@@ -264,7 +264,7 @@ impl Db {
             database: database.to_owned(),
             source,
         };
-        let options = options(database).map_err(open)?;
+        let options = existing(database)?;
         let mut connection = options.read_only(true).connect().await.map_err(open)?;
         let checked = check_on(&mut connection).await;
         let _ = connection.close().await;

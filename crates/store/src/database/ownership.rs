@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::database::maintenance::make_private;
 use crate::engine::is_postgres;
-use crate::{StoreError, is_in_memory, options};
+use crate::{StoreError, existing, is_in_memory, options};
 
 /// How often it is tried, and how long there is in between.
 const ATTEMPTS: u32 = 100;
@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// It is a lock on a file beside the database, `batchfit.db.lock`, so that it also holds between containers
 /// that share a volume, and one on the database itself, which may have other names: hard links, and mounts. That one is of another kind than
-/// SQLite's own, which a process loses when it closes the file anywhere: so it is closed when the database is. Whoever does not ask for it
-/// can read and write as before.
+/// SQLite's own, which a process loses when it closes the file anywhere: so it is closed when the database is. A process that does not ask for
+/// it can read and write as before.
 #[derive(Debug)]
 #[must_use = "dropping it gives the database up"]
 pub struct Ownership {
@@ -30,17 +30,18 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// The same of a database that is there: none is made.
-    pub fn take_existing(database: &str) -> Result<Ownership, StoreError> {
-        let is_there = is_in_memory(database)
-            || is_postgres(database)
-            || options(database).is_ok_and(|options| options.get_filename().exists());
-        if is_there {
-            return Ownership::take(database);
+    /// Takes a database that is there, to copy it into another one.
+    pub fn take_source(from: &str, to: &str) -> Result<Ownership, StoreError> {
+        let place = |database| fs::canonicalize(options(database).ok()?.get_filename()).ok();
+        if !is_in_memory(from) && !is_postgres(from) {
+            let from = existing(from)?;
+            if place(to).is_some_and(|to| fs::canonicalize(from.get_filename()).ok() == Some(to)) {
+                return Err(StoreError::OntoItself {
+                    database: to.to_owned(),
+                });
+            }
         }
-        Err(StoreError::Missing {
-            database: database.to_owned(),
-        })
+        Ownership::take(from)
     }
 
     /// Takes the database, before it is opened and migrated, or fails when another server has it, and has it for longer than a

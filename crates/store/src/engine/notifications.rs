@@ -2,8 +2,8 @@
 //!
 //! # Note [News]
 //!
-//! A trigger tells when a fit waits, runs or has ended (`NOTIFY`), and a server tells how far those are that it works on. Whoever
-//! listens has one connection for it. What is told while that is lost is gone, so that is said, and whoever depends on news looks at the
+//! A trigger tells when a fit waits, runs or has ended (`NOTIFY`), and a server tells how far those are that it works on. A
+//! listener has one connection for it. What is told while that is lost is gone, so that is said, and what depends on news looks at the
 //! table then, and every few seconds anyway. PostgreSQL keeps what is not read yet, up to 8 GB, and refuses to commit when that is
 //! full: so texts are short, and how far a fit is, is told a few times a second at most.
 

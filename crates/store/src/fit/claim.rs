@@ -57,8 +57,9 @@ pub struct ParallelSimulated(pub i64);
 
 impl Db {
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer a client
-    /// waits, and those that have waited for a minute whatever anybody does. Keys take turns: the next fit of one comes after those of
-    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago.
+    /// waits, and those that have waited for a minute in any case. Keys take turns: the next fit of one comes after those of
+    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. A key
+    /// that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
@@ -87,7 +88,11 @@ impl Db {
                                       FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
+                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
+                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
+                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
                                               OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
@@ -106,7 +111,11 @@ impl Db {
                                       FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
+                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
+                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
+                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
                                               OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END

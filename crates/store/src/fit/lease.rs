@@ -24,7 +24,7 @@ impl LeaseOwner {
         LeaseOwner(format!("{SERVER}{name}"))
     }
 
-    /// An agent, by its own name. It must not begin as the names of servers do: see [`LeaseOwner::is_server`].
+    /// An agent, by its own name. It must not begin as the names of servers do.
     pub fn other(name: String) -> LeaseOwner {
         LeaseOwner(name)
     }
@@ -32,11 +32,6 @@ impl LeaseOwner {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0
-    }
-
-    /// Whether it is a server.
-    pub fn is_server(&self) -> bool {
-        self.0.starts_with(SERVER)
     }
 }
 

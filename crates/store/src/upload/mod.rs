@@ -444,10 +444,9 @@ by_name!(Row: digest, kind, uploaded, bytes, about, created_at, used_at, referre
 impl Row {
     /// `None` where it says what no version of this program writes.
     fn read(self) -> Option<StoredUpload> {
-        let mut kinds = UploadKind::ALL.into_iter();
         Some(StoredUpload {
             digest: Digest::from_digits(&self.digest)?,
-            kind: kinds.find(|kind| kind.name() == self.kind)?,
+            kind: UploadKind::named(&self.kind)?,
             is_uploaded: self.uploaded,
             bytes: u64::try_from(self.bytes).ok()?,
             about: self.about,

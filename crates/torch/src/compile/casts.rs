@@ -60,7 +60,7 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     found
 }
 
-/// Whether a node runs with autocast off: because the export says so, or, where nobody watched the export,
+/// Whether a node runs with autocast off: because the export says so, or, where the export was not watched,
 /// because Hugging Face computes rotary tables in float32 and tracing leaves no mark of it.
 pub(super) fn is_without_autocast(graph: &Graph, node: &Node) -> bool {
     let class = &graph.module(node.module).class;

@@ -14,7 +14,7 @@ use super::lifetimes::{deaths, packed_checks};
 use super::parallel::{Sharded, Wrapper};
 use super::random_inputs::noise_for;
 use super::scopes::{Around, Scope, checkpoints};
-use crate::eager::{Eager, Frame, Region, Stop, Tensor};
+use crate::eager::{Eager, Frame, Outputs, Region, Stop, Tensor};
 use crate::graph::{Graph, ModuleId, Node, Parameter, ParameterKind, ValueId};
 use crate::ops::{Cast, Context, Op};
 use crate::program::Host;
@@ -187,7 +187,7 @@ impl Forward {
         variant: &Variant,
     ) -> Result<Forward, Stop> {
         Ok(Forward {
-            // Its modules are nobody's blocks.
+            // Its modules are no blocks.
             scopes: BTreeMap::new(),
             ..Forward::new(eager, graph, variant, BTreeMap::new())?
         })
@@ -409,12 +409,7 @@ impl Forward {
             .collect()
     }
 
-    fn execute(
-        &self,
-        eager: &mut Eager,
-        environment: &Environment,
-        index: usize,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn execute(&self, eager: &mut Eager, environment: &Environment, index: usize) -> Outputs {
         let node = &self.graph.nodes[index];
         let operands = node.inputs.iter().map(|id| self.find(environment, *id));
         let operands: Option<Vec<Tensor>> = operands.collect();

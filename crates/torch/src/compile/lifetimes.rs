@@ -75,7 +75,7 @@ fn assumed(graph: &Graph) -> Vec<Vec<ValueId>> {
 }
 
 /// The nodes after which Hugging Face's decoders look for packed sequences, and the shape of the position
-/// ids that they look at: as recorded, or where position ids are expanded to the batch and nobody reads them.
+/// ids that they look at: as recorded, or where position ids are expanded to the batch and not read.
 pub(super) fn packed_checks(graph: &Graph) -> Vec<(usize, [Extent; 2])> {
     if let Some(releases) = &graph.releases {
         let shape = |id: &ValueId| <[Extent; 2]>::try_from(graph.value(*id).shape.as_slice());

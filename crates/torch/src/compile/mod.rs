@@ -82,7 +82,7 @@ pub enum CompileError {
         /// The type of the statistics.
         stored: DType,
     },
-    /// Somebody asked to stop.
+    /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
 }

@@ -7,7 +7,7 @@ impl Eager {
     /// The packed-sequence check of Hugging Face's decoders without an attention mask, on position ids of
     /// this shape: eight small buffers, in the order in which an H200 recorded them.
     ///
-    /// An export shows it only as position ids expanded to the batch that nobody reads.
+    /// An export shows it only as position ids expanded to the batch that nothing reads.
     pub fn packed_sequence_check(&mut self, batch: Extent, positions: Extent) {
         let ids = batch * positions;
         let first = self.scratch_of(batch, DType::Int64);

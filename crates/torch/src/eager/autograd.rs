@@ -40,7 +40,7 @@ enum Part {
 }
 
 thread_local! {
-    /// What is left of operations that are going, the next part last; and whether somebody lets it go already.
+    /// What is left of operations that are going, the next part last; and whether it is let go already.
     static GOING: RefCell<Vec<Part>> = const { RefCell::new(Vec::new()) };
     static IS_LETTING_GO: Cell<bool> = const { Cell::new(false) };
 }
@@ -226,18 +226,39 @@ impl OpRecord {
         outputs.try_into().expect("as many tensors as bodies")
     }
 
-    /// [`OpRecord::finish`] for one result, which has a gradient for the first input alone.
+    /// [`OpRecord::finish`] for one result: its backward formula runs where that has a gradient.
+    pub fn finish_single(
+        self,
+        eager: &mut Eager,
+        output: TensorBody,
+        backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
+    ) -> Tensor {
+        let backward = self.of_single(backward);
+        let [output] = self.finish(eager, [output], backward);
+        output
+    }
+
+    /// [`OpRecord::finish_single`] with a gradient for the first input alone.
     pub fn finish_one(
         self,
         eager: &mut Eager,
         output: TensorBody,
         backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Tensor + 'static,
     ) -> Tensor {
-        let [output] = self.finish(eager, [output], |eager, gradients, saved| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| backward(eager, gradient, saved))]
-        });
-        output
+        self.finish_single(eager, output, |eager, gradient, saved| {
+            vec![Some(backward(eager, gradient, saved))]
+        })
+    }
+
+    fn of_single(
+        &self,
+        backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
+    ) -> impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static {
+        let inputs = self.edges.as_ref().map_or(0, Vec::len);
+        move |eager, gradients, saved| match &gradients[0] {
+            Some(gradient) => backward(eager, gradient, saved),
+            None => vec![None; inputs],
+        }
     }
 
     /// [`OpRecord::finish`] for a number of results known at run time.
@@ -262,13 +283,13 @@ impl OpRecord {
         eager: &mut Eager,
         written: Option<&Tensor>,
         output: TensorBody,
-        backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
+        backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> Tensor {
         let Some(written) = written else {
-            let [output] = self.finish(eager, [output], backward);
-            return output;
+            return self.finish_single(eager, output, backward);
         };
         drop(output);
+        let backward = self.of_single(backward);
         match self.edges {
             Some(edges) => eager.rewrite_history(written, edges, Box::new(backward), self.saved),
             None => written.count_write(),

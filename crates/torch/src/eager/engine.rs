@@ -279,7 +279,7 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
 }
 
 /// `AccumulateGrad`: keeps the first gradient, adds later ones to it. Owners of the tensor count, not of its
-/// memory: a view that nobody else has is kept as it is.
+/// memory: a view without other owners is kept as it is.
 fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
     eager.recorder().note(Host::Leaf, 1);
     let kept = leaf.grad.borrow().clone();
@@ -293,7 +293,7 @@ fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
     drop(gradient);
 }
 
-/// Tells whoever watches that a gradient is complete.
+/// Tells watchers that a gradient is complete.
 fn tell(eager: &mut Eager, leaf: &Leaf) {
     let Some(watcher) = eager.watcher.clone() else {
         return;

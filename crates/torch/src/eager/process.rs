@@ -19,6 +19,9 @@ use crate::program::{
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
+/// What an operation makes, or why it stopped.
+pub type Outputs = Result<Vec<Tensor>, Stop>;
+
 /// Why operations stop before the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -26,7 +29,7 @@ pub enum Stop {
     ///
     /// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
     Restored,
-    /// Nobody wants the program any more.
+    /// Compilation was cancelled.
     Cancelled,
 }
 
@@ -69,7 +72,7 @@ pub struct Eager {
     /// Who is told of gradients.
     pub watcher: Option<Rc<dyn Watcher>>,
     recorder: Recorder,
-    /// Becomes true when nobody wants the program any more.
+    /// Becomes true when compilation is cancelled.
     cancel: Cancel,
     pub capability: Capability,
     /// Which of the processes that train together this is, from 0.
@@ -139,7 +142,7 @@ impl Eager {
         &self.recorder
     }
 
-    /// Stops whoever asks, when nobody wants the program any more. Asked before every operation.
+    /// An error when compilation is cancelled. Called before every operation.
     pub fn go_on(&self) -> Result<(), Stop> {
         if self.cancel.is_cancelled() {
             return Err(Stop::Cancelled);

@@ -232,7 +232,7 @@ impl Storage {
         }
     }
 
-    /// Emits the free, whoever still owns it.
+    /// Emits the free, even where it still has owners.
     pub fn free(&self) {
         if self.is_allocated.replace(false) {
             self.recorder.emit(Instruction::Free(self.id));

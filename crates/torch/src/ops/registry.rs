@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::Op;
 use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// An operator with its attributes. Operands are given with each call, in the order that the operator's
@@ -41,12 +41,7 @@ pub trait Operator {
     }
 
     /// What eager PyTorch allocates, saves and launches, forward and (by what it records) backward.
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop>;
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs;
 }
 
 /// What an operator may depend on besides its operands.
@@ -74,7 +69,8 @@ pub type Read = (Op, Vec<ValueId>);
 /// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
 pub type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
 
-/// Declares the families: a variant of [`Op`] and a list of readers each, and the module that has them.
+/// Declares the families: a variant of [`Op`] and a list of readers each, by the names of their operators with blanks between, and
+/// the module that has them.
 macro_rules! families {
     ($($variant:ident: $module:ident $(:: $inner:ident)?),+ $(,)?) => {
         $(pub use $module::$($inner::)?$variant;)+
@@ -104,50 +100,26 @@ macro_rules! families {
             }
         )+
 
-        /// The readers of all families.
-        const READERS: &[&[(&str, Reader)]] = &[$($module::$($inner::)?ATEN),+];
+        /// The readers of all families, by the names of their operators.
+        fn readers() -> Vec<(&'static str, Reader)> {
+            let lists = [$($module::$($inner::)?ATEN.to_vec()),+];
+            let each = |(names, reader): (&'static str, Reader)| names.split(' ').map(move |name| (name, reader));
+            lists.into_iter().flatten().flat_map(each).collect()
+        }
     };
 }
 
 /// Declares the readers of a family whose operators are rows of tables, and its rows by the operators' names.
 macro_rules! rows {
     ($tables:ident: $row:ty, read by $read:ident) => {
-        /// How many operators the tables name.
-        const COUNT: usize = {
-            let mut count = 0;
-            let mut table = 0;
-            while table < $tables.len() {
-                let mut row = 0;
-                while row < $tables[table].len() {
-                    count += $tables[table][row].aten.len();
-                    row += 1;
-                }
-                table += 1;
-            }
-            count
-        };
-
         /// Operators by their names.
-        pub(in crate::ops) const ATEN: &[(&str, $crate::ops::Reader)] = &{
-            let mut list: [(&str, $crate::ops::Reader); COUNT] = [("", $read); COUNT];
-            let mut filled = 0;
-            let mut table = 0;
-            while table < $tables.len() {
-                let mut row = 0;
-                while row < $tables[table].len() {
-                    let aten = $tables[table][row].aten;
-                    let mut name = 0;
-                    while name < aten.len() {
-                        list[filled].0 = aten[name];
-                        filled += 1;
-                        name += 1;
-                    }
-                    row += 1;
-                }
-                table += 1;
-            }
-            list
-        };
+        pub(in crate::ops) static ATEN: std::sync::LazyLock<Vec<(&str, $crate::ops::Reader)>> =
+            std::sync::LazyLock::new(|| {
+                let names = $tables.iter().copied().flatten().flat_map(|row| row.aten);
+                names
+                    .map(|name| (*name, $read as $crate::ops::Reader))
+                    .collect()
+            });
 
         /// Rows by the names of their operators.
         static ROWS: std::sync::LazyLock<std::collections::BTreeMap<&'static str, &'static $row>> =
@@ -161,7 +133,7 @@ macro_rules! rows {
 
 /// Readers by the names of ATen operators.
 static ATEN: LazyLock<BTreeMap<&'static str, Reader>> =
-    LazyLock::new(|| super::READERS.iter().copied().flatten().copied().collect());
+    LazyLock::new(|| super::readers().into_iter().collect());
 
 /// What a node does, or `None` for an operator that is not known.
 pub fn read(arguments: &Arguments<'_>) -> Result<Option<Read>, String> {
@@ -213,12 +185,7 @@ impl Op {
     }
 
     /// Runs it, as eager PyTorch would.
-    pub fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         self.operator().run(eager, operands, context)
     }
 }
@@ -229,8 +196,6 @@ mod tests {
 
     #[test]
     fn an_aten_operator_has_one_reader() {
-        let listed: usize = super::super::READERS.iter().map(|list| list.len()).sum();
-
-        assert_eq!(ATEN.len(), listed);
+        assert_eq!(ATEN.len(), super::super::readers().len());
     }
 }

@@ -277,6 +277,15 @@ async fn the_nearest_stored_answer_is_offered() {
         (other["exact"].as_bool(), &other["differs"]),
         (Some(false), &json!(["limit_bytes"]))
     );
+    // What a recommendation does not show: another's margin of safety is not mine. Defaults that are written out differ in nothing.
+    let bolder = near(
+        r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "12GiB", "headroom": 0.25, "search": "auto",
+            "allocator": "expandable_segments:True", "training": {"clip_grad_norm": 1}}"#,
+    );
+    assert_eq!(
+        bolder.await.json()["differs"],
+        json!(["headroom", "allocator", "clip_grad_norm"])
+    );
     // Its device is not here, and nothing is computed.
     let absent =
         near(r#"{"model": {"preset": "resnet18"}, "device": "cuda:7", "memory_limit": "12GiB"}"#)

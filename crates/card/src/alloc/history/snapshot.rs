@@ -50,7 +50,7 @@ pub enum BlockState {
     ActiveAllocated,
     /// The caller gave it back, and another stream may still use it.
     ActivePendingFree,
-    /// Nobody has it.
+    /// It is free.
     Inactive,
 }
 

@@ -45,7 +45,7 @@ pub trait SegmentSource {
     /// Takes back a segment that `take` gave, with the size it was asked for.
     fn give_back(&mut self, segment: Address, size: Bytes);
 
-    /// Takes back everything at once from whoever holds `held` bytes, and nothing reserved: the same as taking
+    /// Takes back everything at once from a holder of `held` bytes, and nothing reserved: the same as taking
     /// back one after the other. Whether it did; a source may know no such way.
     fn give_back_all(&mut self, _held: Bytes) -> bool {
         false

@@ -30,7 +30,7 @@ const LARGEST: u64 = 64 << 20;
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 static KNOWN: RwLock<Option<Arc<Known>>> = RwLock::new(None);
 
-/// Says where calibrations are kept, before anybody asks for them; later it changes nothing.
+/// Says where calibrations are kept, before they are needed; later it changes nothing.
 pub fn look_in(folder: PathBuf) {
     FOLDER.get_or_init(|| folder);
 }
@@ -146,7 +146,7 @@ impl Known {
         };
         let all: Vec<Calibration> = found.iter().filter_map(read).collect();
         let described = all.iter().find_map(|one| card(one.table));
-        // Cards and tables are for as long as the process: there are as many as somebody calibrates meanwhile.
+        // Cards and tables are for as long as the process: there are as many as are calibrated meanwhile.
         let local = match (described, before.local) {
             (Some(described), Some(local)) if *local == described => Some(local),
             (described, _) => described.map(|card| &*Box::leak(Box::new(card))),

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 use super::Card;
 
-/// Somebody who knows what cuDNN's heuristics say of a card that is not there.
+/// What answers what cuDNN's heuristics say of a card that is not there.
 pub trait Heuristics: Debug + Send + Sync {
     /// Which cuDNN: its version.
     fn version(&self) -> &str;

@@ -11,7 +11,7 @@ pub mod workspaces;
 pub use calibrated::{LOCAL, calibration_turn, calibrations_of, local, look_in};
 pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, CardSpec, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
-    SHARDED_OVERHEAD, Workspaces, names,
+    SHARDED_OVERHEAD, UNMEASURED, Workspaces, names,
 };
 pub use heuristics::{Heuristics, installed_heuristics, set_heuristics};
 pub use instances::{Cloud, Instance, clouds};

@@ -72,7 +72,7 @@ fn known(limit: RecordedLimit) -> Option<Bytes> {
     }
 }
 
-/// What is known of an address that somebody was given.
+/// What is known of an address that was handed out.
 #[derive(Debug, Clone, Copy)]
 enum AddressState {
     Held {

@@ -51,9 +51,9 @@ pub struct Recording {
     pub format: Format,
     /// What was recorded, where that was noted.
     pub case: Option<String>,
-    /// Samples in each step, when somebody noted it.
+    /// Samples in each step, when it was noted.
     pub batch: Option<u64>,
-    /// Micro-steps in each step, when somebody noted it.
+    /// Micro-steps in each step, when it was noted.
     pub accumulation: Option<u32>,
     /// What the device had, when it is known.
     pub total: Option<Bytes>,
@@ -127,7 +127,7 @@ impl Recording {
         Bytes(least)
     }
 
-    /// Whether the last thing that anybody asked for was refused: the program ended there, and what it
+    /// Whether the last request was refused: the program ended there, and what it
     /// would have asked for next is not known.
     pub fn ends_out_of_memory(&self) -> bool {
         let mut latest_first = self.entries.iter().rev().map(|entry| entry.event);

@@ -87,7 +87,7 @@ impl Log {
         }))
     }
 
-    /// What was written since somebody last looked.
+    /// What was written since the last read.
     fn take(&self) -> io::Result<String> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(self.read.get()))?;
@@ -110,7 +110,7 @@ pub(in crate::cudnn) fn logging<T>(asked: impl FnOnce() -> T) -> T {
 fn write(messages: bool) {
     let mask = if messages { INFO } else { 0 };
     if let Ok(cudnn) = functions() {
-        // SAFETY: cuDNN calls nobody back where there is no function, and writes to the file as before.
+        // SAFETY: cuDNN calls nothing back where there is no function, and writes to the file as before.
         let _ = unsafe { (cudnn.set_callback)(mask, null_mut(), None) };
     }
 }

@@ -154,7 +154,7 @@ fn asked_without_a_device_beside_the_record() {
         let elements: u64 = call.operands().elements().iter().sum();
         let tensors = elements * call.dtype.size();
         for key in [
-            format!("{:?} {}", call.pass, kind(&call.layer())),
+            format!("{:?} {}", call.pass, kind(&call.layer)),
             format!("{:?} {:?}", call.pass, call.dtype),
             "all".to_owned(),
         ] {

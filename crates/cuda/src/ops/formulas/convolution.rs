@@ -1,6 +1,6 @@
 //! Convolutions.
 
-use crate::program::{Convolution, ConvolutionPass, Form, Generated, Number};
+use crate::program::{Convolution, ConvolutionPass, Generated, Number};
 
 /// A convolution of tensors of this rank, tap by tap.
 pub(super) fn convolution(of: &Convolution, rank: usize) -> Generated {
@@ -25,16 +25,17 @@ pub(super) fn convolution(of: &Convolution, rank: usize) -> Generated {
                 .collect(),
         )
     };
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: format!("const int D = {}; {body}", rank - 2).into(),
-    };
-    Generated::of("convolution", inputs, [output], form)
-        .with("stride", list(of.stride))
-        .with("padding", list(of.padding))
-        .with("dilation", list(of.dilation))
-        .with("groups", Number::Whole(of.groups.cast_signed()))
+    Generated::each(
+        "convolution",
+        inputs,
+        [output],
+        2,
+        format!("const int D = {}; {body}", rank - 2),
+    )
+    .with("stride", list(of.stride))
+    .with("padding", list(of.padding))
+    .with("dilation", list(of.dilation))
+    .with("groups", Number::Whole(of.groups.cast_signed()))
 }
 
 // `x[n, c, ...]`, `w[k, c / groups, ...]`, `y[n, k, ...]`, with `D` dimensions behind the channels.

@@ -2,7 +2,7 @@
 
 use crate::device::LaunchError;
 use crate::layout::{Operand, Operands};
-use crate::program::{Form, Generated};
+use crate::program::Generated;
 use batchfit_torch::ops::placing::{self, Combine, Written as Values};
 
 use super::Written;
@@ -77,22 +77,23 @@ fn scattered(
 pub(super) fn embedding(rank: usize) -> Generated {
     let at: Vec<String> = (0..rank).map(|d| format!("i[{d}]")).collect();
     let row = format!("wrapped(indices({}), weight.size(0))", at.join(", "));
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: format!("y.set_at(weight({row}, i[{rank}]), i);").into(),
-    };
-    Generated::of("embedding", ["weight", "indices"], ["y"], form)
+    Generated::each(
+        "embedding",
+        ["weight", "indices"],
+        ["y"],
+        2,
+        format!("y.set_at(weight({row}, i[{rank}]), i);"),
+    )
 }
 
 /// Zero above the diagonal of each matrix.
 pub(super) fn tril(rank: usize) -> Generated {
     let (row, column) = (rank.saturating_sub(2), rank.saturating_sub(1));
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: format!("if (i[{column}] <= i[{row}]) y.set_at(x.at(i), i); else y.set_at(0, i);")
-            .into(),
-    };
-    Generated::of("tril", ["x"], ["y"], form)
+    Generated::each(
+        "tril",
+        ["x"],
+        ["y"],
+        1,
+        format!("if (i[{column}] <= i[{row}]) y.set_at(x.at(i), i); else y.set_at(0, i);"),
+    )
 }

@@ -49,11 +49,7 @@ pub(super) fn product(operands: &Operands<'_>) -> Result<Written, LaunchError> {
     y.set_at(s + (T){start}, i);"
     );
     let over = names.len();
-    let form = Form::Each {
-        over,
-        without: Vec::new(),
-        body: body.into(),
-    };
+    let form = Form::each(over, body);
     Ok(Written {
         generated: Generated::of("matmul", names, ["y"], form),
         inputs,

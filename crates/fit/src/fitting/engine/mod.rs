@@ -63,10 +63,10 @@ pub struct FitEngine {
     listed: Listed,
 }
 
-/// How long GPUs that were listed are taken to be there when a request is checked. Whoever answers it looks again.
+/// How long GPUs that were listed are taken to be there when a request is checked. The answer looks again.
 const LISTED: Duration = Duration::from_secs(2);
 
-/// How long a single probe waits while other processes use its GPU: somebody waits for the answer.
+/// How long a single probe waits while other processes use its GPU: a client waits for the answer.
 const PROBE_TURN: Duration = Duration::from_mins(1);
 /// How often a fit begins again because other processes took memory that it counted on.
 const FRESH_STARTS: u32 = 2;
@@ -107,7 +107,7 @@ impl FitEngine {
         FitEngine { deadlines, ..self }
     }
 
-    /// The same with somebody who records.
+    /// The same with a recorder.
     #[must_use]
     pub fn with_recorder(self, recorder: Option<RecorderCommand>) -> FitEngine {
         FitEngine { recorder, ..self }

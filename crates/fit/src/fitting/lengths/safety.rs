@@ -27,7 +27,7 @@ pub(super) enum Outcome<T> {
     Holds(T),
     /// Nothing that was tried is.
     Nothing,
-    /// Nobody can be asked: the card is a real one.
+    /// Not known: the card is a real one.
     Unasked,
 }
 

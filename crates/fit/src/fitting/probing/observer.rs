@@ -6,7 +6,7 @@ use crate::limits::Cancel;
 use crate::worker::Caller;
 use crate::{EngineError, Progress, Work};
 
-/// Tells progress, and notices when somebody asks to stop.
+/// Reports progress, and notices when the work is cancelled.
 pub(in crate::fitting) struct Observer<'a> {
     work: Work<'a>,
     probes: Cell<u32>,
@@ -22,7 +22,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Announces a probe of `batch`, unless there is nobody left to answer.
+    /// Announces a probe of `batch`, unless the work is cancelled.
     pub(in crate::fitting) fn before(&self, batch: u64, note: &str) -> Result<(), EngineError> {
         if self.work.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
@@ -41,7 +41,7 @@ impl<'a> Observer<'a> {
         });
     }
 
-    /// Becomes true when somebody asks to stop.
+    /// Becomes true when the work is cancelled.
     pub(in crate::fitting) fn cancel(&self) -> &'a Cancel {
         self.work.cancel
     }
@@ -51,7 +51,7 @@ impl<'a> Observer<'a> {
         self.probes.set(self.probes.get() + 1);
     }
 
-    /// Calls a worker on behalf of whoever looks on.
+    /// Calls a worker for the caller of this work.
     pub(in crate::fitting) fn call<T>(&self, work: impl FnOnce(Caller<'_>) -> T) -> T {
         work(Caller {
             cancel: self.work.cancel,

@@ -63,7 +63,7 @@ impl ProbeOutcome {
 pub(in crate::fitting) enum StepTime {
     /// So many seconds, all its micro-steps together.
     Seconds(f64, SpeedFrom),
-    /// Nobody knows, for this reason.
+    /// Unknown, for this reason.
     Unknown(&'static str),
 }
 
@@ -130,7 +130,7 @@ pub(in crate::fitting) trait Runner {
         Recomputed::default()
     }
 
-    /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or nobody knows.
+    /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or it is unknown.
     fn communicated(&mut self, _: &Variant, _batch: u64) -> Result<Option<u64>, EngineError> {
         Ok(None)
     }
@@ -196,7 +196,7 @@ impl<'a> ProbeCache<'a> {
         }
     }
 
-    /// The same where somebody says what is to be left free.
+    /// The same with a given headroom.
     #[must_use]
     pub(in crate::fitting) fn with_headroom(self, headroom: VariantHeadroom) -> ProbeCache<'a> {
         ProbeCache { headroom, ..self }

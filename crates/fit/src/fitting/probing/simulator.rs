@@ -25,7 +25,7 @@ use crate::fitting::memory_budget::for_others;
 use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
 use crate::fitting::recommendation::uncertainty::{Assumed, Uncertainty, of_graph};
 
-/// How many times as long the host takes as the one that was measured: nobody has said another pace.
+/// How many times as long the host takes as the one that was measured: no other pace was given.
 const PACE: f64 = 1.0;
 
 /// Probes on a simulated card.
@@ -39,7 +39,7 @@ pub(in crate::fitting) struct Simulator {
     card: Option<&'static Card>,
     /// What is assumed of the model and the card.
     uncertainties: BTreeSet<Uncertainty>,
-    /// Becomes true when nobody wants another probe.
+    /// Becomes true when no other probe is wanted.
     cancel: Cancel,
     assumed: Assumed,
     ceiling: u64,

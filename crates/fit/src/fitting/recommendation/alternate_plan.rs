@@ -10,7 +10,7 @@ use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;
 use crate::{EngineError, Limit, LimitKind, Recommendation, Why};
 
-/// How a note begins that says why nobody knows how long a step takes.
+/// How a note begins that says why the time of a step is unknown.
 pub(in crate::fitting) const TIME_UNKNOWN: &str = "how long a step takes is not known";
 
 /// What a plan is asked about: a request about one length, and how it trains.

@@ -194,7 +194,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     ))
 }
 
-/// What to tell whoever named several optimizers, of which the first needs too much.
+/// The note where several optimizers were asked for, of which the first needs too much.
 fn other_optimizers(first: Optimizer, others: &[VariantResult]) -> Option<String> {
     let mut fitting: Vec<String> = Vec::new();
     let mut seen = vec![first];

@@ -5,7 +5,7 @@ use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
+use crate::{AcrossRanks, EngineError, LimitKind, MARGIN, Recommendation, Why};
 
 use crate::fitting::plan::{BatchTarget, choose, nearly_as_fast, shortfall_note, without_a_plan};
 use crate::fitting::probing::runner::{ProbeCache, StepTime};
@@ -226,7 +226,7 @@ pub(in crate::fitting) fn kept_free(
         .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
         .collect();
     format!(
-        "{headroom} of the limit are kept as a safety margin: {}",
+        "{headroom} of the limit are kept{MARGIN} {}",
         reasons.join(", ")
     )
 }

@@ -45,7 +45,7 @@ const FAR: f64 = 0.0025;
 /// What part of memory of unsolved size is left free for it. See Note [Extrapolated sizes].
 const EXTRAPOLATED: u64 = 8;
 
-/// The part of the limit that is left free at most for scratch memory that nobody recorded: a tenth. A convolution that is refused its
+/// The part of the limit that is left free at most for scratch memory that was not recorded: a tenth. A convolution that is refused its
 /// workspace takes another plan and keeps it, which simulation of a lower limit shows; see Note [Steady batches] in `search`.
 const WORKSPACES: u64 = 10;
 

@@ -37,7 +37,7 @@ const PARTS: usize = 256;
 struct Worth {
     /// Bytes of the peak that go if it is computed again.
     saved: u64,
-    /// What computing it again takes, in seconds or, where nobody knows, operations.
+    /// What computing it again takes, in seconds or, where they are unknown, operations.
     takes: f64,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn candidates(
         return Ok(Vec::new());
     }
     let mut all = Vec::new();
-    if found.len() <= MOST_BLOCKS && !aim.is_hopeless(&json!({})) {
+    if found.len() <= MOST_BLOCKS && !aim.is_hopeless(aim.request, aim.variant) {
         let (simulator, room) = simulation(aim.request, aim.card, observer.cancel())?;
         let limit = room.limit(&aim.variant.parallel);
         let batch = aim.micro_batch.min(simulator.ceiling());

@@ -43,16 +43,10 @@ impl Aim<'_> {
         self.micro_batch.saturating_mul(ranks)
     }
 
-    /// Whether what stays from step to step (parameters, gradients, the optimizer's state) is more than the limit with a change, whatever
-    /// else there is. What is known of one sample is the least of these.
-    fn is_hopeless(&self, patch: &Value) -> bool {
-        let at = |pointer| {
-            patch
-                .pointer(pointer)
-                .filter(|value: &&Value| !value.is_null())
-        };
-        let other = at("/device").and_then(Value::as_str);
-        let other = other.and_then(|device| Card::find(device.trim_start_matches("sim:")));
+    /// Whether what stays from step to step (parameters, gradients, the optimizer's state) is more than the limit for a changed request
+    /// and its variant, whatever else there is. What is known of one sample is the least of these.
+    fn is_hopeless(&self, changed: &Request, after: &Variant) -> bool {
+        let other = card(changed).filter(|other| other.name != self.card.name);
         let limit = other.map_or(self.limit, |card| card.total_memory.0);
         let held = |category| {
             let of = self.at_peak.iter().filter(|part| part.category == category);
@@ -64,31 +58,32 @@ impl Aim<'_> {
             Category::OptimizerState,
         ]
         .map(held);
-        if at("/model/lora").is_some() {
+        let before = self.variant;
+        let is_adapted = |request: &Request| request.is_adapted() == Some(true);
+        let adapts = is_adapted(changed) && !is_adapted(self.request);
+        if adapts {
             (gradients, state) = (0, 0);
         }
-        if at("/training/optimizer").is_some() {
+        if after.optimizer != before.optimizer {
             state = 0;
         }
         // An adapter's base is in the type of the config.
-        let is_halved = at("/model/lora").is_some()
-            || at("/training/precision").is_some_and(|one| one == "bf16");
-        if is_halved && self.variant.precision != Precision::Bf16 {
+        if (adapts || after.precision == Precision::Bf16) && before.precision != Precision::Bf16 {
             (weights, gradients, state) = (weights / 2, gradients / 2, state / 2);
         }
-        if let Some(parallel) = at("/training/parallel") {
-            let before = match &self.variant.parallel {
+        if after.parallel != before.parallel {
+            let shards = match &before.parallel {
                 Parallel::None | Parallel::Ddp(_) => 1,
                 sharded => sharded.world_size(),
             };
-            let ranks = parallel["world_size"].as_u64().unwrap_or(1);
-            let shared = |bytes: u64| bytes.saturating_mul(before) / ranks.max(1);
+            let ranks = after.parallel.world_size();
+            let shared = |bytes: u64| bytes.saturating_mul(shards) / ranks.max(1);
             state = shared(state);
-            if parallel["strategy"] == "fsdp2" {
+            if let Parallel::Fsdp2(sharded) = &after.parallel {
                 (weights, gradients) = (shared(weights), shared(gradients));
-            }
-            if parallel["cpu_offload"] == true {
-                return false;
+                if sharded.cpu_offload {
+                    return false;
+                }
             }
         }
         self.at_once == 0 && weights + gradients + state > limit
@@ -247,27 +242,21 @@ fn answered(
     let cancel = observer.cancel();
     let mut patch = pinned(aim);
     merge(&mut patch, &candidate.patch);
-    if aim.is_hopeless(&candidate.patch) {
-        let ranks = aim.variant.parallel.world_size();
-        let ranks = candidate
-            .patch
-            .pointer("/training/parallel/world_size")
-            .and_then(Value::as_u64)
-            .unwrap_or(ranks);
-        return Ok(Some(without(candidate, patch, aim, ranks)));
-    }
     let known = engine.simulated();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let Ok(changed) = aim.request.changed(&patch, &known) else {
         return Ok(None);
     };
+    let ranks = changed.variants[0].parallel.world_size();
+    if aim.is_hopeless(&changed, &changed.variants[0]) {
+        return Ok(Some(without(candidate, patch, aim, ranks)));
+    }
     // One sample is quickly refused where nothing fits.
     let is_alone = changed.lengths.is_none() && changed.soak.is_none();
     if aim.at_once == 0 && is_alone && changed.variants.len() == 1 {
         let report = engine.probe_in(&changed, 1, Detail::Verdict, cancel);
         match report {
             Ok(report) if report.verdict == Verdict::OutOfMemory => {
-                let ranks = changed.variants[0].parallel.world_size();
                 return Ok(Some(without(candidate, patch, aim, ranks)));
             }
             Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),

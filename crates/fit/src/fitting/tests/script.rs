@@ -37,7 +37,7 @@ pub(super) struct Script {
     pub(super) uncertainties: Vec<Uncertainty>,
     /// What passes through operators taken to be elementwise, for each sample.
     pub(super) assumed_per_sample: Bytes,
-    /// Seconds of a micro-step: so many, and so many for each sample, twice that with checkpoints. `None` where nobody knows.
+    /// Seconds of a micro-step: so many, and so many for each sample, twice that with checkpoints. `None` where it is unknown.
     pub(super) seconds: Option<(f64, f64)>,
     pub(super) asked: Vec<(u32, u64)>,
 }

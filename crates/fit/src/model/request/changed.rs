@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::source::{self, LoweredCell, ModelSource};
-use super::{DeviceChoice, Request, Workload};
+use super::{DeviceChoice, Request, RequestDocument, Workload};
 use crate::model::uploaded::Uploads;
-use batchfit_models::members::REQUEST;
+use batchfit_models::members::{Object, REQUEST, TRAINING};
 use batchfit_models::{Fields, Generation, Length, RequestError};
 
 impl Request {
@@ -14,8 +14,17 @@ impl Request {
     pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, RequestError> {
         let mut document = self.document.clone();
         document.merge(patch);
+        self.as_written(document, patch.get("model").is_none(), known_sims)
+    }
+
+    /// What another document asks, about the same model where it says so.
+    fn as_written(
+        &self,
+        document: RequestDocument,
+        is_same_model: bool,
+        known_sims: &[&str],
+    ) -> Result<Request, RequestError> {
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
-        let is_same_model = patch.get("model").is_none();
         let model = if is_same_model {
             self.model.clone()
         } else {
@@ -50,6 +59,51 @@ impl Request {
             document,
             ..changed
         })
+    }
+
+    /// Names of the members of another request about the same model that ask for something else than this one, other than those that
+    /// are `known`: not what is the default there, or the same in other words.
+    pub fn differing(
+        &self,
+        other: &RequestDocument,
+        known: &[&str],
+        known_sims: &[&str],
+    ) -> Vec<&'static str> {
+        // Where both are, how soon it is answered, and what else could be asked.
+        const UNRELATED: [&str; 5] = [
+            "model",
+            "training",
+            "priority",
+            "timeout_seconds",
+            "suggest",
+        ];
+        let asked = |document: RequestDocument| {
+            let request = self.as_written(document, true, known_sims).ok()?;
+            Some((json!(request), request.lengths))
+        };
+        let mine = asked(self.document.clone());
+        let differs = |within: Option<&str>, name: &str| {
+            let patch = |value: &Value| match within {
+                Some(object) => json!({ object: { name: value } }),
+                None => json!({ name: value }),
+            };
+            let members = other.members();
+            let value = within.map_or(Some(members), |object| members.get(object));
+            let mut changed = self.document.clone();
+            changed.merge(&patch(&Value::Null));
+            if let Some(value) = value.and_then(|object| object.get(name)) {
+                changed.merge(&patch(value));
+            }
+            changed != self.document && asked(changed) != mine
+        };
+        let of = |within, object: &'static Object| {
+            let names = object.members.iter().map(|member| member.name);
+            let compared = names.filter(|name| !UNRELATED.contains(name) && !known.contains(name));
+            compared.filter(move |name| differs(within, name))
+        };
+        of(None, &REQUEST)
+            .chain(of(Some("training"), &TRAINING))
+            .collect()
     }
 
     /// The same on this device, which is one that its `device` may mean. Its document says so too.

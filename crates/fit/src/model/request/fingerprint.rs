@@ -88,7 +88,7 @@ impl Request {
 /// Digests of the calibrations that simulate the cards of a request, and which cuDNN is asked about the rest.
 fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
     let named = match device {
-        // A kind is simulated where nobody has it.
+        // A kind is simulated where no machine has it.
         DeviceChoice::Sim(name) | DeviceChoice::Kind(name) => Some(name),
         DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Host(..) => None,
     };

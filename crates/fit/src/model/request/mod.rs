@@ -255,7 +255,7 @@ impl Request {
             variants.truncate(1);
             for variant in &mut variants {
                 variant.recorded = true;
-                // Whoever recorded trained as it is.
+                // The recorded run trained as it is.
                 variant.parallel = crate::model::Parallel::None;
             }
         }
@@ -292,14 +292,6 @@ impl Request {
             has_recorder: false,
             lowered: LoweredCell::default(),
         })
-    }
-
-    /// Reads a request about a program that is going to be recorded: it has no model yet.
-    pub fn parse_unrecorded(
-        document: RequestDocument,
-        known_sims: &[&str],
-    ) -> Result<Request, RequestError> {
-        Request::parse_with_recordings(document, Vec::new(), &[], known_sims)
     }
 
     /// The same where a recorder is there, or not: it decides whether a graph with operators that are not known is refused.

@@ -132,7 +132,7 @@ pub(super) fn read(
     Ok((parallels, world_size))
 }
 
-/// What transformers' Trainer has of DDP where nobody says otherwise: `find_unused_parameters`, unless the model checkpoints
+/// What transformers' Trainer sets for DDP by default: `find_unused_parameters`, unless the model checkpoints
 /// itself; one that PEFT adapted, which is no `PreTrainedModel`, in any case (`Trainer._build_accelerator_args` in
 /// `trainer.py` of transformers 5.17). Whether there is such a variant.
 pub(super) fn as_trainer_wraps(

@@ -1,4 +1,4 @@
-//! A request for others to read: for another process, for the table, for whoever asks how far it is.
+//! A request as others read it: another process, the table, a client that asks how far it is.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::source::{self, ModelSource, Recordings};
 use super::{Request, RequestDocument, SearchMode};
 use crate::model::uploaded::{Digest, UploadKind};
 
-/// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
+/// Longest model, in bytes of JSON, that is shown with a fit. A client that asks how far a fit is does not want to read
 /// megabytes of graph each time.
 const LARGEST_SHOWN: usize = 64 << 10;
 

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use batchfit_models::{Fields, Generation, MOST_SOAKED, RequestError};
 
-/// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
+/// Optimizer steps by default: what reserved memory was compared with real training over.
 const USUAL_STEPS: u64 = 1000;
 
-/// Batches of a validation, where nobody says how many.
+/// Batches of a validation by default.
 const USUAL_VALIDATION: u64 = 20;
 
 /// What a training is made of.

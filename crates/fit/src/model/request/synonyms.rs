@@ -150,6 +150,7 @@ fn other_spellings_of_a_value_are_taken() {
         ("amp_float16", "SGD", "amp_fp16 sgd foreach"),
         ("torch.bfloat16", "Adafactor", "bf16 adafactor for_loop"),
         ("BF16", "adamw_torch_fused", "bf16 adamw fused"),
+        ("fp32", "AdamW-torch-fused", "fp32 adamw fused"),
         (
             "AMP_FP16",
             "adamw_torch_8bit",

@@ -33,13 +33,8 @@ pub(super) fn variants(
         inference_alone(&fields)?;
     }
     let accumulation: u64 = fields.read("accumulation")?.unwrap_or(1);
-    // A name of transformers that says two things.
-    let is_fused = |name: &Value| name == "adamw_torch_fused";
-    let names = fields.get("optimizer").and_then(Value::as_array);
-    let is_fused = fields.get("optimizer").is_some_and(is_fused)
-        || names.is_some_and(|names| names.iter().any(is_fused));
     let optimizer_impl: Option<OptimizerImpl> = fields.read("optimizer_impl")?;
-    let optimizer_impl = optimizer_impl.or(is_fused.then_some(OptimizerImpl::Fused));
+    let optimizer_impl = optimizer_impl.or_else(|| fields.implied("optimizer", "optimizer_impl"));
     let precisions: Vec<Precision> = one_or_more(&fields, "precision")?;
     let optimizers: Vec<Optimizer> = one_or_more(&fields, "optimizer")?;
     implemented(&fields, &optimizers, optimizer_impl)?;

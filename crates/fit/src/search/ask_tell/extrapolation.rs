@@ -29,7 +29,7 @@ pub(super) fn next(seen: &Observations, low: u64, limit: u64) -> Option<Extrapol
         .saturating_mul(FARTHEST)
         .max(in_proportion(low, here, limit));
     if grown == 0 {
-        // As flat as far as anybody looked: a size was rounded up, perhaps.
+        // As flat as far as was observed: a size was rounded up, perhaps.
         return Some(Extrapolation::Try(farthest));
     }
     let step = divided(left, samples, grown);

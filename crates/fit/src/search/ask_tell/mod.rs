@@ -1,4 +1,4 @@
-//! A search whose batches somebody else runs: it names the next one, and is told what happened.
+//! A search whose batches the caller runs: it names the next one, and is told what happened.
 //!
 //! Everything follows from what was told, in its order: there is no other state, so a search that is read from a table
 //! goes on where it was. See Note [Told from outside].
@@ -104,7 +104,7 @@ impl AskTell {
         &self.observations
     }
 
-    /// Takes in what somebody saw, be it of the batch that was proposed or of another.
+    /// Takes in an observation, be it of the batch that was proposed or of another.
     pub fn tell(&mut self, observation: Observation) -> ObservationStatus {
         if self.observations.contains(&observation) {
             return ObservationStatus::Again;

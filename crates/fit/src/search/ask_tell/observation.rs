@@ -1,4 +1,4 @@
-//! What somebody saw of a batch.
+//! An observation: what a run of a batch came to.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -11,47 +11,22 @@ use crate::search::MAX_BATCH;
 /// The members of an observation.
 const FIELDS: &[&str] = &["batch", "outcome", "peak_reserved_bytes", "recorded"];
 
-/// Most bytes that anybody has.
+/// More bytes than any machine has.
 const MOST_BYTES: u64 = 1 << 60;
 
-/// How a run at a batch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It finished.
-    Fits,
-    /// It finished, but the allocator had to free cached memory and ask again.
-    FitsWithRetries,
-    /// It ran out of the device's memory.
-    OutOfMemory,
-    /// It ended for another reason, or not at all: that says nothing about the batch.
-    Crashed,
-}
-
-impl Outcome {
-    /// All of them, the best first.
-    pub const ALL: [Outcome; 4] = [
-        Outcome::Fits,
-        Outcome::FitsWithRetries,
-        Outcome::OutOfMemory,
-        Outcome::Crashed,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Fits => "fits",
-            Outcome::FitsWithRetries => "fits_with_retries",
-            Outcome::OutOfMemory => "out_of_memory",
-            Outcome::Crashed => "crashed",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<Outcome> {
-        Outcome::ALL
-            .into_iter()
-            .find(|outcome| outcome.name() == name)
+batchfit_step::listed! {
+    /// How a run at a batch ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        /// It finished.
+        Fits = "fits",
+        /// It finished, but the allocator had to free cached memory and ask again.
+        FitsWithRetries = "fits_with_retries",
+        /// It ran out of the device's memory.
+        OutOfMemory = "out_of_memory",
+        /// It ended for another reason, or not at all: that says nothing about the batch.
+        Crashed = "crashed",
     }
 }
 

@@ -111,8 +111,8 @@ impl Observations {
         Some(self.batches.get(&batch)?.bytes?.1)
     }
 
-    /// Batches that ran to their end without a retry, with the most that they reserved, also above the limit: somebody
-    /// may look for what fits a smaller card than this one.
+    /// Batches that ran to their end without a retry, with the most that they reserved, also above the limit: a search
+    /// may be for a smaller card than this one.
     pub(super) fn points(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         let clean = self.batches.iter().filter(|(_, seen)| {
             !seen.was(Outcome::OutOfMemory) && !seen.was(Outcome::FitsWithRetries)

@@ -18,7 +18,7 @@ pub const CEILING_OF_OTHERS: Share = Share(50_000);
 /// So many outcomes in a row have to agree before headroom sinks.
 pub const AGREEING: u32 = 20;
 
-/// As many of these as one key may tell: whoever else agrees is asked too.
+/// As many of these as one key may report: outcomes of other keys have to agree.
 pub const AGREEING_OF_A_KEY: u32 = 7;
 
 /// What misses raise headroom to that one key alone tells of.
@@ -77,7 +77,7 @@ impl Reporter {
         self.owner.is_empty()
     }
 
-    /// What its misses raise headroom to if nobody else tells of any.
+    /// What its misses raise headroom to if no other key reports any.
     fn alone(&self) -> Share {
         if self.is_open() {
             self.missed
@@ -172,8 +172,8 @@ impl HeadroomModel {
     }
 }
 
-/// What the models of a card teach about one that nobody has told anything about: what the second worst of them was raised to, of those of one
-/// key the worst. The worst one alone may be what is wrong, or whoever tells of it.
+/// What the models of a card teach about one without outcomes: what the second worst of them was raised to, of those of one
+/// key the worst. The worst one alone may be what is wrong, or the reporter of it.
 pub fn of_others<'k>(models: impl Iterator<Item = (Share, &'k str)>) -> Option<Share> {
     let mut by_key: BTreeMap<&str, Share> = BTreeMap::new();
     let mut all = Vec::new();

@@ -7,7 +7,7 @@ use crate::units::{Bytes, Share};
 /// Steps after which a peak counts: what an answer predicts is the peak of three.
 const STEPS: u64 = 3;
 
-/// So many times its limit nobody reserves who trains by an answer. A little more is believed: many train without setting the limit
+/// A training that follows an answer does not reserve so many times its limit. A little more is believed: many train without setting the limit
 /// that they asked about.
 const MOST_LIMITS: u64 = 2;
 
@@ -29,18 +29,18 @@ pub struct Answered {
     pub retries: bool,
 }
 
-/// What somebody saw who trained by it.
+/// What a training that followed it came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrainingRun {
     /// Samples per micro-step on one GPU.
     pub batch: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// Most bytes that its allocator had reserved, where somebody looked.
+    /// Most bytes that its allocator had reserved, where it was read.
     pub peak_reserved: Option<Bytes>,
-    /// How often the allocator freed its cache and retried, where somebody looked.
+    /// How often the allocator freed its cache and retried, where it was read.
     pub retries: Option<u64>,
-    /// Optimizer steps that ran, where somebody counted.
+    /// Optimizer steps that ran, where they were counted.
     pub steps: Option<u64>,
 }
 
@@ -49,77 +49,40 @@ pub struct TrainingRun {
 pub enum Sample {
     /// So much headroom would just have been enough: it ran, and this is what was reserved beyond the prediction.
     Needs(Share),
-    /// It ran out of memory, or had to retry, although so much was left free: more than this is needed, nobody knows how much.
+    /// It ran out of memory, or had to retry, although so much was left free: more than this is needed, and how much is unknown.
     NeedsMoreThan(Share),
 }
 
-/// Why nothing is learnt of a run, which is kept all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectReason {
-    /// It crashed.
-    Crashed,
-    /// It ran a larger batch than was recommended.
-    LargerBatch,
-    /// It ran a smaller batch and nothing went wrong.
-    SmallerBatch,
-    /// Nobody looked how much was reserved.
-    NoPeak,
-    /// Its peak may be still to come.
-    FewSteps,
-    /// It ran out of memory with more left free than headroom ever gets.
-    OtherCause,
-    /// It does not say on which card, with which driver and PyTorch it ran.
-    EnvironmentUnknown,
-    /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
-    EnvironmentOther,
-    /// It reserved far less than was predicted.
-    Implausible,
-    /// It reserved far more than it may under the limit that the answer is for.
-    OtherLimit,
-    /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
-    AnswerTooOld,
+batchfit_step::listed! {
+    /// Why nothing is learnt of a run, which is kept all the same.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RejectReason {
+        /// It crashed.
+        Crashed = "crashed",
+        /// It ran a larger batch than was recommended.
+        LargerBatch = "larger_batch",
+        /// It ran a smaller batch and nothing went wrong.
+        SmallerBatch = "smaller_batch",
+        /// How much was reserved was not read.
+        NoPeak = "no_peak",
+        /// Its peak may be still to come.
+        FewSteps = "few_steps",
+        /// It ran out of memory with more left free than headroom ever gets.
+        OtherCause = "other_cause",
+        /// It does not say on which card, with which driver and PyTorch it ran.
+        EnvironmentUnknown = "environment_unknown",
+        /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
+        EnvironmentOther = "environment_other",
+        /// It reserved far less than was predicted.
+        Implausible = "implausible",
+        /// It reserved far more than it may under the limit that the answer is for.
+        OtherLimit = "other_limit",
+        /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
+        AnswerTooOld = "answer_too_old",
+    }
 }
 
 impl RejectReason {
-    /// All of them.
-    pub const ALL: [RejectReason; 11] = [
-        RejectReason::Crashed,
-        RejectReason::LargerBatch,
-        RejectReason::SmallerBatch,
-        RejectReason::NoPeak,
-        RejectReason::FewSteps,
-        RejectReason::OtherCause,
-        RejectReason::EnvironmentUnknown,
-        RejectReason::EnvironmentOther,
-        RejectReason::Implausible,
-        RejectReason::OtherLimit,
-        RejectReason::AnswerTooOld,
-    ];
-
-    /// Its name in documents and in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RejectReason::Crashed => "crashed",
-            RejectReason::LargerBatch => "larger_batch",
-            RejectReason::SmallerBatch => "smaller_batch",
-            RejectReason::NoPeak => "no_peak",
-            RejectReason::FewSteps => "few_steps",
-            RejectReason::OtherCause => "other_cause",
-            RejectReason::EnvironmentUnknown => "environment_unknown",
-            RejectReason::EnvironmentOther => "environment_other",
-            RejectReason::Implausible => "implausible",
-            RejectReason::OtherLimit => "other_limit",
-            RejectReason::AnswerTooOld => "answer_too_old",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<RejectReason> {
-        RejectReason::ALL
-            .into_iter()
-            .find(|doubt| doubt.name() == name)
-    }
-
     /// What a person is told.
     pub const fn meaning(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! How long somebody is still waited for.
+//! How long a process is still waited for.
 
 use std::time::{Duration, Instant};
 

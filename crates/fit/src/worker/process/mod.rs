@@ -28,7 +28,7 @@ pub use deadline::SuspendAwareDeadline;
 pub use line::{Line, read};
 pub use loss::{Activity, Loss, WorkerError};
 
-/// How often a wait looks whether somebody asked to stop.
+/// How often a wait looks whether it was cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a child that closed its stdout, or was told to exit, may take to end.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) struct Launch<'a> {
     /// The longest line that it may write.
     pub(super) longest_answer: usize,
     /// How long it and the threads at its pipes are waited for once it was killed. A child that hangs in a driver dies only when
-    /// the driver lets it, and whoever inherited its pipes may hold them open.
+    /// the driver lets it, and a process that inherited its pipes may hold them open.
     pub(super) ending: Duration,
 }
 
@@ -139,7 +139,7 @@ impl Running {
         self.wait(activity, within, cancel)
     }
 
-    /// Gives an order, whose answer somebody waits for afterwards.
+    /// Gives an order, whose answer is waited for afterwards.
     pub(super) fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).expect("orders have string keys only");
         line.push(b'\n');
@@ -239,10 +239,10 @@ impl Running {
         let _ = child.kill();
         if reap(&mut child, &mut deadline, MOMENT).is_none() {
             warn!("{} {} was killed and does not end", self.who, child.id());
-            // Somebody has to take its status, or the system keeps it in its table.
+            // Its status has to be read, or the system keeps it in its table.
             thread::spawn(move || child.wait());
         }
-        // The reader may be handing over a line that nobody wants any more.
+        // The reader may be handing over a line that is not wanted any more.
         self.answers = sync_channel(0).1;
         for thread in self.threads.drain(..) {
             while !thread.is_finished() && !deadline.is_over() {

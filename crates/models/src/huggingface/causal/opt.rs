@@ -271,7 +271,7 @@ impl Layer {
     }
 }
 
-/// `position_ids` where nobody gives any.
+/// `position_ids` by default.
 fn positions_of(attention_mask: &Tensor) -> Tensor {
     let mut position_ids = attention_mask.cumsum(1);
     position_ids = (&position_ids)

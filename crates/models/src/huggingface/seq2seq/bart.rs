@@ -120,21 +120,8 @@ impl Sizes {
         let [vocabulary, positions] = model.defaults;
         let width = config.size(config.spelled("d_model", "hidden_size"), 1024)?;
         let is_scaled = config.flag("scale_embedding", false)?;
-        let layers = |count: &'static str, heads: &'static str, intermediate| {
-            let heads_of = config.size(heads, 16)?;
-            config.quotient([("d_model", width), (heads, heads_of)])?;
-            Ok(Layers {
-                family: &model.layers,
-                width,
-                heads: heads_of,
-                intermediate: config.size(intermediate, 4096)?,
-                count: config.layers(count, 12)?,
-                activation: config.text("activation_function", "gelu")?.to_owned(),
-                dropout: config.number("dropout", 0.1)?,
-                attention_dropout: config.number("attention_dropout", 0.0)?,
-                activation_dropout: config.number("activation_dropout", 0.0)?,
-            })
-        };
+        let defaults = [16, 4096, 12];
+        let [encoder, decoder] = Layers::read(config, &model.layers, width, defaults, 0.1)?;
         Ok(Sizes {
             model,
             vocabulary: config.size("vocab_size", vocabulary)?,
@@ -147,16 +134,8 @@ impl Sizes {
                 1.0
             },
             dropout: config.number("dropout", 0.1)?,
-            encoder: layers(
-                config.spelled("encoder_layers", "num_hidden_layers"),
-                config.spelled("encoder_attention_heads", "num_attention_heads"),
-                "encoder_ffn_dim",
-            )?,
-            decoder: layers(
-                "decoder_layers",
-                "decoder_attention_heads",
-                "decoder_ffn_dim",
-            )?,
+            encoder,
+            decoder,
             is_tied: config.flag("tie_word_embeddings", true)?,
         })
     }

@@ -1,6 +1,8 @@
 //! Layers of BART and of the models that follow it.
 
 use crate::huggingface::attention::{sdpa, smallest};
+use crate::huggingface::config::Config;
+use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{Attention as Settings, dropout};
 use crate::tracing::{
@@ -33,6 +35,43 @@ pub(super) struct Layers {
     pub(super) dropout: f64,
     pub(super) attention_dropout: f64,
     pub(super) activation_dropout: f64,
+}
+
+impl Layers {
+    /// Those of encoder and decoder, whose class has these defaults: heads, elements between, layers, and dropout.
+    pub(super) fn read(
+        config: &Config<'_>,
+        family: &'static Family,
+        width: u64,
+        [heads, intermediate, layers]: [u64; 3],
+        dropout: f64,
+    ) -> Result<[Layers; 2], RequestError> {
+        let read = |count: &'static str, heads_of: &'static str, between: &'static str| {
+            let heads = config.size(heads_of, heads)?;
+            config.quotient([("d_model", width), (heads_of, heads)])?;
+            Ok(Layers {
+                family,
+                width,
+                heads,
+                intermediate: config.size(between, intermediate)?,
+                count: config.layers(count, layers)?,
+                activation: config.text("activation_function", "gelu")?.to_owned(),
+                dropout: config.number("dropout", dropout)?,
+                attention_dropout: config.number("attention_dropout", 0.0)?,
+                activation_dropout: config.number("activation_dropout", 0.0)?,
+            })
+        };
+        let encoder_layers = config.spelled("encoder_layers", "num_hidden_layers");
+        let encoder_heads = config.spelled("encoder_attention_heads", "num_attention_heads");
+        Ok([
+            read(encoder_layers, encoder_heads, "encoder_ffn_dim")?,
+            read(
+                "decoder_layers",
+                "decoder_attention_heads",
+                "decoder_ffn_dim",
+            )?,
+        ])
+    }
 }
 
 /// `BartAttention`.

@@ -51,21 +51,7 @@ impl Whisper {
             ));
         }
         let width = config.size(config.spelled("d_model", "hidden_size"), 384)?;
-        let layers = |count: &'static str, heads: &'static str, intermediate| {
-            let heads_of = config.size(heads, 6)?;
-            config.quotient([("d_model", width), (heads, heads_of)])?;
-            Ok(Layers {
-                family: &FAMILY,
-                width,
-                heads: heads_of,
-                intermediate: config.size(intermediate, 1536)?,
-                count: config.layers(count, 4)?,
-                activation: config.text("activation_function", "gelu")?.to_owned(),
-                dropout: config.number("dropout", 0.0)?,
-                attention_dropout: config.number("attention_dropout", 0.0)?,
-                activation_dropout: config.number("activation_dropout", 0.0)?,
-            })
-        };
+        let [encoder, decoder] = Layers::read(config, &FAMILY, width, [6, 1536, 4], 0.0)?;
         Ok(Whisper {
             vocabulary: config.size("vocab_size", 51865)?,
             bins: config.size("num_mel_bins", 80)?,
@@ -74,16 +60,8 @@ impl Whisper {
             target_positions: config.size("max_target_positions", 448)?,
             padding: config.token("pad_token_id", Some(50256))?,
             dropout: config.number("dropout", 0.0)?,
-            encoder: layers(
-                config.spelled("encoder_layers", "num_hidden_layers"),
-                config.spelled("encoder_attention_heads", "num_attention_heads"),
-                "encoder_ffn_dim",
-            )?,
-            decoder: layers(
-                "decoder_layers",
-                "decoder_attention_heads",
-                "decoder_ffn_dim",
-            )?,
+            encoder,
+            decoder,
             is_tied: config.flag("tie_word_embeddings", true)?,
         })
     }

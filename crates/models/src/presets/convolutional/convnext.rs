@@ -9,35 +9,12 @@ use crate::tracing::{
 };
 
 /// torchvision's `ConvNeXts`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "convnext_tiny",
-        "torchvision's ConvNeXt, tiny",
-        28_589_128,
-        AT_224,
-        |sizes| build(sizes, 96, 9, 0.1),
-    ),
-    entry(
-        "convnext_small",
-        "torchvision's ConvNeXt, small",
-        50_223_688,
-        AT_224,
-        |sizes| build(sizes, 96, 27, 0.4),
-    ),
-    entry(
-        "convnext_base",
-        "torchvision's ConvNeXt, base",
-        88_591_464,
-        AT_224,
-        |sizes| build(sizes, 128, 27, 0.5),
-    ),
-    entry(
-        "convnext_large",
-        "torchvision's ConvNeXt, large",
-        197_767_336,
-        AT_224,
-        |sizes| build(sizes, 192, 27, 0.5),
-    ),
+    entry("convnext_tiny", "torchvision's ConvNeXt, tiny", 28_589_128, AT_224, |sizes| build(sizes, 96, 9, 0.1)),
+    entry("convnext_small", "torchvision's ConvNeXt, small", 50_223_688, AT_224, |sizes| build(sizes, 96, 27, 0.4)),
+    entry("convnext_base", "torchvision's ConvNeXt, base", 88_591_464, AT_224, |sizes| build(sizes, 128, 27, 0.5)),
+    entry("convnext_large", "torchvision's ConvNeXt, large", 197_767_336, AT_224, |sizes| build(sizes, 192, 27, 0.5)),
 ];
 
 const EPS: f64 = 1e-6;

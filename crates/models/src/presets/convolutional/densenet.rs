@@ -9,35 +9,12 @@ use crate::presets::layers::{
 use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Tensor, Tracer};
 
 /// torchvision's `DenseNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "densenet121",
-        "torchvision's DenseNet-121",
-        7_978_856,
-        AT_224,
-        |sizes| build(sizes, 32, [6, 12, 24, 16], 64),
-    ),
-    entry(
-        "densenet161",
-        "torchvision's DenseNet-161",
-        28_681_000,
-        AT_224,
-        |sizes| build(sizes, 48, [6, 12, 36, 24], 96),
-    ),
-    entry(
-        "densenet169",
-        "torchvision's DenseNet-169",
-        14_149_480,
-        AT_224,
-        |sizes| build(sizes, 32, [6, 12, 32, 32], 64),
-    ),
-    entry(
-        "densenet201",
-        "torchvision's DenseNet-201",
-        20_013_928,
-        AT_224,
-        |sizes| build(sizes, 32, [6, 12, 48, 32], 64),
-    ),
+    entry("densenet121", "torchvision's DenseNet-121", 7_978_856, AT_224, |sizes| build(sizes, 32, [6, 12, 24, 16], 64)),
+    entry("densenet161", "torchvision's DenseNet-161", 28_681_000, AT_224, |sizes| build(sizes, 48, [6, 12, 36, 24], 96)),
+    entry("densenet169", "torchvision's DenseNet-169", 14_149_480, AT_224, |sizes| build(sizes, 32, [6, 12, 32, 32], 64)),
+    entry("densenet201", "torchvision's DenseNet-201", 20_013_928, AT_224, |sizes| build(sizes, 32, [6, 12, 48, 32], 64)),
 ];
 
 /// How many times wider than its result a layer's bottleneck is.

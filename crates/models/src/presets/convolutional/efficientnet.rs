@@ -10,84 +10,19 @@ use crate::presets::layers::{
 use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `EfficientNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "efficientnet_b0",
-        "torchvision's EfficientNet-B0",
-        5_288_548,
-        AT_224,
-        |sizes| first(sizes, 10, 10, 0.2, Norm::DEFAULT),
-    ),
-    entry(
-        "efficientnet_b1",
-        "torchvision's EfficientNet-B1",
-        7_794_184,
-        const { &image(240, 1000) },
-        |sizes| first(sizes, 10, 11, 0.2, Norm::DEFAULT),
-    ),
-    entry(
-        "efficientnet_b2",
-        "torchvision's EfficientNet-B2",
-        9_109_994,
-        const { &image(288, 1000) },
-        |sizes| first(sizes, 11, 12, 0.3, Norm::DEFAULT),
-    ),
-    entry(
-        "efficientnet_b3",
-        "torchvision's EfficientNet-B3",
-        12_233_232,
-        const { &image(300, 1000) },
-        |sizes| first(sizes, 12, 14, 0.3, Norm::DEFAULT),
-    ),
-    entry(
-        "efficientnet_b4",
-        "torchvision's EfficientNet-B4",
-        19_341_616,
-        const { &image(380, 1000) },
-        |sizes| first(sizes, 14, 18, 0.4, Norm::DEFAULT),
-    ),
-    entry(
-        "efficientnet_b5",
-        "torchvision's EfficientNet-B5",
-        30_389_784,
-        const { &image(456, 1000) },
-        |sizes| first(sizes, 16, 22, 0.4, Norm::MOBILE),
-    ),
-    entry(
-        "efficientnet_b6",
-        "torchvision's EfficientNet-B6",
-        43_040_704,
-        const { &image(528, 1000) },
-        |sizes| first(sizes, 18, 26, 0.5, Norm::MOBILE),
-    ),
-    entry(
-        "efficientnet_b7",
-        "torchvision's EfficientNet-B7",
-        66_347_960,
-        const { &image(600, 1000) },
-        |sizes| first(sizes, 20, 31, 0.5, Norm::MOBILE),
-    ),
-    entry(
-        "efficientnet_v2_s",
-        "torchvision's EfficientNetV2-S",
-        21_458_488,
-        const { &image(384, 1000) },
-        |sizes| second(sizes, &V2_S, 0.2),
-    ),
-    entry(
-        "efficientnet_v2_m",
-        "torchvision's EfficientNetV2-M",
-        54_139_356,
-        AT_480,
-        |sizes| second(sizes, &V2_M, 0.3),
-    ),
-    entry(
-        "efficientnet_v2_l",
-        "torchvision's EfficientNetV2-L",
-        118_515_272,
-        AT_480,
-        |sizes| second(sizes, &V2_L, 0.4),
-    ),
+    entry("efficientnet_b0", "torchvision's EfficientNet-B0", 5_288_548, AT_224, |sizes| first(sizes, 10, 10, 0.2, Norm::DEFAULT)),
+    entry("efficientnet_b1", "torchvision's EfficientNet-B1", 7_794_184, const { &image(240, 1000) }, |sizes| first(sizes, 10, 11, 0.2, Norm::DEFAULT)),
+    entry("efficientnet_b2", "torchvision's EfficientNet-B2", 9_109_994, const { &image(288, 1000) }, |sizes| first(sizes, 11, 12, 0.3, Norm::DEFAULT)),
+    entry("efficientnet_b3", "torchvision's EfficientNet-B3", 12_233_232, const { &image(300, 1000) }, |sizes| first(sizes, 12, 14, 0.3, Norm::DEFAULT)),
+    entry("efficientnet_b4", "torchvision's EfficientNet-B4", 19_341_616, const { &image(380, 1000) }, |sizes| first(sizes, 14, 18, 0.4, Norm::DEFAULT)),
+    entry("efficientnet_b5", "torchvision's EfficientNet-B5", 30_389_784, const { &image(456, 1000) }, |sizes| first(sizes, 16, 22, 0.4, Norm::MOBILE)),
+    entry("efficientnet_b6", "torchvision's EfficientNet-B6", 43_040_704, const { &image(528, 1000) }, |sizes| first(sizes, 18, 26, 0.5, Norm::MOBILE)),
+    entry("efficientnet_b7", "torchvision's EfficientNet-B7", 66_347_960, const { &image(600, 1000) }, |sizes| first(sizes, 20, 31, 0.5, Norm::MOBILE)),
+    entry("efficientnet_v2_s", "torchvision's EfficientNetV2-S", 21_458_488, const { &image(384, 1000) }, |sizes| second(sizes, &V2_S, 0.2)),
+    entry("efficientnet_v2_m", "torchvision's EfficientNetV2-M", 54_139_356, AT_480, |sizes| second(sizes, &V2_M, 0.3)),
+    entry("efficientnet_v2_l", "torchvision's EfficientNetV2-L", 118_515_272, AT_480, |sizes| second(sizes, &V2_L, 0.4)),
 ];
 
 const AT_480: &[Override] = &image(480, 1000);

@@ -12,21 +12,10 @@ use crate::tracing::functional::cross_entropy;
 use crate::tracing::{Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `GoogLeNet`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "googlenet",
-        "torchvision's GoogLeNet with its two auxiliary classifiers, whose losses count 0.3 each",
-        13_004_888,
-        AT_224,
-        with_aux,
-    ),
-    entry(
-        "googlenet_no_aux",
-        "torchvision's GoogLeNet with aux_logits=False",
-        6_624_904,
-        AT_224,
-        without_aux,
-    ),
+    entry("googlenet", "torchvision's GoogLeNet with its two auxiliary classifiers, whose losses count 0.3 each", 13_004_888, AT_224, with_aux),
+    entry("googlenet_no_aux", "torchvision's GoogLeNet with aux_logits=False", 6_624_904, AT_224, without_aux),
 ];
 
 const CLASS: &str = "torchvision.models.googlenet.GoogLeNet";

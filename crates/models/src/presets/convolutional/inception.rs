@@ -14,21 +14,10 @@ use crate::tracing::{
 };
 
 /// torchvision's Inception v3.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "inception_v3",
-        "torchvision's Inception v3 with its auxiliary classifier, whose loss counts 0.4",
-        27_161_264,
-        AT_299,
-        with_aux,
-    ),
-    entry(
-        "inception_v3_no_aux",
-        "torchvision's Inception v3 with aux_logits=False",
-        23_834_568,
-        AT_299,
-        without_aux,
-    ),
+    entry("inception_v3", "torchvision's Inception v3 with its auxiliary classifier, whose loss counts 0.4", 27_161_264, AT_299, with_aux),
+    entry("inception_v3_no_aux", "torchvision's Inception v3 with aux_logits=False", 23_834_568, AT_299, without_aux),
 ];
 
 const AT_299: &[Override] = &image(299, 1000);

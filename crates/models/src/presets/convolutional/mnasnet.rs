@@ -7,35 +7,12 @@ use crate::presets::layers::{Module, Sequential, dropout_in_place, relu};
 use crate::tracing::{Conv, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer};
 
 /// torchvision's `MNASNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "mnasnet0_5",
-        "torchvision's MNASNet, half as wide",
-        2_218_512,
-        AT_224,
-        |sizes| build(sizes, [16, 8, 16, 24, 40, 48, 96, 160]),
-    ),
-    entry(
-        "mnasnet0_75",
-        "torchvision's MNASNet, three quarters as wide",
-        3_170_208,
-        AT_224,
-        |sizes| build(sizes, [24, 16, 24, 32, 64, 72, 144, 240]),
-    ),
-    entry(
-        "mnasnet1_0",
-        "torchvision's MNASNet",
-        4_383_312,
-        AT_224,
-        |sizes| build(sizes, [32, 16, 24, 40, 80, 96, 192, 320]),
-    ),
-    entry(
-        "mnasnet1_3",
-        "torchvision's MNASNet, 1.3 times as wide",
-        6_282_256,
-        AT_224,
-        |sizes| build(sizes, [40, 24, 32, 56, 104, 128, 248, 416]),
-    ),
+    entry("mnasnet0_5", "torchvision's MNASNet, half as wide", 2_218_512, AT_224, |sizes| build(sizes, [16, 8, 16, 24, 40, 48, 96, 160])),
+    entry("mnasnet0_75", "torchvision's MNASNet, three quarters as wide", 3_170_208, AT_224, |sizes| build(sizes, [24, 16, 24, 32, 64, 72, 144, 240])),
+    entry("mnasnet1_0", "torchvision's MNASNet", 4_383_312, AT_224, |sizes| build(sizes, [32, 16, 24, 40, 80, 96, 192, 320])),
+    entry("mnasnet1_3", "torchvision's MNASNet, 1.3 times as wide", 6_282_256, AT_224, |sizes| build(sizes, [40, 24, 32, 56, 104, 128, 248, 416])),
 ];
 
 const NORM: Norm = Norm {

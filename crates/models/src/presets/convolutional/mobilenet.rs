@@ -10,28 +10,11 @@ use crate::presets::layers::{
 use crate::tracing::{Conv, Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `MobileNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "mobilenet_v2",
-        "torchvision's MobileNetV2",
-        3_504_872,
-        AT_224,
-        second,
-    ),
-    entry(
-        "mobilenet_v3_small",
-        "torchvision's MobileNetV3, small",
-        2_542_856,
-        AT_224,
-        |sizes| third(sizes, &SMALL, 1024),
-    ),
-    entry(
-        "mobilenet_v3_large",
-        "torchvision's MobileNetV3, large",
-        5_483_032,
-        AT_224,
-        |sizes| third(sizes, &large(1), 1280),
-    ),
+    entry("mobilenet_v2", "torchvision's MobileNetV2", 3_504_872, AT_224, second),
+    entry("mobilenet_v3_small", "torchvision's MobileNetV3, small", 2_542_856, AT_224, |sizes| third(sizes, &SMALL, 1024)),
+    entry("mobilenet_v3_large", "torchvision's MobileNetV3, large", 5_483_032, AT_224, |sizes| third(sizes, &large(1), 1280)),
 ];
 
 /// Expansion, channels, blocks and stride of each stage of `MobileNetV2`.

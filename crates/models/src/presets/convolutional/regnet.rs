@@ -9,147 +9,23 @@ use crate::presets::layers::{
 use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `RegNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "regnet_x_400mf",
-        "torchvision's RegNetX, 400 MF",
-        5_495_976,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([1, 2, 7, 12], [32, 64, 160, 400], [16, 16, 16, 16]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_800mf",
-        "torchvision's RegNetX, 800 MF",
-        7_259_656,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([1, 3, 7, 5], [64, 128, 288, 672], [16, 16, 16, 16]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_1_6gf",
-        "torchvision's RegNetX, 1.6 GF",
-        9_190_136,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([2, 4, 10, 2], [72, 168, 408, 912], [24, 24, 24, 24]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_3_2gf",
-        "torchvision's RegNetX, 3.2 GF",
-        15_296_552,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([2, 6, 15, 2], [96, 192, 432, 1008], [48, 48, 48, 48]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_8gf",
-        "torchvision's RegNetX, 8 GF",
-        39_572_648,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([2, 5, 15, 1], [80, 240, 720, 1920], [80, 120, 120, 120]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_16gf",
-        "torchvision's RegNetX, 16 GF",
-        54_278_536,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([2, 6, 13, 1], [256, 512, 896, 2048], [128, 128, 128, 128]),
-            )
-        },
-    ),
-    entry(
-        "regnet_x_32gf",
-        "torchvision's RegNetX, 32 GF",
-        107_811_560,
-        AT_224,
-        |sizes| {
-            build(
-                sizes,
-                &x([2, 7, 13, 1], [336, 672, 1344, 2520], [168, 168, 168, 168]),
-            )
-        },
-    ),
-    entry(
-        "regnet_y_400mf",
-        "torchvision's RegNetY, 400 MF",
-        4_344_144,
-        AT_224,
-        |sizes| build(sizes, &y([1, 3, 6, 6], [48, 104, 208, 440], 8)),
-    ),
-    entry(
-        "regnet_y_800mf",
-        "torchvision's RegNetY, 800 MF",
-        6_432_512,
-        AT_224,
-        |sizes| build(sizes, &y([1, 3, 8, 2], [64, 144, 320, 784], 16)),
-    ),
-    entry(
-        "regnet_y_1_6gf",
-        "torchvision's RegNetY, 1.6 GF",
-        11_202_430,
-        AT_224,
-        |sizes| build(sizes, &y([2, 6, 17, 2], [48, 120, 336, 888], 24)),
-    ),
-    entry(
-        "regnet_y_3_2gf",
-        "torchvision's RegNetY, 3.2 GF",
-        19_436_338,
-        AT_224,
-        |sizes| build(sizes, &y([2, 5, 13, 1], [72, 216, 576, 1512], 24)),
-    ),
-    entry(
-        "regnet_y_8gf",
-        "torchvision's RegNetY, 8 GF",
-        39_381_472,
-        AT_224,
-        |sizes| build(sizes, &y([2, 4, 10, 1], [224, 448, 896, 2016], 56)),
-    ),
-    entry(
-        "regnet_y_16gf",
-        "torchvision's RegNetY, 16 GF",
-        83_590_140,
-        AT_224,
-        |sizes| build(sizes, &y([2, 4, 11, 1], [224, 448, 1232, 3024], 112)),
-    ),
-    entry(
-        "regnet_y_32gf",
-        "torchvision's RegNetY, 32 GF",
-        145_046_770,
-        AT_224,
-        |sizes| build(sizes, &y([2, 5, 12, 1], [232, 696, 1392, 3712], 232)),
-    ),
-    entry(
-        "regnet_y_128gf",
-        "torchvision's RegNetY, 128 GF",
-        644_812_894,
-        AT_224,
-        |sizes| build(sizes, &y([2, 7, 17, 1], [528, 1056, 2904, 7392], 264)),
-    ),
+    entry("regnet_x_400mf", "torchvision's RegNetX, 400 MF", 5_495_976, AT_224, |sizes| build(sizes, &x([1, 2, 7, 12], [32, 64, 160, 400], [16, 16, 16, 16]))),
+    entry("regnet_x_800mf", "torchvision's RegNetX, 800 MF", 7_259_656, AT_224, |sizes| build(sizes, &x([1, 3, 7, 5], [64, 128, 288, 672], [16, 16, 16, 16]))),
+    entry("regnet_x_1_6gf", "torchvision's RegNetX, 1.6 GF", 9_190_136, AT_224, |sizes| build(sizes, &x([2, 4, 10, 2], [72, 168, 408, 912], [24, 24, 24, 24]))),
+    entry("regnet_x_3_2gf", "torchvision's RegNetX, 3.2 GF", 15_296_552, AT_224, |sizes| build(sizes, &x([2, 6, 15, 2], [96, 192, 432, 1008], [48, 48, 48, 48]))),
+    entry("regnet_x_8gf", "torchvision's RegNetX, 8 GF", 39_572_648, AT_224, |sizes| build(sizes, &x([2, 5, 15, 1], [80, 240, 720, 1920], [80, 120, 120, 120]))),
+    entry("regnet_x_16gf", "torchvision's RegNetX, 16 GF", 54_278_536, AT_224, |sizes| build(sizes, &x([2, 6, 13, 1], [256, 512, 896, 2048], [128, 128, 128, 128]))),
+    entry("regnet_x_32gf", "torchvision's RegNetX, 32 GF", 107_811_560, AT_224, |sizes| build(sizes, &x([2, 7, 13, 1], [336, 672, 1344, 2520], [168, 168, 168, 168]))),
+    entry("regnet_y_400mf", "torchvision's RegNetY, 400 MF", 4_344_144, AT_224, |sizes| build(sizes, &y([1, 3, 6, 6], [48, 104, 208, 440], 8))),
+    entry("regnet_y_800mf", "torchvision's RegNetY, 800 MF", 6_432_512, AT_224, |sizes| build(sizes, &y([1, 3, 8, 2], [64, 144, 320, 784], 16))),
+    entry("regnet_y_1_6gf", "torchvision's RegNetY, 1.6 GF", 11_202_430, AT_224, |sizes| build(sizes, &y([2, 6, 17, 2], [48, 120, 336, 888], 24))),
+    entry("regnet_y_3_2gf", "torchvision's RegNetY, 3.2 GF", 19_436_338, AT_224, |sizes| build(sizes, &y([2, 5, 13, 1], [72, 216, 576, 1512], 24))),
+    entry("regnet_y_8gf", "torchvision's RegNetY, 8 GF", 39_381_472, AT_224, |sizes| build(sizes, &y([2, 4, 10, 1], [224, 448, 896, 2016], 56))),
+    entry("regnet_y_16gf", "torchvision's RegNetY, 16 GF", 83_590_140, AT_224, |sizes| build(sizes, &y([2, 4, 11, 1], [224, 448, 1232, 3024], 112))),
+    entry("regnet_y_32gf", "torchvision's RegNetY, 32 GF", 145_046_770, AT_224, |sizes| build(sizes, &y([2, 5, 12, 1], [232, 696, 1392, 3712], 232))),
+    entry("regnet_y_128gf", "torchvision's RegNetY, 128 GF", 644_812_894, AT_224, |sizes| build(sizes, &y([2, 7, 17, 1], [528, 1056, 2904, 7392], 264))),
 ];
 
 /// What `BlockParams` computes: blocks and channels of each stage, and channels of a group.

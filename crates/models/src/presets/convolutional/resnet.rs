@@ -9,77 +9,18 @@ use crate::presets::layers::{
 use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's ResNets.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "resnet18",
-        "torchvision's ResNet-18",
-        11_689_512,
-        AT_224,
-        |sizes| build(sizes, &Shape::basic([2, 2, 2, 2])),
-    ),
-    entry(
-        "resnet34",
-        "torchvision's ResNet-34",
-        21_797_672,
-        AT_224,
-        |sizes| build(sizes, &Shape::basic([3, 4, 6, 3])),
-    ),
-    entry(
-        "resnet50",
-        "torchvision's ResNet-50",
-        25_557_032,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3])),
-    ),
-    entry(
-        "resnet101",
-        "torchvision's ResNet-101",
-        44_549_160,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3])),
-    ),
-    entry(
-        "resnet152",
-        "torchvision's ResNet-152",
-        60_192_808,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 8, 36, 3])),
-    ),
-    entry(
-        "resnext50_32x4d",
-        "torchvision's ResNeXt-50, 32 groups of 4 channels",
-        25_028_904,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3]).groups(32, 4)),
-    ),
-    entry(
-        "resnext101_32x8d",
-        "torchvision's ResNeXt-101, 32 groups of 8 channels",
-        88_791_336,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(32, 8)),
-    ),
-    entry(
-        "resnext101_64x4d",
-        "torchvision's ResNeXt-101, 64 groups of 4 channels",
-        83_455_272,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(64, 4)),
-    ),
-    entry(
-        "wide_resnet50_2",
-        "torchvision's Wide ResNet-50-2",
-        68_883_240,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3]).groups(1, 128)),
-    ),
-    entry(
-        "wide_resnet101_2",
-        "torchvision's Wide ResNet-101-2",
-        126_886_696,
-        AT_224,
-        |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(1, 128)),
-    ),
+    entry("resnet18", "torchvision's ResNet-18", 11_689_512, AT_224, |sizes| build(sizes, &Shape::basic([2, 2, 2, 2]))),
+    entry("resnet34", "torchvision's ResNet-34", 21_797_672, AT_224, |sizes| build(sizes, &Shape::basic([3, 4, 6, 3]))),
+    entry("resnet50", "torchvision's ResNet-50", 25_557_032, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3]))),
+    entry("resnet101", "torchvision's ResNet-101", 44_549_160, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]))),
+    entry("resnet152", "torchvision's ResNet-152", 60_192_808, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 8, 36, 3]))),
+    entry("resnext50_32x4d", "torchvision's ResNeXt-50, 32 groups of 4 channels", 25_028_904, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3]).groups(32, 4))),
+    entry("resnext101_32x8d", "torchvision's ResNeXt-101, 32 groups of 8 channels", 88_791_336, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(32, 8))),
+    entry("resnext101_64x4d", "torchvision's ResNeXt-101, 64 groups of 4 channels", 83_455_272, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(64, 4))),
+    entry("wide_resnet50_2", "torchvision's Wide ResNet-50-2", 68_883_240, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 6, 3]).groups(1, 128))),
+    entry("wide_resnet101_2", "torchvision's Wide ResNet-101-2", 126_886_696, AT_224, |sizes| build(sizes, &Shape::bottleneck([3, 4, 23, 3]).groups(1, 128))),
 ];
 
 /// Which of the family.

@@ -6,35 +6,12 @@ use crate::presets::layers::{Module, Plain, Pooling, Sequential, batch_norm, max
 use crate::tracing::{Conv, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _};
 
 /// torchvision's `ShuffleNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "shufflenet_v2_x0_5",
-        "torchvision's ShuffleNetV2, half as wide",
-        1_366_792,
-        AT_224,
-        |sizes| build(sizes, [24, 48, 96, 192, 1024]),
-    ),
-    entry(
-        "shufflenet_v2_x1_0",
-        "torchvision's ShuffleNetV2",
-        2_278_604,
-        AT_224,
-        |sizes| build(sizes, [24, 116, 232, 464, 1024]),
-    ),
-    entry(
-        "shufflenet_v2_x1_5",
-        "torchvision's ShuffleNetV2, 1.5 times as wide",
-        3_503_624,
-        AT_224,
-        |sizes| build(sizes, [24, 176, 352, 704, 1024]),
-    ),
-    entry(
-        "shufflenet_v2_x2_0",
-        "torchvision's ShuffleNetV2, twice as wide",
-        7_393_996,
-        AT_224,
-        |sizes| build(sizes, [24, 244, 488, 976, 2048]),
-    ),
+    entry("shufflenet_v2_x0_5", "torchvision's ShuffleNetV2, half as wide", 1_366_792, AT_224, |sizes| build(sizes, [24, 48, 96, 192, 1024])),
+    entry("shufflenet_v2_x1_0", "torchvision's ShuffleNetV2", 2_278_604, AT_224, |sizes| build(sizes, [24, 116, 232, 464, 1024])),
+    entry("shufflenet_v2_x1_5", "torchvision's ShuffleNetV2, 1.5 times as wide", 3_503_624, AT_224, |sizes| build(sizes, [24, 176, 352, 704, 1024])),
+    entry("shufflenet_v2_x2_0", "torchvision's ShuffleNetV2, twice as wide", 7_393_996, AT_224, |sizes| build(sizes, [24, 244, 488, 976, 2048])),
 ];
 
 /// Blocks of each stage.

@@ -8,21 +8,10 @@ use crate::presets::layers::{
 use crate::tracing::{Conv, Dropout, ModulePath, Tensor, Tracer};
 
 /// torchvision's `SqueezeNets`.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "squeezenet1_0",
-        "torchvision's SqueezeNet 1.0",
-        1_248_424,
-        AT_224,
-        |sizes| build(sizes, [96, 7], &V1_0),
-    ),
-    entry(
-        "squeezenet1_1",
-        "torchvision's SqueezeNet 1.1",
-        1_235_496,
-        AT_224,
-        |sizes| build(sizes, [64, 3], &V1_1),
-    ),
+    entry("squeezenet1_0", "torchvision's SqueezeNet 1.0", 1_248_424, AT_224, |sizes| build(sizes, [96, 7], &V1_0)),
+    entry("squeezenet1_1", "torchvision's SqueezeNet 1.1", 1_235_496, AT_224, |sizes| build(sizes, [64, 3], &V1_1)),
 ];
 
 /// A module after the first convolution.

@@ -8,63 +8,16 @@ use crate::presets::layers::{
 use crate::tracing::{Conv, Dropout, Linear, Tensor, Tracer};
 
 /// torchvision's VGGs.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const VGG: &[Entry] = &[
-    entry(
-        "vgg11",
-        "torchvision's VGG-11",
-        132_863_336,
-        AT_224,
-        |sizes| build(sizes, A, false),
-    ),
-    entry(
-        "vgg11_bn",
-        "torchvision's VGG-11 with batch normalization",
-        132_868_840,
-        AT_224,
-        |sizes| build(sizes, A, true),
-    ),
-    entry(
-        "vgg13",
-        "torchvision's VGG-13",
-        133_047_848,
-        AT_224,
-        |sizes| build(sizes, B, false),
-    ),
-    entry(
-        "vgg13_bn",
-        "torchvision's VGG-13 with batch normalization",
-        133_053_736,
-        AT_224,
-        |sizes| build(sizes, B, true),
-    ),
-    entry(
-        "vgg16",
-        "torchvision's VGG-16",
-        138_357_544,
-        AT_224,
-        |sizes| build(sizes, D, false),
-    ),
-    entry(
-        "vgg16_bn",
-        "torchvision's VGG-16 with batch normalization",
-        138_365_992,
-        AT_224,
-        |sizes| build(sizes, D, true),
-    ),
-    entry(
-        "vgg19",
-        "torchvision's VGG-19",
-        143_667_240,
-        AT_224,
-        |sizes| build(sizes, E, false),
-    ),
-    entry(
-        "vgg19_bn",
-        "torchvision's VGG-19 with batch normalization",
-        143_678_248,
-        AT_224,
-        |sizes| build(sizes, E, true),
-    ),
+    entry("vgg11", "torchvision's VGG-11", 132_863_336, AT_224, |sizes| build(sizes, A, false)),
+    entry("vgg11_bn", "torchvision's VGG-11 with batch normalization", 132_868_840, AT_224, |sizes| build(sizes, A, true)),
+    entry("vgg13", "torchvision's VGG-13", 133_047_848, AT_224, |sizes| build(sizes, B, false)),
+    entry("vgg13_bn", "torchvision's VGG-13 with batch normalization", 133_053_736, AT_224, |sizes| build(sizes, B, true)),
+    entry("vgg16", "torchvision's VGG-16", 138_357_544, AT_224, |sizes| build(sizes, D, false)),
+    entry("vgg16_bn", "torchvision's VGG-16 with batch normalization", 138_365_992, AT_224, |sizes| build(sizes, D, true)),
+    entry("vgg19", "torchvision's VGG-19", 143_667_240, AT_224, |sizes| build(sizes, E, false)),
+    entry("vgg19_bn", "torchvision's VGG-19 with batch normalization", 143_678_248, AT_224, |sizes| build(sizes, E, true)),
 ];
 
 /// torchvision's `AlexNet`.

@@ -11,42 +11,13 @@ use crate::tracing::{
 };
 
 /// torchvision's vision transformers.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "vit_b_16",
-        "torchvision's ViT-B/16",
-        86_567_656,
-        AT_224,
-        |sizes| build(sizes, &Shape::base(16)),
-    ),
-    entry(
-        "vit_b_32",
-        "torchvision's ViT-B/32",
-        88_224_232,
-        AT_224,
-        |sizes| build(sizes, &Shape::base(32)),
-    ),
-    entry(
-        "vit_l_16",
-        "torchvision's ViT-L/16",
-        304_326_632,
-        AT_224,
-        |sizes| build(sizes, &Shape::large(16)),
-    ),
-    entry(
-        "vit_l_32",
-        "torchvision's ViT-L/32",
-        306_535_400,
-        AT_224,
-        |sizes| build(sizes, &Shape::large(32)),
-    ),
-    entry(
-        "vit_h_14",
-        "torchvision's ViT-H/14",
-        632_045_800,
-        AT_224,
-        |sizes| build(sizes, &Shape::HUGE),
-    ),
+    entry("vit_b_16", "torchvision's ViT-B/16", 86_567_656, AT_224, |sizes| build(sizes, &Shape::base(16))),
+    entry("vit_b_32", "torchvision's ViT-B/32", 88_224_232, AT_224, |sizes| build(sizes, &Shape::base(32))),
+    entry("vit_l_16", "torchvision's ViT-L/16", 304_326_632, AT_224, |sizes| build(sizes, &Shape::large(16))),
+    entry("vit_l_32", "torchvision's ViT-L/32", 306_535_400, AT_224, |sizes| build(sizes, &Shape::large(32))),
+    entry("vit_h_14", "torchvision's ViT-H/14", 632_045_800, AT_224, |sizes| build(sizes, &Shape::HUGE)),
 ];
 
 /// Which of the family.

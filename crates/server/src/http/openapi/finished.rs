@@ -47,34 +47,15 @@ fn example(operation: &str) -> Option<Value> {
 }
 
 /// Answers that any request may get, by their status: what they are called, and what they mean.
+#[rustfmt::skip] // A row a line.
 const ANY: [(&str, &str, &str); 7] = [
-    (
-        "400",
-        "BadRequest",
-        "What was sent is no request of HTTP, or no JSON where it is to be",
-    ),
+    ("400", "BadRequest", "What was sent is no request of HTTP, or no JSON where it is to be"),
     ("401", "Unauthorized", "The key is missing or wrong"),
-    (
-        "403",
-        "Forbidden",
-        "A page of another origin asked, or the key does not allow it",
-    ),
-    (
-        "405",
-        "MethodNotAllowed",
-        "The path does not answer this method",
-    ),
-    (
-        "421",
-        "Misdirected",
-        "The service is not known under this `Host`",
-    ),
+    ("403", "Forbidden", "A page of another origin asked, or the key does not allow it"),
+    ("405", "MethodNotAllowed", "The path does not answer this method"),
+    ("421", "Misdirected", "The service is not known under this `Host`"),
     ("429", "TooMany", "The key asks too often"),
-    (
-        "503",
-        "Unavailable",
-        "The service is busy or about to end; ask again",
-    ),
+    ("503", "Unavailable", "The service is busy or about to end; ask again"),
 ];
 
 /// The document as it is published.
@@ -86,10 +67,7 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
     enumerate(&mut document);
     let responses = &mut document["components"]["responses"];
     for (_, name, description) in ANY {
-        responses[name] = json!({
-            "description": description,
-            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        });
+        responses[name] = problem(description);
     }
     document["components"]["securitySchemes"] = json!({
         "key": {"type": "http", "scheme": "bearer", "description": "A key of `batchfit keys create`; none is needed on loopback"}
@@ -104,6 +82,16 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
     document
 }
 
+fn problem(description: &str) -> Value {
+    json!({
+        "description": description,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    })
+}
+
+/// Paths that need nothing which could fail.
+const SURE: [&str; 2] = ["/v1/events", "/v1/presets"];
+
 fn finish_operation(path: &str, operation: &mut Value) {
     let is_open = is_open(path);
     if is_open {
@@ -116,6 +104,7 @@ fn finish_operation(path: &str, operation: &mut Value) {
     let responses = operation["responses"]
         .as_object_mut()
         .expect("each operation answers");
+    let has_body = responses.contains_key("413");
     for (status, name, _) in ANY {
         let is_of_keys = status == "401" || status == "429";
         if !(is_open && is_of_keys || responses.contains_key(status)) {
@@ -124,6 +113,14 @@ fn finish_operation(path: &str, operation: &mut Value) {
                 json!({"$ref": format!("#/components/responses/{name}")}),
             );
         }
+    }
+    let mut fail = |status: &str, what: &str| responses.insert(status.to_owned(), problem(what));
+    if path.starts_with("/v1/") && !SURE.contains(&path) {
+        fail("500", "A fault of ours");
+    }
+    if has_body {
+        fail("408", "The body did not arrive in time");
+        fail("415", "The body is compressed otherwise than with gzip");
     }
     responses.sort_keys();
     let id = operation["operationId"].as_str().unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::http::request::idempotency;
 use crate::http::request::uploads::{BufferedBody, ReceivedBody, on_thread};
 use crate::http::response::problem::{Code, Problem};
 use crate::http::response::response_cache::{Answer, ResponseCache};
-use crate::http::server::keys::Caller;
+use crate::http::server::keys::Client;
 use crate::limits::shorten;
 use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
@@ -38,8 +38,8 @@ impl FromRequest<App> for RequestBody {
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
         let named = idempotency::key(request.headers())?;
-        let caller = request.extensions().get::<Caller>();
-        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
+        let client = request.extensions().get::<Client>();
+        let owner = client.map(|client| client.id.clone()).unwrap_or_default();
         let received = app.uploads.arrive(request).await?;
         // One with a name gets the fit of that name, whatever else was answered since.
         let same = received.plain().filter(|_| named.is_none());
@@ -104,7 +104,7 @@ enum ParsedBody<B, T> {
 }
 
 /// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
-/// somebody else.
+/// another part of the service.
 async fn parse<B: Send + 'static, T: Send + 'static>(
     received: ReceivedBody,
     app: &App,

@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::http::request::unpack::{Unpacked, is_packed, unpack};
 use crate::http::response::problem::{Code, Problem};
-use crate::jobs::{Permit, a_turn_to_read, niceness, room_of_key, yield_to_others};
+use crate::jobs::{ReadPermit, niceness, permit_to_read, room_of_key, yield_to_others};
 use crate::limits::{CancelOnDrop, is_cancelled, with_cancel};
 use crate::model::Digest;
 
@@ -76,7 +76,7 @@ type BodyPermits = [OwnedSemaphorePermit; 4];
 /// What was read of a body, for as long as it is being worked on.
 pub(in crate::http) struct BufferedBody<T> {
     pub(in crate::http) read: T,
-    pub(in crate::http) permit: Permit,
+    pub(in crate::http) permit: ReadPermit,
 }
 
 impl ReceivedBody {
@@ -262,19 +262,19 @@ impl Uploads {
     }
 
     /// Waits until so many bytes may be read.
-    pub(in crate::http) async fn permit(&self, bytes: usize) -> Result<Permit, Problem> {
+    pub(in crate::http) async fn permit(&self, bytes: usize) -> Result<ReadPermit, Problem> {
         let index = SIZES.iter().position(|(mib, _)| bytes <= mib << 20);
         self.permit_of(index.ok_or_else(too_large)?).await
     }
 
-    async fn permit_of(&self, index: usize) -> Result<Permit, Problem> {
+    async fn permit_of(&self, index: usize) -> Result<ReadPermit, Problem> {
         let waiting = async {
-            let turn = a_turn_to_read().await;
+            let turn = permit_to_read().await;
             (turn, Arc::clone(&self.reading[index]).acquire_owned().await)
         };
         let waited = tokio::time::timeout(PATIENCE, waiting).await;
         let (turn, permit) = waited.map_err(|_| busy())?;
-        Ok(Permit {
+        Ok(ReadPermit {
             turn,
             permit: permit.expect("it is never closed"),
             is_large: index == SIZES.len() - 1,

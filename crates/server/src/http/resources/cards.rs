@@ -4,7 +4,6 @@ use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::http::response::problem::Problem;
 use crate::jobs::{CardDocument, MachineDocument, cards, machines};
 
 /// All cards.
@@ -19,8 +18,7 @@ pub(in crate::http) struct CardList {
 /// List the cards that can be simulated.
 #[utoipa::path(get, path = "/v1/cards", tag = "catalogue",
     responses(
-        (status = 200, body = CardList, description = "All cards, and where their figures are from"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 200, body = CardList, description = "All cards, and where their figures are from")))]
 pub(in crate::http) async fn list_cards() -> Json<CardList> {
     Json(CardList {
         items: cards(),
@@ -40,8 +38,7 @@ pub(in crate::http) struct MachineList {
 /// List the machines of clouds whose names stand for their cards.
 #[utoipa::path(get, path = "/v1/machines", tag = "catalogue",
     responses(
-        (status = 200, body = MachineList, description = "All machines"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 200, body = MachineList, description = "All machines")))]
 pub(in crate::http) async fn list_machines() -> Json<MachineList> {
     Json(MachineList {
         items: machines(),

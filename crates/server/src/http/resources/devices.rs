@@ -21,8 +21,7 @@ pub(in crate::http) struct DeviceList {
 /// List devices.
 #[utoipa::path(get, path = "/v1/devices", tag = "catalogue",
     responses(
-        (status = 200, body = DeviceList, description = "All devices"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 200, body = DeviceList, description = "All devices")))]
 pub(in crate::http) async fn list_devices(
     State(app): State<App>,
 ) -> Result<Json<DeviceList>, Problem> {

@@ -17,7 +17,7 @@ use crate::http::App;
 use crate::http::request::parameters::MOST_WHOLE;
 use crate::http::request::slots::Slot;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{Event, FitNews, Follower, Jobs, Notification, Progress, StateNews};
 use crate::limits::shorten;
 
@@ -78,11 +78,10 @@ enum FitEventKind {
         (status = 204, description = "There are no more events, and will be none"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "`Last-Event-ID` is no number"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn get_fit_events(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -92,7 +91,7 @@ pub(in crate::http) async fn get_fit_events(
     if follower.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let place = place(&app, &asker)?;
+    let place = place(&app, &client)?;
     let reader = Reader {
         follower,
         jobs: app.jobs,
@@ -145,9 +144,9 @@ enum AnyFitEventKind {
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn get_events(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
 ) -> Result<Response, Problem> {
-    let place = place(&app, &asker)?;
+    let place = place(&app, &client)?;
     let reader = AnyReader {
         changes: app.jobs.follow_all(),
         jobs: app.jobs,
@@ -189,8 +188,8 @@ impl AnyReader {
 }
 
 /// A place for one more client that follows.
-fn place(app: &App, asker: &Asker) -> Result<Slot, Problem> {
-    app.followers.take(&asker.id).ok_or_else(|| {
+fn place(app: &App, client: &Client) -> Result<Slot, Problem> {
+    app.followers.take(&client.id).ok_or_else(|| {
         Problem::new(
             Code::TooManyRequests,
             "too many clients follow fits at the moment, or too many under this key; ask again, or get the fit from time to time",

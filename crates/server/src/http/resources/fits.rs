@@ -20,7 +20,7 @@ use crate::http::request::uploads::BufferedBody;
 use crate::http::response::formats::get_fit_format;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::response::response_cache::Answer;
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
 use crate::model::RequestDocument;
 use crate::report::Form;
@@ -41,18 +41,15 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
         (status = 202, body = FitDocument, description = "The fit is queued",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
             example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
                 "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
                 "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_fit(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     parameters: Parameters,
     mut headers: HeaderMap,
     body: RequestBody,
@@ -62,13 +59,13 @@ pub(in crate::http) async fn create_fit(
         .is_some_and(|accepted| accepted.as_bytes().starts_with(b"text/plain"));
     let named = parameters.one_of("format", &Form::ALL.map(Form::name))?;
     let Some(form) = named.or_else(|| accepted.then(|| Form::Text.name().to_owned())) else {
-        return create(app, asker, headers, body).await;
+        return create(app, client, headers, body).await;
     };
     // Text is of an answer alone.
     headers
         .entry("prefer")
         .or_insert(HeaderValue::from_static("wait=60"));
-    let response = create(app.clone(), asker, headers, body).await?;
+    let response = create(app.clone(), client, headers, body).await?;
     let location = response
         .headers()
         .get(LOCATION)
@@ -92,7 +89,7 @@ pub(in crate::http) async fn create_fit(
 
 async fn create(
     app: App,
-    asker: Asker,
+    client: Client,
     headers: HeaderMap,
     body: RequestBody,
 ) -> Result<Response, Problem> {
@@ -109,7 +106,7 @@ async fn create(
     let patience = prefer::wait(&headers);
     let asking = EnqueueOptions {
         somebody_waits: patience.is_some(),
-        owner: asker.id.clone(),
+        owner: client.id.clone(),
         key,
     };
     // Before the question is: what is learnt meanwhile makes the answer out of date.
@@ -121,20 +118,20 @@ async fn create(
             app.response_cache.keep(same, answer(fit), turns);
         }
     };
-    sent(&app, &asker, fit, patience, keep).await
+    sent(&app, &client, fit, patience, keep).await
 }
 
 /// Sends a fit, once it has ended where the client waits for that. `keep` sees it where it is done.
 pub(in crate::http) async fn sent(
     app: &App,
-    asker: &Asker,
+    client: &Client,
     fit: FitDocument,
     patience: Option<Duration>,
     keep: impl FnOnce(&FitDocument),
 ) -> Result<Response, Problem> {
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
-    let place = patience.zip(app.waiters.take(&asker.id));
+    let place = patience.zip(app.waiters.take(&client.id));
     let Some((patience, _place)) = place else {
         if fit.state == FitState::Done {
             keep(&fit);
@@ -197,8 +194,7 @@ pub(in crate::http) struct FitList {
         (status = 200, body = FitList, description = "A page"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
             example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
-                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"}))))]
 pub(in crate::http) async fn list_fits(
     State(app): State<App>,
     parameters: Parameters,
@@ -206,7 +202,7 @@ pub(in crate::http) async fn list_fits(
     let limit = parameters.limit()?;
     let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
     let filter = FitFilter {
-        state: state.and_then(|name| FitState::ALL.into_iter().find(|state| state.name() == name)),
+        state: state.as_deref().and_then(FitState::named),
         before: parameters.text("cursor"),
         limit: limit + 1,
     };
@@ -225,8 +221,7 @@ pub(in crate::http) async fn list_fits(
     responses(
         (status = 200, body = FitDocument, description = "The fit"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit",
-            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""}))))]
 pub(in crate::http) async fn get_fit(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -245,15 +240,14 @@ pub(in crate::http) async fn get_fit(
         (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
-            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"}))))]
 pub(in crate::http) async fn cancel_fit(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<FitDocument>, Problem> {
     let now = Time::from(Timestamp::now());
-    match app.jobs.cancel(&id, asker.owner(), now).await? {
+    match app.jobs.cancel(&id, client.owner(), now).await? {
         Cancellation::Cancelled(fit) => Ok(Json(*fit)),
         Cancellation::TooLate(state) => Err(Problem::new(
             Code::FitEnded,

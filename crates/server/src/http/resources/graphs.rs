@@ -15,7 +15,7 @@ use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::request::unpack::Unpacked;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{UploadDocument, examine, new_upload};
 use crate::limits::shorten;
 use crate::model::{DIGEST_FORM, Digest, RequestError};
@@ -33,24 +33,21 @@ use crate::store::{Dropped, NewUpload, Time};
     responses(
         (status = 200, body = UploadDocument, description = "It was there", headers(("Location" = String))),
         (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String))),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The file is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The file has another digest, or is neither a graph nor a recording",
             example = json!({"type": "/problems/digest-mismatch", "title": "The file has another digest", "status": 422,
                 "detail": "the file has the digest sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae, not sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
                 "value": "sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
                 "nearest": "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
 pub(in crate::http) async fn put_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
-    asker: Asker,
+    client: Client,
     request: Request,
 ) -> Result<Response, Problem> {
     let digest = read(&digest)?;
-    keep(&app, asker, request, Some(digest)).await
+    keep(&app, client, request, Some(digest)).await
 }
 
 /// Upload a graph or a recording.
@@ -62,20 +59,17 @@ pub(in crate::http) async fn put_graph(
     responses(
         (status = 200, body = UploadDocument, description = "It was there", headers(("Location" = String))),
         (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String))),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The file is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The file is neither a graph nor a recording",
             example = json!({"type": "/problems/upload-invalid", "title": "The file is neither a graph nor a recording", "status": 422,
                 "detail": "the gzip stream breaks after 0 decompressed bytes: unexpected end of file; expected the whole file", "pointer": ""})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
 pub(in crate::http) async fn create_graph(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     request: Request,
 ) -> Result<Response, Problem> {
-    keep(&app, asker, request, None).await
+    keep(&app, client, request, None).await
 }
 
 /// A page of uploads.
@@ -95,8 +89,7 @@ pub(in crate::http) struct UploadList {
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
         (status = 200, body = UploadList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
 pub(in crate::http) async fn list_graphs(
     State(app): State<App>,
     parameters: Parameters,
@@ -127,8 +120,7 @@ pub(in crate::http) async fn list_graphs(
     responses(
         (status = 200, body = UploadDocument, description = "The upload"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest")))]
 pub(in crate::http) async fn get_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
@@ -147,8 +139,7 @@ pub(in crate::http) async fn get_graph(
         (status = 204, description = "It is gone"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "A fit that waits or runs needs it"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest")))]
 pub(in crate::http) async fn delete_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
@@ -185,7 +176,7 @@ fn no_such(digest: &Digest) -> Problem {
 /// Keeps the file in a body, whose digest is the one that was announced, if any was.
 async fn keep(
     app: &App,
-    asker: Asker,
+    client: Client,
     request: Request,
     announced: Option<Digest>,
 ) -> Result<Response, Problem> {
@@ -199,7 +190,7 @@ async fn keep(
         read: (mut new, digest),
         permit: _permit,
     } = reading.await?;
-    new.owner = asker.id;
+    new.owner = client.id;
     let (is_new, document) = app.jobs.keep_upload(&new, &digest).await?;
     let status = if is_new {
         StatusCode::CREATED

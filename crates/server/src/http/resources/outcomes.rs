@@ -13,7 +13,7 @@ use crate::http::request::idempotency;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Caller;
+use crate::http::server::keys::Client;
 use crate::jobs::{
     AccuracyDocument, JobError, OutcomeDocument, OutcomeStatus, ReportedEnvironment,
     ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
@@ -59,8 +59,8 @@ impl FromRequest<App> for OutcomeReport {
 
     async fn from_request(request: Request, app: &App) -> Result<OutcomeReport, Problem> {
         let name = idempotency::key(request.headers())?;
-        let caller = request.extensions().get::<Caller>();
-        let owner = caller.map(|caller| caller.id.clone()).unwrap_or_default();
+        let client = request.extensions().get::<Client>();
+        let owner = client.map(|client| client.id.clone()).unwrap_or_default();
         let (told, digest) = small_named(request, app, ReportedOutcome::parse).await?;
         let reporter = Reporter {
             owner,
@@ -83,13 +83,10 @@ impl FromRequest<App> for OutcomeReport {
         (status = 201, body = OutcomeDocument, description = "The outcome, and what was learnt of it"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid outcome, or the `Idempotency-Key` was sent with another one",
             example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"}))))]
 pub(in crate::http) async fn create_outcome(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -131,8 +128,7 @@ pub(in crate::http) struct OutcomeList {
     responses(
         (status = 200, body = OutcomeList, description = "A page"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
 pub(in crate::http) async fn list_outcomes(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -165,8 +161,7 @@ pub(in crate::http) struct AccuracyList {
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
         (status = 200, body = AccuracyList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
 pub(in crate::http) async fn list_accuracy(
     State(app): State<App>,
     parameters: Parameters,

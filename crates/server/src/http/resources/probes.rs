@@ -64,13 +64,10 @@ impl ToSchema for NewProbe {
 #[utoipa::path(post, path = "/v1/probes", tag = "probes", request_body = NewProbe,
     responses(
         (status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String))),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
             example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
                 "detail": "`batch` is at least 1", "pointer": "/batch", "value": 0, "nearest": "1"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 502, body = Problem, content_type = "application/problem+json", description = "The device failed"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The device is busy", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_probe(
@@ -99,8 +96,7 @@ pub(in crate::http) async fn create_probe(
     params(("id" = String, Path, description = "The probe's id")),
     responses(
         (status = 200, body = ProbeDocument, description = "The probe"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such probe"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such probe")))]
 pub(in crate::http) async fn get_probe(
     State(app): State<App>,
     Path(id): Path<String>,

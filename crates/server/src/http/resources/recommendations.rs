@@ -17,7 +17,7 @@ use crate::http::request::prefer;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::resources::fits::sent;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
@@ -61,8 +61,7 @@ pub(in crate::http) struct RecommendationList {
         (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
             example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
                 "detail": "`precision` is one of fp32, amp_fp16, amp_bf16, bf16, fp16, not \"fp8\"", "parameter": "precision",
-                "value": "fp8", "nearest": "fp16"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "value": "fp8", "nearest": "fp16"}))))]
 pub(in crate::http) async fn list_recommendations(
     State(app): State<App>,
     parameters: Parameters,
@@ -138,8 +137,7 @@ fn write(list: &mut Vec<u8>, value: &impl Serialize) {
     params(("id" = String, Path, description = "The recommendation's id")),
     responses(
         (status = 200, body = StoredRecommendation, description = "The recommendation"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation")))]
 pub(in crate::http) async fn get_recommendation(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -165,11 +163,10 @@ pub(in crate::http) async fn get_recommendation(
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "Its device is not here, or its files have expired"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_refresh(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -177,12 +174,12 @@ pub(in crate::http) async fn create_refresh(
     let now = Time::from(Timestamp::now());
     let asking = EnqueueOptions {
         somebody_waits: patience.is_some(),
-        owner: asker.id.clone(),
+        owner: client.id.clone(),
         key: None,
     };
     let fit = app.jobs.refresh(&id, asking, now).await?;
     let fit = fit.ok_or_else(|| Problem::no_such("recommendation", &id))?;
-    sent(&app, &asker, fit, patience, |_| ()).await
+    sent(&app, &client, fit, patience, |_| ()).await
 }
 
 /// Find the stored answer that is nearest to a question.
@@ -193,11 +190,8 @@ pub(in crate::http) async fn create_refresh(
     responses(
         (status = 200, body = NearDocument, description = "The nearest answer"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "No answer for this model is stored"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request")))]
 pub(in crate::http) async fn get_nearest_recommendation(
     State(app): State<App>,
     body: RequestBody,

@@ -88,13 +88,10 @@ fn options(parameters: &Parameters) -> Result<ReplayOptions, Problem> {
         ("events" = Option<bool>, Query, description = "Whether to tell each allocation and free in `events`: what a drawing of all of it is made from")),
     responses(
         (status = 200, body = ReplayReport, description = "What the replay found"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The recording is damaged or contradicts itself, or the query is not valid",
             example = json!({"type": "/problems/recording-invalid", "title": "The recording cannot be replayed", "status": 422,
-                "detail": "line 12: 7f1b0bc00000 is freed and was never allocated"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "detail": "line 12: 7f1b0bc00000 is freed and was never allocated"}))))]
 pub(in crate::http) async fn create_replay(
     State(app): State<App>,
     body: ReplayBody,

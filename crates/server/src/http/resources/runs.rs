@@ -46,8 +46,7 @@ pub(in crate::http) struct RunDocument {
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
         (status = 200, body = RunList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
 pub(in crate::http) async fn list_runs(
     State(app): State<App>,
     parameters: Parameters,
@@ -69,8 +68,7 @@ pub(in crate::http) async fn list_runs(
     params(("id" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDocument, description = "The run"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run")))]
 pub(in crate::http) async fn get_run(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -99,8 +97,7 @@ pub(in crate::http) async fn get_run(
     params(("id" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = ReplayReport, description = "What the allocator did"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run, or nothing is kept of its allocations"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run, or nothing is kept of its allocations")))]
 pub(in crate::http) async fn get_run_step(
     State(app): State<App>,
     Path(id): Path<String>,

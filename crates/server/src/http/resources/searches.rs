@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::response::problem::{Code, Problem};
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
 use crate::limits::{AnyValue, clause, with_budget};
 use crate::model::{Digest, RequestError};
@@ -146,20 +146,17 @@ pub(in crate::http) async fn small_named<T: Send + 'static>(
 #[utoipa::path(post, path = "/v1/searches", tag = "searches", request_body = NewSearch,
     responses(
         (status = 201, body = SearchDocument, description = "The search", headers(("Location" = String))),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid search",
             example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
                 "detail": "at /max_batch: max_batch must be a whole number from 1 to 16777216, not 0", "pointer": "/max_batch", "value": 0})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many searches are under way", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Small(terms): Small<SearchRequest>,
 ) -> Result<Response, Problem> {
-    let search = app.jobs.create_search(terms, &asker.id).await?;
+    let search = app.jobs.create_search(terms, &client.id).await?;
     let location = [(LOCATION, format!("/v1/searches/{}", search.id))];
     Ok((StatusCode::CREATED, location, Json(search)).into_response())
 }
@@ -178,22 +175,19 @@ pub(in crate::http) async fn create_search(
         (status = 200, body = SearchDocument, description = "The same was told before"),
         (status = 201, body = SearchDocument, description = "The search, with the next batch or the answer"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The search was cancelled, or was told as much as it may be",
             example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is cancelled"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid observation",
             example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"}))))]
 pub(in crate::http) async fn create_observation(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
     Small(observation): Small<Observation>,
 ) -> Result<Response, Problem> {
-    let told = app.jobs.tell_search(&id, asker.owner(), &observation);
+    let told = app.jobs.tell_search(&id, client.owner(), &observation);
     match told.await? {
         ObservationReply::New(search) => Ok((StatusCode::CREATED, Json(search)).into_response()),
         ObservationReply::Again(search) => Ok(Json(search).into_response()),
@@ -214,14 +208,13 @@ pub(in crate::http) async fn create_observation(
     params(("id" = String, Path, description = "The search's id")),
     responses(
         (status = 200, body = SearchDocument, description = "The search"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search")))]
 pub(in crate::http) async fn get_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    let search = app.jobs.search(&id, asker.owner()).await?;
+    let search = app.jobs.search(&id, client.owner()).await?;
     search
         .map(Json)
         .ok_or_else(|| Problem::no_such("search", &id))
@@ -236,14 +229,13 @@ pub(in crate::http) async fn get_search(
         (status = 200, body = SearchDocument, description = "The search is cancelled"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The search is done already",
-            example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is done"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is done"}))))]
 pub(in crate::http) async fn cancel_search(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    match app.jobs.cancel_search(&id, asker.owner()).await? {
+    match app.jobs.cancel_search(&id, client.owner()).await? {
         SearchCancellation::Cancelled(search) => Ok(Json(*search)),
         SearchCancellation::TooLate => Err(Problem::new(
             Code::SearchEnded,

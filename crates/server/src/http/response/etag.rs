@@ -56,7 +56,7 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|kind| kind == "application/json")
 }
 
-/// A weak tag: the same JSON may be sent compressed. 128 bits, so that no two contents that anybody sees share it by
+/// A weak tag: the same JSON may be sent compressed. 128 bits, so that no two contents share it by
 /// chance; a client that makes two on purpose harms only itself.
 pub(in crate::http) fn tag(bytes: &[u8]) -> String {
     let mut text = "W/\"".to_owned();

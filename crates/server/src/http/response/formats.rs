@@ -24,14 +24,12 @@ use crate::store::FitAnswer;
     responses(
         (status = 200, body = String, content_type = "text/plain", description = "The text"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, nothing fits, or the format cannot say it",
-            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "fit \"1mk3v7q0h5c2d8xw\" is running, and has no answer"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "fit \"1mk3v7q0h5c2d8xw\" is running, and has no answer"}))))]
 pub(in crate::http) async fn get_fit_format(
     State(app): State<App>,
     Path((id, format)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let form = Form::ALL.into_iter().find(|form| form.name() == format);
-    let form = form.ok_or_else(|| Problem::no_such("format", &format))?;
+    let form = Form::named(&format).ok_or_else(|| Problem::no_such("format", &format))?;
     let answer = app.jobs.answer(&id).await?;
     let answer = answer.ok_or_else(|| Problem::no_such("fit", &id))?;
     // An answer may be megabytes.

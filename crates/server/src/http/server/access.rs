@@ -81,9 +81,9 @@ pub(in crate::http) async fn authorize(
     let (Some(pass), Some(keys)) = (pass, &policy.keys) else {
         return answer(&policy, request, next).await;
     };
-    let caller = pass.caller.clone();
-    request.extensions_mut().insert(caller.clone());
-    let gone = || Arc::clone(keys).gone(caller.clone());
+    let client = pass.client.clone();
+    request.extensions_mut().insert(client.clone());
+    let gone = || Arc::clone(keys).gone(client.clone());
     let answered = under_key(Arc::clone(&pass.share), answer(&policy, request, next));
     tokio::select! {
         biased;

@@ -6,7 +6,7 @@
 //! there is a bound on them, and on every wait for a client: for a request, for each part of its body, for the
 //! next request, and for the client to read an answer. See [`ConnectionLimits`].
 //!
-//! Deadlines alone would let a thousand slow clients lock everybody out for as long as they last. When there is no
+//! Deadlines alone would let a thousand slow clients lock all others out for as long as they last. When there is no
 //! place left, the connection that has kept the service waiting for longest makes room for the one that arrives.
 //! A client that sends its request at once is never that one: it waits for the service, not the service for it. So
 //! what a slow client loses is its place, and what an ordinary one loses is nothing. Requests that are being worked on

@@ -1,7 +1,7 @@
-//! Who may ask where not everybody may: keys, what each is for, and how much it may ask.
+//! Keys: what each is for, and how much it may ask.
 //!
 //! Keys are in the database, and are read from there once a second at most: one that was revoked opens nothing from then on,
-//! whoever revoked it. Where they cannot be read, nobody is let in.
+//! whichever server revoked it. Where they cannot be read, no request is let in.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,10 +29,10 @@ use crate::store::{ApiKey, Db, Scope};
 /// How long the keys that were read are taken for those that there are.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What everybody may ask: whether the service is well, and what it can be asked.
+/// What needs no key: whether the service is well, and what it can be asked.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.yaml", "/docs"];
 
-/// Whether everybody may ask for this path. The page's own files say nothing about what the service has found.
+/// Whether this path needs no key. The page's own files say nothing about what the service has found.
 pub(in crate::http) fn is_open(path: &str) -> bool {
     OPEN.contains(&path) || path == "/" || path.starts_with(page::FOLDER)
 }
@@ -56,7 +56,7 @@ pub struct KeyLimits {
 }
 
 impl Default for KeyLimits {
-    /// More than launchers of a cluster ask, and less than what the service can do for everybody.
+    /// More than launchers of a cluster ask, and less than what the service can do for all.
     fn default() -> KeyLimits {
         KeyLimits {
             per_second: Some(200),
@@ -65,40 +65,29 @@ impl Default for KeyLimits {
     }
 }
 
-/// Who asks.
+/// Who sends a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::http) struct Caller {
-    /// The id of the key.
-    pub(in crate::http) id: String,
-    /// What the key is for.
-    pub(in crate::http) scope: Scope,
-}
-
-/// Whose request it is.
-pub(in crate::http) struct Asker {
-    /// The id of the key; empty where none is needed.
+pub(in crate::http) struct Client {
+    /// The id of its key; empty where none is needed.
     pub(in crate::http) id: String,
     /// What the key is for; everything, where none is needed.
     pub(in crate::http) scope: Scope,
 }
 
-impl FromRequestParts<App> for Asker {
+impl FromRequestParts<App> for Client {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Asker, Infallible> {
-        let caller = parts.extensions.get::<Caller>().cloned();
-        Ok(caller.map_or(
-            Asker {
-                id: String::new(),
-                scope: Scope::Admin,
-            },
-            |Caller { id, scope }| Asker { id, scope },
-        ))
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Client, Infallible> {
+        let client = parts.extensions.get::<Client>().cloned();
+        Ok(client.unwrap_or(Client {
+            id: String::new(),
+            scope: Scope::Admin,
+        }))
     }
 }
 
-impl Asker {
-    /// Whose things it may change: its own alone, or anybody's.
+impl Client {
+    /// Whose things it may change: its own alone, or those of all keys.
     pub(in crate::http) fn owner(&self) -> Option<&str> {
         (self.scope != Scope::Admin).then_some(&self.id)
     }
@@ -111,7 +100,7 @@ pub(in crate::http) struct Keys {
     limits: KeyLimits,
     lanes: u32,
     known: Mutex<Option<(Instant, Known)>>,
-    /// Held by whoever reads the keys.
+    /// Held while the keys are read.
     reading: tokio::sync::Mutex<()>,
 }
 
@@ -126,7 +115,7 @@ struct KnownKey {
     share: Arc<Share>,
 }
 
-/// Requests that may come at once; they come back over time, by a clock that nobody sets.
+/// Requests that may come at once; they come back over time, by a clock that is never set.
 #[derive(Debug)]
 struct Bucket {
     left: f64,
@@ -149,13 +138,13 @@ impl Bucket {
 }
 
 /// Lets one request of a key in; its place is free again when this is dropped.
-pub(in crate::http) struct Pass {
-    pub(in crate::http) caller: Caller,
+pub(in crate::http) struct RateToken {
+    pub(in crate::http) client: Client,
     pub(in crate::http) share: Arc<Share>,
     place: Option<OwnedSemaphorePermit>,
 }
 
-impl Pass {
+impl RateToken {
     /// Keeps the place until the answer has been sent, or `gone` is at its end: the key was revoked.
     pub(in crate::http) fn until_sent(
         self,
@@ -163,7 +152,7 @@ impl Pass {
         gone: impl Future<Output = ()> + Send + 'static,
     ) -> Response {
         answer.map(|body| {
-            Body::new(Held {
+            Body::new(BodyWithToken {
                 body,
                 gone: Box::pin(gone),
                 _place: self.place,
@@ -173,13 +162,13 @@ impl Pass {
 }
 
 /// An answer that holds a place until it has been sent.
-struct Held {
+struct BodyWithToken {
     body: Body,
     gone: Pin<Box<dyn Future<Output = ()> + Send>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl HttpBody for Held {
+impl HttpBody for BodyWithToken {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -222,7 +211,7 @@ impl Keys {
         path: &str,
         headers: &HeaderMap,
         now: impl Fn() -> Instant,
-    ) -> Result<Option<Pass>, Response> {
+    ) -> Result<Option<RateToken>, Response> {
         if is_open(path) {
             return Ok(None);
         }
@@ -249,8 +238,8 @@ impl Keys {
                 return Err(refused);
             }
         };
-        Ok(Some(Pass {
-            caller: Caller {
+        Ok(Some(RateToken {
+            client: Client {
                 id: key.key.id.clone(),
                 scope: key.key.scope,
             },
@@ -260,11 +249,11 @@ impl Keys {
     }
 
     /// Ends within a second or so of when this key was revoked.
-    pub(in crate::http) async fn gone(self: Arc<Keys>, caller: Caller) {
+    pub(in crate::http) async fn gone(self: Arc<Keys>, client: Client) {
         loop {
             tokio::time::sleep(FRESH).await;
             let known = self.known(Instant::now).await;
-            if known.is_ok_and(|known| !known.contains_key(&caller.id)) {
+            if known.is_ok_and(|known| !known.contains_key(&client.id)) {
                 return;
             }
         }

@@ -26,7 +26,7 @@ pub struct ListenConfig {
     pub listener: TcpListener,
     /// The names under which the service answers, beside the address of the listener.
     pub hosts: Hosts,
-    /// What keys may ask, where they are needed; without, everybody may ask.
+    /// What keys may ask, where they are needed; without, any client may ask.
     pub keys: Option<KeyLimits>,
     /// How many connections there may be, and how patient the service is with each.
     pub limits: ConnectionLimits,

@@ -182,32 +182,21 @@ impl AgentCard {
     }
 }
 
-/// How an agent stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AgentState {
-    /// It takes what its cards can run, and works on nothing.
-    Ready,
-    /// It works on something, and takes more where it has cards left.
-    Busy,
-    /// It finishes what it works on, takes no more, and ends.
-    Draining,
-    /// It takes no more, and stays.
-    Cordoned,
-    /// It has said nothing for longer than a lease.
-    Lost,
-}
-
-impl AgentState {
-    /// Its name in documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AgentState::Ready => "ready",
-            AgentState::Busy => "busy",
-            AgentState::Draining => "draining",
-            AgentState::Cordoned => "cordoned",
-            AgentState::Lost => "lost",
-        }
+batchfit_step::listed! {
+    /// How an agent stands.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AgentState {
+        /// It takes what its cards can run, and works on nothing.
+        Ready = "ready",
+        /// It works on something, and takes more where it has cards left.
+        Busy = "busy",
+        /// It finishes what it works on, takes no more, and ends.
+        Draining = "draining",
+        /// It takes no more, and stays.
+        Cordoned = "cordoned",
+        /// It has said nothing for longer than a lease.
+        Lost = "lost",
     }
 }
 
@@ -385,52 +374,14 @@ mod tests {
     #[test]
     fn what_no_agent_can_be_is_refused_where_it_is_wrong() {
         registration().check().unwrap();
+        #[rustfmt::skip] // A row a line.
         let cases = [
-            (
-                "/name",
-                Registration {
-                    name: "a/b".to_owned(),
-                    ..registration()
-                },
-            ),
-            (
-                "/instance",
-                Registration {
-                    instance: "x".repeat(16),
-                    ..registration()
-                },
-            ),
-            (
-                "/cards",
-                Registration {
-                    cards: Vec::new(),
-                    ..registration()
-                },
-            ),
-            (
-                "/cards/1",
-                Registration {
-                    cards: vec![card("cuda:0"), card("cuda:0")],
-                    ..registration()
-                },
-            ),
-            (
-                "/cards/0",
-                Registration {
-                    cards: vec![card("gpu0")],
-                    ..registration()
-                },
-            ),
-            (
-                "/cards/0",
-                Registration {
-                    cards: vec![AgentCard {
-                        gpu: "a\u{1b}[31m".to_owned(),
-                        ..card("cuda:0")
-                    }],
-                    ..registration()
-                },
-            ),
+            ("/name", Registration { name: "a/b".to_owned(), ..registration() }),
+            ("/instance", Registration { instance: "x".repeat(16), ..registration() }),
+            ("/cards", Registration { cards: Vec::new(), ..registration() }),
+            ("/cards/1", Registration { cards: vec![card("cuda:0"), card("cuda:0")], ..registration() }),
+            ("/cards/0", Registration { cards: vec![card("gpu0")], ..registration() }),
+            ("/cards/0", Registration { cards: vec![AgentCard { gpu: "a\u{1b}[31m".to_owned(), ..card("cuda:0") }], ..registration() }),
         ];
         for (pointer, wrong) in cases {
             assert_eq!(wrong.check().unwrap_err().pointer, pointer);

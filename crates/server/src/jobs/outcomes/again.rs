@@ -7,11 +7,11 @@ use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
 use crate::jobs::document::model_name;
-use crate::jobs::lanes::Permit;
+use crate::jobs::lanes::ReadPermit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
 use crate::limits::{Cancel, CancelOnDrop, with_cancel};
 use crate::model::{Request, RequestDocument, RequestError};
-use crate::store::{Db, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
+use crate::store::{Db, Fit, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
 use batchfit_fit::validate;
 
 /// How long reading a stored request may take: the largest graph is read in seconds.
@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct NearDocument {
     /// Whether it is the answer to this very question, as it would be given today.
     pub exact: bool,
-    /// Members of the recommendation that say something else than was asked, what matters most first: `precision`, `optimizer`,
-    /// `checkpointing`, `world_size`, `objective`, `gpu`, `limit_bytes`, `device`. Empty for an answer to the same question that is stale, or was
-    /// asked otherwise in what a recommendation does not show (`allocator`, `target_batch`).
+    /// What the answer was given for instead of what is asked: members of the recommendation, what matters most first (`precision`,
+    /// `optimizer`, `checkpointing`, `world_size`, `objective`, `gpu`, `limit_bytes`, `device`), then those of its request, such as
+    /// `headroom` and `allocator`. Empty for a stale answer to the same question.
     pub differs: Vec<String>,
     /// The answer.
     pub recommendation: StoredRecommendation,
@@ -40,6 +40,7 @@ impl NearDocument {
 
 /// A question as far as it is understood without its device.
 struct Understood {
+    request: Request,
     asked: NearestQuery,
     /// The client's name of the model.
     name: String,
@@ -72,7 +73,30 @@ fn understand(
         asked,
         name: model_name(&request),
         fingerprint,
+        request,
     })
+}
+
+/// Members of a stored request that ask for something else, beside those that its recommendation shows.
+fn unlike(engine: &dyn Engine, request: &Request, stored: Option<Fit>) -> Vec<String> {
+    const SHOWN: [&str; 7] = [
+        "precision",
+        "optimizer",
+        "checkpointing",
+        "world_size",
+        "objective",
+        "memory_limit",
+        "device",
+    ];
+    let known = engine.simulated();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let document = stored.map(|fit| RequestDocument::read(fit.request.into_shared()));
+    let names = match document {
+        Some(Ok(document)) => request.differing(&document, &SHOWN, &known),
+        // Dropped meanwhile, or of a version whose requests are not read any more.
+        Some(Err(_)) | None => Vec::new(),
+    };
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// The stored answer to what is asked, or the nearest one.
@@ -110,7 +134,13 @@ pub async fn nearest(
 ) -> Result<Option<NearDocument>, JobError> {
     db.read_learnt().await?;
     let understood = understand(db, engine, request, &Cancel::NEVER)?;
-    Ok(look(db, &understood).await?)
+    let mut near = look(db, &understood).await?;
+    if let Some(near) = near.as_mut().filter(|near| !near.exact) {
+        let fit = db.fit(&near.recommendation.fit_id).await?;
+        near.differs
+            .extend(unlike(engine, &understood.request, fit));
+    }
+    Ok(near)
 }
 
 /// The request that was answered by the recommendation of this id, or by the fit of this id.
@@ -128,7 +158,7 @@ impl Jobs {
     pub async fn nearest(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
     ) -> Result<Option<NearDocument>, JobError> {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
@@ -137,7 +167,14 @@ impl Jobs {
         let understand =
             move |engine: &dyn Engine| understand(&db, engine, request.clone(), &cancel);
         let (understood, _large) = self.reading("nearest", permit, understand).await?;
-        Ok(look(&self.shared.db, &understood).await?)
+        let mut near = look(&self.shared.db, &understood).await?;
+        if let Some(near) = near.as_mut().filter(|near| !near.exact) {
+            let fit = self.shared.db.fit(&near.recommendation.fit_id).await?;
+            let unlike = move |engine: &dyn Engine| unlike(engine, &understood.request, fit);
+            near.differs
+                .extend(self.on_thread("nearest", unlike).await?);
+        }
+        Ok(near)
     }
 
     /// The first recommendation of a fit that answers a question exactly.
@@ -172,7 +209,7 @@ impl Jobs {
         let large = if names_files {
             let acquired = self.large_models().acquire_owned();
             let permit = tokio::time::timeout_at(deadline, acquired).await;
-            Some(Permit {
+            Some(ReadPermit {
                 turn: None,
                 permit: permit.map_err(late)?.expect("it is never closed"),
                 is_large: true,

@@ -28,7 +28,7 @@ const ENVIRONMENT: &[&str] = &["gpu", "driver", "cuda", "cudnn", "pytorch", "bat
 /// Longest text of an environment, in bytes: names of cards have some forty.
 const LONGEST: usize = 200;
 
-/// Most bytes that anybody has, and most steps and retries that are counted.
+/// More bytes than any machine has, and most steps and retries that are counted.
 const MOST: u64 = 1 << 60;
 
 /// An outcome, as it is told.

@@ -8,7 +8,7 @@ use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::jobs::agents::Executor;
 use crate::jobs::document::{asked_by, chance, new_fit, terms};
-use crate::jobs::lanes::{LARGE_LANE, Permit, lane_of_fit};
+use crate::jobs::lanes::{LARGE_LANE, ReadPermit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
@@ -28,7 +28,7 @@ impl Jobs {
     pub async fn enqueue(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
         asking: EnqueueOptions,
         now: Time,
     ) -> Result<FitDocument, JobError> {
@@ -88,7 +88,9 @@ impl Jobs {
             && !is_simulated
             && let Some(fit) = self.fit(id).await?
             && fit.state == FitState::Done
-            && !had_its_limit(&request, &fit)
+            && !fit
+                .answer()
+                .is_some_and(|it| had_its_limit(&request, it.recommendation.limit_bytes))
         {
             let reuse = Reuse::InFlight;
             queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
@@ -160,7 +162,7 @@ impl Jobs {
     pub(in crate::jobs) async fn checked(
         &self,
         request: Request,
-        permit: Option<Permit>,
+        permit: Option<ReadPermit>,
     ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
@@ -231,38 +233,15 @@ fn detached_upload(aside: DetachedModel, now: Time) -> NewUpload {
     }
 }
 
-/// Whether the answer is for all of the memory that its request allows.
-pub(in crate::jobs) fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
-    let had = fit.result.as_ref().and_then(|result| {
-        let recommendation = result.get("recommendation")?;
-        recommendation.get("limit_bytes")?.as_u64()
-    });
-    match (request.memory_limit, had) {
-        (Some(MemoryLimit::Bytes(asked)), Some(had)) => had >= asked.0,
-        (Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None, _) => false,
-    }
+/// Whether an answer for this limit is for all of the memory that its request allows.
+pub(in crate::jobs) fn had_its_limit(request: &Request, limit_bytes: u64) -> bool {
+    matches!(request.memory_limit, Some(MemoryLimit::Bytes(asked)) if limit_bytes >= asked.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::model::RequestDocument;
-
-    fn fit(limit: u64) -> FitDocument {
-        FitDocument {
-            id: "1".to_owned(),
-            state: FitState::Done,
-            request: JsonText::from("{}"),
-            result: Some(serde_json::json!({"recommendation": {"limit_bytes": limit}})),
-            error: None,
-            progress: None,
-            created_at: Time::from(Timestamp::UNIX_EPOCH),
-            started_at: None,
-            finished_at: None,
-        }
-    }
 
     #[test]
     fn an_answer_for_less_memory_than_was_asked_for_is_not_used_again() {
@@ -273,8 +252,8 @@ mod tests {
             Request::parse(document, &[]).unwrap()
         };
 
-        assert!(had_its_limit(&request("1GiB"), &fit(1 << 30)));
-        assert!(!had_its_limit(&request("1GiB"), &fit(1 << 29)));
-        assert!(!had_its_limit(&request("0.5"), &fit(1 << 30)));
+        assert!(had_its_limit(&request("1GiB"), 1 << 30));
+        assert!(!had_its_limit(&request("1GiB"), 1 << 29));
+        assert!(!had_its_limit(&request("0.5"), 1 << 30));
     }
 }

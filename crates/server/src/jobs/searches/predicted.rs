@@ -88,7 +88,7 @@ impl Jobs {
     ) -> Result<Prediction, JobError> {
         let is_large = found.bytes() > LARGE_BYTES;
         let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
-        let _place = self.shared.enter_in_turn(lane).await;
+        let _place = self.shared.enter_with_permit(lane).await;
         let packed = self.load_uploads(found).await?;
         let terms = terms.clone();
         // Dropped with this future, as when the client goes away.

@@ -7,7 +7,7 @@ mod sizes;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// `scaled_dot_product_attention(query, key, value[, mask])`.
@@ -50,12 +50,7 @@ impl Operator for Attention {
         Ok(vec![(operands[0].0, attend(&shapes, self.grouped)?)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let asked = if context.inference {
             Attention {
                 dropout: 0.0,

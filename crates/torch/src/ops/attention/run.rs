@@ -247,10 +247,7 @@ impl Eager {
             draft.save(self, name, tensor)?;
         }
         drop(state);
-        let [output] = draft.finish(self, [output], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None, None];
-            };
+        let output = draft.finish_single(self, output, move |eager, gradient, saved| {
             let kernel = kernels[1].clone();
             eager.attention_grad((backend, lengths), gradient, saved, kernel, bias_is_trained)
         });

@@ -34,7 +34,7 @@ pub struct Problem {
     pub value_width: u64,
     /// Whether there are fewer key heads than query heads.
     pub grouped: bool,
-    /// Whether key heads are too few and nobody allowed that: they broadcast.
+    /// Whether key heads are too few although that was not allowed: they broadcast.
     pub broadcast: bool,
     /// Whether neighbours in the last dimension are neighbours in memory, in every operand and the mask.
     pub dense_rows: bool,

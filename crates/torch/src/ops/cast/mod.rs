@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Mismatch, Type};
 
 /// `to(dtype)`, and whether a conversion makes its result row-major (`memory_format=torch.contiguous_format`); with a second
@@ -13,9 +13,7 @@ use crate::shape::{DType, Mismatch, Type};
 pub struct Cast(pub DType, pub bool);
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.to.device", to),
-    ("aten.to.dtype", to),
-    ("aten.to.dtype_layout", to),
+    ("aten.to.device aten.to.dtype aten.to.dtype_layout", to),
     ("aten.type_as.default", |args| {
         let other = args.tensor("other")?;
         let dtype = args.typed(other).0;
@@ -47,12 +45,7 @@ impl Operator for Cast {
         Ok(vec![(self.0, operands[0].1.clone())])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let of_other = operands.get(1).map(|other| other.dtype);
         // What is of half precision now is converted up, whatever came before.
         let back = context.goes_back_to.filter(|_| operands[0].dtype == self.0);

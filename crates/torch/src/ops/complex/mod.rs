@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Sizes, Type, strides_like};
@@ -41,8 +41,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     }),
     ("aten.real.default", |args| of_one(args, Complex::Real)),
     ("aten.imag.default", |args| of_one(args, Complex::Imag)),
-    ("aten.conj.default", |args| of_one(args, Complex::Conj)),
-    ("aten._conj.default", |args| of_one(args, Complex::Conj)),
+    ("aten.conj.default aten._conj.default", |args| {
+        of_one(args, Complex::Conj)
+    }),
     ("aten.polar.default", |args| {
         Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))
     }),
@@ -135,12 +136,7 @@ impl Operator for Complex {
         }])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         Ok(vec![match self {
             Complex::ViewAsReal => viewed(x, eager.seen_as(x, as_real(x), as_complex)),
@@ -198,17 +194,14 @@ impl Eager {
         back: fn(&TensorBody) -> TensorBody,
     ) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
-        let [y] = draft.finish(self, [view], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                // Parts that lie apart cannot be seen as one number.
-                let gradient = if gradient.strides.last() == Some(&Extent::ONE) {
-                    Tensor::clone(gradient)
-                } else {
-                    eager.dense_copy(gradient)
-                };
-                gradient_view(&gradient, back(&gradient))
-            })]
+        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+            // Parts that lie apart cannot be seen as one number.
+            let gradient = if gradient.strides.last() == Some(&Extent::ONE) {
+                Tensor::clone(gradient)
+            } else {
+                eager.dense_copy(gradient)
+            };
+            gradient_view(&gradient, back(&gradient))
         });
         y
     }
@@ -219,17 +212,14 @@ impl Eager {
         let mut view = x.real_part();
         view.offset = view.offset + Extent::fixed(part);
         let complex = x.dtype;
-        let [y] = draft.finish(self, [view], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                // Made as pairs of real numbers, and seen as complex ones.
-                let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
-                eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
-                gradient_view(
-                    &grad_x,
-                    grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
-                )
-            })]
+        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+            // Made as pairs of real numbers, and seen as complex ones.
+            let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
+            eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
+            gradient_view(
+                &grad_x,
+                grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
+            )
         });
         y
     }
@@ -241,10 +231,7 @@ impl Eager {
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let result = saved.get("result");
             let like = |eager: &mut Eager| {
                 let strides = strides_like(&result.shape, &result.strides);
@@ -286,10 +273,7 @@ impl Eager {
         draft.save(self, "real", real)?;
         let y = self.broadcast_like(&[real, imag], real.dtype.complex());
         self.launch(Kernel::MemoryOnly("complex"), &[real, imag], &[&y]);
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |_, gradient, _| {
             let mut imag = gradient.real_part();
             imag.offset = imag.offset + Extent::ONE;
             let views = [gradient.real_part(), imag];
@@ -307,17 +291,14 @@ impl Eager {
         let through = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::MemoryOnly("abs"), &[x], &[&y]);
         drop(through);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let x = saved.get("self");
-                let strides = strides_like(&x.shape, &x.strides);
-                let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
-                let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-                eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
-                drop(sign);
-                Tensor::new(grad_x)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            let x = saved.get("self");
+            let strides = strides_like(&x.shape, &x.strides);
+            let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
+            let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
+            eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
+            drop(sign);
+            Tensor::new(grad_x)
         });
         Ok(y)
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type, Window};
 
 /// A convolution along one to three dimensions, as many as the weight has beside its channels. Operands are
@@ -24,12 +24,10 @@ pub enum Convolution {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.conv1d.default", plain),
-    ("aten.conv1d.padding", plain),
-    ("aten.conv2d.default", plain),
-    ("aten.conv2d.padding", plain),
-    ("aten.conv3d.default", plain),
-    ("aten.conv3d.padding", plain),
+    (
+        "aten.conv1d.default aten.conv1d.padding aten.conv2d.default aten.conv2d.padding aten.conv3d.default aten.conv3d.padding",
+        plain,
+    ),
     ("aten.conv_transpose1d.default", transposed),
     ("aten.conv_transpose2d.input", transposed),
     ("aten.conv_transpose3d.input", transposed),
@@ -141,12 +139,7 @@ impl Operator for Convolution {
         Ok(vec![(operands[0].0, self.shape(x, weight)?)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let input = [&operands[0], &operands[1]];
         let result = &context.results[0];
         Ok(vec![eager.convolution(

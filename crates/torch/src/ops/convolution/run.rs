@@ -2,7 +2,7 @@
 
 use crate::eager::{Eager, OpRecord, Stop, Tensor};
 use crate::ops::{Convolution, Resample};
-use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
+use crate::program::{Binary, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Kernel};
 use crate::shape::{Extent, MemoryFormat};
 
 impl Eager {
@@ -80,14 +80,16 @@ impl Eager {
             pass: ConvolutionPass::Forward,
             dtype: x.dtype,
             samples: x.shape[0],
-            in_channels: fixed(&x.shape[1]),
-            out_channels: fixed(&y_shape[1]),
-            input,
-            window,
-            transposed,
-            output_padding,
-            volumes,
-            channels_last: format == MemoryFormat::ChannelsLast,
+            layer: ConvolutionLayer {
+                in_channels: fixed(&x.shape[1]),
+                out_channels: fixed(&y_shape[1]),
+                input,
+                transposed,
+                output_padding,
+                volumes,
+                channels_last: format == MemoryFormat::ChannelsLast,
+                ..ConvolutionLayer::of(&window)
+            },
         };
         let dense = self.copy_in(&x, format);
         let y = self.empty_strided(y_shape, format.strides(y_shape), x.dtype);
@@ -106,10 +108,7 @@ impl Eager {
             weight.requires_grad(),
             bias.as_ref().is_some_and(|bias| bias.requires_grad()),
         ];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, weight) = (saved.get("input"), saved.get("weight"));
             let dense_x = if wants[1] || was_signal {
                 eager.copy_in(x, format)
@@ -158,7 +157,7 @@ impl Eager {
             eager.convolve(shape, [&dense, &dense_x], &result);
             Tensor::new(result)
         };
-        let weight_first = own_kernel && format == MemoryFormat::Contiguous && !shape.volumes;
+        let weight_first = own_kernel && format == MemoryFormat::Contiguous && !shape.layer.volumes;
         let early = (wants[1] && weight_first).then(|| of_weight(self));
         let grad_x = wants[0].then(|| of_x(self));
         let late = (wants[1] && !weight_first).then(|| of_weight(self));

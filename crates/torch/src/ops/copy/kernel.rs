@@ -1,14 +1,9 @@
 //! Kernels of copies in another order.
 
-use crate::program::{Form, Generated, Kernel, Number};
+use crate::program::{Generated, Kernel, Number};
 
 fn each(name: &'static str, body: String) -> Generated {
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of(name, ["x"], ["y"], form)
+    Generated::each(name, ["x"], ["y"], 1, body)
 }
 
 /// `roll` along one dimension, or along the flattened tensor.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// A copy of a tensor's elements.
@@ -159,12 +159,7 @@ impl Operator for Copy {
         Ok(vec![(*dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let x = &operands[0];
         Ok(vec![match self {
             Copy::Contiguous => eager.contiguous(x),

@@ -38,7 +38,7 @@ impl Eager {
         let strides = strides_like(&x.shape, &x.strides);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
         copy
     }
 
@@ -51,7 +51,7 @@ impl Eager {
         let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
         copy
     }
 
@@ -61,9 +61,8 @@ impl Eager {
         let y = self.rolled(x, shifts);
         let back = |(shift, dim): &(i64, Option<usize>)| (-shift, *dim);
         let shifts: Vec<_> = shifts.iter().map(back).collect();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(eager.rolled(gradient, &shifts)))]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            Rc::new(eager.rolled(gradient, &shifts))
         });
         y
     }
@@ -95,9 +94,8 @@ impl Eager {
             y
         };
         let y = flipped(self, x);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(flipped(eager, gradient)))]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            Rc::new(flipped(eager, gradient))
         });
         y
     }
@@ -111,10 +109,7 @@ impl Eager {
         let y = self.empty(&shape, x.dtype);
         self.launch(kernel::repeated(x.shape.len(), times.len()), &[x], &[&y]);
         let (own, times) = (x.shape.clone(), times.to_vec());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let repeated = |(t, n): (&Extent, &Extent)| match *t {
                 Extent::ONE => vec![*n],
                 t => vec![t, *n],
@@ -149,7 +144,7 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let copy = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
         copy
     }
 }

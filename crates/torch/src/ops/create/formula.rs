@@ -2,7 +2,7 @@
 
 use super::Create;
 use crate::aten::Constant;
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::program::{Generated, Kernel, Number, Text};
 use crate::shape::{DType, Extent};
 
 /// As a constant of a kernel, where it is known.
@@ -23,7 +23,7 @@ impl Create {
         found.map(|(_, value)| value)
     }
 
-    /// What writes a new tensor of this type; nothing where nobody does, as in `empty`, whose elements are whatever was
+    /// What writes a new tensor of this type; nothing where none does, as in `empty`, whose elements are whatever was
     /// there.
     pub(super) fn kernel(&self, dtype: DType) -> Option<Kernel> {
         // A number in the host's memory is no card's to write.
@@ -138,12 +138,7 @@ impl Create {
     }
 
     fn each(&self, body: &'static str) -> Generated {
-        let form = Form::Each {
-            over: 0,
-            without: Vec::new(),
-            body: body.into(),
-        };
-        Generated::of(self.name, [], ["result"], form)
+        Generated::each(self.name, [], ["result"], 0, body)
     }
 
     /// Rows and columns of the elements of a triangle, row by row (`tril_indices_cuda` in `TensorFactories.cu`).

@@ -5,7 +5,7 @@ mod run;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::{Arguments, Constant, Length};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Number, Type};
 use serde::Serialize;
 
@@ -103,40 +103,15 @@ const NAMES: &[&str] = &[
     "zeros_like",
 ];
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.arange.default", create),
-    ("aten.arange.start", create),
-    ("aten.arange.start_step", create),
-    ("aten.empty.memory_format", create),
-    ("aten.empty_like.default", create),
-    ("aten.eye.default", create),
-    ("aten.eye.m", create),
-    ("aten.full.default", create),
-    ("aten.full_like.default", create),
-    ("aten.linspace.default", create),
-    ("aten.logspace.default", create),
-    ("aten.new_empty.default", create),
-    ("aten.new_full.default", create),
-    ("aten.new_ones.default", create),
-    ("aten.new_zeros.default", create),
-    ("aten.normal.float_float", create),
-    ("aten.ones.default", create),
-    ("aten.ones_like.default", create),
-    ("aten.rand.default", create),
-    ("aten.rand_like.default", create),
-    ("aten.randint.default", create),
-    ("aten.randint.low", create),
-    ("aten.randint_like.default", create),
-    ("aten.randint_like.low_dtype", create),
-    ("aten.randn.default", create),
-    ("aten.randn_like.default", create),
-    ("aten.randperm.default", create),
-    ("aten.scalar_tensor.default", create),
-    ("aten.tril_indices.default", create),
-    ("aten.triu_indices.default", create),
-    ("aten.zeros.default", create),
-    ("aten.zeros_like.default", create),
-];
+pub(super) const ATEN: &[(&str, Reader)] = &[(
+    "aten.arange.default aten.arange.start aten.arange.start_step aten.empty.memory_format aten.empty_like.default \
+         aten.eye.default aten.eye.m aten.full.default aten.full_like.default aten.linspace.default aten.logspace.default \
+         aten.new_empty.default aten.new_full.default aten.new_ones.default aten.new_zeros.default aten.normal.float_float \
+         aten.ones.default aten.ones_like.default aten.rand.default aten.rand_like.default aten.randint.default aten.randint.low \
+         aten.randint_like.default aten.randint_like.low_dtype aten.randn.default aten.randn_like.default aten.randperm.default \
+         aten.scalar_tensor.default aten.tril_indices.default aten.triu_indices.default aten.zeros.default aten.zeros_like.default",
+    create,
+)];
 
 /// New tensors; the first operand of some gives only its type and shape.
 fn create(args: &Arguments<'_>) -> Result<Read, String> {
@@ -346,12 +321,7 @@ impl Operator for Create {
         Ok(vec![(self.recorded(), self.shape.clone())])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let model = context.noise.unwrap_or(context.parameters);
         Ok(vec![eager.create(self, model, operands.first())])
     }

@@ -75,13 +75,11 @@ pub(super) fn counted(rank: usize) -> Kernel {
 
 /// `masked_scatter_`: the next element of the source for each that the mask marks.
 pub(super) fn masked_scatter() -> Kernel {
-    let form = Form::Each {
-        over: 3,
-        without: Vec::new(),
-        body: "const i64 which = sums.at(i) - 1;
-    if (mask.at(i) && which >= 0 && which < source.count()) into.set_at(source.flat(which), i);"
-            .into(),
-    };
+    let form = Form::each(
+        3,
+        "const i64 which = sums.at(i) - 1;
+    if (mask.at(i) && which >= 0 && which < source.count()) into.set_at(source.flat(which), i);",
+    );
     Generated::of(
         "masked_scatter_",
         ["mask", "sums", "source"],
@@ -93,14 +91,9 @@ pub(super) fn masked_scatter() -> Kernel {
 
 /// Which element is repeated at each place: the first whose repetitions and those before it go beyond.
 pub(super) fn repeated_places() -> Kernel {
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: "i64 low = 0, high = sums.count();
+    let form = Form::each(1, "i64 low = 0, high = sums.count();
     while (low < high) { const i64 middle = (low + high) / 2; if (sums.flat(middle) > (i64)i[0]) high = middle; else low = middle + 1; }
-    places.set_at(low < sums.count() ? low : max_whole(sums.count() - 1, 0), i);"
-            .into(),
-    };
+    places.set_at(low < sums.count() ? low : max_whole(sums.count() - 1, 0), i);");
     Generated::of("repeat_interleave", ["sums"], ["places"], form).into()
 }
 
@@ -156,13 +149,8 @@ pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
 
 /// Where each element is among sorted ones.
 pub(super) fn search_sorted() -> Kernel {
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: "const i64 own = ordered(x.at(i)); i64 low = 0, high = sorted.count();
+    let form = Form::each(2, "const i64 own = ordered(x.at(i)); i64 low = 0, high = sorted.count();
     while (low < high) { const i64 middle = (low + high) / 2; if (ordered(sorted(middle)) >= own) high = middle; else low = middle + 1; }
-    places.set_at(low, i);"
-            .into(),
-    };
+    places.set_at(low, i);");
     Generated::of("unique", ["x", "sorted"], ["places"], form).into()
 }

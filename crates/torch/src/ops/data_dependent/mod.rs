@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
 /// Which operator. `rows` is how many elements are taken to be chosen.
@@ -60,11 +60,7 @@ pub enum DataDependent {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.nonzero.default", |args| {
-        let rows = args.rows(elements(args, "self")?);
-        Ok((DataDependent::Nonzero { rows }.into(), args.all(&["self"])?))
-    }),
-    ("aten.argwhere.default", |args| {
+    ("aten.nonzero.default aten.argwhere.default", |args| {
         let rows = args.rows(elements(args, "self")?);
         Ok((DataDependent::Nonzero { rows }.into(), args.all(&["self"])?))
     }),
@@ -83,9 +79,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let rows = args.rows(numel(&crate::shape::broadcast(&shapes[0], &shapes[1])?));
         Ok((DataDependent::MaskedSelect { rows }.into(), operands))
     }),
-    ("aten._unique2.default", unique),
-    ("aten._unique.default", unique),
-    ("aten.unique_consecutive.default", unique),
+    (
+        "aten._unique2.default aten._unique.default aten.unique_consecutive.default",
+        unique,
+    ),
     ("aten.bincount.default", |args| {
         args.absent("weights")?;
         let least = Extent::fixed(args.count("minlength", Some(0))?);
@@ -222,12 +219,7 @@ impl Operator for DataDependent {
         })
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         Ok(match self {
             DataDependent::Nonzero { rows } => vec![eager.nonzero(x, *rows, Beyond::Repeat)],

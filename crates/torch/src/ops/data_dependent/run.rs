@@ -125,7 +125,7 @@ impl Eager {
         drop(self.scratch_by("sums of repetitions", all, |all, batch| {
             scan_bytes(all.at(batch))
         }));
-        // What the host reads if nobody says how many there are is not needed here: that is known.
+        // What the host reads without a given count is not needed here: that is known.
         let _ = given;
         self.launch(kernel::counted(repeats.shape.len()), &[repeats], &[&sums]);
         let places = self.empty(&[rows], repeats.dtype);

@@ -5,7 +5,7 @@ mod run;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Mismatch, Type, broadcast};
 
 /// A measure of two tensors of vectors.
@@ -80,12 +80,7 @@ impl Operator for Distance {
         Ok(vec![(dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let (a, b) = (&operands[0], &operands[1]);
         Ok(vec![match *self {
             Distance::Cosine { dim, .. } => eager.cosine_similarity(a, b, dim)?,

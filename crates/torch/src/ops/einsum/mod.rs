@@ -4,7 +4,7 @@ mod run;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 use serde::Serialize;
 
@@ -185,12 +185,7 @@ impl Operator for Einsum {
         Ok(vec![(operands[0].0, self.shape(&shapes)?)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![eager.einsum(self, operands)?])
     }
 }

@@ -18,7 +18,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Context, Operator};
 use crate::aten::Constant;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::program::Placement;
 use crate::shape::{DType, Mismatch, Number, Type, broadcast, result_type};
 
@@ -249,12 +249,7 @@ impl Operator for Elementwise {
         Ok(vec![(dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         // Batch norms count their batches only in training.
         let is_sum = matches!(self.row.tuned, Tuned::Sum);
         let counts = is_sum && self.placement() == Placement::InPlace;

@@ -59,16 +59,10 @@ impl Eager {
             draft.save(self, "result", &y.detached())?;
         }
         let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
-        let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {
-            let positions = derivative.positions();
-            let Some(incoming) = &gradients[0] else {
-                return vec![None; positions.len()];
-            };
+        let y = draft.finish_into(self, written, y, move |eager, incoming, saved| {
             let mut results = derivative.run(eager, incoming, saved);
-            let taken = positions
-                .into_iter()
-                .map(|position| results[position].take());
-            taken.collect()
+            let taken = derivative.positions().into_iter();
+            taken.map(|position| results[position].take()).collect()
         });
         Ok(y)
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Outputs, Tensor};
 use crate::ops::placing::{self, Combine, Places, Written};
 use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::{Form, Generated, Kernel, Number};
@@ -34,11 +34,10 @@ pub enum Mode {
     Max,
 }
 
-pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.embedding_bag.default", read),
-    ("aten.embedding_bag.padding_idx", read),
-    ("aten._embedding_bag.default", read),
-];
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[(
+    "aten.embedding_bag.default aten.embedding_bag.padding_idx aten._embedding_bag.default",
+    read,
+)];
 
 fn read(args: &Arguments<'_>) -> Result<Read, String> {
     args.absent("sparse").map_err(
@@ -107,12 +106,7 @@ impl Operator for EmbeddingBag {
         vec![(1, operands[0].1[0]), (2, Extent::ONE)]
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         eager.embedding_bag(*self, operands, context.results)
     }
 }
@@ -125,7 +119,7 @@ impl Eager {
         bag: EmbeddingBag,
         operands: &[Tensor],
         results: &[Vec<Extent>],
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let mode = bag.mode;
         let (weight, indices, offsets) = (&operands[0], &operands[1], &operands[2]);
         let scales = operands.get(3);
@@ -157,10 +151,7 @@ impl Eager {
         draft.save(self, "bag_size", &sizes)?;
         draft.save(self, "maximum_indices", &largest)?;
         let table = weight.shape.clone();
-        let [bags] = draft.finish(self, [bags], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let bags = draft.finish_single(self, bags, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let indices = saved.get("indices");
             let of_scales = wants[1].then(|| {
@@ -214,11 +205,7 @@ impl Eager {
 }
 
 fn each(over: usize, body: String) -> Form {
-    Form::Each {
-        over,
-        without: Vec::new(),
-        body: body.into(),
-    }
+    Form::each(over, body)
 }
 
 /// Which bag each index is in: the last that begins at it or before.

@@ -8,7 +8,7 @@ pub use run::{ALL_BITS, radix_bytes};
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// `embedding(weight, indices)`.
@@ -50,12 +50,7 @@ impl Operator for Embedding {
         vec![(1, operands[0].1[0])]
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![eager.embedding(
             &operands[0],
             &operands[1],

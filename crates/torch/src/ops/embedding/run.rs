@@ -25,10 +25,7 @@ impl Eager {
         self.launch(Kernel::Embedding, &[weight, &dense], &[&y]);
         drop(dense);
         let table = weight.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
             let kernel = Kernel::EmbeddingGrad { padding };

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// Between which types a transform goes.
@@ -55,8 +55,7 @@ pub enum Fourier {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.fft_fft.default", |args| one(args, Direction::Complex)),
-    ("aten.fft_ifft.default", |args| {
+    ("aten.fft_fft.default aten.fft_ifft.default", |args| {
         one(args, Direction::Complex)
     }),
     ("aten.fft_rfft.default", |args| {
@@ -65,28 +64,14 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.fft_irfft.default", |args| {
         one(args, Direction::ToReal)
     }),
-    ("aten.fft_fft2.default", |args| {
-        many(args, Direction::Complex)
-    }),
-    ("aten.fft_ifft2.default", |args| {
-        many(args, Direction::Complex)
-    }),
-    ("aten.fft_rfft2.default", |args| {
+    (
+        "aten.fft_fft2.default aten.fft_ifft2.default aten.fft_fftn.default aten.fft_ifftn.default",
+        |args| many(args, Direction::Complex),
+    ),
+    ("aten.fft_rfft2.default aten.fft_rfftn.default", |args| {
         many(args, Direction::FromReal)
     }),
-    ("aten.fft_irfft2.default", |args| {
-        many(args, Direction::ToReal)
-    }),
-    ("aten.fft_fftn.default", |args| {
-        many(args, Direction::Complex)
-    }),
-    ("aten.fft_ifftn.default", |args| {
-        many(args, Direction::Complex)
-    }),
-    ("aten.fft_rfftn.default", |args| {
-        many(args, Direction::FromReal)
-    }),
-    ("aten.fft_irfftn.default", |args| {
+    ("aten.fft_irfft2.default aten.fft_irfftn.default", |args| {
         many(args, Direction::ToReal)
     }),
     // What composite operators call.
@@ -99,10 +84,11 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten._fft_c2c.default", |args| {
         inner(args, Direction::Complex)
     }),
-    ("aten.fft_fftshift.default", shift),
-    ("aten.fft_ifftshift.default", shift),
-    ("aten.stft.default", stft),
-    ("aten.stft.center", stft),
+    (
+        "aten.fft_fftshift.default aten.fft_ifftshift.default",
+        shift,
+    ),
+    ("aten.stft.default aten.stft.center", stft),
 ];
 
 fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
@@ -334,12 +320,7 @@ impl Operator for Fourier {
         Ok(vec![(dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         Ok(vec![match self {
             Fourier::Transform {

@@ -124,14 +124,11 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.transformed(Direction::Complex, x, dims, &x.shape, x.dtype);
         let dims = dims.to_vec();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let shape = gradient.shape.clone();
-                let grad =
-                    eager.transformed(Direction::Complex, gradient, &dims, &shape, gradient.dtype);
-                Tensor::new(grad)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            let shape = gradient.shape.clone();
+            let grad =
+                eager.transformed(Direction::Complex, gradient, &dims, &shape, gradient.dtype);
+            Tensor::new(grad)
         });
         y
     }
@@ -173,12 +170,9 @@ impl Eager {
         }
         let y = self.transformed(Direction::ToReal, x, dims, &shape, x.dtype.real());
         let (half, complex, dims) = (x.shape.clone(), x.dtype, dims.to_vec());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let grad = eager.transformed(Direction::FromReal, gradient, &dims, &half, complex);
-                Tensor::new(grad)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            let grad = eager.transformed(Direction::FromReal, gradient, &dims, &half, complex);
+            Tensor::new(grad)
         });
         y
     }

@@ -133,11 +133,7 @@ impl Eager {
             format!("{coordinates}result.set_at(x.at(at), i);")
         };
         let (inputs, names) = operands(x, "x", &seen);
-        let form = Form::Each {
-            over: names.len(),
-            without: Vec::new(),
-            body: body.into(),
-        };
+        let form = Form::each(names.len(), body);
         let generated = Generated::of("index", names, ["result"], form);
         self.launch(generated.into(), &inputs, &[result]);
     }
@@ -177,11 +173,7 @@ impl Eager {
             layout.is_inside()
         );
         let (inputs, names) = operands(&spread, "values", &seen);
-        let form = Form::Each {
-            over: 0,
-            without: Vec::new(),
-            body: body.into(),
-        };
+        let form = Form::each(0, body);
         let mut generated = Generated::of("index_put_", names, ["into"], form);
         if let Err(number) = values {
             generated = generated.with("value", Number::Real(number));
@@ -214,11 +206,7 @@ impl Eager {
         let strides = contiguous_strides(&common);
         let linear = linear.alias(common, strides);
         let (inputs, names) = operands(into, "into", &seen);
-        let form = Form::Each {
-            over: names.len(),
-            without: Vec::new(),
-            body: body.into(),
-        };
+        let form = Form::each(names.len(), body);
         let generated = Generated::of("index_put_", names, ["linear"], form);
         self.launch(generated.into(), &inputs, &[&linear]);
     }

@@ -12,7 +12,7 @@ pub use extremes::Choice;
 pub(super) use read::ATEN;
 
 use super::{Context, Operator};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 use serde::Serialize;
 
@@ -404,12 +404,7 @@ impl Operator for Indexed {
         }
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         eager.indexed(self, operands, context.results)
     }
 }

@@ -142,12 +142,7 @@ pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Kernel {
         rank.saturating_sub(1),
         rank.saturating_sub(2)
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("tril", ["x"], ["y"], form)
+    Generated::each("tril", ["x"], ["y"], 1, body)
         .with("is_upper", Number::Truth(upper))
         .with("diagonal", Number::Whole(diagonal))
         .into()
@@ -155,12 +150,14 @@ pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Kernel {
 
 /// `one_hot` of a tensor of this rank.
 pub(super) fn one_hot(rank: usize) -> Kernel {
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: format!("y.set_at(x.at(i) == (i64)i[{rank}], i);").into(),
-    };
-    Generated::of("one_hot", ["x"], ["y"], form).into()
+    Generated::each(
+        "one_hot",
+        ["x"],
+        ["y"],
+        1,
+        format!("y.set_at(x.at(i) == (i64)i[{rank}], i);"),
+    )
+    .into()
 }
 
 /// `searchsorted` in a sequence with so many dimensions: the first place whose element is not smaller, or is larger.
@@ -176,26 +173,19 @@ pub(super) fn search(rank: usize, right: bool) -> Kernel {
     places.set_at(low, i);",
         rank.max(1)
     );
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("searchsorted", ["sorted", "values"], ["places"], form)
+    Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body)
         .with("right", Number::Truth(right))
         .into()
 }
 
 /// `isin`.
 pub(super) fn is_in(invert: bool) -> Kernel {
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: "const auto own = x.at(i); const i64 count = listed.count(); bool is_there = false;
+    let form = Form::each(
+        2,
+        "const auto own = x.at(i); const i64 count = listed.count(); bool is_there = false;
     for (i64 j = 0; j < count && !is_there; ++j) is_there = listed.flat(j) == own;
-    y.set_at(is_there != inverted, i);"
-            .into(),
-    };
+    y.set_at(is_there != inverted, i);",
+    );
     Generated::of("isin", ["x", "listed"], ["y"], form)
         .with("inverted", Number::Truth(invert))
         .into()

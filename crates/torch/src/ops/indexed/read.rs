@@ -7,43 +7,15 @@ use crate::ops::{Read, Reader};
 use crate::shape::{DType, Extent, numel};
 
 /// Operators by their names.
-pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten._is_all_true.default", read),
-    ("aten.all.default", read),
-    ("aten.all.dim", read),
-    ("aten.any.default", read),
-    ("aten.any.dim", read),
-    ("aten.argmax.default", read),
-    ("aten.argmin.default", read),
-    ("aten.argsort.default", read),
-    ("aten.cumsum.default", read),
-    ("aten.gather.default", read),
-    ("aten.histc.default", read),
-    ("aten.index.Tensor", read),
-    ("aten.index_add.default", read),
-    ("aten.index_add_.default", read),
-    ("aten.index_put.default", read),
-    ("aten.index_put_.default", read),
-    ("aten.index_select.default", read),
-    ("aten.kthvalue.default", read),
-    ("aten.max.dim", read),
-    ("aten.median.dim", read),
-    ("aten.nanmedian.dim", read),
-    ("aten.min.dim", read),
-    ("aten.mode.default", read),
-    ("aten.one_hot.default", read),
-    ("aten.repeat_interleave.self_int", read),
-    ("aten.scatter.src", read),
-    ("aten.scatter.value", read),
-    ("aten.scatter_.src", read),
-    ("aten.scatter_.value", read),
-    ("aten.scatter_add.default", read),
-    ("aten.scatter_add_.default", read),
-    ("aten.sort.default", read),
-    ("aten.topk.default", read),
-    ("aten.tril.default", read),
-    ("aten.triu.default", read),
-];
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[(
+    "aten._is_all_true.default aten.all.default aten.all.dim aten.any.default aten.any.dim aten.argmax.default aten.argmin.default \
+         aten.argsort.default aten.cumsum.default aten.gather.default aten.histc.default aten.index.Tensor aten.index_add.default \
+         aten.index_add_.default aten.index_put.default aten.index_put_.default aten.index_select.default aten.kthvalue.default \
+         aten.max.dim aten.median.dim aten.nanmedian.dim aten.min.dim aten.mode.default aten.one_hot.default \
+         aten.repeat_interleave.self_int aten.scatter.src aten.scatter.value aten.scatter_.src aten.scatter_.value \
+         aten.scatter_add.default aten.scatter_add_.default aten.sort.default aten.topk.default aten.tril.default aten.triu.default",
+    read,
+)];
 
 #[expect(clippy::too_many_lines, reason = "an arm for each operator")]
 fn read(args: &Arguments<'_>) -> Result<Read, String> {

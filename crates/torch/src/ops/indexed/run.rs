@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::ordering::{histogram, one_hot, running_sum, sorted, top, triangle};
 use super::{extremes, looked_up, shapes_of};
-use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
@@ -54,7 +54,7 @@ impl Eager {
         op: &Indexed,
         operands: &[Tensor],
         results: &[Vec<Extent>],
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let x = &operands[0];
         let one = match op {
             Indexed::Gather { dim } => self.gather(x, &operands[1], *dim)?,
@@ -265,7 +265,7 @@ impl Eager {
     }
 
     /// `max(dim)`, `topk`: values, then positions, which are saved.
-    fn choose(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+    fn choose(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent]) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
@@ -293,12 +293,7 @@ impl Eager {
     }
 
     /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
-    fn sort(
-        &mut self,
-        op: &Indexed,
-        x: &Tensor,
-        (dim, descending): (usize, bool),
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn sort(&mut self, op: &Indexed, x: &Tensor, (dim, descending): (usize, bool)) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
         let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);

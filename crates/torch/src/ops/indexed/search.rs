@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::ordering;
 
 use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::ops::{Context, Operator, Reader};
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
@@ -84,12 +84,7 @@ impl Operator for Search {
         }])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let (first, second) = (&operands[0], &operands[1]);
         Ok(vec![match self {
             Search::Sorted { places, right } => eager.search([first, second], *places, *right),

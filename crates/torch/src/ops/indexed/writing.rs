@@ -226,10 +226,7 @@ impl Eager {
         };
         let count = indices.len();
         let op = op.clone();
-        let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_into(self, written, y, move |eager, gradient, saved| {
             let values_like = values_like.as_ref();
             let indices = || saved_indices(saved, count);
             let kept = wants[0].then(|| {

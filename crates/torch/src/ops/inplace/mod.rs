@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::program::Kernel;
 use crate::shape::{Mismatch, Type};
 
@@ -15,7 +15,7 @@ pub struct Written {
     pub results: Vec<Type>,
 }
 
-/// None is read: whoever reads a graph makes these of what no family reads.
+/// None is read: the reader of a graph makes these of what no family reads.
 pub(super) const ATEN: &[(&str, Reader)] = &[];
 
 impl Operator for Written {
@@ -31,12 +31,7 @@ impl Operator for Written {
         Ok(self.results.clone())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let written = operands.iter().zip(&self.results).map(|(out, (_, shape))| {
             let result = if out.shape == *shape {
                 out.detached()

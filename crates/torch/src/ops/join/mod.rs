@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 pub use run::{element, part};
@@ -51,10 +51,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.hstack.default", |args| {
         stacked(args, [Along::Old(0), Along::Old(1), Along::Old(1)])
     }),
-    ("aten.vstack.default", |args| {
-        stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])
-    }),
-    ("aten.row_stack.default", |args| {
+    ("aten.vstack.default aten.row_stack.default", |args| {
         stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])
     }),
     ("aten.column_stack.default", |args| {
@@ -126,12 +123,7 @@ impl Operator for Join {
         Ok(vec![(operands[0].0, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![match self {
             Join::Cat { dim } => eager.cat(operands, *dim),
             Join::BlockDiagonal => eager.block_diagonal(operands),

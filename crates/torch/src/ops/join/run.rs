@@ -61,10 +61,7 @@ impl Eager {
             let into = part(&part(&y, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
             self.launch(Kernel::Copy, &[tensor], &[&into]);
         }
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None; places.len()];
-            };
+        let y = draft.finish_single(self, y, move |_, gradient, _| {
             let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Sizes)| {
                 let mut view = part(
                     &part(gradient, 0, corner[0], sides[0]),
@@ -106,10 +103,7 @@ impl Eager {
             self.launch(Kernel::Copy, &[tensor], &[&into]);
             start = start + tensor.shape[dim];
         }
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None; lengths.len()];
-            };
+        let y = draft.finish_single(self, y, move |_, gradient, _| {
             let mut start = Extent::ZERO;
             lengths
                 .iter()

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::matmul::product;
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// A product with a weight.
@@ -53,12 +53,7 @@ impl Operator for Linear {
         })
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![match self {
             Linear::Linear => eager.linear(&operands[0], &operands[1], operands.get(2))?,
             Linear::Addmm => eager.addmm(&operands[0], &operands[1], &operands[2])?,

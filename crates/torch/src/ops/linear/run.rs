@@ -73,7 +73,7 @@ impl Eager {
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
         let draft = OpRecord::new(self, &[Some(tensor)]);
         let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
-        let [same] = draft.finish(self, [same], |_, gradients, _| vec![gradients[0].clone()]);
+        let same = draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient));
         same
     }
 
@@ -124,10 +124,7 @@ impl Eager {
         let operands: Vec<&TensorBody> = [x, &by].into_iter().chain(bias.map(|it| &**it)).collect();
         self.launch(Kernel::MatMul, &operands, &[&y]);
         let (x_shape, weight_shape) = (x.shape.clone(), weight.shape.clone());
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let grad_x = |eager: &mut Eager| {
                 let result = eager.empty(&x_shape, gradient.dtype);
                 let copy = eager.blas_copy(gradient);

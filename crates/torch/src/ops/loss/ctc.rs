@@ -111,10 +111,7 @@ impl Eager {
         draft.save(self, "result0", &kept)?;
         draft.save(self, "result1", &forward)?;
         drop((kept, forward));
-        let [losses] = draft.finish(self, [losses], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let losses = draft.finish_single(self, losses, move |eager, gradient, saved| {
             let x = saved.get("log_probs");
             let [offsets, inputs, labelled] = [0; 3].map(|_| eager.empty(&[batch], DType::Int64));
             let backward = eager.empty(&[batch, time, states], x.dtype);

@@ -14,7 +14,7 @@ pub(super) use read::{ATEN, summary};
 use serde::Serialize;
 
 use super::{Context, Operator};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 
 /// A loss of predictions and targets. Weights follow as operands, where there are any.
@@ -213,12 +213,7 @@ impl Operator for Loss {
         classes.map(|classes| (1, *classes)).into_iter().collect()
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![eager.loss(*self, operands)?])
     }
 }

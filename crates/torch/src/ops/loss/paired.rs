@@ -47,10 +47,7 @@ impl Eager {
         let y = self.paired_result(loss, &inputs, weights);
         let wants = [x.requires_grad(), target.requires_grad()];
         let by = (loss.summary, x.numel());
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut inputs: Vec<&TensorBody> =
                 vec![gradient, saved.get("self"), saved.get("target")];
             inputs.extend(saved.find("weight").map(|weight| &**weight));
@@ -238,10 +235,7 @@ impl Eager {
         }
         drop(is_target);
         let count = numel(examples);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let grad_x = eager.empty_like(x, gradient.dtype);
             let mut inputs: Vec<&TensorBody> = vec![gradient, x, saved.get("target")];

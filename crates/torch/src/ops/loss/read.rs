@@ -35,9 +35,10 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.soft_margin_loss.default", |args| {
         read(args, LossFunction::SoftMargin, &[])
     }),
-    ("aten.nll_loss.default", likelihood),
-    ("aten.nll_loss_nd.default", likelihood),
-    ("aten.nll_loss2d.default", likelihood),
+    (
+        "aten.nll_loss.default aten.nll_loss_nd.default aten.nll_loss2d.default",
+        likelihood,
+    ),
     ("aten.multi_margin_loss.default", |args| {
         let function = LossFunction::MultiMargin {
             power: args.number_or("p", 1.0)?,
@@ -48,8 +49,7 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.multilabel_margin_loss.default", |args| {
         read(args, LossFunction::MultilabelMargin, &[])
     }),
-    ("aten.ctc_loss.IntList", ctc),
-    ("aten.ctc_loss.Tensor", ctc),
+    ("aten.ctc_loss.IntList aten.ctc_loss.Tensor", ctc),
 ];
 
 fn read(args: &Arguments<'_>, function: LossFunction, weights: &[&str]) -> Result<Read, String> {

@@ -258,10 +258,7 @@ impl Eager {
         draft.save(self, "total_weight", &total_weight)?;
         drop(total_weight);
         let shape = log_probabilities.shape.clone();
-        let [loss] = draft.finish(self, [loss], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let loss = draft.finish_single(self, loss, move |eager, gradient, saved| {
             let grad_x = eager.empty(&shape, gradient.dtype);
             let mut inputs = vec![&**gradient, &**saved.get("target")];
             if summary == Summary::Mean {

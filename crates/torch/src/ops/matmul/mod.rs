@@ -8,7 +8,7 @@ pub(in crate::ops) use run::turned;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// A product of tensors.
@@ -79,12 +79,7 @@ impl Operator for Matmul {
         }])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![match self {
             Matmul::Matmul => eager.matmul(&operands[0], &operands[1])?,
             Matmul::Bmm => eager.bmm(&operands[0], &operands[1])?,

@@ -132,10 +132,7 @@ impl Eager {
         // `mm_mat1_backward` and `mm_mat2_backward` of `FunctionsManual.cpp`: the gradient of a matrix that lies by columns does
         // so too. Others always lie by rows.
         let by_columns = [a, b].map(|factor| !is_sum && lies_by_columns(factor));
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let by = |eager: &mut Eager, left: &TensorBody, right: &TensorBody| {
                 let shape = product_shape(&left.shape[..left.shape.len() - 2], left, right);
                 let result = eager.empty(&shape, gradient.dtype);
@@ -209,10 +206,7 @@ impl Eager {
         let strides = weights.strides.clone();
         let groups = weights.shape[0];
         let loops = self.capability.compute.0 < 8;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let dtype = gradient.dtype;
             let offsets = saved.get("offs");
             let make = |eager: &mut Eager, result: TensorBody, kernel: Kernel, other: &str| {

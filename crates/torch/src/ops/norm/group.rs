@@ -52,10 +52,7 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let given = [weight, bias].map(|parameter| parameter.map(|parameter| parameter.dtype));
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);
             let of_parameters = given.map(|dtype| dtype.map(|dtype| eager.empty(&channels, dtype)));
@@ -138,10 +135,7 @@ impl Eager {
         drop((mean, inverse_std));
         let given =
             [&weight, &bias].map(|parameter| parameter.as_ref().map(|parameter| parameter.dtype));
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
@@ -161,12 +161,7 @@ impl Operator for Norm {
         Ok(vec![(operands[0].0, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let (x, second, third) = (&operands[0], operands.get(1), operands.get(2));
         Ok(vec![match *self {
             Norm::Batch {

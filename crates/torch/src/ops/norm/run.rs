@@ -54,7 +54,7 @@ impl Eager {
     }
 
     /// `batch_norm` in eval mode: nothing but the result. The native kernel, which runs on half-precision
-    /// parameters, also makes statistics that nobody reads.
+    /// parameters, also makes statistics that nothing reads.
     pub fn batch_norm_inference(
         &mut self,
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Outputs, Tensor};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
@@ -79,12 +79,7 @@ impl Operator for WeightNorm {
         Ok(results)
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let mut results = eager.weight_norm(&operands[0], &operands[1], self.dim)?;
         results.truncate(1 + usize::from(self.with_norms));
         Ok(results)
@@ -93,7 +88,7 @@ impl Operator for WeightNorm {
 
 impl Eager {
     /// `_weight_norm_interface`: saves both operands and the norms, in float32 for half weights.
-    fn weight_norm(&mut self, v: &Tensor, g: &Tensor, dim: usize) -> Result<Vec<Tensor>, Stop> {
+    fn weight_norm(&mut self, v: &Tensor, g: &Tensor, dim: usize) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(v), Some(g)]);
         draft.save(self, "g", g)?;
         draft.save(self, "v", v)?;
@@ -107,10 +102,7 @@ impl Eager {
         let dims: Vec<usize> = (0..v.shape.len()).filter(|own| *own != dim).collect();
         self.launch(scaled(&dims), &[v, g], &[&y, &norms]);
         draft.save(self, "norms", &norms)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (v, g) = (saved.get("v"), saved.get("g"));
             let gradient = eager.dense_copy(gradient);
             let grad_v = eager.empty(&v.shape, v.dtype);

@@ -8,7 +8,7 @@ pub use not_elementwise::not_elementwise;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Mismatch, Type};
 
 /// Something that is not known, taken to be elementwise: what it makes, as PyTorch recorded it.
@@ -18,7 +18,7 @@ pub struct Opaque {
     pub results: Vec<Type>,
 }
 
-/// None is read: whoever reads a graph makes these where nothing else does.
+/// None is read: the reader of a graph makes these where nothing else does.
 pub(super) const ATEN: &[(&str, Reader)] = &[];
 
 impl Operator for Opaque {
@@ -34,12 +34,7 @@ impl Operator for Opaque {
         Ok(self.results.clone())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         eager.opaque(operands, &self.results)
     }
 }

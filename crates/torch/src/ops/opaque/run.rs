@@ -1,6 +1,6 @@
 //! Operations that are not known, taken to be elementwise.
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Outputs, Tensor};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes};
 
@@ -12,11 +12,7 @@ const NAMES: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
 impl Eager {
     /// Saves its operands, makes its results, and for each operand that is trained a gradient.
-    pub fn opaque(
-        &mut self,
-        operands: &[Tensor],
-        results: &[(DType, Vec<Extent>)],
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub fn opaque(&mut self, operands: &[Tensor], results: &[(DType, Vec<Extent>)]) -> Outputs {
         let inputs: Vec<Option<&Tensor>> = operands.iter().map(Some).collect();
         let mut draft = OpRecord::new(self, &inputs);
         for (name, operand) in NAMES.into_iter().zip(operands) {

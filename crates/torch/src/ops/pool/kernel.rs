@@ -62,12 +62,7 @@ fn each(
     outputs: &[&'static str],
     body: String,
 ) -> Generated {
-    let form = Form::Each {
-        over: inputs.len(),
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of(name, inputs, outputs, form)
+    Generated::each(name, inputs, outputs, inputs.len(), body)
 }
 
 /// The windows that cover element `i` of what is pooled, of a tensor of results.
@@ -430,10 +425,5 @@ pub fn put(name: &'static str, sides: PoolDims) -> Generated {
         );
     }
     text.push_str("into.set_at(values.at(i), to);");
-    let form = Form::Each {
-        over: 0,
-        without: Vec::new(),
-        body: text.into(),
-    };
-    Generated::of(name, ["values", "indices"], ["into"], form)
+    Generated::each(name, ["values", "indices"], ["into"], 0, text)
 }

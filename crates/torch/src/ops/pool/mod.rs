@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, Window};
 
 /// A pool along the one to three dimensions that its operand has beside batch and channels.
@@ -203,12 +203,7 @@ impl Operator for Pool {
         Ok(results)
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         eager.pool(*self, &operands[0], operands.get(1), &context.results[0])
     }
 }

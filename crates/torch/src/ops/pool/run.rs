@@ -3,7 +3,7 @@
 //! Read off the allocator's history of PyTorch 2.11, forward and backward, for operands in row-major order, in
 //! channels-last order and in neither.
 
-use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
 use crate::program::Kernel;
 
@@ -18,7 +18,7 @@ impl Eager {
         x: &Tensor,
         second: Option<&Tensor>,
         shape: &[Extent],
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         if let [n, channels, length] = shape {
             let plane = self.unsqueeze(x, 2);
             let high = [*n, *channels, Extent::ONE, *length];
@@ -30,7 +30,7 @@ impl Eager {
         match pool {
             Pool::Max(window) => {
                 let mut results = self.max_pool(window, x, shape)?;
-                // Nobody asked where the maxima were.
+                // Where the maxima were was not asked for.
                 results.truncate(1);
                 Ok(results)
             }
@@ -59,12 +59,7 @@ impl Eager {
 
     /// `max_pool2d` and `max_pool3d`: save the input and one int64 index for each result. An operand in no simple order
     /// is copied for the kernel.
-    fn max_pool(
-        &mut self,
-        window: Window,
-        x: &Tensor,
-        shape: &[Extent],
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn max_pool(&mut self, window: Window, x: &Tensor, shape: &[Extent]) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = x.suggested_format();
@@ -194,7 +189,7 @@ impl Eager {
 
     /// `adaptive_max_pool2d` and `3d`. Results of volumes are row-major; channels-last planes are pooled in
     /// row-major copies of operand and results.
-    fn adaptive_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+    fn adaptive_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = pooled_format(x);
@@ -232,7 +227,7 @@ impl Eager {
         kernel: [u64; 3],
         [x, samples]: [&Tensor; 2],
         shape: &[Extent],
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let sides = shape.len() - 2;
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;

@@ -75,10 +75,7 @@ impl Eager {
         drop(right);
         drop(left);
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| match &gradients[0] {
-            Some(gradient) => eager.euclidean_grad(gradient, saved),
-            None => vec![None, None],
-        });
+        let y = draft.finish_single(self, y, Eager::euclidean_grad);
         Ok(y)
     }
 
@@ -142,10 +139,7 @@ impl Eager {
         self.launch(kernel, &[&left, &right], &[&y]);
         drop((right, left));
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let last = gradient.shape.len() - 1;
             let width = wholes[0][wholes[0].len() - 1];
             let pairs = numel(&gradient.shape) * width;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// Which product.
@@ -45,10 +45,7 @@ pub enum Product {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.outer.default", |args| {
-        Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))
-    }),
-    ("aten.ger.default", |args| {
+    ("aten.outer.default aten.ger.default", |args| {
         Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))
     }),
     ("aten.dot.default", |args| {
@@ -198,12 +195,7 @@ impl Operator for Product {
         Ok(vec![(dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let (a, b) = (&operands[0], &operands[1]);
         Ok(vec![match self {
             Product::Outer => {

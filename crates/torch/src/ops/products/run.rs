@@ -26,10 +26,7 @@ impl Eager {
         self.launch(kernel::dot(0), &[a, b], &[&shown]);
         drop(shown);
         let like = (a.shape.clone(), a.dtype);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut times = |name: &str| {
                 let product = eager.empty(&like.0, like.1);
                 eager.launch(kernel::product(), &[gradient, saved.get(name)], &[&product]);
@@ -71,10 +68,7 @@ impl Eager {
             self.launch(kernel::matrix_vector(beta), &operands, &results);
         }
         let shapes = [matrix.shape.clone(), vector.shape.clone()];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let of_matrix = wants[0].then(|| {
                 let outer = eager.empty(&shapes[0], gradient.dtype);
                 let rows = column(gradient, &gradient.shape);
@@ -151,10 +145,7 @@ impl Eager {
         }
         let y = self.empty(&shape, a.dtype);
         self.launch(kernel::cross(dim), &[&a, &b], &[&y]);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut with = |first: &TensorBody, second: &TensorBody| {
                 let product = eager.empty(&shape, gradient.dtype);
                 eager.launch(kernel::cross(dim), &[first, second], &[&product]);

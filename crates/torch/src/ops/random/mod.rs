@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor};
 use crate::program::{Generated, Kernel, Number, Placement};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
@@ -81,12 +81,7 @@ impl Operator for Random {
         Ok(operands[..1].to_vec())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let x = &operands[0];
         if !self.train || context.inference || self.p <= 0.0 {
             return Ok(vec![Tensor::clone(x)]);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{CellKind, gates};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::{Kernel, Unary};
 use crate::shape::{Extent, Mismatch, Type};
@@ -83,12 +83,7 @@ impl Operator for RecurrentCell {
         Ok(vec![(*dtype, vec![*batch, *hidden]); states])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         // Autocast casts the last argument first.
         let mut operands = operands.to_vec();
         for operand in operands.iter_mut().rev() {
@@ -133,7 +128,7 @@ impl Eager {
         [input, recurrent]: [&Tensor; 2],
         state: &Tensor,
         biases: Option<[&Tensor; 2]>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let is_lstm = kind == CellKind::Lstm;
         let inputs = [
             Some(input),
@@ -231,14 +226,11 @@ impl Eager {
         let y = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Unary(function), &[x], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-                let inputs = [&**gradient, saved.get("result")];
-                eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
-                Tensor::new(grad_x)
-            })]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("result")];
+            eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
+            Tensor::new(grad_x)
         });
         Ok(y)
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use self::network::Network;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// What a cell computes.
@@ -79,12 +79,11 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.gru.input", |args| read(args, CellKind::Gru)),
     ("aten.rnn_tanh.input", |args| read(args, CellKind::Tanh)),
     ("aten.rnn_relu.input", |args| read(args, CellKind::Relu)),
-    ("aten.lstm.data", packed),
-    ("aten.gru.data", packed),
-    ("aten.rnn_tanh.data", packed),
-    ("aten.rnn_relu.data", packed),
-    ("aten._pack_padded_sequence.default", packed),
-    ("aten._pad_packed_sequence.default", packed),
+    (
+        "aten.lstm.data aten.gru.data aten.rnn_tanh.data aten.rnn_relu.data aten._pack_padded_sequence.default \
+         aten._pad_packed_sequence.default",
+        packed,
+    ),
 ];
 
 fn packed(_: &Arguments<'_>) -> Result<Read, String> {
@@ -209,12 +208,7 @@ impl Operator for Recurrent {
         Ok(std::iter::once((dtype, output)).chain(states).collect())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let recurrent = Recurrent {
             train: self.train && !context.inference,
             ..*self

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Recurrent;
 use super::launches::{BackwardInputs, Forward, Gradients};
 use super::network::{Network, WorkspaceUse};
-use crate::eager::{Eager, Elements, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, Elements, OpRecord, Outputs, Saved, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
 
@@ -41,11 +41,7 @@ impl Eager {
     /// Autocast copies the weights into one buffer of float16 and casts states and input to float16, in a
     /// bfloat16 region as well (`_cudnn_rnn_cast_reflatten`). Weights that lie in no such buffer, those in
     /// bfloat16, are copied into one for each call.
-    pub(super) fn recurrent(
-        &mut self,
-        recurrent: Recurrent,
-        operands: &[Tensor],
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub(super) fn recurrent(&mut self, recurrent: Recurrent, operands: &[Tensor]) -> Outputs {
         let types: Vec<Type> = operands
             .iter()
             .map(|operand| (operand.dtype, operand.shape.to_vec()))
@@ -97,7 +93,7 @@ impl Eager {
         hidden: &[Tensor],
         weights: &[Tensor],
         flat: Option<Tensor>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let Job {
             recurrent,
             network,
@@ -342,9 +338,8 @@ impl Eager {
             let draft = OpRecord::new(self, &[Some(weight)]);
             self.launch(Kernel::Copy, &[weight], &[&view]);
             let from = weight.dtype;
-            let [view] = draft.finish(self, [view], move |eager, gradients, _| {
-                let gradient = gradients[0].as_ref();
-                vec![gradient.map(|gradient| eager.copy_as(gradient, from))]
+            let view = draft.finish_one(self, view, move |eager, gradient, _| {
+                eager.copy_as(gradient, from)
             });
             view
         };

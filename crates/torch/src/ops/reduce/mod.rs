@@ -15,7 +15,7 @@ pub(super) use vector_norm::kept_shape;
 use serde::Serialize;
 
 use super::{Context, Operator};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// What is left of some dimensions.
@@ -162,12 +162,7 @@ impl Operator for Reduce {
         Ok(vec![result; count])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         let dims = self.dims.of(x.shape.len());
         let over = ReduceDims {

@@ -6,50 +6,36 @@ use crate::ops::{Read, Reader};
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.mean.default", |args| read(args, Reduction::Mean)),
-    ("aten.mean.dim", |args| read(args, Reduction::Mean)),
-    ("aten.sum.default", |args| read(args, Reduction::Sum)),
-    ("aten.sum.dim_IntList", |args| read(args, Reduction::Sum)),
+    ("aten.mean.default aten.mean.dim", |args| {
+        read(args, Reduction::Mean)
+    }),
+    ("aten.sum.default aten.sum.dim_IntList", |args| {
+        read(args, Reduction::Sum)
+    }),
     ("aten.nansum.default", |args| read(args, Reduction::NanSum)),
-    ("aten.prod.default", |args| read(args, Reduction::Product)),
-    ("aten.prod.dim_int", |args| read(args, Reduction::Product)),
-    ("aten.var.default", spread),
-    ("aten.var.dim", spread),
-    ("aten.var.correction", spread),
-    ("aten.std.default", spread),
-    ("aten.std.dim", spread),
-    ("aten.std.correction", spread),
-    ("aten.var_mean.default", spread),
-    ("aten.var_mean.dim", spread),
-    ("aten.var_mean.correction", spread),
-    ("aten.std_mean.default", spread),
-    ("aten.std_mean.dim", spread),
-    ("aten.std_mean.correction", spread),
-    ("aten.logsumexp.default", |args| {
-        read(args, Reduction::LogSumExp)
+    ("aten.prod.default aten.prod.dim_int", |args| {
+        read(args, Reduction::Product)
     }),
-    ("aten.special_logsumexp.default", |args| {
-        read(args, Reduction::LogSumExp)
-    }),
-    ("aten.amax.default", |args| {
+    (
+        "aten.var.default aten.var.dim aten.var.correction aten.std.default aten.std.dim aten.std.correction aten.var_mean.default \
+         aten.var_mean.dim aten.var_mean.correction aten.std_mean.default aten.std_mean.dim aten.std_mean.correction",
+        spread,
+    ),
+    (
+        "aten.logsumexp.default aten.special_logsumexp.default",
+        |args| read(args, Reduction::LogSumExp),
+    ),
+    ("aten.amax.default aten.max.default", |args| {
         read(args, Reduction::Extreme { largest: true })
     }),
-    ("aten.amin.default", |args| {
-        read(args, Reduction::Extreme { largest: false })
-    }),
-    ("aten.max.default", |args| {
-        read(args, Reduction::Extreme { largest: true })
-    }),
-    ("aten.min.default", |args| {
+    ("aten.amin.default aten.min.default", |args| {
         read(args, Reduction::Extreme { largest: false })
     }),
     ("aten.aminmax.default", |args| read(args, Reduction::Both)),
-    ("aten.count_nonzero.default", |args| {
-        read(args, Reduction::CountNonzero)
-    }),
-    ("aten.count_nonzero.dim_IntList", |args| {
-        read(args, Reduction::CountNonzero)
-    }),
+    (
+        "aten.count_nonzero.default aten.count_nonzero.dim_IntList",
+        |args| read(args, Reduction::CountNonzero),
+    ),
     ("aten.linalg_vector_norm.default", |args| {
         norm(args, "ord", false)
     }),
@@ -60,15 +46,15 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
         }
         norm(args, "ord", false)
     }),
-    ("aten.linalg_norm.ord_str", frobenius),
-    ("aten.linalg_matrix_norm.str_ord", frobenius),
+    (
+        "aten.linalg_norm.ord_str aten.linalg_matrix_norm.str_ord",
+        frobenius,
+    ),
     ("aten.frobenius_norm.dim", |args| norm(args, "p", false)),
-    ("aten.norm.Scalar", |args| norm(args, "p", true)),
-    ("aten.norm.ScalarOpt_dim", |args| norm(args, "p", true)),
-    ("aten.norm.ScalarOpt_dim_dtype", |args| {
-        norm(args, "p", true)
-    }),
-    ("aten.norm.ScalarOpt_dtype", |args| norm(args, "p", true)),
+    (
+        "aten.norm.Scalar aten.norm.ScalarOpt_dim aten.norm.ScalarOpt_dim_dtype aten.norm.ScalarOpt_dtype",
+        |args| norm(args, "p", true),
+    ),
 ];
 
 fn read(args: &Arguments<'_>, function: Reduction) -> Result<Read, String> {

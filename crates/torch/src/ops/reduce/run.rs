@@ -155,10 +155,7 @@ impl Eager {
         let y = self.reduced(x, dims, dtype, kernel);
         let y = squeezed(&y, dims, keep);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let inner = eager.reshape(gradient, &kept);
             let everywhere = expanded(&inner, &whole);
             let Some(kernel) = of_gradient else {

@@ -3,7 +3,7 @@
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
 use super::{ReduceDims, kernel};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::program::{Binary, Kernel};
 use crate::shape::{DType, Extent};
@@ -107,7 +107,7 @@ impl Eager {
         over: ReduceDims<'_>,
         (root, with_mean): (bool, bool),
         correction: f64,
-    ) -> Result<Vec<Tensor>, Stop> {
+    ) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let kept = kept_shape(&x.shape, over.dims);

@@ -29,10 +29,7 @@ impl Eager {
         let dims = over.dims.to_vec();
         // A norm of everything has no dimensions, so that its type does not count.
         let is_scalar = !over.named && !over.keep;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             // `norm` computes in the type of its result.
             let cast = (is_older && saved.get("self").dtype != gradient.dtype)
                 .then(|| eager.copy_as(saved.get("self"), gradient.dtype));

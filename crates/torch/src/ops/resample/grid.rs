@@ -100,12 +100,13 @@ impl Lookup {
             self.places(|d| format!("i[{}]", d + 2)),
             self.around("sum += weight * (T)x.at(at);")
         );
-        let form = Form::Each {
-            over: 2,
-            without: Vec::new(),
-            body: body.into(),
-        };
-        self.finish(Generated::of("grid_sampler", ["x", "grid"], ["y"], form))
+        self.finish(Generated::each(
+            "grid_sampler",
+            ["x", "grid"],
+            ["y"],
+            2,
+            body,
+        ))
     }
 
     /// `grad, x, grid -> grad_grid`.
@@ -227,11 +228,7 @@ pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
     }}
     base.set_at(own, i);"
     );
-    let form = Form::Each {
-        over: 0,
-        without: Vec::new(),
-        body: body.into(),
-    };
+    let form = Form::each(0, body);
     let none: [&'static str; 0] = [];
     let sides = sides
         .iter()
@@ -253,12 +250,7 @@ pub(super) fn affine(sides: usize) -> Kernel {
     y.set_at(sum, i);",
         sides + 1
     );
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("affine_grid_generator", ["base", "theta"], ["y"], form).into()
+    Generated::each("affine_grid_generator", ["base", "theta"], ["y"], 2, body).into()
 }
 
 /// `base, grad -> grad_theta`.

@@ -59,11 +59,7 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ke
         "sum += {before} * (T){read}.at(at); {}\n    {written}.set_at(sum, i);",
         "} ".repeat(sides)
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: text.into(),
-    };
+    let form = Form::each(1, text);
     let name = match of.mode {
         Mode::Nearest | Mode::NearestExact => "interpolate_nearest",
         _ => "interpolate",
@@ -100,12 +96,7 @@ pub(super) fn pad_constant(
     if (is_inside) y.set_at(x.at(at), i); else y.set_at(value, i);",
         rank.max(1)
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("pad", ["x"], ["y"], form)
+    Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(&amounts, rank))
         .with("value", Number::Real(value))
         .into()
@@ -123,12 +114,7 @@ pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Ke
     y.set_at(x.at(at), i);",
         rank.max(1)
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("pad", ["x"], ["y"], form)
+    Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(amounts, rank))
         .with("reflects", Number::Truth(reflect))
         .into()
@@ -159,12 +145,7 @@ pub(super) fn pad_copied_backward(amounts: &[[i64; 2]], reflect: bool, rank: usi
         "sum += (T)grad.at(at); {}\n    grad_x.set_at(sum, i);",
         "} ".repeat(padded)
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: text.into(),
-    };
-    Generated::of("pad", ["grad"], ["grad_x"], form)
+    Generated::each("pad", ["grad"], ["grad_x"], 1, text)
         .with("before", before(amounts, rank))
         .into()
 }
@@ -205,12 +186,7 @@ fn mapped(name: &'static str, rank: usize, from: &str) -> Generated {
     {from}
     y.set_at(x.at(at), i);"
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of(name, ["x"], ["y"], form)
+    Generated::each(name, ["x"], ["y"], 1, body)
 }
 
 fn of_window(generated: Generated, window: &Window) -> Kernel {
@@ -244,12 +220,7 @@ pub(super) fn columns(window: &Window, rank: usize) -> Kernel {
     at[{lead}] = (I)(i[{column}] / area); at[{lead} + 1] = (I)row; at[{lead} + 2] = (I)line;
     if (row >= 0 && row < height && line >= 0 && line < width) y.set_at(x.at(at), i); else y.set_at(0, i);"
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    of_window(Generated::of("im2col", ["x"], ["y"], form), window)
+    of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window)
 }
 
 /// `col2im`: of columns `x`, planes `y` of this rank, in which windows that overlap add up.
@@ -270,12 +241,7 @@ pub(super) fn planes(window: &Window, rank: usize) -> Kernel {
     }}
     y.set_at(sum, i);"
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    of_window(Generated::of("col2im", ["x"], ["y"], form), window)
+    of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window)
 }
 
 /// `glu` along a dimension.
@@ -285,12 +251,7 @@ pub(super) fn glu(dim: usize, rank: usize) -> Kernel {
     const T value = (T)x.at(at); at[{dim}] += (I)y.size({dim});
     y.set_at(value * sigmoid((T)x.at(at)), i);"
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("glu", ["x"], ["y"], form).into()
+    Generated::each("glu", ["x"], ["y"], 1, body).into()
 }
 
 /// The gradient of [`glu`].
@@ -304,10 +265,5 @@ pub(super) fn glu_backward(dim: usize, rank: usize) -> Kernel {
     const T gate = sigmoid((T)x.at(at));
     grad_x.set_at(is_value ? incoming * gate : incoming * value * gate * ((T)1 - gate), i);"
     );
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("glu", ["grad", "x"], ["grad_x"], form).into()
+    Generated::each("glu", ["grad", "x"], ["grad_x"], 2, body).into()
 }

@@ -8,7 +8,7 @@ pub(in crate::ops) mod sampling;
 use super::pool::window;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type, Window};
 use serde::Serialize;
 
@@ -173,18 +173,13 @@ impl Resample {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten._upsample_bicubic2d_aa.vec", interpolate),
-    ("aten._upsample_bilinear2d_aa.vec", interpolate),
-    ("aten._upsample_nearest_exact1d.vec", interpolate),
-    ("aten._upsample_nearest_exact2d.vec", interpolate),
-    ("aten._upsample_nearest_exact3d.vec", interpolate),
-    ("aten.upsample_bicubic2d.vec", interpolate),
-    ("aten.upsample_bilinear2d.vec", interpolate),
-    ("aten.upsample_linear1d.vec", interpolate),
-    ("aten.upsample_nearest1d.vec", interpolate),
-    ("aten.upsample_nearest2d.vec", interpolate),
-    ("aten.upsample_nearest3d.vec", interpolate),
-    ("aten.upsample_trilinear3d.vec", interpolate),
+    (
+        "aten._upsample_bicubic2d_aa.vec aten._upsample_bilinear2d_aa.vec aten._upsample_nearest_exact1d.vec \
+         aten._upsample_nearest_exact2d.vec aten._upsample_nearest_exact3d.vec aten.upsample_bicubic2d.vec \
+         aten.upsample_bilinear2d.vec aten.upsample_linear1d.vec aten.upsample_nearest1d.vec aten.upsample_nearest2d.vec \
+         aten.upsample_nearest3d.vec aten.upsample_trilinear3d.vec",
+        interpolate,
+    ),
     ("aten.pixel_shuffle.default", |args| {
         let factor = args.count("upscale_factor", None)?;
         of_one(args, Resample::PixelShuffle(factor))
@@ -209,8 +204,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let rank = args.shape(args.tensor("self")?).len();
         of_one(args, Resample::Glu(args.dim("dim", Some(-1), rank)?))
     }),
-    ("aten.pad.default", |args| of_one(args, padding(args)?)),
-    ("aten.constant_pad_nd.default", |args| {
+    ("aten.pad.default aten.constant_pad_nd.default", |args| {
         of_one(args, padding(args)?)
     }),
 ];
@@ -300,12 +294,7 @@ impl Operator for Resample {
         Ok(vec![(operands[0].0, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         eager.resample(self, &operands[0], &context.results[0])
     }
 }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::{Interpolation, kernel};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel, strides_like};
@@ -88,12 +88,7 @@ fn kernels(resample: &Resample, rank: usize) -> [Kernel; 2] {
 
 impl Eager {
     /// An operation on planes. Autocast interpolates in float32.
-    pub fn resample(
-        &mut self,
-        resample: &Resample,
-        x: &Tensor,
-        shape: &[Extent],
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub fn resample(&mut self, resample: &Resample, x: &Tensor, shape: &[Extent]) -> Outputs {
         if let Resample::Unfold(_) | Resample::Fold { .. } = resample {
             return Ok(vec![self.columns(resample, x, shape)]);
         }
@@ -182,9 +177,8 @@ impl Eager {
         let [forward, backward] = kernels(resample, x.shape.len());
         let y = self.resized(forward, x, shape);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(eager.resized(backward, gradient, &whole)))]
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+            Rc::new(eager.resized(backward, gradient, &whole))
         });
         y
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::grid::{self, Lookup};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
@@ -100,12 +100,7 @@ impl Operator for Sampling {
         Ok(vec![(*dtype, shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let shape = &context.results[0];
         Ok(vec![match self {
             Sampling::GridSample { .. } => {
@@ -145,10 +140,7 @@ impl Eager {
         let y = self.empty(shape, x.dtype);
         self.launch(lookup.forward(), &[&x, &grid], &[&y]);
         let wants = [x.requires_grad(), grid.requires_grad()];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, grid) = (saved.get("input"), saved.get("grid"));
             let grad_x = wants[0].then(|| Tensor::new(eager.empty(&x.shape, x.dtype)));
             let grad_grid = Tensor::new(eager.empty(&grid.shape, grid.dtype));
@@ -178,10 +170,7 @@ impl Eager {
         self.launch(grid::affine(sides), &[&base, theta], &[&y]);
         drop(base);
         let maps = theta.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let base = eager.base_grid(&size, align_corners, gradient.dtype);
             // The product is made transposed.
             let (rows, columns) = (maps[1], maps[2]);

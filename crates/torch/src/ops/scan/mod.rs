@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::placing::Combine;
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
@@ -79,12 +79,7 @@ impl Operator for Scan {
         })
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         match self.function {
             Running::Product => Ok(vec![eager.cumprod(x, self.dim, self.dtype)?]),
@@ -136,7 +131,7 @@ impl Eager {
     }
 
     /// `cummax` or `cummin`: the gradient is added up at the positions.
-    fn running_extreme(&mut self, x: &Tensor, scan: Scan) -> Result<Vec<Tensor>, Stop> {
+    fn running_extreme(&mut self, x: &Tensor, scan: Scan) -> Outputs {
         let dim = scan.dim;
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;

@@ -2,7 +2,7 @@
 
 use crate::eager::{Eager, TensorBody};
 use crate::ops::placing::{self, Combine, Places, Written};
-use crate::program::{Form, Generated, Kernel};
+use crate::program::{Generated, Kernel};
 
 fn each(
     name: &'static str,
@@ -10,12 +10,7 @@ fn each(
     output: &'static str,
     body: &'static str,
 ) -> Generated {
-    let form = Form::Each {
-        over: inputs.len(),
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of(name, inputs, [output], form)
+    Generated::each(name, inputs, [output], inputs.len(), body)
 }
 
 /// `take`: elements of the flattened tensor.
@@ -42,12 +37,14 @@ pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
     y.set_at(source.at(i) == result.at(at), i);",
         rank.max(1)
     );
-    let form = Form::Each {
-        over: 3,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("scatter_reduce", ["source", "index", "result"], ["y"], form).into()
+    Generated::each(
+        "scatter_reduce",
+        ["source", "index", "result"],
+        ["y"],
+        3,
+        body,
+    )
+    .into()
 }
 
 impl Eager {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader, View, indexed};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, broadcast, numel};
 
 /// Which operator, and where it writes. `in_place` is whether the result replaces the first operand.
@@ -82,22 +82,13 @@ pub enum Combination {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.index_copy.default", read),
-    ("aten.index_copy_.default", read),
-    ("aten.index_fill.int_Scalar", read),
-    ("aten.index_fill_.int_Scalar", read),
-    ("aten.index_fill.int_Tensor", read),
-    ("aten.index_fill_.int_Tensor", read),
-    ("aten.take.default", read),
-    ("aten.put.default", read),
-    ("aten.put_.default", read),
-    ("aten.take_along_dim.default", read),
-    ("aten.scatter_reduce.two", read),
-    ("aten.scatter_reduce_.two", read),
-    ("aten.scatter.reduce", read),
-    ("aten.scatter_.reduce", read),
-    ("aten.masked_scatter.default", read),
-    ("aten.masked_scatter_.default", read),
+    (
+        "aten.index_copy.default aten.index_copy_.default aten.index_fill.int_Scalar aten.index_fill_.int_Scalar \
+         aten.index_fill.int_Tensor aten.index_fill_.int_Tensor aten.take.default aten.put.default aten.put_.default \
+         aten.take_along_dim.default aten.scatter_reduce.two aten.scatter_reduce_.two aten.scatter.reduce aten.scatter_.reduce \
+         aten.masked_scatter.default aten.masked_scatter_.default",
+        read,
+    ),
     ("aten.select_scatter.default", into_view),
     ("aten.slice_scatter.default", into_view),
     ("aten.diagonal_scatter.default", into_view),
@@ -253,12 +244,7 @@ impl Operator for Scattered {
         }
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let (x, index) = (&operands[0], &operands[1]);
         Ok(vec![match self {
             Scattered::IndexCopy { dim, in_place } => {

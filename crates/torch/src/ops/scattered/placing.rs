@@ -325,10 +325,5 @@ pub fn gather(rank: usize, dim: usize) -> Generated {
     from[{dim}] = (I)wrapped(index.at(i), x.size({dim}));
     result.set_at(x.at(from), i);"
     );
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("gather", ["x", "index"], ["result"], form)
+    Generated::each("gather", ["x", "index"], ["result"], 2, body)
 }

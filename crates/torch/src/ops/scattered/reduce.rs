@@ -81,10 +81,7 @@ impl Eager {
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, saved| {
-                let Some(gradient) = &gradients[0] else {
-                    return vec![None, None];
-                };
+            move |eager, gradient, saved| {
                 let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
                 if !reduced.include_self {
                     let cleared = eager.unnamed(&of_self.shape, of_self.dtype);

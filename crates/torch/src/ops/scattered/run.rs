@@ -64,10 +64,7 @@ impl Eager {
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, saved| {
-                let Some(gradient) = &gradients[0] else {
-                    return vec![None, None];
-                };
+            move |eager, gradient, saved| {
                 let index = saved.get("index");
                 // What was written over gets none.
                 let kept = wants[0].then(|| {
@@ -102,14 +99,11 @@ impl Eager {
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, saved| {
-                let gradient = gradients[0].as_ref();
-                vec![gradient.map(|gradient| {
-                    let kept = eager.copy_of(gradient);
-                    let cleared = (Combine::Replace, Err(0.0));
-                    eager.write_along(&kept, dim, saved.get("index"), cleared);
-                    kept
-                })]
+            move |eager, gradient, saved| {
+                let kept = eager.copy_of(gradient);
+                let cleared = (Combine::Replace, Err(0.0));
+                eager.write_along(&kept, dim, saved.get("index"), cleared);
+                vec![Some(kept)]
             },
         );
         Ok(y)
@@ -156,10 +150,7 @@ impl Eager {
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, saved| {
-                let Some(gradient) = &gradients[0] else {
-                    return vec![None, None];
-                };
+            move |eager, gradient, saved| {
                 let index = saved.get("index");
                 let kept = wants[0].then(|| {
                     if accumulate {
@@ -214,10 +205,7 @@ impl Eager {
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, saved| {
-                let Some(gradient) = &gradients[0] else {
-                    return vec![None, None];
-                };
+            move |eager, gradient, saved| {
                 let mask = saved.get("mask");
                 let kept = wants[0].then(|| {
                     let kept = eager.copy_of(gradient);
@@ -268,10 +256,7 @@ impl Eager {
         self.launch(Kernel::Copy, &[source], &[&into]);
         drop(into);
         let (like, view) = ((source.shape.clone(), source.dtype), view.clone());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let kept = wants[0].then(|| {
                 let zeros = eager.empty(&like.0, like.1);
                 let kept = eager.clone_with_strides(gradient);

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{Context, Operator};
 use crate::aten::Constant;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
 pub(super) use read::{ATEN, read_as};
@@ -173,12 +173,7 @@ impl Operator for Scripted {
         self.row.estimate
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         eager.scripted(self, operands)
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::text::{Command, Condition, Instruction, Lengths, Size, Source, strides};
 use super::{Casts, Scripted};
-use crate::eager::{Eager, OpRecord, Stop, Storage, Tensor, TensorBody};
+use crate::eager::{Eager, OpRecord, Outputs, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, numel};
 
@@ -34,11 +34,7 @@ enum LiveValue {
 
 impl Eager {
     /// An operator of the tables.
-    pub(super) fn scripted(
-        &mut self,
-        op: &Scripted,
-        operands: &[Tensor],
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub(super) fn scripted(&mut self, op: &Scripted, operands: &[Tensor]) -> Outputs {
         let row = op.row;
         let mut operands = operands.to_vec();
         // Arguments of a C++ call are made from the last to the first.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Mismatch, Type};
 
 /// `softmax(input, dim, dtype)`, or its logarithm.
@@ -47,12 +47,7 @@ impl Operator for Softmax {
         Ok(vec![(self.dtype.unwrap_or(*dtype), shape.clone())])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let Softmax { dim, log, dtype } = *self;
         Ok(vec![eager.softmax(&operands[0], (dim, log), dtype)?])
     }

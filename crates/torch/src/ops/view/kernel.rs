@@ -16,12 +16,7 @@ pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -
     }}
     grad_x.set_at(sum, i);"
     );
-    let form = Form::Each {
-        over: 1,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("unfold_backward", ["grad"], ["grad_x"], form)
+    Generated::each("unfold_backward", ["grad"], ["grad_x"], 1, body)
         .with("size", Number::Whole(size.cast_signed()))
         .with("step", Number::Whole(step.max(1).cast_signed()))
         .into()
@@ -38,11 +33,7 @@ pub(super) fn strided_places(strides: &[Extent], offset: Extent) -> Kernel {
         let _ = write!(body, "at += i[{d}] * {name}; ");
     }
     body.push_str("places.set_at(at, i);");
-    let form = Form::Each {
-        over: 0,
-        without: Vec::new(),
-        body: body.into(),
-    };
+    let form = Form::each(0, body);
     let none: [&'static str; 0] = [];
     let generated = Generated::of("as_strided_scatter", none, ["places"], form)
         .with("offset", Number::Length(offset));

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::ops::{Context, Operator, Reader};
 use crate::shape::{Extent, Mismatch, Type};
 
@@ -68,12 +68,7 @@ impl Operator for Meshgrid {
         Ok(results.collect())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        context: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
         let mut results = Vec::new();
         for (vector, x) in operands.iter().enumerate() {
             let whole = &context.results[vector];

@@ -12,7 +12,7 @@ pub(super) use read::{
 use serde::Serialize;
 
 use super::{Context, Operator};
-use crate::eager::{Eager, Stop, Tensor, viewed};
+use crate::eager::{Eager, Outputs, Tensor, viewed};
 use crate::shape::{Extent, Mismatch, Type, broadcast, numel};
 
 pub use run::gradient_view;
@@ -135,12 +135,7 @@ impl Operator for View {
         Ok(shapes.into_iter().map(|shape| (*dtype, shape)).collect())
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         let x = &operands[0];
         let one = match self {
             View::Reshape(shape) => eager.reshape(x, shape),

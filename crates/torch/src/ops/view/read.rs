@@ -7,55 +7,24 @@ use crate::shape::{Extent, numel};
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.view.default", read_view),
-    ("aten._unsafe_view.default", read_view),
-    ("aten.reshape.default", read_view),
-    ("aten.flatten.using_ints", read_view),
-    ("aten.unflatten.int", read_view),
-    ("aten.squeeze_.default", read_view),
-    ("aten.squeeze_.dim", read_view),
-    ("aten.squeeze_.dims", read_view),
-    ("aten.unsqueeze_.default", read_view),
-    ("aten.transpose_.default", read_view),
-    ("aten.swapdims_.default", read_view),
-    ("aten.swapaxes_.default", read_view),
-    ("aten.t_.default", read_view),
-    ("aten.squeeze.default", read_view),
-    ("aten.squeeze.dim", read_view),
-    ("aten.squeeze.dims", read_view),
-    ("aten.unsqueeze.default", read_view),
-    ("aten.transpose.int", read_view),
-    ("aten.swapdims.default", read_view),
-    ("aten.swapaxes.default", read_view),
-    ("aten.t.default", read_view),
-    ("aten.numpy_T.default", read_view),
-    ("aten.permute.default", read_view),
-    ("aten.movedim.int", read_view),
-    ("aten.movedim.intlist", read_view),
-    ("aten.moveaxis.int", read_view),
-    ("aten.moveaxis.intlist", read_view),
-    ("aten.adjoint.default", read_view),
-    ("aten.matrix_H.default", read_view),
-    ("aten.mT.default", read_view),
-    ("aten.mH.default", read_view),
-    ("aten.ravel.default", read_view),
-    ("aten.atleast_1d.default", read_view),
-    ("aten.atleast_2d.default", read_view),
-    ("aten.atleast_3d.default", read_view),
-    ("aten.expand.default", read_view),
-    ("aten.broadcast_to.default", read_view),
-    ("aten.alias.default", read_view),
-    ("aten.detach.default", read_view),
-    ("aten.detach_.default", read_view),
-    ("aten.slice.Tensor", read_part),
-    ("aten.select.int", read_part),
-    ("aten.narrow.default", read_part),
-    ("aten.split.Tensor", read_part),
-    ("aten.chunk.default", read_part),
-    ("aten.split.sizes", read_part),
-    ("aten.split_with_sizes.default", read_part),
-    ("aten.unfold.default", read_part),
-    ("aten.unbind.int", read_part),
+    (
+        "aten.view.default aten._unsafe_view.default aten.reshape.default aten.flatten.using_ints aten.unflatten.int \
+         aten.squeeze_.default aten.squeeze_.dim aten.squeeze_.dims aten.unsqueeze_.default aten.transpose_.default \
+         aten.swapdims_.default aten.swapaxes_.default aten.t_.default aten.squeeze.default aten.squeeze.dim aten.squeeze.dims \
+         aten.unsqueeze.default aten.transpose.int aten.swapdims.default aten.swapaxes.default aten.t.default aten.numpy_T.default \
+         aten.permute.default aten.movedim.int aten.movedim.intlist aten.moveaxis.int aten.moveaxis.intlist aten.adjoint.default \
+         aten.matrix_H.default aten.mT.default aten.mH.default aten.ravel.default aten.atleast_1d.default aten.atleast_2d.default \
+         aten.atleast_3d.default aten.expand.default aten.broadcast_to.default aten.alias.default aten.detach.default \
+         aten.detach_.default",
+        read_view,
+    ),
+    (
+        "aten.slice.Tensor aten.select.int aten.narrow.default aten.split.Tensor aten.chunk.default aten.split.sizes \
+         aten.split_with_sizes.default aten.unfold.default aten.unbind.int aten.tensor_split.sections aten.tensor_split.indices \
+         aten.hsplit.int aten.hsplit.array aten.vsplit.int aten.vsplit.array aten.dsplit.int aten.dsplit.array \
+         aten.unsafe_split.Tensor aten.unsafe_split_with_sizes.default aten.unsafe_chunk.default",
+        read_part,
+    ),
     ("aten.diagonal.default", |args| {
         let input = args.tensor("self")?;
         Ok((diagonal(args, &args.shape(input))?.into(), vec![input]))
@@ -88,19 +57,7 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
         };
         Ok((view.into(), args.all(&["self"])?))
     }),
-    ("aten.tensor_split.sections", read_part),
-    ("aten.tensor_split.indices", read_part),
-    ("aten.hsplit.int", read_part),
-    ("aten.hsplit.array", read_part),
-    ("aten.vsplit.int", read_part),
-    ("aten.vsplit.array", read_part),
-    ("aten.dsplit.int", read_part),
-    ("aten.dsplit.array", read_part),
-    ("aten.unsafe_split.Tensor", read_part),
-    ("aten.unsafe_split_with_sizes.default", read_part),
-    ("aten.unsafe_chunk.default", read_part),
-    ("aten.view_as.default", reshape_as),
-    ("aten.reshape_as.default", reshape_as),
+    ("aten.view_as.default aten.reshape_as.default", reshape_as),
     ("aten.expand_as.default", |args| {
         let shape = args.shape(args.tensor("other")?);
         Ok((View::Expand(shape).into(), args.all(&["self"])?))

@@ -26,10 +26,7 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = x.alias(shape.to_vec(), strides);
         let from = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |eager, gradient, _| {
             let strides = view_strides(&gradient.shape, &gradient.strides, &from);
             if let Some(strides) = strides {
                 return vec![Some(gradient_view(gradient, gradient.alias(from, strides)))];
@@ -51,9 +48,8 @@ impl Eager {
         for (to, from) in order.iter().enumerate() {
             back[*from] = to;
         }
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| gradient_view(gradient, permuted(gradient, &back)))]
+        let y = draft.finish_one(self, y, move |_, gradient, _| {
+            gradient_view(gradient, permuted(gradient, &back))
         });
         y
     }
@@ -68,10 +64,7 @@ impl Eager {
         shape.insert(dim, Extent::ONE);
         strides.insert(dim, stride);
         let y = x.alias(shape, strides);
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_single(self, y, move |_, gradient, _| {
             let (mut shape, mut strides) = (gradient.shape.to_vec(), gradient.strides.to_vec());
             shape.remove(dim);
             strides.remove(dim);
@@ -87,7 +80,7 @@ impl Eager {
     pub fn expand(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = expanded(x, shape);
-        let [y] = draft.finish(self, [y], |_, gradients, _| vec![gradients[0].clone()]);
+        let y = draft.finish_one(self, y, |_, gradient, _| Tensor::clone(gradient));
         y
     }
 
@@ -204,12 +197,8 @@ impl Eager {
         let inside = on_diagonal(&y, offset, dims);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         drop(inside);
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![
-                gradient
-                    .map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims))),
-            ]
+        let y = draft.finish_one(self, y, move |_, gradient, _| {
+            gradient_view(gradient, on_diagonal(gradient, offset, dims))
         });
         y
     }

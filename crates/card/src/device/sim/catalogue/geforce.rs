@@ -5,422 +5,79 @@
 
 use crate::units::Bytes;
 
-use super::{Card, CardSpec, Chip, Workspaces, capability, ceilings};
+use super::{Card, Chip, card};
 
 /// Newest first.
+#[rustfmt::skip] // A few lines a card.
 pub(super) const CARDS: &[Card] = &[
-    Card {
-        name: "rtx5090",
-        product: "NVIDIA GeForce RTX 5090",
-        total_memory: Bytes::mib(32_089),
-        source: "PyTorch's published out-of-memory messages (31.34 GiB, 32,089 MiB)",
-        capability: capability((12, 0), 170),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(1792.0, 104.8, 104.8, 209.5, 209.5),
-        sheet: CardSpec {
-            chip: Chip::Gb202,
-            boost_mhz: 2407,
-            bus: 512,
-            rate: 28.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-5090.c4216",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx5080",
-        product: "NVIDIA GeForce RTX 5080",
-        total_memory: Bytes::mib(15_840),
-        source: "PyTorch's device properties as published (15,840 MiB)",
-        capability: capability((12, 0), 84),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(960.0, 56.3, 56.3, 112.6, 112.6),
-        sheet: CardSpec {
-            chip: Chip::Gb203,
-            boost_mhz: 2617,
-            bus: 256,
-            rate: 30.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-5080.c4217",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx5070ti",
-        product: "NVIDIA GeForce RTX 5070 Ti",
-        total_memory: Bytes::mib(15_808),
-        source: "llama.cpp's list of devices as published (15,808 MiB)",
-        capability: capability((12, 0), 70),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(896.0, 43.9, 43.9, 87.9, 87.9),
-        sheet: CardSpec {
-            chip: Chip::Gb203,
-            boost_mhz: 2452,
-            bus: 256,
-            rate: 28.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-5070-ti.c4243",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx5070",
-        product: "NVIDIA GeForce RTX 5070",
-        total_memory: Bytes::mib(11_776),
-        source: "what PyTorch is published to report (11.50 GiB)",
-        capability: capability((12, 0), 48),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(672.0, 30.9, 30.9, 61.7, 61.7),
-        sheet: CardSpec {
-            chip: Chip::Gb205,
-            boost_mhz: 2512,
-            bus: 192,
-            rate: 28.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-5070.c4218",
-            throughput: None,
-            doubtful: Some("its memory is from a figure in GiB with two digits"),
-        },
-    },
-    Card {
-        name: "rtx5060ti-16g",
-        product: "NVIDIA GeForce RTX 5060 Ti",
-        total_memory: Bytes::mib(15_825),
-        source: "llama.cpp's list of devices as published (15,825 MiB)",
-        capability: capability((12, 0), 36),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(448.0, 23.7, 23.7, 47.4, 47.4),
-        sheet: CardSpec {
-            chip: Chip::Gb206,
-            boost_mhz: 2572,
-            bus: 128,
-            rate: 28.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-5060-ti-16-gb.c4292",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4090",
-        product: "NVIDIA GeForce RTX 4090",
-        total_memory: Bytes::mib(24_207),
-        source: "PyTorch's published out-of-memory messages (23.64 GiB)",
-        capability: capability((8, 9), 128),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(1008.0, 82.6, 82.6, 165.2, 165.2),
-        sheet: CardSpec {
-            chip: Chip::Ad102,
-            boost_mhz: 2520,
-            bus: 384,
-            rate: 21.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4090.c3889",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4080super",
-        product: "NVIDIA GeForce RTX 4080 SUPER",
-        total_memory: Bytes::mib(15_944),
-        source: "PyTorch's device properties as published (15,944 MiB)",
-        capability: capability((8, 9), 80),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(736.0, 52.2, 52.2, 104.4, 104.4),
-        sheet: CardSpec {
-            chip: Chip::Ad103,
-            boost_mhz: 2550,
-            bus: 256,
-            rate: 23.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4080-super.c4182",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4080",
-        product: "NVIDIA GeForce RTX 4080",
-        total_memory: Bytes::mib(15_945),
-        source: "hashcat's list of devices as published (15,945 MiB)",
-        capability: capability((8, 9), 76),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(717.0, 48.7, 48.7, 97.5, 97.5),
-        sheet: CardSpec {
-            chip: Chip::Ad103,
-            boost_mhz: 2505,
-            bus: 256,
-            rate: 22.4,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4080.c3888",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4070tisuper",
-        product: "NVIDIA GeForce RTX 4070 Ti SUPER",
-        total_memory: Bytes::mib(15_934),
-        source: "PyTorch's device properties as published (15,934 MiB)",
-        capability: capability((8, 9), 66),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(672.0, 44.1, 44.1, 88.2, 88.2),
-        sheet: CardSpec {
-            chip: Chip::Ad103,
-            boost_mhz: 2610,
-            bus: 256,
-            rate: 21.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4070-ti-super.c4187",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4070",
-        product: "NVIDIA GeForce RTX 4070",
-        total_memory: Bytes::mib(11_850),
-        source: "hashcat's list of devices as published (11,850 MiB)",
-        capability: capability((8, 9), 46),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(504.0, 29.1, 29.1, 58.3, 58.3),
-        sheet: CardSpec {
-            chip: Chip::Ad104,
-            boost_mhz: 2475,
-            bus: 192,
-            rate: 21.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4070.c3924",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4060ti-16g",
-        product: "NVIDIA GeForce RTX 4060 Ti",
-        total_memory: Bytes::mib(15_944),
-        source: "llama.cpp's list of devices as published (15,944 MiB)",
-        capability: capability((8, 9), 34),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(288.0, 22.1, 22.1, 44.1, 44.1),
-        sheet: CardSpec {
-            chip: Chip::Ad106,
-            boost_mhz: 2535,
-            bus: 128,
-            rate: 18.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4060-ti-16-gb.c4155",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4060ti-8g",
-        product: "NVIDIA GeForce RTX 4060 Ti",
-        total_memory: Bytes::mib(7_806),
-        source: "PyTorch's device properties as published (7,806 MiB)",
-        capability: capability((8, 9), 34),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(288.0, 22.1, 22.1, 44.1, 44.1),
-        sheet: CardSpec {
-            chip: Chip::Ad106,
-            boost_mhz: 2535,
-            bus: 128,
-            rate: 18.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4060-ti-8-gb.c3890",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx4060",
-        product: "NVIDIA GeForce RTX 4060",
-        total_memory: Bytes::mib(7_807),
-        source: "PyTorch's device properties as published (7,807 MiB)",
-        capability: capability((8, 9), 24),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(272.0, 15.1, 15.1, 30.2, 30.2),
-        sheet: CardSpec {
-            chip: Chip::Ad107,
-            boost_mhz: 2460,
-            bus: 128,
-            rate: 17.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-4060.c4107",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3090ti",
-        product: "NVIDIA GeForce RTX 3090 Ti",
-        total_memory: Bytes::mib(24_114),
-        source: "PyTorch's device properties as published (24,114 MiB)",
-        capability: capability((8, 6), 84),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(1008.0, 40.0, 40.0, 80.0, 80.0),
-        sheet: CardSpec {
-            chip: Chip::Ga102,
-            boost_mhz: 1860,
-            bus: 384,
-            rate: 21.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3090-ti.c3829",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3090",
-        product: "NVIDIA GeForce RTX 3090",
-        total_memory: Bytes::mib(24_259),
-        source: "PyTorch's device properties as published (24,259 MiB)",
-        capability: capability((8, 6), 82),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(936.0, 35.6, 35.6, 71.0, 71.0),
-        sheet: CardSpec {
-            chip: Chip::Ga102,
-            boost_mhz: 1695,
-            bus: 384,
-            rate: 19.504,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3090.c3622",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3080ti",
-        product: "NVIDIA GeForce RTX 3080 Ti",
-        total_memory: Bytes::mib(12_054),
-        source: "PyTorch's device properties as published (12,054 MiB)",
-        capability: capability((8, 6), 80),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(912.0, 34.1, 34.1, 68.2, 68.2),
-        sheet: CardSpec {
-            chip: Chip::Ga102,
-            boost_mhz: 1665,
-            bus: 384,
-            rate: 19.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3080-ti.c3735",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3080-12g",
-        product: "NVIDIA GeForce RTX 3080",
-        total_memory: Bytes::mib(12_117),
-        source: "PyTorch's device properties as published (12,117 MiB)",
-        capability: capability((8, 6), 70),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(912.0, 30.6, 30.6, 61.3, 61.3),
-        sheet: CardSpec {
-            chip: Chip::Ga102,
-            boost_mhz: 1710,
-            bus: 384,
-            rate: 19.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3080-12-gb.c3834",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3080-10g",
-        product: "NVIDIA GeForce RTX 3080",
-        total_memory: Bytes::mib(10_002),
-        source: "PyTorch's device properties as published (10,002 MiB)",
-        capability: capability((8, 6), 68),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(760.0, 29.8, 29.8, 59.5, 59.5),
-        sheet: CardSpec {
-            chip: Chip::Ga102,
-            boost_mhz: 1710,
-            bus: 320,
-            rate: 19.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3080.c3621",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3070ti",
-        product: "NVIDIA GeForce RTX 3070 Ti",
-        total_memory: Bytes::mib(7_840),
-        source: "llama.cpp's list of devices as published (7,840 MiB)",
-        capability: capability((8, 6), 48),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(608.0, 21.7, 21.7, 43.5, 43.5),
-        sheet: CardSpec {
-            chip: Chip::Ga104,
-            boost_mhz: 1770,
-            bus: 256,
-            rate: 19.008,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3070-ti.c3675",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3070",
-        product: "NVIDIA GeForce RTX 3070",
-        total_memory: Bytes::mib(7_753),
-        source: "PyTorch's device properties as published (7,753 MiB)",
-        capability: capability((8, 6), 46),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(448.0, 20.3, 20.3, 40.6, 40.6),
-        sheet: CardSpec {
-            chip: Chip::Ga104,
-            boost_mhz: 1725,
-            bus: 256,
-            rate: 14.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3070.c3674",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3060ti",
-        product: "NVIDIA GeForce RTX 3060 Ti",
-        total_memory: Bytes::mib(7_833),
-        source: "PyTorch's device properties as published (7,833 MiB)",
-        capability: capability((8, 6), 38),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(448.0, 16.2, 16.2, 32.4, 32.4),
-        sheet: CardSpec {
-            chip: Chip::Ga104,
-            boost_mhz: 1665,
-            bus: 256,
-            rate: 14.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-ti.c3681",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx3060-12g",
-        product: "NVIDIA GeForce RTX 3060",
-        total_memory: Bytes::mib(11_931),
-        source: "PyTorch's device properties as published (11,931 MiB)",
-        capability: capability((8, 6), 28),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(360.0, 12.7, 12.7, 25.5, 25.5),
-        sheet: CardSpec {
-            chip: Chip::Ga106,
-            boost_mhz: 1777,
-            bus: 192,
-            rate: 15.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682",
-            throughput: None,
-            doubtful: None,
-        },
-    },
-    Card {
-        name: "rtx2080ti",
-        product: "NVIDIA GeForce RTX 2080 Ti",
-        total_memory: Bytes::mib(11_009),
-        source: "PyTorch's device properties as published (11,009 MiB)",
-        capability: capability((7, 5), 68),
-        workspaces: Workspaces::Transferred,
-        ceilings: ceilings(616.0, 13.4, 13.4, 53.8, 13.4),
-        sheet: CardSpec {
-            chip: Chip::Tu102,
-            boost_mhz: 1545,
-            bus: 352,
-            rate: 14.0,
-            page: "https://www.techpowerup.com/gpu-specs/geforce-rtx-2080-ti.c3305",
-            throughput: None,
-            doubtful: None,
-        },
-    },
+    card("rtx5090", "NVIDIA GeForce RTX 5090", Bytes::mib(32_089), "PyTorch's published out-of-memory messages (31.34 GiB, 32,089 MiB)")
+        .chip(Chip::Gb202, (12, 0), 170, 2407).bus(512, 28.0).ceilings(1792.0, 104.8, 104.8, 209.5, 209.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5090.c4216"),
+    card("rtx5080", "NVIDIA GeForce RTX 5080", Bytes::mib(15_840), "PyTorch's device properties as published (15,840 MiB)")
+        .chip(Chip::Gb203, (12, 0), 84, 2617).bus(256, 30.0).ceilings(960.0, 56.3, 56.3, 112.6, 112.6)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5080.c4217"),
+    card("rtx5070ti", "NVIDIA GeForce RTX 5070 Ti", Bytes::mib(15_808), "llama.cpp's list of devices as published (15,808 MiB)")
+        .chip(Chip::Gb203, (12, 0), 70, 2452).bus(256, 28.0).ceilings(896.0, 43.9, 43.9, 87.9, 87.9)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5070-ti.c4243"),
+    card("rtx5070", "NVIDIA GeForce RTX 5070", Bytes::mib(11_776), "what PyTorch is published to report (11.50 GiB)")
+        .chip(Chip::Gb205, (12, 0), 48, 2512).bus(192, 28.0).ceilings(672.0, 30.9, 30.9, 61.7, 61.7)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5070.c4218")
+        .doubtful("its memory is from a figure in GiB with two digits"),
+    card("rtx5060ti-16g", "NVIDIA GeForce RTX 5060 Ti", Bytes::mib(15_825), "llama.cpp's list of devices as published (15,825 MiB)")
+        .chip(Chip::Gb206, (12, 0), 36, 2572).bus(128, 28.0).ceilings(448.0, 23.7, 23.7, 47.4, 47.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5060-ti-16-gb.c4292"),
+    card("rtx4090", "NVIDIA GeForce RTX 4090", Bytes::mib(24_207), "PyTorch's published out-of-memory messages (23.64 GiB)")
+        .chip(Chip::Ad102, (8, 9), 128, 2520).bus(384, 21.008).ceilings(1008.0, 82.6, 82.6, 165.2, 165.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4090.c3889"),
+    card("rtx4080super", "NVIDIA GeForce RTX 4080 SUPER", Bytes::mib(15_944), "PyTorch's device properties as published (15,944 MiB)")
+        .chip(Chip::Ad103, (8, 9), 80, 2550).bus(256, 23.008).ceilings(736.0, 52.2, 52.2, 104.4, 104.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4080-super.c4182"),
+    card("rtx4080", "NVIDIA GeForce RTX 4080", Bytes::mib(15_945), "hashcat's list of devices as published (15,945 MiB)")
+        .chip(Chip::Ad103, (8, 9), 76, 2505).bus(256, 22.4).ceilings(717.0, 48.7, 48.7, 97.5, 97.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4080.c3888"),
+    card("rtx4070tisuper", "NVIDIA GeForce RTX 4070 Ti SUPER", Bytes::mib(15_934), "PyTorch's device properties as published (15,934 MiB)")
+        .chip(Chip::Ad103, (8, 9), 66, 2610).bus(256, 21.008).ceilings(672.0, 44.1, 44.1, 88.2, 88.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070-ti-super.c4187"),
+    card("rtx4070", "NVIDIA GeForce RTX 4070", Bytes::mib(11_850), "hashcat's list of devices as published (11,850 MiB)")
+        .chip(Chip::Ad104, (8, 9), 46, 2475).bus(192, 21.008).ceilings(504.0, 29.1, 29.1, 58.3, 58.3)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070.c3924"),
+    card("rtx4060ti-16g", "NVIDIA GeForce RTX 4060 Ti", Bytes::mib(15_944), "llama.cpp's list of devices as published (15,944 MiB)")
+        .chip(Chip::Ad106, (8, 9), 34, 2535).bus(128, 18.0).ceilings(288.0, 22.1, 22.1, 44.1, 44.1)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4060-ti-16-gb.c4155"),
+    card("rtx4060ti-8g", "NVIDIA GeForce RTX 4060 Ti", Bytes::mib(7_806), "PyTorch's device properties as published (7,806 MiB)")
+        .chip(Chip::Ad106, (8, 9), 34, 2535).bus(128, 18.0).ceilings(288.0, 22.1, 22.1, 44.1, 44.1)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4060-ti-8-gb.c3890"),
+    card("rtx4060", "NVIDIA GeForce RTX 4060", Bytes::mib(7_807), "PyTorch's device properties as published (7,807 MiB)")
+        .chip(Chip::Ad107, (8, 9), 24, 2460).bus(128, 17.0).ceilings(272.0, 15.1, 15.1, 30.2, 30.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4060.c4107"),
+    card("rtx3090ti", "NVIDIA GeForce RTX 3090 Ti", Bytes::mib(24_114), "PyTorch's device properties as published (24,114 MiB)")
+        .chip(Chip::Ga102, (8, 6), 84, 1860).bus(384, 21.008).ceilings(1008.0, 40.0, 40.0, 80.0, 80.0)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3090-ti.c3829"),
+    card("rtx3090", "NVIDIA GeForce RTX 3090", Bytes::mib(24_259), "PyTorch's device properties as published (24,259 MiB)")
+        .chip(Chip::Ga102, (8, 6), 82, 1695).bus(384, 19.504).ceilings(936.0, 35.6, 35.6, 71.0, 71.0)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3090.c3622"),
+    card("rtx3080ti", "NVIDIA GeForce RTX 3080 Ti", Bytes::mib(12_054), "PyTorch's device properties as published (12,054 MiB)")
+        .chip(Chip::Ga102, (8, 6), 80, 1665).bus(384, 19.008).ceilings(912.0, 34.1, 34.1, 68.2, 68.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3080-ti.c3735"),
+    card("rtx3080-12g", "NVIDIA GeForce RTX 3080", Bytes::mib(12_117), "PyTorch's device properties as published (12,117 MiB)")
+        .chip(Chip::Ga102, (8, 6), 70, 1710).bus(384, 19.008).ceilings(912.0, 30.6, 30.6, 61.3, 61.3)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3080-12-gb.c3834"),
+    card("rtx3080-10g", "NVIDIA GeForce RTX 3080", Bytes::mib(10_002), "PyTorch's device properties as published (10,002 MiB)")
+        .chip(Chip::Ga102, (8, 6), 68, 1710).bus(320, 19.008).ceilings(760.0, 29.8, 29.8, 59.5, 59.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3080.c3621"),
+    card("rtx3070ti", "NVIDIA GeForce RTX 3070 Ti", Bytes::mib(7_840), "llama.cpp's list of devices as published (7,840 MiB)")
+        .chip(Chip::Ga104, (8, 6), 48, 1770).bus(256, 19.008).ceilings(608.0, 21.7, 21.7, 43.5, 43.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3070-ti.c3675"),
+    card("rtx3070", "NVIDIA GeForce RTX 3070", Bytes::mib(7_753), "PyTorch's device properties as published (7,753 MiB)")
+        .chip(Chip::Ga104, (8, 6), 46, 1725).bus(256, 14.0).ceilings(448.0, 20.3, 20.3, 40.6, 40.6)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3070.c3674"),
+    card("rtx3060ti", "NVIDIA GeForce RTX 3060 Ti", Bytes::mib(7_833), "PyTorch's device properties as published (7,833 MiB)")
+        .chip(Chip::Ga104, (8, 6), 38, 1665).bus(256, 14.0).ceilings(448.0, 16.2, 16.2, 32.4, 32.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-ti.c3681"),
+    card("rtx3060-12g", "NVIDIA GeForce RTX 3060", Bytes::mib(11_931), "PyTorch's device properties as published (11,931 MiB)")
+        .chip(Chip::Ga106, (8, 6), 28, 1777).bus(192, 15.0).ceilings(360.0, 12.7, 12.7, 25.5, 25.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682"),
+    card("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", Bytes::mib(11_009), "PyTorch's device properties as published (11,009 MiB)")
+        .chip(Chip::Tu102, (7, 5), 68, 1545).bus(352, 14.0).ceilings(616.0, 13.4, 13.4, 53.8, 13.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2080-ti.c3305"),
 ];

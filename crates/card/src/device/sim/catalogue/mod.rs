@@ -38,6 +38,9 @@ pub const SHARDED_OVERHEAD: Bytes = Bytes::mib(1609);
 /// How much of [`PROCESS_OVERHEAD`] is there as soon as a process has a context.
 pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);
 
+/// What stands between the claim of [`Card::notes`] and its reasons.
+pub const UNMEASURED: &str = " was measured:";
+
 /// Where the scratch memory of library calls is known from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workspaces {
@@ -83,18 +86,98 @@ pub struct Ceilings {
     pub bf16: f64,
 }
 
-/// Gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
-const fn ceilings(bandwidth: f64, fp32: f64, tf32: f64, fp16: f64, bf16: f64) -> Ceilings {
-    Ceilings {
-        bandwidth: bandwidth * 1e9,
-        fp32: fp32 * 1e12,
-        tf32: tf32 * 1e12,
-        fp16: fp16 * 1e12,
-        bf16: bf16 * 1e12,
+/// A row of the catalogue, which the methods below complete.
+const fn card(
+    name: &'static str,
+    product: &'static str,
+    total_memory: Bytes,
+    source: &'static str,
+) -> Card {
+    Card {
+        name,
+        product,
+        total_memory,
+        source,
+        capability: capability((9, 0), 0),
+        workspaces: Workspaces::Transferred,
+        ceilings: Ceilings {
+            bandwidth: 0.0,
+            fp32: 0.0,
+            tf32: 0.0,
+            fp16: 0.0,
+            bf16: 0.0,
+        },
+        sheet: CardSpec {
+            chip: Chip::Gh100,
+            boost_mhz: 0,
+            bus: 0,
+            rate: 0.0,
+            page: "",
+            throughput: None,
+            doubtful: None,
+        },
     }
 }
 
 impl Card {
+    /// Its chip, compute capability, multiprocessors, and boost clock in MHz.
+    const fn chip(mut self, chip: Chip, compute: (u32, u32), count: u64, boost_mhz: u32) -> Card {
+        self.capability = capability(compute, count);
+        self.sheet.chip = chip;
+        self.sheet.boost_mhz = boost_mhz;
+        self
+    }
+
+    /// The bits of its memory bus, and what each carries in a second, in Gbit.
+    const fn bus(mut self, bits: u32, rate: f64) -> Card {
+        self.sheet.bus = bits;
+        self.sheet.rate = rate;
+        self
+    }
+
+    /// Gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
+    const fn ceilings(
+        mut self,
+        bandwidth: f64,
+        fp32: f64,
+        tf32: f64,
+        fp16: f64,
+        bf16: f64,
+    ) -> Card {
+        self.ceilings = Ceilings {
+            bandwidth: bandwidth * 1e9,
+            fp32: fp32 * 1e12,
+            tf32: tf32 * 1e12,
+            fp16: fp16 * 1e12,
+            bf16: bf16 * 1e12,
+        };
+        self
+    }
+
+    /// See [`CardSpec::page`].
+    const fn page(mut self, page: &'static str) -> Card {
+        self.sheet.page = page;
+        self
+    }
+
+    /// See [`CardSpec::throughput`].
+    const fn throughput(mut self, page: &'static str) -> Card {
+        self.sheet.throughput = Some(page);
+        self
+    }
+
+    /// See [`CardSpec::doubtful`].
+    const fn doubtful(mut self, why: &'static str) -> Card {
+        self.sheet.doubtful = Some(why);
+        self
+    }
+
+    /// Scratch memory of library calls was recorded on this very card.
+    const fn recorded(mut self) -> Card {
+        self.workspaces = Workspaces::Recorded;
+        self
+    }
+
     /// The card of this name.
     pub fn find(name: &str) -> Option<&'static Card> {
         let known = CARDS.iter().find(|card| card.name == name);
@@ -142,7 +225,7 @@ impl Card {
                     ("; what convolutions need as scratch memory, and the", ",")
                 };
                 vec![format!(
-                    "no {} was measured: its memory size is from {}{convolutions} {} outside PyTorch's allocator{comma} are those of \
+                    "no {}{UNMEASURED} its memory size is from {}{convolutions} {} outside PyTorch's allocator{comma} are those of \
                      an H200",
                     self.product, self.source, PROCESS_OVERHEAD
                 )]

@@ -113,7 +113,7 @@ impl<'t> Lookup<'t> {
                 source: listed.source,
             };
         }
-        let layer = call.layer();
+        let layer = call.layer;
         let large: Vec<&WorkspaceTable> = self.large().collect();
         let similar = self.similar.entry(layer).or_insert_with(|| {
             let tables = large.iter().map(|table| table.neighbours());

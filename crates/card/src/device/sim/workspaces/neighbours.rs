@@ -110,7 +110,7 @@ fn chosen(firsts: &[Bytes], tensors: Bytes) -> Option<usize> {
 fn carried_over(size: Bytes, other: &Convolution, call: &Convolution) -> Bytes {
     let tensors = tensor_bytes(other).max(1);
     let is_out_of_proportion = size.0 / OUT_OF_PROPORTION > tensors;
-    let is_plane = !call.volumes && !call.layer().is_flat();
+    let is_plane = !call.volumes && !call.layer.is_flat();
     let composed = (is_plane || !is_out_of_proportion)
         .then(|| Composition::of(other, size)?.size(call))
         .flatten();

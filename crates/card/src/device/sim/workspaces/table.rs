@@ -55,7 +55,7 @@ pub struct WorkspaceTable {
 struct Contents {
     grids: Vec<Vec<u64>>,
     blocks: Vec<Block>,
-    /// Which block holds a layer. The keys are the table's own, so nobody can choose them to collide.
+    /// Which block holds a layer. The keys are the table's own, so no sender can choose them to collide.
     layers: HashMap<ConvolutionLayer, usize, FixedState>,
     /// Made when a layer is first asked about that is not here.
     neighbours: OnceLock<Neighbours>,
@@ -116,7 +116,7 @@ impl WorkspaceTable {
         }
     }
 
-    /// Reads a table as [`pack`](super::pack) wrote it. What it says of layers is read when somebody asks; a layer of which that cannot be
+    /// Reads a table as [`pack`](super::pack) wrote it. What it says of layers is read when needed; a layer of which that cannot be
     /// read counts as not recorded.
     pub fn packed(file: &'static [u8]) -> Result<Self, TableError> {
         let compression = |source| TableError::Compression { source };
@@ -198,7 +198,7 @@ impl WorkspaceTable {
         })
     }
 
-    /// The plans for one call. Whoever asks about several has a [`Lookup`].
+    /// The plans for one call. For several there is [`Lookup`].
     pub fn plans(&self, call: &Convolution) -> Plans {
         Lookup::new(self).plans(call)
     }
@@ -206,7 +206,7 @@ impl WorkspaceTable {
     /// The plans for a call of a recorded layer.
     pub(super) fn recorded_plans(&self, call: &Convolution) -> Option<Listed<'_>> {
         let contents = self.contents();
-        let layer = call.layer();
+        let layer = call.layer;
         let block = &contents.blocks[*contents.layers.get(&layer)?];
         let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;

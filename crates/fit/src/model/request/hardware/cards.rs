@@ -82,7 +82,7 @@ pub(crate) fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     known.iter().find(is_meant).copied()
 }
 
-/// A card that nobody knows.
+/// An unknown card.
 pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> RequestError {
     if let Some(absent) = absent(pointer, name) {
         return absent;

@@ -1,4 +1,4 @@
-//! How much of its limit a request leaves free, where somebody says it: the request, or outcomes of earlier answers.
+//! How much of its limit a request leaves free, where it is set: by the request, or outcomes of earlier answers.
 
 use serde::{Deserialize, Serialize};
 

@@ -25,7 +25,7 @@ const UNITS: &[(&str, u64)] = &[
 /// Smallest fraction read; of any card it is less than PyTorch takes at once.
 const LEAST_FRACTION: f64 = 0.0001;
 
-/// Numbers with a point below this and above 1 are no bytes and no fractions: whoever writes 12.5 means GiB.
+/// Numbers with a point below this and above 1 are no bytes and no fractions: 12.5 means GiB.
 const GIB_WITHOUT_UNIT: f64 = 1024.0;
 
 /// Least number without a unit that is a limit, in bytes: PyTorch takes 20 MiB at once, and no training has less than a few of these.

@@ -12,14 +12,14 @@ use batchfit_models::exported::{Assumptions, UnknownOps};
 use batchfit_models::huggingface::Run;
 use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 
-/// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
-/// and whoever answers it.
+/// The graph of a request, from when it is first asked for: megabytes are read once, for the check of the request
+/// and for its answer.
 #[derive(Debug, Clone, Default)]
 pub(in crate::model::request) struct LoweredCell(
     pub(in crate::model::request) Arc<OnceLock<Lowered>>,
 );
 
-/// Two requests say the same whether or not somebody has asked for their graphs.
+/// Two requests are equal whether or not their graphs were read.
 impl PartialEq for LoweredCell {
     fn eq(&self, _: &LoweredCell) -> bool {
         true

@@ -19,7 +19,7 @@ const RECORDED: &str = "/model/recorded";
 /// Most recordings of one request; more than five say nothing new.
 const MOST_RECORDINGS: usize = 32;
 
-/// Most allocations and frees of all recordings that somebody sends: ten of the largest models'. They take up to 320 bytes
+/// Most allocations and frees of all recordings of a request: ten of the largest models'. They take up to 320 bytes
 /// each.
 const MOST_EVENTS: usize = 1 << 19;
 
@@ -33,7 +33,7 @@ pub const RECORDING_BOUNDS: Bounds = Bounds {
     },
 };
 
-/// Recordings that have not been read yet, each with its batch where somebody says it.
+/// Recordings that have not been read yet, each with its batch where the request says it.
 #[derive(Clone, PartialEq)]
 pub(in crate::model::request) struct Recordings {
     files: Vec<(Arc<[u8]>, Option<u64>)>,
@@ -87,7 +87,7 @@ impl Recordings {
         let files = files.into_iter().enumerate();
         let bounds = Bounds::default();
         let files = files.map(|(index, file)| {
-            // What is no gzip is told by whoever reads it.
+            // The reader says what is no gzip.
             let contents = if file.starts_with(&GZIP) {
                 replay::decompress(&file, bounds.mib).unwrap_or(file)
             } else {

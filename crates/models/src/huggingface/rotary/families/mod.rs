@@ -16,43 +16,42 @@ use crate::huggingface::Task;
 use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "LlamaForCausalLM",
-    "LlamaForSequenceClassification",
-    "MistralForCausalLM",
-    "MistralForSequenceClassification",
-    "Qwen2ForCausalLM",
-    "Qwen2ForSequenceClassification",
-    "Qwen3ForCausalLM",
-    "Qwen3ForSequenceClassification",
-    "GemmaForCausalLM",
-    "GemmaForSequenceClassification",
-    "Gemma2ForCausalLM",
-    "Gemma2ForSequenceClassification",
-    "Gemma3ForCausalLM",
-    "PhiForCausalLM",
-    "PhiForSequenceClassification",
-    "Phi3ForCausalLM",
-    "Phi3ForSequenceClassification",
-    "OlmoForCausalLM",
-    "OlmoForSequenceClassification",
-    "Olmo2ForCausalLM",
-    "Olmo2ForSequenceClassification",
-    "MixtralForCausalLM",
-    "MixtralForSequenceClassification",
-    "Qwen2MoeForCausalLM",
-    "Qwen2MoeForSequenceClassification",
-    "Qwen3MoeForCausalLM",
-    "Qwen3MoeForSequenceClassification",
-    "DeepseekV2ForCausalLM",
-    "DeepseekV2ForSequenceClassification",
-    "DeepseekV3ForCausalLM",
-    "DeepseekV3ForSequenceClassification",
-    "GraniteForCausalLM",
-    "SmolLM3ForCausalLM",
-    "SmolLM3ForSequenceClassification",
-];
+/// Declares [`CLASSES`], and what reads the config of each.
+macro_rules! classes {
+    ($($read:path: $($class:literal)+;)+) => {
+        /// The classes that are built here.
+        pub(in crate::huggingface) const CLASSES: &[&str] = &[$($($class),+),+];
+
+        /// What reads the config of a class.
+        fn reader(class: &str) -> Option<fn(&Config<'_>) -> Result<Decoder, RequestError>> {
+            match class {
+                $($($class)|+ => Some($read),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+classes! {
+    llama: "LlamaForCausalLM" "LlamaForSequenceClassification";
+    mistral: "MistralForCausalLM" "MistralForSequenceClassification";
+    qwen::qwen2: "Qwen2ForCausalLM" "Qwen2ForSequenceClassification";
+    qwen::qwen3: "Qwen3ForCausalLM" "Qwen3ForSequenceClassification";
+    gemma::gemma: "GemmaForCausalLM" "GemmaForSequenceClassification";
+    gemma::gemma2: "Gemma2ForCausalLM" "Gemma2ForSequenceClassification";
+    gemma::gemma3: "Gemma3ForCausalLM";
+    phi::phi: "PhiForCausalLM" "PhiForSequenceClassification";
+    phi::phi3: "Phi3ForCausalLM" "Phi3ForSequenceClassification";
+    olmo::olmo: "OlmoForCausalLM" "OlmoForSequenceClassification";
+    olmo::olmo2: "Olmo2ForCausalLM" "Olmo2ForSequenceClassification";
+    experts::mixtral: "MixtralForCausalLM" "MixtralForSequenceClassification";
+    qwen::qwen2_moe: "Qwen2MoeForCausalLM" "Qwen2MoeForSequenceClassification";
+    qwen::qwen3_moe: "Qwen3MoeForCausalLM" "Qwen3MoeForSequenceClassification";
+    experts::deepseek_v2: "DeepseekV2ForCausalLM" "DeepseekV2ForSequenceClassification";
+    experts::deepseek_v3: "DeepseekV3ForCausalLM" "DeepseekV3ForSequenceClassification";
+    granite: "GraniteForCausalLM";
+    smollm3: "SmolLM3ForCausalLM" "SmolLM3ForSequenceClassification";
+}
 
 /// Defaults of a configuration class.
 struct ConfigDefaults {
@@ -98,27 +97,8 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, RequestError> {
     if !config.flag("is_causal", true)? {
         return Err(config.not_built("is_causal"));
     }
-    let prefix = task.class.split("For").next().unwrap_or_default();
-    let decoder = match prefix {
-        "Mistral" => mistral(config),
-        "Qwen2" => qwen::qwen2(config),
-        "Qwen3" => qwen::qwen3(config),
-        "Gemma" => gemma::gemma(config),
-        "Gemma2" => gemma::gemma2(config),
-        "Gemma3" => gemma::gemma3(config),
-        "Phi" => phi::phi(config),
-        "Phi3" => phi::phi3(config),
-        "Olmo" => olmo::olmo(config),
-        "Olmo2" => olmo::olmo2(config),
-        "Mixtral" => experts::mixtral(config),
-        "Qwen2Moe" => qwen::qwen2_moe(config),
-        "Qwen3Moe" => qwen::qwen3_moe(config),
-        "DeepseekV2" => experts::deepseek_v2(config),
-        "DeepseekV3" => experts::deepseek_v3(config),
-        "Granite" => granite(config),
-        "SmolLM3" => smollm3(config),
-        _ => llama(config),
-    }?;
+    let read = reader(task.class).expect("a class of the table");
+    let decoder = read(config)?;
     let is_finite = |rotation: &Rotation| rotation.scaling.is_finite();
     if !decoder.scale.is_finite() || !decoder.rotations().all(is_finite) {
         return Err(RequestError::at(

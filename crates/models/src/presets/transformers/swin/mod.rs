@@ -12,49 +12,14 @@ use crate::tracing::{
 use attention::ShiftedWindowAttention;
 
 /// torchvision's Swin transformers.
+#[rustfmt::skip] // A row a line.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
-    entry(
-        "swin_t",
-        "torchvision's Swin, tiny",
-        28_288_354,
-        AT_224,
-        |sizes| build(sizes, Version::First, 96, 6, 0.2),
-    ),
-    entry(
-        "swin_s",
-        "torchvision's Swin, small",
-        49_606_258,
-        AT_224,
-        |sizes| build(sizes, Version::First, 96, 18, 0.3),
-    ),
-    entry(
-        "swin_b",
-        "torchvision's Swin, base",
-        87_768_224,
-        AT_224,
-        |sizes| build(sizes, Version::First, 128, 18, 0.5),
-    ),
-    entry(
-        "swin_v2_t",
-        "torchvision's Swin V2, tiny",
-        28_351_570,
-        const { &image(256, 1000) },
-        |sizes| build(sizes, Version::Second, 96, 6, 0.2),
-    ),
-    entry(
-        "swin_v2_s",
-        "torchvision's Swin V2, small",
-        49_737_442,
-        const { &image(256, 1000) },
-        |sizes| build(sizes, Version::Second, 96, 18, 0.3),
-    ),
-    entry(
-        "swin_v2_b",
-        "torchvision's Swin V2, base",
-        87_930_848,
-        const { &image(256, 1000) },
-        |sizes| build(sizes, Version::Second, 128, 18, 0.5),
-    ),
+    entry("swin_t", "torchvision's Swin, tiny", 28_288_354, AT_224, |sizes| build(sizes, Version::First, 96, 6, 0.2)),
+    entry("swin_s", "torchvision's Swin, small", 49_606_258, AT_224, |sizes| build(sizes, Version::First, 96, 18, 0.3)),
+    entry("swin_b", "torchvision's Swin, base", 87_768_224, AT_224, |sizes| build(sizes, Version::First, 128, 18, 0.5)),
+    entry("swin_v2_t", "torchvision's Swin V2, tiny", 28_351_570, const { &image(256, 1000) }, |sizes| build(sizes, Version::Second, 96, 6, 0.2)),
+    entry("swin_v2_s", "torchvision's Swin V2, small", 49_737_442, const { &image(256, 1000) }, |sizes| build(sizes, Version::Second, 96, 18, 0.3)),
+    entry("swin_v2_b", "torchvision's Swin V2, base", 87_930_848, const { &image(256, 1000) }, |sizes| build(sizes, Version::Second, 128, 18, 0.5)),
 ];
 
 /// Which of the two papers.

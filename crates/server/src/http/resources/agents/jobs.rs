@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use crate::http::App;
 use crate::http::resources::agents::body::JsonBody;
 use crate::http::response::problem::Problem;
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{Claim, ClaimDocument, JobNews, JobOutcome, LeaseDocument};
 use crate::model::RequestDocument;
 
@@ -22,16 +22,13 @@ use crate::model::RequestDocument;
     responses(
         (status = 200, body = ClaimDocument, description = "What to work on, or that there is nothing"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another: register again"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid claim"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The service is about to end", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_claim(
     State(app): State<App>,
     Path(id): Path<String>,
-    asker: Asker,
+    client: Client,
     JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
     // Waiting is a wish, here as for fits; many agents share a key.
@@ -41,7 +38,7 @@ pub(in crate::http) async fn create_claim(
         wait_seconds,
         ..claim
     };
-    let job = app.jobs.claim_job(&id, &asker.id, &claim).await?;
+    let job = app.jobs.claim_job(&id, &client.id, &claim).await?;
     job.map(Json).ok_or_else(|| Problem::no_such("agent", &id))
 }
 
@@ -54,14 +51,13 @@ pub(in crate::http) async fn create_claim(
         (status = 200, body = RequestDocument, description = "The request"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The request can not be read any more; the fit has failed"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The request can not be read any more; the fit has failed")))]
 pub(in crate::http) async fn get_job_request(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
 ) -> Result<Response, Problem> {
-    let request = app.jobs.request_of_job(&id, &asker.id, &attempt).await?;
+    let request = app.jobs.request_of_job(&id, &client.id, &attempt).await?;
     let request = request.ok_or_else(|| Problem::no_such("agent", &id))?;
     Ok(([(CONTENT_TYPE, "application/json")], request).into_response())
 }
@@ -74,19 +70,16 @@ pub(in crate::http) async fn get_job_request(
     responses(
         (status = 200, body = LeaseDocument, description = "`running`, and until when; otherwise stop"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: stop"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid news"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid news")))]
 pub(in crate::http) async fn create_progress(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
     JsonBody(news): JsonBody<JobNews>,
 ) -> Result<Json<LeaseDocument>, Problem> {
-    let lease = app.jobs.renew_job(&id, &asker.id, &attempt, news).await?;
+    let lease = app.jobs.renew_job(&id, &client.id, &attempt, news).await?;
     lease
         .map(Json)
         .ok_or_else(|| Problem::no_such("agent", &id))
@@ -100,23 +93,20 @@ pub(in crate::http) async fn create_progress(
     responses(
         (status = 204, description = "It is stored"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: nothing is stored",
             example = json!({"type": "/problems/lease-lost", "title": "The lease has passed", "status": 409,
                 "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what is said of it is not stored"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 8 MiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked")))]
 pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
-    asker: Asker,
+    client: Client,
     JsonBody(outcome): JsonBody<JobOutcome>,
 ) -> Result<StatusCode, Problem> {
     let done = app
         .jobs
-        .finish_job(&id, &asker.id, &attempt, outcome)
+        .finish_job(&id, &client.id, &attempt, outcome)
         .await?;
     if done {
         Ok(StatusCode::NO_CONTENT)

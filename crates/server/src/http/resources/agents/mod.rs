@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use crate::http::App;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::response::problem::Problem;
-use crate::http::server::keys::Asker;
+use crate::http::server::keys::Client;
 use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
 use crate::model::is_host_name;
 use crate::store::{Assignment, Scope};
@@ -48,8 +48,7 @@ pub(in crate::http) struct AgentChange {
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
         (status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
 pub(in crate::http) async fn list_agents(
     State(app): State<App>,
     parameters: Parameters,
@@ -79,23 +78,20 @@ pub(in crate::http) async fn list_agents(
 #[utoipa::path(post, path = "/v1/agents", tag = "agents", request_body = Registration,
     responses(
         (status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The agent has another version, or another one has its name",
             example = json!({"type": "/problems/agent-version", "title": "The agent has another version", "status": 409,
                 "detail": "this agent is batchfit 0.0.9, and the service batchfit 0.1.0; start the agent with batchfit 0.1.0"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid registration",
             example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
                 "detail": "at /cards: an agent has 1 to 128 cards, and this one 0", "pointer": "/cards"})),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "There are as many agents as may be", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_agent(
     State(app): State<App>,
-    asker: Asker,
+    client: Client,
     JsonBody(registration): JsonBody<Registration>,
 ) -> Result<Response, Problem> {
-    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &asker.id).await?;
+    let welcome: RegistrationResponse = app.jobs.register_agent(&registration, &client.id).await?;
     let location = [(LOCATION, format!("/v1/agents/{}", welcome.agent.id))];
     Ok((location, Json(welcome)).into_response())
 }
@@ -105,8 +101,7 @@ pub(in crate::http) async fn create_agent(
     params(("id" = String, Path, description = "The agent's id")),
     responses(
         (status = 200, body = AgentDocument, description = "The agent"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent")))]
 pub(in crate::http) async fn get_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -125,11 +120,8 @@ pub(in crate::http) async fn get_agent(
     responses(
         (status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
-        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "There is no such state"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "There is no such state")))]
 pub(in crate::http) async fn change_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -148,14 +140,13 @@ pub(in crate::http) async fn change_agent(
     params(("id" = String, Path, description = "The agent's id")),
     responses(
         (status = 204, description = "It is forgotten"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another")))]
 pub(in crate::http) async fn delete_agent(
     State(app): State<App>,
     Path(id): Path<String>,
-    asker: Asker,
+    client: Client,
 ) -> Result<StatusCode, Problem> {
-    let owner = (asker.scope != Scope::Admin).then_some(asker.id.as_str());
+    let owner = (client.scope != Scope::Admin).then_some(client.id.as_str());
     if app.jobs.remove_agent(&id, owner).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {

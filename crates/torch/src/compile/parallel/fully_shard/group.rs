@@ -157,7 +157,7 @@ impl Group {
         copies
     }
 
-    /// Takes apart what was gathered; gives the buffer, which nobody needs any more.
+    /// Takes apart what was gathered; gives the buffer, which is not needed any more.
     pub(super) fn take_apart(&self, eager: &mut Eager, options: &FullyShard) -> Option<TensorBody> {
         let output = self.gathered.borrow_mut().take()?;
         self.is_unsharded.set(true);
@@ -208,7 +208,7 @@ impl Group {
         drop(before);
     }
 
-    /// Lets go of full parameters: their storages are emptied, whoever has them.
+    /// Lets go of full parameters: their storages are emptied, even where they have owners.
     pub(super) fn reshard(&self) {
         if self.is_unsharded.replace(false) {
             for member in &self.members {

@@ -8,7 +8,7 @@ use super::super::row::{
 use super::choices::{gelu_derivative, gelu_formula};
 use crate::program::Unary;
 
-/// `prelu_kernel_backward` makes both gradients; one that nobody wants goes at once.
+/// `prelu_kernel_backward` makes both gradients; one that is not wanted goes at once.
 fn prelu(_: &Elementwise, wanted: [bool; 3]) -> Vec<Step> {
     let unwanted = [0, 1].into_iter().filter(|position| !wanted[*position]);
     let both = [Step::Give(0), Step::Give(1)];

@@ -5,7 +5,7 @@ mod run;
 use serde::Serialize;
 
 use crate::aten::Arguments;
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Outputs, Tensor};
 use crate::ops::{Context, Operator, Read, Reader, Summary, loss as losses};
 use crate::shape::{DType, Mismatch, Type, broadcast};
 
@@ -166,12 +166,7 @@ impl Operator for ComposedLoss {
         Ok(vec![(dtype.unwrap_or(DType::Float32), shape)])
     }
 
-    fn run(
-        &self,
-        eager: &mut Eager,
-        operands: &[Tensor],
-        _: &Context<'_>,
-    ) -> Result<Vec<Tensor>, Stop> {
+    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
         Ok(vec![eager.composed_loss(*self, operands)?])
     }
 }
