@@ -197,6 +197,14 @@ class TestExport(unittest.TestCase):
         with self.assertRaisesRegex(batchfit.ExportError, "asks for the value of a tensor, which only data can tell\n  at test_export.py:"):
             batchfit.export(Branches(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
 
+    def test_a_tensor_that_goes_to_numpy_is_one_whose_value_is_asked_for(self):
+        class Periods(torch.nn.Module):
+            def forward(self, x):
+                return x[:, : int(x.detach().sum(0).argmax().numpy()) + 1]
+
+        with self.assertRaisesRegex(batchfit.ExportError, "asks for the value of a tensor, which only data can tell\n  at test_export.py:"):
+            batchfit.export(Periods(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
     def test_a_loss_that_is_no_scalar_is_refused(self):
         with self.assertRaisesRegex(batchfit.ExportError, "the loss has 2 dimensions"):
             batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),), lambda model, x: model(x))
@@ -285,7 +293,9 @@ def of_transformers():
             (["nowhere", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "write it as my_module:build"),
             (["nowhere:build", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "cannot import 'nowhere'"),
             (["net_of_this_test:Nit", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "has no 'Nit'"),
-            (["net_of_this_test:Net", "-o", "x"], "give the batch and the loss"),
+            (["net_of_this_test:Net", "-o", "x"], "give --batch x=f32[B,3,224,224] y=i64[B] and --loss cross_entropy, or let"),
+            (["net_of_this_test:Net", "--loss", "mse"], "give --batch x=f32[B,3,224,224] y=i64[B], or let"),
+            (["net_of_this_test:Net", "--batch", "x=f32[B,3]"], "give --loss cross_entropy, or let"),
             (["net_of_this_test:Net", "--batch", "x=f32[B]", "--loss", "l1", "-o", "x"], "unknown loss 'l1'"),
             (["--hf", "none.json", "-o", "x"], "cannot read none.json"),
         ]:

@@ -35,6 +35,13 @@ MIXTRAL = {
 }  # fmt: skip
 
 
+WAV2VEC = {
+    "architectures": ["Wav2Vec2ForCTC"], "model_type": "wav2vec2", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "conv_dim": [16, 16], "conv_stride": [5, 2], "conv_kernel": [10, 3], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 8, "mask_time_prob": 0.0,
+}  # fmt: skip
+
+
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 50,
@@ -80,6 +87,14 @@ class TestHuggingFace(unittest.TestCase):
 
         inputs = [s["user_input"]["arg"]["as_tensor"]["name"] for s in document["graph_module"]["signature"]["input_specs"] if "user_input" in s]
         self.assertEqual(inputs, ["input_ids", "labels"])
+
+    def test_speech_gets_letters_and_what_is_not_made_up_a_command(self):
+        document = export(WAV2VEC, seq_len=800, target_len=4)
+
+        inputs = [s["user_input"]["arg"]["as_tensor"]["name"] for s in document["graph_module"]["signature"]["input_specs"] if "user_input" in s]
+        self.assertEqual(inputs, ["input_values", "labels"])
+        with self.assertRaisesRegex(batchfit.ExportError, r'--batch "input_values=f32\[B,800\]" "labels=i64\[B,100\]" --loss model'):
+            export({**WAV2VEC, "architectures": ["Wav2Vec2ForPreTraining"]}, seq_len=800)
 
     def test_experts_run_as_groups_in_float32_too(self):
         document = export(MIXTRAL, seq_len=16)

@@ -177,7 +177,7 @@ pub enum EngineError {
     },
     /// It was not done within the time that its request and the service give it.
     #[error(
-        "it took longer than the {seconds} s that it had, and was stopped; ask for less, with a larger `timeout_seconds`, or of a service with a larger --fit-deadline"
+        "it was stopped after {seconds} s; ask for fewer variants, or give it more with `timeout_seconds` (on a service up to its --fit-deadline)"
     )]
     TimedOut {
         /// The time.

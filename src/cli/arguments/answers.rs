@@ -12,7 +12,7 @@ use crate::search::ask_tell::Outcome;
 #[derive(Debug, Args)]
 #[command(after_help = help::OUTCOME)]
 pub(in crate::cli) struct TellOutcome {
-    /// The id of the answer that was followed: of the fit, or of one of its recommendations.
+    /// The id of the answer that you used: of the fit, or of one of its recommendations.
     #[arg(value_name = "ID")]
     pub(in crate::cli) id: String,
     /// The body of `POST /v1/recommendations/{id}/outcomes`, or - for stdin; flags override it.
@@ -22,7 +22,7 @@ pub(in crate::cli) struct TellOutcome {
     pub(in crate::cli) seen: ObservationFlags,
     #[command(flatten)]
     pub(in crate::cli) place: EnvironmentFlags,
-    /// A name for this training: told again under it, it counts once.
+    /// A name for this training; reported twice under it, it counts once.
     #[arg(long, value_name = "NAME", help_heading = "Options")]
     pub(in crate::cli) name: Option<String>,
     /// Print JSON and nothing else.
@@ -45,10 +45,10 @@ pub(in crate::cli) struct ObservationFlags {
     /// Most bytes reserved, as `torch.cuda.max_memory_reserved()` says, or a size such as 13.9GiB.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(in crate::cli) peak_reserved: Option<u64>,
-    /// How often the allocator freed its cache and asked again.
+    /// How often the allocator freed its cache and retried.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) retries: Option<u64>,
-    /// Optimizer steps that were made.
+    /// Optimizer steps that ran.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) steps: Option<u64>,
 }

@@ -89,7 +89,7 @@ pub(in crate::cli) struct Output {
     /// The same as --format json: the document of `GET /v1/fits/{id}` alone.
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Write that document to a file besides, for a program that shows the text.
+    /// Also write that document to a file.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(in crate::cli) document: Option<PathBuf>,
     /// Show every probe and what was assumed.

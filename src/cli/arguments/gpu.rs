@@ -7,11 +7,11 @@ use clap::Args;
 
 use crate::worker::Deadlines;
 
-/// Whom simulations ask.
+/// What simulations may ask.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "GPU")]
 pub(in crate::cli) struct AskCudnn {
-    /// Ask PyTorch's cuDNN what convolutions take that were never recorded.
+    /// Ask PyTorch's cuDNN for workspaces that were never recorded.
     #[arg(
         long,
         env = "BATCHFIT_ASK_CUDNN",

@@ -93,8 +93,9 @@ Examples:
   batchfit soak gpt2 --on a100-40g --batch 16 --steps 1000 --epoch 250 --last-batch 5
   batchfit soak bert-base-uncased --on rtx4090 --batch 32 --seq-len 32-512:8 --validation-batch 64 --epoch 250
 
-Each step draws one of the lengths, each as likely as samples have it (64:900,512:30) or as any other. On simulated cards.
-Exit codes: 0 the batch is safe; 2 bad input; 3 it needs retries or runs out of memory; 1 stdout cannot be written.";
+Each step draws one of the lengths, as often as the samples have it (64:900,512:30). On simulated cards.
+Exit codes: 0 the batch is safe; 2 bad input; 3 it needs retries or runs out of memory;
+1 stdout cannot be written.";
 
 pub(super) const PROGRAM: &str = "\
 Examples:
@@ -125,10 +126,10 @@ Examples:
   batchfit search -- python train.py --steps 3 --batch-size {batch}
   batchfit search --target 1024 --timeout 600 -- ./train.sh {batch}
 
-Exit code 0 of CMD says that the batch fits; otherwise a line of its output, or --oom-exit, that memory
-ran out; anything else is a crash, and three in a row end the search. Lines with
-`batchfit: peak_reserved_bytes=N` and --memory-limit lead to the answer from below, without running out
-of memory; `batchfit: num_alloc_retries=N` keeps away from retries. When a run ends, whatever it started and left is ended too.
+The batch fits if CMD exits with 0. It ran out of memory if a line of output says so, or with the exit
+code --oom-exit. Anything else is a crash; three in a row end the search. A command that prints
+`batchfit: peak_reserved_bytes=N` is never run out of memory under --memory-limit; one that prints
+`batchfit: num_alloc_retries=N` gets a batch without retries. Processes that a run leaves are killed.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 crashes; 130 interrupted.";
 
 pub(super) const RUN: &str = "\
@@ -136,9 +137,10 @@ Examples:
   batchfit run --on rtx4090 -- python train.py
   batchfit run --on h100 --gpus 8 --steps 5 --report memory -- python train.py --batch-size 16
 
-The script runs on its own PyTorch; nothing is computed on a GPU, so losses mean nothing and time says nothing.
-What it says goes to stderr. Exit codes: 0 it fits, with retries or without; 2 bad input; 3 it runs out of memory;
-4 nothing used the GPU; 124 --timeout; 130 interrupted; the script's own where it fails for reasons of its own.";
+The script runs on your own PyTorch, and nothing is computed: losses and times mean nothing. What the
+script prints goes to stderr.
+Exit codes: 0 it fits, with retries or without; 2 bad input; 3 it runs out of memory; 4 nothing used
+the GPU; 124 --timeout; 130 interrupted; another: the script failed with it.";
 
 pub(super) const SERVE: &str = "\
 Examples:
@@ -152,8 +154,9 @@ Examples:
   batchfit agent --server http://127.0.0.1:8080 --name node1 --simulate h100-80g,h100-80g
   batchfit agent --server http://batchfit.lan:8080 --once --wait 300
 
-A second SIGTERM, or the end of --grace, gives what is under way back at once.
-Exit codes: 0 told to end, or --once worked on one; 5 --once found nothing to do; 2 bad input; 4 no GPU; 1 the service does not take it.";
+A second SIGTERM, or the end of --grace, hands running work back at once.
+Exit codes: 0 ended by SIGTERM, or --once answered one; 5 --once found no work; 2 bad input; 4 no GPU;
+1 the service refuses the agent.";
 
 pub(super) const AGENTS: &str = "\
 Examples:

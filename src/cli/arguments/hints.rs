@@ -111,6 +111,11 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
                 )
             })
         }
+        ErrorKind::InvalidSubcommand if command == "tune" => Some(
+            "tune is a function of the Python package, `batchfit.tune(step, batch=8, state=[model, optimizer])`, which finds the batch on \
+             the GPU; without a GPU write `batchfit fit resnet50 --on rtx4090`"
+                .to_owned(),
+        ),
         ErrorKind::InvalidSubcommand => {
             let instead = match preset(command) {
                 Some(preset) => format!("fit {}", preset.name),
@@ -125,12 +130,11 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
 }
 
 /// Words of others for what a command here does.
-const COMMANDS: [(&str, &str); 8] = [
+const COMMANDS: [(&str, &str); 7] = [
     ("estimate", "probe --help"),
     ("estimate-memory", "probe --help"),
     ("find", "fit --help"),
     ("train", "run --help"),
-    ("tune", "fit --help"),
     ("plan", "fit --help"),
     ("why", "fit resnet18 --on t4 --why"),
     ("explain", "fit resnet18 --on t4 --why"),

@@ -26,7 +26,7 @@ pub(in crate::cli) struct RecorderFlags {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct ModuleFlags {
-    /// What makes a module of your own, to be trained here and recorded.
+    /// Your own module as my_module:build, to train and record it on this GPU.
     #[arg(
         long,
         value_name = "M:BUILD",

@@ -40,23 +40,23 @@ const ASK_TELL_CONFLICTS: [&str; 13] = [
 #[derive(Debug, Args)]
 #[command(after_help = help::SEARCH)]
 pub(in crate::cli) struct Search {
-    /// The command that trains a few steps, with `{batch}` where the batch belongs, after `--`.
+    /// A command that trains a few steps, after `--`; `{batch}` stands for the batch.
     #[arg(value_name = "CMD", required_unless_present = "ask_tell", last = true)]
     pub(in crate::cli) command: Vec<OsString>,
-    /// Read what is sought and what runs came to from stdin, a line of JSON each, and answer each with a line: for a program
-    /// that runs batches itself.
+    /// For a program that runs batches itself: read the question and the outcome of each run from stdin as lines of JSON, and
+    /// answer each with a line.
     #[arg(long, alias = "converse", help_heading = "Runs", conflicts_with_all = ASK_TELL_CONFLICTS)]
     pub(in crate::cli) ask_tell: bool,
-    /// The exit code that says that memory ran out, besides what the output says.
+    /// An exit code of the command that means out of memory.
     #[arg(long, value_name = "N", help_heading = "Runs", value_parser = clap::value_parser!(u8).range(1..))]
     pub(in crate::cli) oom_exit: Option<u8>,
-    /// What a line of output says when memory ran out, instead of what PyTorch, JAX and TensorFlow say.
+    /// A line of output that means out of memory, instead of those of PyTorch, JAX and TensorFlow.
     #[arg(long, value_name = "REGEX", help_heading = "Runs")]
     pub(in crate::cli) oom_pattern: Option<String>,
-    /// How long a run may take; then it is ended, with all that it started.
+    /// Stop a run, and all that it started, after so long.
     #[arg(long, value_name = "SECONDS", help_heading = "Runs", value_parser = seconds)]
     pub(in crate::cli) timeout: Option<Duration>,
-    /// Keep to yourself what the command says.
+    /// Do not print what the command prints.
     #[arg(long, short, help_heading = "Runs")]
     pub(in crate::cli) quiet: bool,
     /// Samples for each optimizer step over all GPUs, by accumulating.
@@ -71,7 +71,7 @@ pub(in crate::cli) struct Search {
     /// The largest batch to try.
     #[arg(long, value_name = "N", help_heading = "Search")]
     pub(in crate::cli) max_batch: Option<u64>,
-    /// What the command may reserve, where it says what it reserves: bytes or 12GiB.
+    /// The most the command may reserve, if it prints what it reserves: bytes or 12GiB.
     #[arg(long, value_name = "LIMIT", help_heading = "Search")]
     pub(in crate::cli) memory_limit: Option<String>,
     /// text, json or env.

@@ -20,7 +20,7 @@ pub(in crate::cli) struct Run {
     /// The card: rtx4090, "RTX 4090", 8xh100, p5.48xlarge.
     #[arg(long, value_name = "CARD", help_heading = "GPU")]
     pub(in crate::cli) on: String,
-    /// How many GPUs the machine has; with several the command runs as rank 0 of as many, alone, unless it starts ranks itself.
+    /// How many GPUs the machine has; a command that starts no ranks itself runs as rank 0 of so many.
     #[arg(long, value_name = "N", help_heading = "GPU", value_parser = clap::value_parser!(u64).range(1..=MOST_GPUS))]
     pub(in crate::cli) gpus: Option<u64>,
     /// What PyTorch may reserve: bytes, 12GiB or 0.8.
@@ -30,19 +30,19 @@ pub(in crate::cli) struct Run {
     pub(in crate::cli) cudnn: AskCudnn,
     #[command(flatten)]
     pub(in crate::cli) kept: DatabaseFlags,
-    /// End the command after so many optimizer steps; 0 lets it run to its end.
+    /// Stop the command after so many optimizer steps; 0 lets it finish.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Runs")]
     pub(in crate::cli) steps: u64,
-    /// How long it may take; then it is ended, with all that it started.
+    /// Stop the command, and all that it started, after so long.
     #[arg(long, value_name = "SECONDS", help_heading = "Runs", value_parser = seconds)]
     pub(in crate::cli) timeout: Option<Duration>,
-    /// Pinned and managed memory that it may take of this machine; what is free, by default.
+    /// How much pinned and managed host memory it may take; by default what is free.
     #[arg(long, value_name = "BYTES", help_heading = "Runs", value_parser = bytes)]
     pub(in crate::cli) host_memory: Option<u64>,
-    /// Where the virtual GPU is unpacked, if not where temporary files are; libraries must be allowed to be loaded from there.
+    /// Where to unpack the virtual GPU, instead of the folder for temporary files; it must not be mounted `noexec`.
     #[arg(long, value_name = "FOLDER", help_heading = "Runs")]
     pub(in crate::cli) scratch: Option<PathBuf>,
-    /// Keep to yourself what the command says.
+    /// Do not print what the command prints.
     #[arg(long, short, help_heading = "Runs")]
     pub(in crate::cli) quiet: bool,
     /// Write the answer, PyTorch's memory snapshot and its summary into this folder; with --steps 0 the run takes longer.

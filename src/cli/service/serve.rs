@@ -65,7 +65,9 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     match &keys {
         Some(_) => say_who_may_ask(&db).await,
         None if !address.ip().is_loopback() => {
-            warn!("everybody who reaches {address} may ask, as --allow-anonymous says");
+            warn!(
+                "all clients that reach {address} are answered without a key (--allow-anonymous)"
+            );
         }
         None => {}
     }
@@ -114,7 +116,7 @@ async fn say_who_may_ask(db: &Db) {
     if valid == 0 {
         warn!(
             "requests need a key, and there is none: `batchfit keys create --name NAME --scope fit` makes one, with the same \
-             --database; --allow-anonymous lets everybody ask"
+             --database; --allow-anonymous answers clients without one"
         );
     } else {
         info!(keys = valid, "requests need one of {valid} keys");

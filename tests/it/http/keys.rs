@@ -465,5 +465,5 @@ fn keys_are_needed_off_loopback_and_nothing_secret_is_logged() {
     );
     let (status, log) = ask(&["--listen", "0.0.0.0:0", "--allow-anonymous"], "");
     assert_eq!(status, 422);
-    assert!(log.contains("everybody who reaches"), "{log}");
+    assert!(log.contains("all clients that reach"), "{log}");
 }

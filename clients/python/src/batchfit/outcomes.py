@@ -36,7 +36,7 @@ class Training:
     """A training that is being watched."""
 
     def __init__(self) -> None:
-        #: Optimizer steps that were made: `step()` counts them.
+        #: Optimizer steps that ran: `step()` counts them.
         self.steps = 0
         #: Retries of the allocator when the second step ended: what is freed by then stays free.
         self.retries_at_first: Optional[int] = None

@@ -13,6 +13,7 @@ use super::sizes::{self, Chosen, Producers};
 use super::symbol::Symbols;
 use super::unknown::{self, Unknown, UnknownOps};
 use super::{Assumptions, Exported};
+use crate::PYTORCH;
 use crate::aten::schema::{Arg, Document, ExportedNode, GraphText};
 use crate::aten::{Arguments, Scope};
 use crate::graph::{Builder, ValueId};
@@ -128,6 +129,7 @@ pub(super) fn lower<'a>(
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     graph.max_batch = max_batch;
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;
+    notes.extend(of_another_pytorch(document));
     let modules = graph.modules.iter();
     match modules.filter(|module| module.is_checkpoint()).count() {
         0 => {}
@@ -141,6 +143,16 @@ pub(super) fn lower<'a>(
         notes,
         assumptions,
         not_understood,
+    })
+}
+
+/// What the answer says of a graph that another PyTorch exported.
+fn of_another_pytorch(document: &Document<'_>) -> Option<String> {
+    let version: &str = document.torch_version.as_ref()?.as_ref();
+    let is_known = version == PYTORCH || version.starts_with(&format!("{PYTORCH}."));
+    let version = shorten(version.split('+').next().unwrap_or_default());
+    (!is_known).then(|| {
+        format!("the graph was exported by PyTorch {version}, and is answered as PyTorch {PYTORCH} runs it")
     })
 }
 

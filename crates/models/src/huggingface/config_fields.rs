@@ -79,7 +79,7 @@ const DTYPES: [(&str, Option<DType>); 4] = [
 ];
 
 /// Functions of attention, and whether they are written out.
-const ATTENTIONS: [(&str, bool); 4] = [
+pub(super) const ATTENTIONS: [(&str, bool); 4] = [
     ("sdpa", false),
     ("eager", true),
     ("flash_attention_2", false),

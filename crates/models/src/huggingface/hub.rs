@@ -102,11 +102,12 @@ const ROOM_FOR_TOKENS: [&str; 4] = [
 ];
 
 /// Members of configs whose samples are more than tokens.
-const MORE_THAN_TOKENS: [&str; 4] = [
+const MORE_THAN_TOKENS: [&str; 5] = [
     "image_size",
     "vision_config",
     "num_mel_bins",
     "audio_config",
+    "feat_extract_norm",
 ];
 
 /// Most tokens that are assumed.
@@ -150,7 +151,7 @@ impl HubModel {
         first.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The lengths that its config leaves open.
+    /// The lengths that its config leaves open, or that a request may change.
     fn lengths(&self) -> Vec<Override> {
         let class = self.class();
         let mut lengths = Vec::new();
@@ -160,6 +161,17 @@ impl HubModel {
                 name: "seq_len",
                 default: self.seq_len,
                 summary: "tokens of a sample",
+            });
+        }
+        if ["Dinov2", "ConvNext", "Swin"]
+            .iter()
+            .any(|any_size| class.starts_with(any_size))
+        {
+            let side = self.config.get("image_size").and_then(Value::as_u64);
+            lengths.push(Override {
+                name: "image_size",
+                default: side.or(Some(224)),
+                summary: "height and width of the images: one number, or [height, width]",
             });
         }
         if class.ends_with("ForConditionalGeneration") {
@@ -238,6 +250,26 @@ mod tests {
 
             assert_eq!(graph.parameter_count(), model.parameters, "{}", model.id);
         }
+    }
+
+    #[test]
+    fn a_model_that_sees_images_is_answered_as_its_text_model() {
+        let text = find("google/gemma-3-4b-pt").unwrap();
+        let class = "Gemma3ForConditionalGeneration";
+        let whole =
+            json!({ "architectures": [class], "text_config": text.config, "vision_config": {} });
+        let built = parse(&json!({ "hf": whole, "seq_len": LENGTH }), "/model");
+        let (graph, notes) = built
+            .and_then(|model| lower(&model, Run::default()))
+            .unwrap();
+
+        assert_eq!(graph.parameter_count(), text.parameters);
+        assert!(
+            notes
+                .iter()
+                .any(|note| note.contains("without its image encoder")),
+            "{notes:?}"
+        );
     }
 
     #[test]

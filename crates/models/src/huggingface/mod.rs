@@ -29,13 +29,13 @@ use crate::limits::shorten;
 use crate::shape::DType;
 use attention::AttentionCode;
 use config::Config;
-use config_fields::Saying;
 pub use config_fields::config_fields;
 pub use config_fields::of_another_library;
+use config_fields::{ATTENTIONS, Saying};
 use training::Training;
 
 /// The fields of such a model in a request.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "hf",
     "seq_len",
     "target_len",
@@ -47,6 +47,7 @@ const FIELDS: [&str; 11] = [
     "padded",
     "task",
     "num_labels",
+    "attn_implementation",
 ];
 
 /// Longest sample read, in tokens or samples of sound.
@@ -92,6 +93,9 @@ impl HuggingFaceModel {
 const OF_ALL_LENGTHS: &str = "texts that are padded to the longest of their batch make batches of several lengths, which leave blocks behind that do \
                               not fit the next: PyTorch reserves more then, 3 % in three recorded steps and 2.6 times in a thousand; several \
                               lengths with a soak, as `--seq-len 128-512:8 --soak`, ask about that";
+
+const LOGITS_ARE_KEPT: &str = "transformers' Trainer keeps the logits of a whole validation on the GPU, which is not simulated, unless \
+                               `eval_accumulation_steps` is set or no metric is computed (`prediction_loss_only`)";
 
 /// Lengths that a config does not fix.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -193,8 +197,11 @@ pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, RequestEr
     let fields = Fields::of(value, pointer, "a Hugging Face model", &FIELDS)?;
     let config = fields.get("hf").ok_or_else(|| fields.missing("hf"))?;
     let config = tasks::chosen(&fields, config, pointer)?;
+    let mut saying = Saying::read(&config, &format!("{pointer}/hf"))?;
+    let attention = fields.choice("attn_implementation", "attention", &ATTENTIONS)?;
+    saying.is_eager = attention.unwrap_or(saying.is_eager);
     let model = HuggingFaceModel {
-        saying: Saying::read(&config, &format!("{pointer}/hf"))?,
+        saying,
         id: None,
         config,
         sizes: Sizes {
@@ -280,7 +287,7 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), RequestError> {
 /// How a class that is not built is exported.
 fn exported(class: &str) -> String {
     /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
-    const ENDINGS: [&str; 9] = [
+    const ENDINGS: [&str; 10] = [
         "ForCausalLM",
         "LMHeadModel",
         "ForMaskedLM",
@@ -290,26 +297,38 @@ fn exported(class: &str) -> String {
         "ForAudioClassification",
         "ForSemanticSegmentation",
         "ForQuestionAnswering",
+        "ForCTC",
     ];
-    /// What models of sound and of images take in place of tokens, by what their classes contain.
-    const INPUTS: [(&[&str], &str); 2] = [
+    /// What models of sound and of images take in place of tokens, and how long it is, by what their classes contain.
+    const INPUTS: [(&[&str], &str, &str); 2] = [
         (
             &["Wav2Vec2", "Hubert", "WavLM", "SEW", "UniSpeech", "Audio"],
             "\"input_values=f32[B,160000]\" \"labels=i64[B,100]\"",
+            " --seq-len 160000",
         ),
         (
             &["CLIP", "Siglip"],
             "\"pixel_values=f32[B,3,224,224]\" \"input_ids=i64[B,77]\"",
+            " --seq-len 64",
         ),
     ];
-    if ENDINGS.iter().any(|ending| class.ends_with(ending)) {
-        return "by `batchfit export --hf config.json -o model.json.gz`".into();
-    }
-    let takes = |(names, _): &&(&[&str], &str)| names.iter().any(|name| class.contains(name));
-    let inputs = INPUTS.iter().find(takes).map_or(
+    /// Two towers that return a loss over all pairs of a batch.
+    const PAIRS: [&str; 4] = [
+        "CLIPModel",
+        "ChineseCLIPModel",
+        "SiglipModel",
+        "AltCLIPModel",
+    ];
+    let takes =
+        |(names, ..): &&(&[&str], &str, &str)| names.iter().any(|name| class.contains(name));
+    let (_, inputs, length) = INPUTS.iter().find(takes).unwrap_or(&(
+        &[],
         "\"input_ids=i64[B,512]\" \"labels=i64[B,512]\"",
-        |(_, inputs)| *inputs,
-    );
+        "",
+    ));
+    if ENDINGS.iter().any(|ending| class.ends_with(ending)) || PAIRS.contains(&class) {
+        return format!("by `batchfit export --hf config.json{length} -o model.json.gz`");
+    }
     format!(
         "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch {inputs} \
          --loss model -o model.json.gz`"
@@ -351,8 +370,14 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
             .and_then(hub::find)
             .and_then(|known| known.note.clone()),
     );
+    notes.extend(
+        is_language_model(class)
+            .then(|| tasks::images_left_out(&model.config))
+            .flatten(),
+    );
     notes.extend(saying.note(stated, run));
     if run.trains && model.sizes.generation.is_none() {
+        notes.extend(run.soaks.then(|| LOGITS_ARE_KEPT.to_owned()));
         notes.extend(tasks::note(model, class));
         notes.extend((model.sizes.padded && !run.soaks).then(|| OF_ALL_LENGTHS.to_owned()));
     }
@@ -365,7 +390,7 @@ impl HuggingFaceModel {
         let generates = self.sizes.generation.is_some();
         let has_padding = written.is_some_and(|written| written.causal.is_some());
         let (member, what) = if self.saying.is_eager && (written.is_none() || generates) {
-            ("hf", "eager attention")
+            ("attn_implementation", "eager attention")
         } else if self.sizes.padded && (!has_padding || generates) {
             ("padded", "attention with padding")
         } else {

@@ -51,7 +51,7 @@ pub(super) fn chosen(
     config: &Value,
     pointer: &str,
 ) -> Result<Value, RequestError> {
-    let mut config = config.clone();
+    let mut config = text_of(config).unwrap_or_else(|| config.clone());
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
     let class = class.unwrap_or_default().to_owned();
     if let Some(task) = fields.text("task")? {
@@ -74,6 +74,30 @@ pub(super) fn chosen(
     }
     Ok(config)
 }
+
+/// The config of the text model of one that sees images too, as far as that is one of the families.
+fn text_of(config: &Value) -> Option<Value> {
+    let class = config.pointer("/architectures/0")?.as_str()?;
+    let text = (class == "Gemma3ForConditionalGeneration").then(|| config.get("text_config"))??;
+    let mut text = text.as_object()?.clone();
+    text.insert("architectures".to_owned(), json!(["Gemma3ForCausalLM"]));
+    for name in ["dtype", "torch_dtype", IMAGES] {
+        if let Some(value) = config.get(name) {
+            text.entry(name).or_insert_with(|| value.clone());
+        }
+    }
+    Some(text.into())
+}
+
+/// What the answer says of that.
+pub(super) fn images_left_out(config: &Value) -> Option<String> {
+    config.get(IMAGES).map(|_| {
+        "it is answered as its text model, Gemma3ForCausalLM, without its image encoder".to_owned()
+    })
+}
+
+/// The member of a config for an encoder of images.
+const IMAGES: &str = "vision_config";
 
 /// What an answer says of the task of a model.
 pub(super) fn note(model: &HuggingFaceModel, class: &str) -> Option<String> {

@@ -65,6 +65,12 @@ pub(super) fn unknown_field(
             said(format!("; {}", place.wrapping(&example)))
         }
     };
+    let meaning = NAMES
+        .iter()
+        .find(|(words, _)| words.split(' ').any(|word| word == normal));
+    if let Some((_, Synonym::Advice(advice))) = meaning {
+        return said(format!("; {advice}"));
+    }
     if here.is_some() {
         if let Some((place, field)) = RequestObject::of_synonym(&normal)
             && (Some(place) != here || is_known(field))
@@ -74,16 +80,9 @@ pub(super) fn unknown_field(
             }
             return belongs(place, example(field, value));
         }
-        let meaning = NAMES
-            .iter()
-            .find(|(words, _)| words.split(' ').any(|word| word == normal));
-        match meaning.map(|(_, meaning)| meaning) {
-            Some(Synonym::Switch(place, on, off)) => {
-                let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
-                return belongs(*place, (if is_off { off } else { on }).to_string());
-            }
-            Some(Synonym::Advice(advice)) => return said(format!("; {advice}")),
-            None => {}
+        if let Some((_, Synonym::Switch(place, on, off))) = meaning {
+            let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
+            return belongs(*place, (if is_off { off } else { on }).to_string());
         }
         let elsewhere = RequestObject::ALL
             .into_iter()

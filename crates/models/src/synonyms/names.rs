@@ -137,5 +137,23 @@ pub(super) const NAMES: &[(&str, Synonym)] = &[
             "a second network is not simulated; `batchfit run --on CARD -- python train.py` runs your own script with both on a virtual GPU",
         ),
     ),
+    (
+        "aux_loss aux_classifier aux_logits auxiliary_head",
+        Advice(
+            "the auxiliary head is left out of models by name; `batchfit fit my.py:build` takes a model of yours with both heads and their loss",
+        ),
+    ),
+    (
+        "sync_batchnorm sync_bn sync_batch_norm",
+        Advice(
+            "batch normalization over all ranks is not simulated; `batchfit run --on CARD --gpus N -- python train.py` runs your own script with it",
+        ),
+    ),
+    (
+        "validation_keep_logits keep_logits eval_accumulation_steps",
+        Advice(
+            "logits that the Trainer keeps on the GPU over a whole validation are not simulated: set its `eval_accumulation_steps`",
+        ),
+    ),
     ("tensor_parallel_size pipeline_parallel_size", NOT_YET),
 ];

@@ -27,6 +27,7 @@ use serde_json::Value;
 pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> String {
     let best = &result.recommendation;
     let environment = &result.environment;
+    let model = shown_name(model);
     let title = format!("{model} on {} ({})", environment.gpu, environment.device);
     let mut report = paragraph("", &title, style.width);
     report += &style.quiet(&paragraph("", &setup::line(result, request), style.width));
@@ -74,12 +75,19 @@ pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> S
         report += "\nOn the GPU\n";
         report += &facts(&on_the_gpu(work), style);
     }
-    let notes = notes::all(result, style);
+    let notes = notes::all(result, request, style);
     if !notes.is_empty() {
         report += "\n";
         report += &notes;
     }
     report
+}
+
+/// A model's name without the digest that tells it from others of its class.
+pub(crate) fn shown_name(model: &str) -> &str {
+    let is_digest = |end: &str| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts = model.rsplit_once('-').filter(|(_, end)| is_digest(end));
+    parts.map_or(model, |(name, _)| name)
 }
 
 fn recommendation(result: &FitResult) -> String {

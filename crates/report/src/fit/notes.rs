@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use crate::style::Style;
 use crate::wrap::paragraph;
 use batchfit_card::device::sim::UNMEASURED;
-use batchfit_fit::{FitResult, MARGIN};
+use batchfit_fit::{FitResult, LimitKind, MARGIN};
+use serde_json::Value;
 
 /// How many assumptions are shown without detail.
 const FEW: usize = 2;
@@ -14,7 +15,7 @@ const FEW: usize = 2;
 const MOST_NOTES: usize = 3;
 
 /// Assumptions, notes, and what else there is to see.
-pub(super) fn all(result: &FitResult, style: &Style) -> String {
+pub(super) fn all(result: &FitResult, request: &Value, style: &Style) -> String {
     let shown = if style.verbose {
         result.assumptions.len()
     } else {
@@ -25,6 +26,9 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
         out += &paragraph("assumption: ", assumption, style.width);
     }
     let mut notes = notes(result, style.verbose);
+    if is_fragmented(result, request) {
+        notes.push((vec![1], FRAGMENTED));
+    }
     let all = notes.len();
     if !style.verbose {
         // What says what to do, first.
@@ -52,9 +56,24 @@ pub(super) fn all(result: &FitResult, style: &Style) -> String {
     out
 }
 
-/// What is not known of a card, and the margin that is kept for it, without their reasons.
+const FRAGMENTED: &str = "fragmentation is what stops larger batches: `--allocator expandable_segments:True` often allows more and costs nothing \
+                          (`--suggest` says how much)";
+
+/// Whether a twentieth or more of the batch is lost to fragmentation, which settings of a simulated allocator may avoid.
+fn is_fragmented(result: &FitResult, request: &Value) -> bool {
+    let best = &result.recommendation;
+    let set = request.get("allocator").and_then(Value::as_str);
+    let limit = best.why.as_ref().map(|why| why.limit.kind);
+    limit == Some(LimitKind::Fragmentation)
+        && best.max_batch_without_retries < best.max_batch_steady / 20 * 19
+        && result.environment.device.starts_with("sim:")
+        && result.suggested_for.is_none()
+        && !set.is_some_and(|set| set.contains("expandable_segments"))
+}
+
+/// What is not known of a card or of several, and the margin that is kept for it, without their reasons.
 fn brief(note: &str) -> Cow<'_, str> {
-    let has_reasons = [UNMEASURED, MARGIN]
+    let has_reasons = [UNMEASURED, MARGIN, " process groups: "]
         .iter()
         .any(|ending| note.contains(ending));
     match note.split_once(": ").filter(|_| has_reasons) {

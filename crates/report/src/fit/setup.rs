@@ -66,6 +66,10 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
             put(&member, format!("{length} {unit}"));
         }
     }
+    given.extend(
+        said("/model/attn_implementation")
+            .and_then(|kind| Some(format!("{} attention", kind.as_str()?))),
+    );
     given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
     given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
     if let Some(strategy) = training.parallel.name() {

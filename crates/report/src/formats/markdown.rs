@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::Answer;
 use super::lengths::{LengthRow, rows};
-use crate::fit::rounded;
+use crate::fit::{rounded, shown_name};
 use batchfit_step::units::Bytes;
 
 /// A table with a line for each answer; of a single one, a line for each variant.
@@ -17,7 +17,7 @@ pub fn markdown(answers: &[Answer]) -> String {
         let _ = writeln!(
             text,
             "{}, PyTorch {}, batchfit {}\n",
-            escaped(first.model),
+            escaped(shown_name(first.model)),
             environment.pytorch,
             environment.batchfit
         );

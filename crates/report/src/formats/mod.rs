@@ -177,6 +177,31 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_was_stored_without_fits_is_read_by_its_micro_batch() {
+        let mut stored = serde_json::to_value(result(mixed())).unwrap();
+        for pointer in ["/recommendation", "/variants/0/recommendation"] {
+            let members = stored.pointer_mut(pointer).unwrap();
+            assert!(members.as_object_mut().unwrap().remove("fits").is_some());
+        }
+        let env = |stored: &serde_json::Value| {
+            let result: FitResult = serde_json::from_value(stored.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&result).unwrap(), *stored);
+            let answer = Answer {
+                model: "gpt2",
+                length: None,
+                world_size: 1,
+                result: &result,
+                request: &serde_json::Value::Null,
+            };
+            Form::Env.write(&answer).unwrap()
+        };
+
+        assert!(env(&stored).contains("BATCHFIT_MICRO_BATCH=12"));
+        stored["recommendation"]["micro_batch"] = 0.into();
+        assert!(env(&stored).ends_with("false\n"));
+    }
+
+    #[test]
     fn a_wiki_gets_a_table_in_which_names_break_nothing() {
         let result = result(mixed());
         let answer = Answer {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::Answer;
 use super::lengths::{LengthRow, rows};
-use crate::fit::rounded;
+use crate::fit::{rounded, shown_name};
 use crate::style::Style;
 use crate::table::{notes, text, with_header};
 use batchfit_step::units::Bytes;
@@ -101,7 +101,7 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
             table.add_row(cells);
         }
     }
-    let mut title = first.model.to_owned();
+    let mut title = shown_name(first.model).to_owned();
     if !has_cards {
         let _ = write!(
             title,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Answer;
+use crate::fit::shown_name;
 use batchfit_fit::model::{
     Checkpointing, CommHook, Ddp, OptimizerImpl, Parallel, Precision, Variant, is_of_transformers,
     preset,
@@ -285,7 +286,7 @@ fn headline(answer: &Answer) -> String {
     let gpu = &answer.result.environment.gpu;
     let text = format!(
         "{} on {gpu}: {batch}, {reserved} of {limit} reserved",
-        answer.model
+        shown_name(answer.model)
     );
     text.replace(char::is_control, " ")
 }

@@ -8,10 +8,10 @@ use batchfit_card::probe::{ProbeReport, TimelinePoint};
 use batchfit_step::program::Category;
 use batchfit_step::units::Bytes;
 
-/// Dark to light and back, so that neighbours differ without colour too.
+/// The colours of the page (`page.css`, `step.css`).
 const COLOURS: [&str; Category::ALL.len()] = [
-    "#123a63", "#7fb2e5", "#8a63b5", "#cdb4e4", "#66727f", "#2f6fb0", "#9fd0b5", "#c98a1b",
-    "#f2c9c9",
+    "#2a9d8f", "#e9a23b", "#8a63d2", "#b79ae6", "#5fa052", "#3a7bd5", "#d65d7a", "#7a6652",
+    "#c2703d",
 ];
 
 /// Draws memory over time by category, what is reserved, the limit and the peak.

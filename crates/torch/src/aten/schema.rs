@@ -27,6 +27,9 @@ pub struct Document<'a> {
     /// What batchfit's own exporter adds; see [`super::side_table`].
     #[serde(borrow, default)]
     pub batchfit: Option<&'a RawValue>,
+    /// The PyTorch that exported it.
+    #[serde(borrow, default)]
+    pub torch_version: Option<Text<'a>>,
 }
 
 /// The sizes that a symbol stands for; PyTorch leaves out a bound that is infinite.

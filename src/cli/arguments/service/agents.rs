@@ -53,7 +53,7 @@ pub(in crate::cli) struct ServerFlags {
 pub(in crate::cli) struct Agent {
     #[command(flatten)]
     pub(in crate::cli) server: ServerFlags,
-    /// What requests call this machine, before `/cuda:0`; its host name, if not given.
+    /// The machine's name in requests, before `/cuda:0`; by default its host name.
     #[arg(
         long,
         env = "BATCHFIT_AGENT_NAME",
@@ -72,7 +72,7 @@ pub(in crate::cli) struct Agent {
         conflicts_with = "simulate"
     )]
     pub(in crate::cli) devices: Vec<String>,
-    /// Take one fit, bring its answer, and end; exit code 5 where there was none to take.
+    /// Answer one fit, then end; exit code 5 if there was none.
     #[arg(long)]
     pub(in crate::cli) once: bool,
     /// How long to wait for it.
@@ -84,7 +84,7 @@ pub(in crate::cli) struct Agent {
         value_parser = clap::value_parser!(u64).range(0..=604_800)
     )]
     pub(in crate::cli) wait: u64,
-    /// How long to go on with what is under way once told to end; until it is finished, if not given.
+    /// How long to go on with running work after SIGTERM; without it, until it is finished.
     #[arg(
         long,
         env = "BATCHFIT_AGENT_GRACE",
@@ -93,7 +93,7 @@ pub(in crate::cli) struct Agent {
         value_parser = clap::value_parser!(u64).range(0..=604_800)
     )]
     pub(in crate::cli) grace: Option<u64>,
-    /// How long to try to bring an answer to a service that cannot be reached.
+    /// How long to try to deliver an answer while the service cannot be reached.
     #[arg(
         long,
         env = "BATCHFIT_AGENT_DELIVER",
@@ -132,13 +132,13 @@ pub(in crate::cli) struct Agents {
 /// What is said to an agent.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum AgentsCommand {
-    /// Have an agent finish what it works on, take no more, and end.
+    /// Let an agent finish its work and end.
     Drain(OneAgent),
-    /// Have an agent take no more, and stay; also when it is started again.
+    /// Give an agent no more work, even after it is restarted; it keeps running.
     Cordon(OneAgent),
-    /// Have an agent take more again.
+    /// Give an agent work again.
     Uncordon(OneAgent),
-    /// Forget an agent, and give what it works on to others.
+    /// Forget an agent, and give its work to others.
     Forget(OneAgent),
 }
 

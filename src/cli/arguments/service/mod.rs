@@ -20,7 +20,7 @@ pub(in crate::cli) use serve::{Serve, bytes};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct WorkFlags {
-    /// How many fits may wait for their turn; more are refused with 503.
+    /// How many fits may wait in the queue; more get 503.
     #[arg(
         long,
         env = "BATCHFIT_QUEUE_SIZE",
@@ -30,7 +30,7 @@ pub(in crate::cli) struct WorkFlags {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     queue_size: u32,
-    /// How many fits and probes on simulated devices run at a time; by default one for each core. A GPU has one lane.
+    /// How many fits and probes on simulated devices run at a time; by default one per core. A GPU runs one.
     #[arg(
         long,
         env = "BATCHFIT_SIMULATED_LANES",
@@ -39,7 +39,7 @@ pub(in crate::cli) struct WorkFlags {
         value_parser = clap::value_parser!(u32).range(1..=256)
     )]
     simulated_lanes: Option<u32>,
-    /// How long an agent on another machine may say nothing before what it works on is given to another.
+    /// How long an agent may be silent before its work goes to another.
     #[arg(
         long,
         env = "BATCHFIT_AGENT_LEASE",
@@ -49,7 +49,7 @@ pub(in crate::cli) struct WorkFlags {
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     agent_lease: u64,
-    /// How long a fit on a simulated device is worked on; one on a GPU ten times that, unless its `timeout_seconds` says so.
+    /// Time limit of a fit on a simulated device; on a GPU ten times that, unless the request has `timeout_seconds`.
     #[arg(
         long,
         env = "BATCHFIT_FIT_DEADLINE",
@@ -78,7 +78,7 @@ impl WorkFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct KeyFlags {
-    /// Let everybody ask who reaches the address, with or without a key. On loopback that is so anyway.
+    /// Answer clients without a key on any address; on loopback they need none anyway.
     #[arg(
         long,
         env = "BATCHFIT_ALLOW_ANONYMOUS",
@@ -86,7 +86,7 @@ pub(in crate::cli) struct KeyFlags {
         value_parser = FalseyValueParser::new()
     )]
     allow_anonymous: bool,
-    /// Ask for keys on loopback too: where a proxy answers for the service.
+    /// Require keys on loopback too, for a service behind a proxy.
     #[arg(
         long,
         env = "BATCHFIT_REQUIRE_KEYS",
@@ -95,7 +95,7 @@ pub(in crate::cli) struct KeyFlags {
         value_parser = FalseyValueParser::new()
     )]
     require_keys: bool,
-    /// How often each key may ask in a second; 0 for any number.
+    /// Requests per second of each key; 0 for no limit.
     #[arg(
         long,
         env = "BATCHFIT_KEY_RATE",
@@ -105,7 +105,7 @@ pub(in crate::cli) struct KeyFlags {
         value_parser = clap::value_parser!(u32).range(0..=1_000_000)
     )]
     key_rate: u32,
-    /// How many requests of each key are answered at a time; 0 for any number.
+    /// Requests of each key at a time; 0 for no limit.
     #[arg(
         long,
         env = "BATCHFIT_KEY_CONCURRENCY",
@@ -142,14 +142,14 @@ pub(in crate::cli) struct Keys {
 pub(in crate::cli) enum KeysCommand {
     /// Make a key, and print it, once.
     Create {
-        /// What you call it: who uses it, say.
+        /// A name for it, such as who uses it.
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// read: to look; fit: to ask as well; agent: to work as an agent; admin: everything, also to delete uploads and drain agents.
+        /// read: look; fit: also ask; agent: work as an agent; admin: everything, such as deleting uploads and draining agents.
         #[arg(long, value_name = "SCOPE", hide_possible_values = true)]
         scope: ScopeName,
     },
-    /// List keys, also those that were revoked; never what it takes to use them.
+    /// List keys, also revoked ones, without their secrets.
     List {
         /// Print one JSON document and nothing else.
         #[arg(long)]
@@ -194,13 +194,13 @@ pub(in crate::cli) struct Database {
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum DatabaseCommand {
-    /// Write a whole copy to a new file, also while a service uses the database.
+    /// Copy the database to a new file, also while a service uses it.
     Backup {
         /// Where to; there must be no such file yet.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Look at every page and row, and change nothing; exit code 1 when something is damaged.
+    /// Check every page and row without changing anything; exit code 1 if something is damaged.
     Check,
     /// Copy all rows into another database that has none yet: files of SQLite and databases of PostgreSQL, either way.
     Copy {
@@ -211,13 +211,13 @@ pub(in crate::cli) enum DatabaseCommand {
         #[arg(value_name = "TO")]
         to: String,
     },
-    /// Drop fits, probes and recommendations that ended long ago.
+    /// Drop old fits, probes and recommendations.
     Prune {
         /// How long ago.
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(0..=36_500))]
         older_than_days: u32,
     },
-    /// Give room that nothing takes any more back to the file system; needs as much again meanwhile.
+    /// Give unused space back to the file system; needs as much free space meanwhile.
     Vacuum,
 }
 
@@ -225,7 +225,7 @@ pub(in crate::cli) enum DatabaseCommand {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct RetentionFlags {
-    /// For how many days ended fits, their recommendations and probes are kept; for ever if not given.
+    /// For how many days finished fits, recommendations and probes are kept; without it, for ever.
     #[arg(
         long,
         env = "BATCHFIT_KEEP_DAYS",

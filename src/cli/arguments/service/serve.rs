@@ -15,7 +15,7 @@ use crate::jobs::UploadLimits;
 #[derive(Debug, Args)]
 #[command(after_help = help::SERVE)]
 pub(in crate::cli) struct Serve {
-    /// A TOML file of settings, named as the flags are; flags and the environment go before it.
+    /// A TOML file of settings, named like the flags; flags and environment variables override it.
     #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
     pub(in crate::cli) config: Option<PathBuf>,
     /// Log a line for each request.
@@ -29,8 +29,8 @@ pub(in crate::cli) struct Serve {
         default_value = "127.0.0.1:8080"
     )]
     pub(in crate::cli) listen: String,
-    /// A name or address under which clients know this server, beside localhost and where it listens; others are
-    /// refused, so that no web page can pass for it. May be given several times; the variable takes commas.
+    /// A name or address of this server that clients may use, beside localhost and the one where it listens; requests with
+    /// another `Host` are refused. Repeat it for several; the variable takes commas.
     #[arg(
         long = "allowed-host",
         env = "BATCHFIT_ALLOWED_HOST",
@@ -60,7 +60,7 @@ pub(in crate::cli) struct Serve {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct UploadFlags {
-    /// How long an upload is kept to which nothing refers.
+    /// How long an unused upload is kept.
     #[arg(
         long,
         env = "BATCHFIT_UPLOAD_EXPIRY",
@@ -70,7 +70,7 @@ pub(in crate::cli) struct UploadFlags {
         value_parser = clap::value_parser!(u64).range(1..=LONGEST_EXPIRY_S)
     )]
     upload_expiry: u64,
-    /// What all uploads together may take, compressed: bytes or 4GiB.
+    /// How much all uploads together may take, compressed: bytes or 4GiB.
     #[arg(
         long,
         env = "BATCHFIT_UPLOAD_SPACE",

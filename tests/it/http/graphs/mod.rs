@@ -152,7 +152,7 @@ async fn a_graph_is_one_question_by_whatever_way_it_came() {
         .await;
     assert_eq!(fit.id(), first.id());
     let model = &service.get("/v1/fits").await.json()["items"][0]["model"];
-    let name = format!("exported-{}", &Digest::of(&plain).digits()[..8]);
+    let name = format!("Loss-{}", &Digest::of(&plain).digits()[..8]);
     assert_eq!(*model, name);
 }
 

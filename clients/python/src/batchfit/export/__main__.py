@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog='example: batchfit export my_module:build --batch "x=f32[B,3,224,224]" "y=i64[B]" --loss cross_entropy '
         "-o model.json.gz",
     )
-    parser.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="what makes the model: a function, class or module; also my.py:build")
+    parser.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="the function or class that builds the model, or the model itself: my_module:build or my.py:build")
     parser.add_argument("--hf", metavar="CONFIG", help="a Hugging Face config.json, or its directory, in place of MODULE:BUILD")
     parser.add_argument(
         "--batch",
@@ -50,18 +50,18 @@ def _parser() -> argparse.ArgumentParser:
         help="cross_entropy, mse, bce_with_logits, model (it returns its own loss, called with the batch by name), or "
         "MODULE:FUNCTION, called with the model and the batch's tensors",
     )
-    parser.add_argument("--seq-len", type=_length, metavar="N", help="with --hf: tokens of a sample")
-    parser.add_argument("--target-len", type=_length, metavar="N", help="with --hf: tokens of the answer of an encoder-decoder")
-    parser.add_argument("--image-size", type=_length, metavar="N", help="with --hf: pixels, where the config does not say")
+    parser.add_argument("--seq-len", type=_length, metavar="N", help="with --hf: tokens of a sample, or numbers of a sound, 16,000 a second")
+    parser.add_argument("--target-len", type=_length, metavar="N", help="with --hf: tokens of the target of an encoder-decoder, letters of a transcript (CTC)")
+    parser.add_argument("--image-size", type=_length, metavar="N", help="with --hf: height and width of images, where the config does not say")
     parser.add_argument("--dtype", metavar="DTYPE", help=f"parameters and floating-point inputs: {', '.join(_DTYPES)}; default f32")
     parser.add_argument(
         "--max-batch",
         type=_length,
         metavar="N",
-        help="the largest batch that the graph is to hold for, where the model's code takes another path beyond it",
+        help="the largest batch for which the graph must hold, where the model's code takes another path beyond it",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the graph, compressed if it ends in .gz; default MODULE.json.gz")
-    parser.add_argument("--quiet", action="store_true", help="say nothing of the file")
+    parser.add_argument("--quiet", action="store_true", help="do not print where the graph was written")
     return parser
 
 
@@ -106,7 +106,8 @@ def _export(options: argparse.Namespace) -> None:
             loss = load(named_loss) if ":" in named_loss else named_loss
         else:
             sizes = Sizes(options.seq_len, options.target_len, options.image_size)
-            builder, batch, loss = described(builder, sizes)
+            flags = {"--batch x=f32[B,3,224,224] y=i64[B]": options.batch, "--loss cross_entropy": named_loss}
+            builder, batch, loss = described(builder, sizes, [flag for flag, given in flags.items() if not given])
     with _progress() as progress:
         exported = export_built(builder, batch, loss, dtype, options.max_batch, progress)
     module = options.model.partition(":")[0] if options.model else "model"

@@ -115,7 +115,7 @@ def explained(
     """
     found = _frames(error.__traceback__)
     said = str(error)
-    if isinstance(error, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode):
+    if isinstance(error, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode) or said.startswith(".numpy() is not supported"):
         return _message("the model's Python code asks for the value of a tensor, which only data can tell", found, model, *_without_value(asked, whole))
     largest, only = _LARGEST.search(said), _ONLY.search(said)
     if largest is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -43,13 +44,28 @@ def from_config(path: str, sizes: Sizes) -> tuple[Callable[[], torch.nn.Module],
     _without_cache(config)
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
+    if "return_loss" in inspect.signature(model_class.forward).parameters:
+        pixels = _floats(_of(config, "num_channels") or 3, *_image_size(config, sizes))
+        tensors = {"input_ids": _ids(_required(sizes.seq_len, "--seq-len", 64)), "pixel_values": pixels}
+        return lambda: _Pairs(model_class(config)), Batch(tensors, {name: {0: 1} for name in tensors})
     tensors = _inputs(name, model_class, config, sizes)
     return lambda: model_class(config), Batch(tensors, {name: {0: 1} for name in tensors})
 
 
-def described(builder: Any, sizes: Sizes) -> tuple[Any, Batch, Any]:
+class _Pairs(torch.nn.Module):
+    """Two towers with the loss over all pairs of a batch, which CLIP and its like return where they are asked."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor) -> Any:
+        return self.model(input_ids=input_ids, pixel_values=pixel_values, return_loss=True)
+
+
+def described(builder: Any, sizes: Sizes, missing: Sequence[str]) -> tuple[Any, Batch, Any]:
     """The builder, the batch and the loss of what says them itself: a function that gives `(model, batch, loss)` with an example batch,
-    or one that gives a model of transformers, whose class knows both."""
+    or one that gives a model of transformers, whose class knows both. `missing` are flags that would say them."""
     made = builder
     if callable(builder) and not isinstance(builder, torch.nn.Module):
         try:
@@ -61,10 +77,7 @@ def described(builder: Any, sizes: Sizes) -> tuple[Any, Batch, Any]:
         return (lambda: builder()[0]), as_batch(made[1], {}), made[2]
     inner = made.get_base_model() if hasattr(made, "get_base_model") else made
     if not type(inner).__module__.startswith("transformers."):
-        raise ExportError(
-            "give the batch and the loss: --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy, or let the function return "
-            "(model, batch, loss) with an example batch"
-        )
+        raise ExportError(f"give {' and '.join(missing)}, or let the function return (model, batch, loss) with an example batch")
     if sizes.seq_len is None and sizes.target_len is None and hasattr(inner.config, "max_position_embeddings"):
         sizes = replace(sizes, seq_len=min(2048, inner.config.max_position_embeddings))
         print(f"batchfit: samples have {sizes.seq_len} tokens; --seq-len says otherwise", file=sys.stderr)
@@ -123,7 +136,7 @@ def _main_input(main: str, config: Any, sizes: Sizes) -> torch.Tensor:
         frames = sizes.seq_len or 2 * (_of(config, "max_source_positions") or 0)
         return _floats(_of(config, "num_mel_bins") or 80, _required(frames or None, "--seq-len"))
     if main == "input_values":
-        return _floats(_required(sizes.seq_len, "--seq-len"))
+        return _floats(_required(sizes.seq_len, "--seq-len", 160_000))
     raise ExportError(f"the model's input is {main!r}, which --hf cannot make up; use my_module:build and --batch")
 
 
@@ -143,12 +156,26 @@ def _labels(name: str, given: torch.Tensor, config: Any, sizes: Sizes) -> dict[s
         return {"labels": _ids(*given.shape[2:])}
     if name.endswith("ForQuestionAnswering"):
         return {"start_positions": _ids(), "end_positions": _ids()}
+    if name.endswith("ForCTC"):
+        return {"labels": _ids(sizes.target_len or _LETTERS)}
+    if name.endswith("ForXVector"):
+        return {"labels": _ids()}
+    main = _shown(given)
     raise ExportError(
-        f"--hf does not know what {name} is trained on; known are classes that end in ForCausalLM, LMHeadModel, "
-        "ForMaskedLM, ForTokenClassification, ForSequenceClassification, ForImageClassification, "
-        "ForAudioClassification, ForConditionalGeneration (encoder and decoder), ForSemanticSegmentation and "
-        "ForQuestionAnswering; use my_module:build and --batch for others"
+        f"--hf does not know what {name} is trained on; write a function `build` in my.py that returns {name}(config), or a module around it "
+        f'whose forward returns the loss, and name its tensors: batchfit fit my.py:build --batch "{main}" "labels=i64[B,100]" --loss model'
     )
+
+
+# Letters of a transcript, where nobody says how many.
+_LETTERS = 100
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    """A tensor of the batch as `--batch` names it."""
+    name = {2: "input_ids" if tensor.dtype == torch.int64 else "input_values", 3: "input_features", 4: "pixel_values"}[tensor.ndim]
+    kind = "i64" if tensor.dtype == torch.int64 else "f32"
+    return f"{name}={kind}[{','.join(['B', *map(str, tensor.shape[1:])])}]"
 
 
 def _class_labels(config: Any) -> torch.Tensor:
@@ -173,9 +200,9 @@ def _of(config: Any, name: str) -> Any:
     return found if found is not None else getattr(getattr(config, "vision_config", None), name, None)
 
 
-def _required(length: Optional[int], flag: str) -> int:
+def _required(length: Optional[int], flag: str, usual: int = 1024) -> int:
     if length is None:
-        raise ExportError(f"the config does not say how long a sample is; give {flag}, as in {flag} 1024")
+        raise ExportError(f"the config does not say how long a sample is; give {flag}, as in {flag} {usual}")
     return length
 
 

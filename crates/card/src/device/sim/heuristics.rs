@@ -1,4 +1,4 @@
-//! Whom simulations ask about convolutions that were never recorded.
+//! What simulations may ask about convolutions that were never recorded.
 
 use std::fmt::Debug;
 use std::path::Path;

@@ -37,8 +37,8 @@ pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workloa
     let mut notes = Vec::new();
     if !request.names_strategy {
         notes.push(format!(
-            "{ranks} ranks train under DistributedDataParallel with PyTorch's own settings, since the request does not say how; \
-             `training.parallel` does, with a `strategy` such as \"fsdp2\""
+            "{ranks} ranks train under DistributedDataParallel, since the request names no strategy: `--parallel ddp,zero1,fsdp2` \
+             (`training.parallel`) compares them"
         ));
     }
     let strategies = request.variants.iter().map(|variant| &variant.parallel);
@@ -49,9 +49,9 @@ pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workloa
         .max()
         .unwrap_or_default();
     notes.push(format!(
-        "each rank keeps {most} outside the allocator, as measured on two H200s of one host without NVLink multicast \
-         (NCCL_NVLS_ENABLE=0); with NVLink multicast, which NCCL uses by itself where GPUs hang on an NVSwitch, with several hosts \
-         or with several process groups it is not known, and more: leave some of the limit free there"
+        "each rank keeps {most} outside the allocator, and more with NVLink multicast, several hosts or several process groups: \
+         it was measured on two H200s of one host with NCCL_NVLS_ENABLE=0, and NCCL uses NVLink multicast where GPUs share an \
+         NVSwitch; take some off the limit there"
     ));
     if ranks != RECORDED_RANKS {
         notes.push(format!(
@@ -60,10 +60,8 @@ pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workloa
     }
     if request.trainer_wraps {
         notes.push(
-            "DDP is as transformers' Trainer makes it, with find_unused_parameters unless the model checkpoints itself: a loop of \
-             your own around DistributedDataParallel(model) replaces its buckets in the second step, and may need as much more there \
-             as all gradients take; `find_unused_parameters` false in `training.parallel` (`--find-unused-parameters false`) asks \
-             about that"
+            "DDP is set up as transformers' Trainer does it, with find_unused_parameters unless the model checkpoints itself; your own \
+             DistributedDataParallel(model) may need as much more as all gradients take: `--find-unused-parameters false` asks about it"
                 .to_owned(),
         );
     }

@@ -79,7 +79,7 @@ pub(in crate::fitting) fn recommend(
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
-            format!("it also runs where {why}")
+            format!("it still runs in less memory, where {why}")
         });
     }
     if maxima.evidence != maxima.evidence_of_max {

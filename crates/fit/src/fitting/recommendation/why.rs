@@ -93,8 +93,8 @@ impl Around<'_> {
                 kind: LimitKind::Fragmentation,
                 batch: Some(batch),
                 explanation: format!(
-                    "the tensors of batch {batch} take at most {peak} of {limit}, but what the allocator keeps of \
-                     freed ones lies in pieces that do not serve, and has to be given back in the middle of a step"
+                    "the tensors of batch {batch} take at most {peak} of {limit}, but the free blocks that the allocator keeps do \
+                     not fit them, and it has to return some to the driver in the middle of a step"
                 ),
                 shortage: None,
             };

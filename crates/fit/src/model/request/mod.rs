@@ -357,7 +357,7 @@ impl Request {
         self.model.is_adapted()
     }
 
-    /// What a person would call the model: the preset's name, or else the kind of description and the beginning
+    /// What a person would call the model: the preset's name, or else its class or the kind of description, and the beginning
     /// of its digest.
     pub fn model_name(&self) -> &str {
         &self.model_name
@@ -373,7 +373,9 @@ impl Request {
 
 /// The name of an exported graph, by whatever way its JSON text came here: what surrounds the text does not count.
 fn exported_name(graph: &[u8]) -> String {
-    named("exported", &Digest::of(graph.trim_ascii()))
+    let graph = graph.trim_ascii();
+    let class = source::exported_class(graph);
+    named(class.as_deref().unwrap_or("exported"), &Digest::of(graph))
 }
 
 /// The name of the model that this JSON text describes.

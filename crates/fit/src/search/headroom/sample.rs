@@ -38,9 +38,9 @@ pub struct TrainingRun {
     pub outcome: Outcome,
     /// Most bytes that its allocator had reserved, where it was read.
     pub peak_reserved: Option<Bytes>,
-    /// How often the allocator freed its cache and asked again, where it was read.
+    /// How often the allocator freed its cache and retried, where it was read.
     pub retries: Option<u64>,
-    /// Optimizer steps that were made, where they were counted.
+    /// Optimizer steps that ran, where they were counted.
     pub steps: Option<u64>,
 }
 

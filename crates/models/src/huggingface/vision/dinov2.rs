@@ -1,15 +1,16 @@
 //! `modeling_dinov2.py`.
 
-use super::{DropPath, Images, grid};
+use super::{DropPath, Images, USUAL_SIZE, grid};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
+use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
-    Size, Tensor, Tracer, Views as _,
+    Activation, Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Reductions as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -19,7 +20,10 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassificat
 struct Dino {
     images: Images,
     patch: [u64; 2],
-    patches: u64,
+    /// Patches of an image in height and width.
+    patches: [u64; 2],
+    /// Patches in height and in width for which there are positions.
+    side: u64,
     width: u64,
     intermediate: u64,
     layers: u64,
@@ -37,14 +41,13 @@ struct Dino {
 impl Dino {
     fn of(task: &Task<'_>) -> Result<Dino, RequestError> {
         let config = &task.config;
-        let images = Images::of_one_size(task, config)?;
+        let images = Images::of_any_size(task, config)?;
         let patch = config.pair("patch_size", 14)?;
-        let [rows, columns] = grid(config, images.size, patch)?;
-        if images.size[0] != images.size[1] {
+        let [side, across] = grid(config, config.pair("image_size", USUAL_SIZE)?, patch)?;
+        if side != across {
             return Err(RequestError::at(
                 config.at("image_size"),
-                "positions of images that are not square are interpolated, which is not built here; `batchfit export \
-                 --hf config.json -o model.json.gz`, of batchfit's Python client, reads it",
+                "the model has positions for square images; `--image-size` asks about images of another shape",
             ));
         }
         let width = config.size("hidden_size", 768)?;
@@ -54,8 +57,9 @@ impl Dino {
         let inner = truncated(width as f64 * config.number("mlp_ratio", 4.0)?);
         Ok(Dino {
             images,
+            patches: grid(config, images.size, patch)?,
             patch,
-            patches: rows.saturating_mul(columns),
+            side,
             width,
             intermediate: if is_gated {
                 truncated(inner.saturating_mul(2) as f64 / 3.0).saturating_add(7) / 8 * 8
@@ -122,6 +126,8 @@ struct Embeddings {
     patches: ModulePath,
     projection: Conv,
     positions: Tensor,
+    /// Patches for which there are positions and of an image, where they differ.
+    interpolated: Option<(u64, [u64; 2])>,
     dropout: Dropout,
 }
 
@@ -135,7 +141,8 @@ impl Embeddings {
         if config.has_mask_token {
             tracer.parameter(&place.path("mask_token"), &[1, config.width]);
         }
-        let positions = config.patches.saturating_add(1);
+        let positions = config.side.saturating_mul(config.side).saturating_add(1);
+        let is_interpolated = config.patches != [config.side; 2];
         let position_embeddings = tracer.parameter(
             &place.path("position_embeddings"),
             &[1, positions, config.width],
@@ -149,6 +156,7 @@ impl Embeddings {
         Embeddings {
             cls_token,
             positions: position_embeddings,
+            interpolated: is_interpolated.then_some((config.side, config.patches)),
             projection: Conv::new(tracer, projection, sizes, &config.patch, 1, true)
                 .strides(&config.patch),
             patches,
@@ -170,10 +178,44 @@ impl Embeddings {
             drop(pixel_values);
             let cls_tokens = (&self.cls_token).expand(&[batch.into(), Size::REST, Size::REST]);
             embeddings = tracer.cat_of(&[&cls_tokens, &embeddings], 1);
-            embeddings = (&embeddings).add(&self.positions);
+            embeddings = match self.interpolated {
+                None => (&embeddings).add(&self.positions),
+                Some((side, patches)) => (&embeddings).add(self.interpolated(side, patches)),
+            };
             embeddings = self.dropout.forward(&embeddings);
             embeddings
         })
+    }
+
+    /// `interpolate_pos_encoding`.
+    fn interpolated(&self, side: u64, [height, width]: [u64; 2]) -> Tensor {
+        let tracer = self.positions.tracer();
+        let dim = self.positions.size(2);
+        let class_pos_embed = (&self.positions).slice(1, 0, 1);
+        let mut patch_pos_embed = (&self.positions).slice_from(1, 1);
+        patch_pos_embed =
+            (&patch_pos_embed).reshape(&[1.into(), side.into(), side.into(), dim.into()]);
+        patch_pos_embed = (&patch_pos_embed).permute(&[0, 3, 1, 2]);
+        let target_dtype = patch_pos_embed.dtype();
+        let wide = (&patch_pos_embed).to(DType::Float32);
+        let resized = tracer.call(
+            "aten.upsample_bicubic2d.vec",
+            &[
+                ("input", Argument::Tensor(&wide)),
+                (
+                    "output_size",
+                    Argument::Sizes(vec![height.into(), width.into()]),
+                ),
+                ("align_corners", Argument::Bool(false)),
+                ("scale_factors", Argument::None),
+            ],
+        );
+        drop(wide);
+        patch_pos_embed = resized.to_dtype_of(target_dtype);
+        patch_pos_embed = (&patch_pos_embed).permute(&[0, 2, 3, 1]);
+        patch_pos_embed = (&patch_pos_embed).view(&[1.into(), Size::REST, dim.into()]);
+        let all = tracer.cat_of(&[&class_pos_embed, &patch_pos_embed], 1);
+        all.and_drop((class_pos_embed, patch_pos_embed))
     }
 }
 

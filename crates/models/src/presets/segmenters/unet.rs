@@ -19,6 +19,10 @@ const CHANNELS: [u64; 5] = [64, 128, 256, 512, 1024];
 
 fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
     segmenter(sizes, "UNet", |tracer| {
+        if sizes.image.iter().any(|side| side % 16 != 0) {
+            let problem = "height and width of its images have to be multiples of 16";
+            tracer.fail("cat", problem.to_owned());
+        }
         let levels = || {
             CHANNELS
                 .windows(2)

@@ -37,11 +37,11 @@ pub(in crate::http) struct NewOutcome {
     /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says.
     #[schema(minimum = 1)]
     peak_reserved_bytes: Option<u64>,
-    /// How often the allocator freed its cache and asked again after the second step: by so much
+    /// How often the allocator freed its cache and retried after the second step: by so much
     /// `torch.cuda.memory_stats()["num_alloc_retries"]` grew.
     #[schema(minimum = 0)]
     retries: Option<u64>,
-    /// Optimizer steps that were made. A peak counts after three.
+    /// Optimizer steps that ran. A peak counts after three.
     #[schema(minimum = 0)]
     steps: Option<u64>,
     /// Where it ran. Without the card and PyTorch, and for an answer from a GPU the driver, nothing is learnt.

@@ -315,9 +315,16 @@ impl From<JobError> for Problem {
                 simulated: Some(simulated),
                 ..Problem::new(
                     Code::DeviceUnavailable,
-                    format!(
-                        "{device} is not available: {missing}; a simulated device, `sim:NAME`, works anywhere"
-                    ),
+                    // A recorder needs a GPU whatever card is asked about.
+                    if device.starts_with("sim:") {
+                        format!(
+                            "{missing}, and recording needs one; without it `batchfit fit my.py:build` exports a module and simulates {device}"
+                        )
+                    } else {
+                        format!(
+                            "{device} is not available: {missing}; a simulated device, `sim:NAME`, works anywhere"
+                        )
+                    },
                 )
             },
             JobError::Engine(EngineError::DeviceFailed { .. }) => {

@@ -45,9 +45,9 @@ pub struct OutcomeDocument {
     /// How far the peak was above the predicted one, as a part of that: 0.03 is 3 % more, -0.01 is 1 % less. Null where they cannot be
     /// compared.
     pub error: Option<f64>,
-    /// How often the allocator freed its cache and asked again; null where it was not measured.
+    /// How often the allocator freed its cache and retried; null where it was not measured.
     pub retries: Option<i64>,
-    /// Optimizer steps that were made; null where they were not counted.
+    /// Optimizer steps that ran; null where they were not counted.
     pub steps: Option<i64>,
     /// Where it ran.
     #[schema(value_type = ReportedEnvironment)]

@@ -65,8 +65,8 @@ pub(in crate::model::request) fn compare(
             ));
         }
         let note = format!(
-            "the graph was exported in float32 and contains casts, which {name} may not make as the \
-             model would; export it in {wanted} to be exact"
+            "casts in the model's code are simulated as they are for float32 parameters, not for {wanted} ones; a graph exported \
+             in {wanted} is exact"
         );
         if has_float_cast(graph) && !notes.contains(&note) {
             notes.push(note);

@@ -180,6 +180,28 @@ pub(super) fn class(model: &str) -> Option<String> {
     Some(shorten(class))
 }
 
+/// The class of the model in an exported graph: that of the first operator's outermost module, other than the exporter's own.
+pub(super) fn exported_class(graph: &[u8]) -> Option<String> {
+    /// As many operators are looked at, as some are the loss's.
+    const MOST: usize = 64;
+    const KEY: &[u8] = b"\"nn_module_stack\"";
+    let starts = graph.windows(KEY.len()).enumerate();
+    let stacks = starts.filter(|(_, window)| *window == KEY).take(MOST);
+    let mut classes = stacks.filter_map(|(at, _)| {
+        let stack = graph[at + KEY.len()..].split(|byte| *byte == b'"').nth(1)?;
+        let modules = std::str::from_utf8(stack).ok()?.split(';');
+        let mut classes = modules.filter_map(|module| module.rsplit(',').next());
+        let class = classes
+            .find(|class| !class.starts_with("batchfit.") && !class.starts_with("_empty_"))?;
+        class.rsplit('.').next()
+    });
+    let class = classes.find(|class| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        !class.is_empty() && class.chars().all(is_part)
+    });
+    class.map(shorten)
+}
+
 impl ModelSource {
     /// Reads the description at `pointer`, which is this part of the document and may name `uploads`.
     pub(super) fn parse(

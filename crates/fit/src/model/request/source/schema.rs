@@ -89,6 +89,9 @@ pub(in crate::model::request) enum ModelSchema {
         /// How many classes a classifier tells apart, where it is not the config's.
         #[schema(minimum = 1)]
         num_labels: Option<u64>,
+        /// The function of attention, as transformers calls it; before the config's, and `sdpa` without either.
+        #[schema(pattern = "^(sdpa|eager|flash_attention_2|flash_attention_3)$")]
+        attn_implementation: Option<String>,
     },
     /// Recordings of PyTorch's allocator at several batches, in the place of a model; they decide precision, optimizer and
     /// checkpointing.

@@ -1,12 +1,22 @@
 // All fits: what waits and runs, and what has ended, live.
 import { html, useCallback, useEffect, useRef, useState } from "../preact.js";
 import { Problem, api, follow } from "../client.js";
-import { moment, shortened } from "../format.js";
+import { bytes, moment, shortened, variantName } from "../format.js";
 
 const STATES = ["queued", "running", "done", "failed", "cancelled"];
 /** Changes that come together are read together. */
 const TOGETHER_MS = 150;
 const LIMIT = 50;
+/** As many recommendations as the service gives at once. */
+const MOST_RECOMMENDED = 500;
+
+/** What tells a fit from others of its model and card, as far as it is answered: how it trains, on how many GPUs, within which limit. */
+function told(best) {
+  if (!best) return "";
+  const gpus = best.world_size > 1 ? [`${best.world_size} GPUs`] : [];
+  const steps = best.accumulation_steps > 1 ? [`${best.accumulation_steps} steps`] : [];
+  return [variantName(best), ...gpus, `limit ${bytes(best.limit_bytes)}`, ...steps].join(", ");
+}
 
 /** Pages of fits in a state (or in any), read again whenever something changes. */
 function useFits(state) {
@@ -25,6 +35,9 @@ function useFits(state) {
         next = answer.next;
         if (!next) break;
       }
+      const best = await api(`/v1/recommendations?limit=${MOST_RECOMMENDED}`, { signal });
+      const recommended = new Map(best.items.filter(({ rank }) => rank === 1).map((one) => [one.fit_id, one]));
+      items = items.map((fit) => ({ ...fit, told: told(recommended.get(fit.id)) }));
       if (!signal.aborted) setNow({ items, next, problem: "" });
     },
     [state],
@@ -62,8 +75,8 @@ function Row({ fit, chosen, choose, cancel }) {
   const answer = fit.micro_batch === null ? "" : fit.micro_batch || "nothing fits";
   return html`<tr>
     <td><input type="checkbox" aria-label=${`Compare ${name}, ${fit.id}`} checked=${chosen} disabled=${fit.state !== "done"} onChange=${choose} /></td>
-    <td class="name"><a href=${`#/fit/${encodeURIComponent(fit.id)}`}>${name}</a></td>
     <td class="n">${answer}</td>
+    <td class="name"><a href=${`#/fit/${encodeURIComponent(fit.id)}`}>${name}</a>${fit.told && html`<br /><small>${fit.told}</small>`}</td>
     <td>${shortened(fit.device, 60)}</td>
     <td><span class=${`state s-${fit.state}`}>${fit.state}</span></td>
     <td>${moment(fit.created_at)}</td>
@@ -109,7 +122,7 @@ export default function ListView({ parameters }) {
     ${(problem || failure) && html`<p class="problem" role="alert">${failure || problem}</p>`}
     <p role="status">${shown.length} shown: ${count("running")} running, ${count("queued")} waiting</p>
     <div class="wide" tabindex="0" role="region" aria-label="Fits"><table class="fits">
-      <thead><tr><th scope="col"><span class="unseen">compare</span></th><th scope="col">model</th><th scope="col" class="n">micro-batch</th>
+      <thead><tr><th scope="col"><span class="unseen">compare</span></th><th scope="col" class="n">batch</th><th scope="col">model</th>
         <th scope="col">card</th><th scope="col">state</th><th scope="col">asked</th><th scope="col"><span class="unseen">cancel</span></th></tr></thead>
       <tbody>${shown.map(
         (fit) => html`<${Row} key=${fit.id} fit=${fit} chosen=${chosen.includes(fit.id)} choose=${() => choose(fit.id)} cancel=${() => cancel(fit.id)} />`,
