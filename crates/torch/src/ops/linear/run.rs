@@ -196,11 +196,7 @@ mod tests {
     use crate::program::Capability;
     use crate::shape::DType;
 
-    const CARD: Capability = Capability {
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
-    };
+    const CARD: Capability = Capability::of((9, 0), 132);
 
     #[test]
     fn half_a_batch_goes_through_a_linear_layer() {
