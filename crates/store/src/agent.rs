@@ -104,7 +104,7 @@ impl Db {
         self.in_place()?;
         let registered = query!(
             fetch_optional StoredAgent,
-            self.pool.on(),
+            self.pool.writing(),
             "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
                SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $13
                 WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11)
@@ -172,7 +172,7 @@ impl Db {
     pub async fn agent_seen(&self, id: &str, now: Time) -> Result<(), StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE agent SET seen_at = $2 WHERE id = $1",
             id,
             now
@@ -185,7 +185,7 @@ impl Db {
     pub async fn set_duty(&self, id: &str, duty: Assignment) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE agent SET duty = $2 WHERE id = $1",
             id,
             duty
@@ -198,13 +198,13 @@ impl Db {
     pub async fn remove_agent(&self, id: &str) -> Result<bool, StoreError> {
         let removed = query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "DELETE FROM agent WHERE id = $1",
             id
         )
         .map_err(with_context("forget an agent"))?;
         let holder = holder(id);
-        query!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
             holder,)
         .map_err(with_context("put the fits of an agent back"))?;
         Ok(removed == 1)
@@ -214,7 +214,7 @@ impl Db {
     pub async fn sweep_agents(&self, oldest: Time) -> Result<u64, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "DELETE FROM agent WHERE seen_at < $1",
             oldest
         )
@@ -248,7 +248,7 @@ impl Db {
     ) -> Result<Option<Claimed>, StoreError> {
         query!(
             fetch_optional Claimed,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
                 WHERE id = $1 AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
@@ -286,7 +286,7 @@ impl Db {
     pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET lease_until = $1
               WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < $1",
             until

@@ -140,7 +140,7 @@ impl Db {
     pub async fn add_key(&self, key: &ApiKey) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT DO NOTHING",
             key.id,
@@ -163,7 +163,7 @@ impl Db {
 
     /// Revokes the key of this name or id. False when there is none that was not revoked before.
     pub async fn revoke_key(&self, name_or_id: &str, now: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.on(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
+        query!(execute, self.pool.writing(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
             name_or_id,
             now,)
         .map(|revoked| revoked > 0)
@@ -174,7 +174,7 @@ impl Db {
     pub async fn forget_key(&self, id: &str) -> Result<(), StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "DELETE FROM api_key WHERE id = $1",
             id,
         )

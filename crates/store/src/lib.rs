@@ -185,14 +185,8 @@ impl Db {
         if is_file {
             make_private(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
         }
-        // Each connection to `:memory:` is a database of its own, gone when it closes.
-        let pool = if is_in_memory(database) {
-            SqlitePoolOptions::new()
-                .max_connections(1)
-                .idle_timeout(None)
-                .max_lifetime(None)
-        } else {
-            // One whose transaction a full disk ended counts it as open still, and begins no other.
+        // One whose transaction a full disk ended counts it as open still, and begins no other.
+        let pool = |most_connections| {
             SqlitePoolOptions::new()
                 .max_connections(most_connections)
                 .after_release(|connection, _| {
@@ -203,16 +197,26 @@ impl Db {
                             || connection.ping().await.is_ok() && !connection.is_in_transaction())
                     })
                 })
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                // A file does not hang up. To ask first would take as long as to ask.
+                .test_before_acquire(false)
         };
-        let pool = pool
-            .acquire_timeout(ACQUIRE_TIMEOUT)
-            // A file does not hang up. To ask first would take as long as to ask.
-            .test_before_acquire(false)
-            .connect_with(options)
-            .await
-            .map_err(failed)?;
+        // Each connection to `:memory:` is a database of its own, gone when it closes.
+        let writing = if is_file {
+            pool(1)
+        } else {
+            pool(1).idle_timeout(None).max_lifetime(None)
+        };
+        let writing = writing.connect_with(options.clone()).await;
+        let writing = writing.map_err(failed)?;
+        let reading = if is_file && most_connections > 1 {
+            let reading = pool(most_connections).connect_with(options).await;
+            reading.map_err(failed)?
+        } else {
+            writing.clone()
+        };
         SQLITE
-            .run(&pool)
+            .run(&writing)
             .await
             .map_err(|source| StoreError::Migrate {
                 database: database.to_owned(),
@@ -226,7 +230,7 @@ impl Db {
             None
         };
         Ok(Db {
-            pool: Pool::Sqlite(pool),
+            pool: Pool::Sqlite(reading, writing),
             place,
             shelf: ResultIndex::default(),
             lessons: Lessons::default(),
@@ -260,7 +264,7 @@ impl Db {
         self.in_place()?;
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE readiness SET checked_at = $1",
             now
         )

@@ -139,7 +139,7 @@ impl Db {
     ) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
             idle
         )
@@ -147,19 +147,19 @@ impl Db {
         let most = i64::from(bounds.searches);
         let of_a_key = i64::from(bounds.of_a_key);
         let contested = now.0.saturating_sub(bounds.contested_ms);
-        query!(execute, self.pool.on(), "DELETE FROM search
+        query!(execute, self.pool.writing(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
                             ORDER BY state = 'active', updated_at
                             LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
             most,
             contested,)
         .map_err(with_context("drop the oldest searches"))?;
-        query!(execute, self.pool.on(), "DELETE FROM upload_reference
+        query!(execute, self.pool.writing(), "DELETE FROM upload_reference
               WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
         .map_err(with_context("drop what no search refers to"))?;
         let added = query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
              SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
                 AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
@@ -330,7 +330,7 @@ impl Db {
         let recommendation = answer.map(|answer| &answer.recommendation);
         let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
         let answered_after = answer.map(|_| told);
-        query!(execute, self.pool.on(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
+        query!(execute, self.pool.writing(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
               WHERE id = $1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = $1) = $3",
             id,
@@ -345,7 +345,7 @@ impl Db {
 
     /// Ends a search that has no answer yet. False when there is none, or none such.
     pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.on(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
+        query!(execute, self.pool.writing(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
             id,
             now,)
         .map(|done| done == 1)

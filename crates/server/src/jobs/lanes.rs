@@ -21,7 +21,7 @@ use batchfit_fit::work;
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
-/// A lane as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
+/// A lane twice as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
 /// [`Db::claim_for`](crate::store::Db::claim_for).
 const SPARE_LANE: &str = "simulated, spare";
 
@@ -137,7 +137,8 @@ impl Lanes {
     fn places(&self, lane: &str) -> Arc<Semaphore> {
         let mut known = self.known.lock().expect("nothing panics while it is held");
         let places = match lane {
-            SIMULATED_LANE | SPARE_LANE => self.simulated_in_parallel,
+            SIMULATED_LANE => self.simulated_in_parallel,
+            SPARE_LANE => 2 * self.simulated_in_parallel,
             _gpu_or_large => 1,
         };
         let lane = known.entry(lane.to_owned());

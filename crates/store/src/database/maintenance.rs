@@ -183,7 +183,7 @@ impl Db {
     ///
     /// A database of PostgreSQL is copied by `pg_dump`.
     pub async fn back_up(&self, to: &Path) -> Result<(), StoreError> {
-        let Pool::Sqlite(pool) = &self.pool else {
+        let Pool::Sqlite(pool, _) = &self.pool else {
             return Err(StoreError::NotHere {
                 what: "backup",
                 instead: "`pg_dump --format=custom --file=FILE DATABASE` of PostgreSQL makes a whole copy while it runs, and `pg_restore` \
@@ -235,7 +235,7 @@ impl Db {
     pub async fn vacuum(&self) -> Result<(), StoreError> {
         let give_back = with_context("give room back");
         let pool = match &self.pool {
-            Pool::Sqlite(pool) => pool,
+            Pool::Sqlite(_, pool) => pool,
             Pool::Postgres(pool) => {
                 let vacuum = "VACUUM (ANALYZE) fit, recommendation, probe, request, upload, upload_reference, observation, outcome, virtual_run";
                 let vacuumed = sqlx::query(vacuum).execute(pool).await;

@@ -215,7 +215,7 @@ async fn each_fault_has_its_name() {
     let db = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
     let other = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
     db.run("PRAGMA busy_timeout = 0").await.unwrap();
-    let Pool::Sqlite(other) = &other.pool else {
+    let Pool::Sqlite(_, other) = &other.pool else {
         panic!("it is a file");
     };
     let mut locked = other.begin_with("BEGIN IMMEDIATE").await.unwrap();

@@ -110,7 +110,7 @@ impl Db {
     pub(crate) async fn run(&self, statements: impl Into<String>) -> Result<(), sqlx::Error> {
         let statements = AssertSqlSafe(statements.into());
         match &self.pool {
-            Pool::Sqlite(pool) => pool.execute(statements).await.map(|_| ()),
+            Pool::Sqlite(_, pool) => pool.execute(statements).await.map(|_| ()),
             Pool::Postgres(pool) => pool.execute(statements).await.map(|_| ()),
         }
     }
@@ -118,7 +118,7 @@ impl Db {
     /// The first column of each row.
     pub(crate) async fn texts(&self, query: &'static str) -> Vec<String> {
         let rows = match &self.pool {
-            Pool::Sqlite(pool) => sqlx::query_scalar(query).fetch_all(pool).await,
+            Pool::Sqlite(_, pool) => sqlx::query_scalar(query).fetch_all(pool).await,
             Pool::Postgres(pool) => sqlx::query_scalar(query).fetch_all(pool).await,
         };
         rows.unwrap()

@@ -10,7 +10,8 @@
 //!
 //! # Note [Alone]
 //!
-//! In SQLite one transaction writes at a time. In PostgreSQL many do, and two things here depend on that they do not: numbers
+//! In SQLite one transaction writes at a time. Who finds another one at work asks again after 1 to 100 ms, however many came later; so
+//! what writes waits for one connection, in turn. In PostgreSQL many do, and two things here depend on that they do not: numbers
 //! that are read as "everything after this one" have to appear in their order, and uploads must not go while another row begins to refer to
 //! them. So every transaction of several statements begins with [`Connection::begin_alone`] and holds one lock of
 //! its schema until its end, and so do the single statements that drop uploads.
@@ -37,8 +38,8 @@ pub use open::{is_postgres, shown};
 /// The open database of either engine. Cloning it shares the connections.
 #[derive(Clone)]
 pub(super) enum Pool {
-    /// A file.
-    Sqlite(SqlitePool),
+    /// A file: what reads, and what writes.
+    Sqlite(SqlitePool, SqlitePool),
     /// A server.
     Postgres(PgPool),
 }
@@ -47,32 +48,43 @@ impl fmt::Debug for Pool {
     /// Without what it takes to connect.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Pool::Sqlite(_) => "SQLite",
+            Pool::Sqlite(..) => "SQLite",
             Pool::Postgres(_) => "PostgreSQL",
         })
     }
 }
 
 impl Pool {
-    /// For one statement.
+    /// For one statement that reads.
     pub(super) fn on(&self) -> Either<&SqlitePool, &PgPool> {
         match self {
-            Pool::Sqlite(pool) => Either::Left(pool),
+            Pool::Sqlite(reading, _) => Either::Left(reading),
             Pool::Postgres(pool) => Either::Right(pool),
         }
     }
 
-    /// For several statements.
+    /// For one statement that writes.
+    pub(super) fn writing(&self) -> Either<&SqlitePool, &PgPool> {
+        match self {
+            Pool::Sqlite(_, writing) => Either::Left(writing),
+            Pool::Postgres(pool) => Either::Right(pool),
+        }
+    }
+
+    /// For several statements that write.
     pub(super) async fn acquire(&self) -> Result<Connection, sqlx::Error> {
         Ok(match self {
-            Pool::Sqlite(pool) => Connection::Sqlite(pool.acquire().await?),
+            Pool::Sqlite(_, writing) => Connection::Sqlite(writing.acquire().await?),
             Pool::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
         })
     }
 
     pub(super) async fn close(&self) {
         match self {
-            Pool::Sqlite(pool) => pool.close().await,
+            Pool::Sqlite(reading, writing) => {
+                reading.close().await;
+                writing.close().await;
+            }
             Pool::Postgres(pool) => pool.close().await,
         }
     }

@@ -38,33 +38,39 @@ fn is_of_postgres(text: &str) -> bool {
         .any(|word| text.contains(word))
 }
 
-fn texts_below(folder: &Path, texts: &mut Vec<(String, String)>) {
+/// Each file's source, without its tests.
+fn sources_below(folder: &Path, sources: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            texts_below(&path, texts);
+            sources_below(&path, sources);
         } else {
             let source = std::fs::read_to_string(&path).unwrap();
             let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
-            let is_query = |text: &String| {
-                ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "]
-                    .iter()
-                    .any(|verb| text.starts_with(verb) && text.len() > verb.len())
-            };
-            let queries = literals(product).into_iter().filter(is_query);
-            texts.extend(queries.map(|text| (path.display().to_string(), text)));
+            sources.push((path.display().to_string(), product.to_owned()));
         }
     }
+}
+
+fn is_query(text: &String) -> bool {
+    ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "]
+        .iter()
+        .any(|verb| text.starts_with(verb) && text.len() > verb.len())
 }
 
 #[tokio::test]
 async fn sqlite_can_prepare_each_text() {
     let db = Db::open("sqlite::memory:").await.unwrap();
-    let mut texts = Vec::new();
-    texts_below(
+    let mut sources = Vec::new();
+    sources_below(
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-        &mut texts,
+        &mut sources,
     );
+    let mut texts = Vec::new();
+    for (path, source) in &sources {
+        let queries = literals(source).into_iter().filter(is_query);
+        texts.extend(queries.map(|text| (path.clone(), text)));
+    }
     texts.retain(|(_, text)| !is_of_postgres(text) && !text.contains('{'));
     assert!(texts.len() > 100, "{} texts were found", texts.len());
     let mut wrong = Vec::new();
@@ -79,5 +85,31 @@ async fn sqlite_can_prepare_each_text() {
             wrong.push(format!("{path}: {text}: {error}"));
         }
     }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// A text that only reads is asked of the connections that read, and every other one of the one that writes.
+#[test]
+fn what_writes_waits_for_its_turn() {
+    let mut sources = Vec::new();
+    sources_below(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut sources,
+    );
+    let mut wrong = Vec::new();
+    let mut asked = 0;
+    for (path, source) in &sources {
+        for (on, reads) in [("on", true), ("writing", false)] {
+            for after in source.split(&format!("self.pool.{on}(),")).skip(1) {
+                let text =
+                    after.trim_start_matches(|c: char| c.is_whitespace() || "[\"".contains(c));
+                asked += 1;
+                if text.starts_with("SELECT ") != reads {
+                    wrong.push(format!("{path}: {on}{}", &text[..40]));
+                }
+            }
+        }
+    }
+    assert!(asked > 60, "{asked} queries were found");
     assert_eq!(wrong, Vec::<String>::new());
 }

@@ -58,7 +58,8 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer a client
     /// waits, and those that have waited for a minute in any case. Keys take turns: the next fit of one comes after those of
-    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago.
+    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. A key
+    /// that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
@@ -78,7 +79,7 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        query!(fetch_optional Claimed, self.pool.on(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+        query!(fetch_optional Claimed, self.pool.writing(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
@@ -87,7 +88,11 @@ impl Db {
                                       FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
+                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
+                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
+                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
                                               OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
@@ -106,7 +111,11 @@ impl Db {
                                       FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
+                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
+                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
+                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
                                               OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
@@ -203,7 +212,7 @@ impl Db {
         let error = JsonText::of(error);
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
@@ -225,7 +234,7 @@ impl Db {
     ) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
               WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
             id,
@@ -240,7 +249,7 @@ impl Db {
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'queued', started_at = NULL
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,

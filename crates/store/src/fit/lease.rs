@@ -88,7 +88,7 @@ by_name!(UnfinishedFit: id, state, attempts, holder);
 impl Db {
     /// Renews the lease of one attempt. False when it is not under way any more: its holder may stop.
     pub async fn renew(&self, attempt: Attempt<'_>, until: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.on(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
+        query!(execute, self.pool.writing(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
             attempt.id,
             attempt.number,
             attempt.holder,
@@ -101,7 +101,7 @@ impl Db {
     pub async fn renew_all(&self, lease: Lease<'_>) -> Result<u64, StoreError> {
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET lease_until = $2 WHERE state = 'running' AND holder = $1",
             lease.holder,
             lease.until,
@@ -112,7 +112,7 @@ impl Db {
     /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how
     /// many.
     pub async fn expired(&self, now: Time, mine: &LeaseOwner) -> Result<u64, StoreError> {
-        query!(execute, self.pool.on(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
             mine,)
@@ -130,7 +130,7 @@ impl Db {
         }
         query!(
             execute,
-            self.pool.on(),
+            self.pool.writing(),
             "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running'
                 AND (holder IS NULL OR substr(holder, 1, length($1)) = $1)",

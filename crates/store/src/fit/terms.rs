@@ -61,7 +61,7 @@ impl Db {
     ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
-        query!(execute, self.pool.on(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
+        query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
                             owner = CASE WHEN owner = $4 THEN owner ELSE '*' END
               WHERE id = $1 AND state IN ('queued', 'running')
@@ -111,7 +111,7 @@ impl Db {
 
     /// Forgets names that are older, and the oldest of an owner who has more than `most`. Says how many.
     pub async fn sweep_keys(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
-        query!(execute, self.pool.on(), "DELETE FROM idempotency_key
+        query!(execute, self.pool.writing(), "DELETE FROM idempotency_key
               WHERE created_at < $1
                  OR (owner, key) IN (
                     SELECT owner, key FROM (

@@ -99,6 +99,28 @@ async fn keys_take_turns() {
     assert_eq!(claimed, ["1", "4", "2", "5", "3"]);
 }
 
+/// Two at a time, and four for keys that run nothing: beside those that a key runs already which asks much.
+#[tokio::test]
+async fn a_key_that_runs_much_takes_no_place_of_those_that_run_nothing() {
+    let db = TestDatabase::new().await;
+    let owners = ["a", "a", "a", "b", "c", "d", "e", "f"];
+    let mut claimed = String::new();
+    for (number, owner) in owners.into_iter().enumerate() {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(&number.to_string(), "simulated")
+        };
+        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+        // The first three are claimed before any other key asks.
+        if number >= 2 {
+            while let Some(fit) = claim_for(&db, &me(), 1).await {
+                claimed.push_str(owners[fit.id.parse::<usize>().unwrap()]);
+            }
+        }
+    }
+    assert_eq!(claimed, "aabcde");
+}
+
 #[tokio::test]
 async fn a_key_has_a_part_of_the_queue() {
     let db = TestDatabase::new().await;

@@ -163,7 +163,7 @@ impl Db {
     /// Notes that an upload was named in a request, so that it does not expire soon.
     pub async fn use_upload(&self, digest: &Digest, now: Time) -> Result<(), StoreError> {
         let digest = digest.digits();
-        query!(execute, self.pool.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
+        query!(execute, self.pool.writing(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
             digest,
             now)
         .map(|_| ())
