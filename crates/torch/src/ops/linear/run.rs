@@ -73,8 +73,7 @@ impl Eager {
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
         let draft = OpRecord::new(self, &[Some(tensor)]);
         let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
-        let same = draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient));
-        same
+        draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient))
     }
 
     fn product(
