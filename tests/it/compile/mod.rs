@@ -18,11 +18,7 @@ use batchfit::model::{Variant, exported};
 use batchfit::program::{Capability, Instruction, Program, TensorId};
 
 /// The card that the truth was recorded on.
-pub(crate) const H200: Capability = Capability {
-    compute: (9, 0),
-    multiprocessors: 132,
-    threads_per_multiprocessor: 2048,
-};
+pub(crate) const H200: Capability = Capability::of((9, 0), 132);
 
 /// A graph of the corpus.
 pub(crate) fn graph(name: &str) -> Graph {

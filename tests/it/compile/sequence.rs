@@ -213,11 +213,7 @@ fn llama_in_bfloat16_is_exact() {
 fn a_small_llama_under_autocast_is_exact() {
     let recorded = of_sequence("llama-tiny-ampbf16-adamw-b4-sm80");
     let adamw = variant(Precision::AmpBf16, Optimizer::Adamw);
-    let a100 = Capability {
-        compute: (8, 0),
-        multiprocessors: 108,
-        threads_per_multiprocessor: 2048,
-    };
+    let a100 = Capability::of((8, 0), 108);
     let program = compile(&graph("llama-tiny-table"), &adamw, a100).unwrap();
 
     assert_unmatched(0, &differences_of(&program, &recorded, 4));

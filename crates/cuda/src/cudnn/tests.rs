@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, result};
 
+use crate::device::sim::workspaces::parse_layer;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, Operation};
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -40,20 +41,7 @@ fn every_plan_computes_the_convolution() {
     let Some(_context) = context() else { return };
     // SAFETY: the context is current and outlives the handle; the null stream is always valid.
     let handle = unsafe { Handle::create(std::ptr::null_mut()) }.unwrap();
-    let plain = ConvolutionLayer {
-        in_channels: 8,
-        out_channels: 16,
-        groups: 1,
-        input: [1, 12, 10],
-        kernel: [1, 3, 3],
-        stride: [1, 1, 1],
-        padding: [0, 1, 1],
-        dilation: [1, 1, 1],
-        transposed: false,
-        output_padding: [0, 0, 0],
-        volumes: false,
-        channels_last: false,
-    };
+    let plain = parse_layer("8,16,1,12,10,3,3,1,1,1,1,1,1,0").unwrap();
     let strided = ConvolutionLayer {
         stride: [1, 2, 2],
         kernel: [1, 5, 3],
@@ -88,20 +76,7 @@ fn the_list_ends_with_a_plan_that_needs_nothing() {
     let Some(_context) = context() else { return };
     // SAFETY: the context is current and outlives the handle; the null stream is always valid.
     let handle = unsafe { Handle::create(std::ptr::null_mut()) }.unwrap();
-    let layer = ConvolutionLayer {
-        in_channels: 64,
-        out_channels: 64,
-        groups: 1,
-        input: [1, 56, 56],
-        kernel: [1, 3, 3],
-        stride: [1, 1, 1],
-        padding: [0, 1, 1],
-        dilation: [1, 1, 1],
-        transposed: false,
-        output_padding: [0, 0, 0],
-        volumes: false,
-        channels_last: false,
-    };
+    let layer = parse_layer("64,64,1,56,56,3,3,1,1,1,1,1,1,0").unwrap();
     for pass in ConvolutionPass::ALL {
         let call = layer.call(pass, DType::Float32, 32);
         let plans = list_plans(&handle, &call, ALIGNMENT, Tf32::Allowed).unwrap();

@@ -16,11 +16,7 @@ use crate::ops;
 use crate::program::{Capability, Instruction, Kernel, Placement, Size};
 use crate::shape::{DType, Extent, Type, contiguous_strides};
 
-pub(in crate::ops) const H200: Capability = Capability {
-    compute: (9, 0),
-    multiprocessors: 132,
-    threads_per_multiprocessor: 2048,
-};
+pub(in crate::ops) const H200: Capability = Capability::of((9, 0), 132);
 
 /// One call: its operator, whether it runs under autocast, and its arguments.
 pub(in crate::ops) struct Call {

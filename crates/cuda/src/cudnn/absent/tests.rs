@@ -4,7 +4,7 @@ use super::log::refused_engines;
 use super::*;
 use crate::cudnn::is_present;
 use crate::device::sim::Card;
-use crate::device::sim::workspaces::{Source, WorkspaceTable, of_a_product};
+use crate::device::sim::workspaces::{Source, WorkspaceTable, of_a_product, parse_layer};
 use crate::program::{ConvolutionLayer, ConvolutionPass};
 
 #[test]
@@ -58,7 +58,7 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
         else {
             panic!("{line}")
         };
-        let layer = crate::device::sim::workspaces::parse_layer(layer).unwrap();
+        let layer = parse_layer(layer).unwrap();
         let read = |text: &str| serde_json::Value::from(text);
         let call = layer.call(
             serde_json::from_value(read(pass)).unwrap(),
@@ -70,7 +70,7 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
         assert_eq!(given, Some(bytes.parse().unwrap()), "{line}");
     }
     // Nothing of the kind.
-    let plain = crate::device::sim::workspaces::parse_layer("152,64,1,32,32,3,3,2,2,1,1,1,1,0");
+    let plain = parse_layer("152,64,1,32,32,3,3,2,2,1,1,1,1,0");
     let call = plain
         .unwrap()
         .call(ConvolutionPass::GradWeight, DType::Float32, 1);
@@ -79,20 +79,7 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
 
 #[test]
 fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
-    let layer = ConvolutionLayer {
-        in_channels: 64,
-        out_channels: 256,
-        groups: 1,
-        input: [1, 56, 56],
-        kernel: [1; 3],
-        stride: [1; 3],
-        padding: [0; 3],
-        dilation: [1; 3],
-        transposed: false,
-        output_padding: [0; 3],
-        volumes: false,
-        channels_last: false,
-    };
+    let layer = parse_layer("64,256,1,56,56,1,1,1,1,0,0,1,1,0").unwrap();
     let given = |layer: ConvolutionLayer, pass| of_a_product(&layer.call(pass, DType::Float32, 32));
 
     assert_eq!(given(layer, ConvolutionPass::Forward), Some(0));

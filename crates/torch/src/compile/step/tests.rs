@@ -8,11 +8,7 @@ use crate::ops::{Elementwise, Op};
 use crate::program::Capability;
 use crate::shape::Extent;
 
-const H200: Capability = Capability {
-    compute: (9, 0),
-    multiprocessors: 132,
-    threads_per_multiprocessor: 2048,
-};
+const H200: Capability = Capability::of((9, 0), 132);
 
 fn begun(graph: &Graph, variant: &Variant, cancel: &Cancel) -> Training {
     let eager = Eager::new(H200, cancel);

@@ -184,11 +184,7 @@ impl Lengths {
 mod tests {
     use super::*;
 
-    const A100: Capability = Capability {
-        compute: (8, 0),
-        multiprocessors: 108,
-        threads_per_multiprocessor: 2048,
-    };
+    const A100: Capability = Capability::of((8, 0), 108);
 
     fn plain(dtype: DType) -> Problem {
         Problem {
@@ -328,11 +324,7 @@ mod tests {
     /// Recorded on compute capabilities 8.0 and 7.5, for two samples, four heads and 256 positions.
     #[test]
     fn workspaces_are_those_that_pytorch_took() {
-        let t4 = Capability {
-            compute: (7, 5),
-            multiprocessors: 40,
-            threads_per_multiprocessor: 1024,
-        };
+        let t4 = Capability::of((7, 5), 40);
         let of = |card: &Capability, dtype, width| {
             8 * efficient_workspace(card, dtype, 256, 256, (width, width))
         };

@@ -194,7 +194,7 @@ impl Eager {
         back: fn(&TensorBody) -> TensorBody,
     ) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
-        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+        draft.finish_one(self, view, move |eager, gradient, _| {
             // Parts that lie apart cannot be seen as one number.
             let gradient = if gradient.strides.last() == Some(&Extent::ONE) {
                 Tensor::clone(gradient)
@@ -202,8 +202,7 @@ impl Eager {
                 eager.dense_copy(gradient)
             };
             gradient_view(&gradient, back(&gradient))
-        });
-        y
+        })
     }
 
     /// `real` or `imag`: every other number, as a view; the gradient has zeros for the other part.
@@ -212,7 +211,7 @@ impl Eager {
         let mut view = x.real_part();
         view.offset = view.offset + Extent::fixed(part);
         let complex = x.dtype;
-        let y = draft.finish_one(self, view, move |eager, gradient, _| {
+        draft.finish_one(self, view, move |eager, gradient, _| {
             // Made as pairs of real numbers, and seen as complex ones.
             let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
             eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
@@ -220,8 +219,7 @@ impl Eager {
                 &grad_x,
                 grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
             )
-        });
-        y
+        })
     }
 
     /// `polar`: saves its result. The gradients are real parts of complex products.

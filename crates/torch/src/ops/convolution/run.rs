@@ -230,11 +230,7 @@ mod tests {
     /// wav2vec2's convolution of positions, whose samples come with features last.
     #[test]
     fn a_transposed_signal_is_made_contiguous_and_its_weight_stays() {
-        let card = Capability {
-            compute: (9, 0),
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
-        };
+        let card = Capability::of((9, 0), 132);
         let mut eager = Eager::new(card, &Cancel::NEVER);
         let [samples, features, length] = [4, 96, 49].map(Extent::fixed);
         let rows = eager.empty(&[samples, length, features], DType::Float32);

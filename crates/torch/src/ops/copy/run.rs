@@ -38,8 +38,7 @@ impl Eager {
         let strides = strides_like(&x.shape, &x.strides);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
-        copy
+        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
     }
 
     /// `contiguous(memory_format=torch.channels_last)`: the tensor itself where it lies like that already.
@@ -51,8 +50,7 @@ impl Eager {
         let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
-        copy
+        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
     }
 
     /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
@@ -61,10 +59,9 @@ impl Eager {
         let y = self.rolled(x, shifts);
         let back = |(shift, dim): &(i64, Option<usize>)| (-shift, *dim);
         let shifts: Vec<_> = shifts.iter().map(back).collect();
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             Rc::new(eager.rolled(gradient, &shifts))
-        });
-        y
+        })
     }
 
     fn rolled(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> TensorBody {
@@ -94,10 +91,9 @@ impl Eager {
             y
         };
         let y = flipped(self, x);
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             Rc::new(flipped(eager, gradient))
-        });
-        y
+        })
     }
 
     /// `repeat(times)`: the gradient is cut into the repetitions, which are summed.
@@ -109,7 +105,7 @@ impl Eager {
         let y = self.empty(&shape, x.dtype);
         self.launch(kernel::repeated(x.shape.len(), times.len()), &[x], &[&y]);
         let (own, times) = (x.shape.clone(), times.to_vec());
-        let y = draft.finish_single(self, y, move |eager, gradient, _| {
+        draft.finish_single(self, y, move |eager, gradient, _| {
             let repeated = |(t, n): (&Extent, &Extent)| match *t {
                 Extent::ONE => vec![*n],
                 t => vec![t, *n],
@@ -126,8 +122,7 @@ impl Eager {
             });
             let sum = eager.sum_to(&gradient, &kept.collect::<Vec<_>>());
             vec![Some(eager.reshape(&sum, &own))]
-        });
-        y
+        })
     }
 
     /// A tensor without history in row-major order: itself, or a copy.
@@ -144,7 +139,6 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let copy = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        let copy = draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient));
-        copy
+        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
     }
 }

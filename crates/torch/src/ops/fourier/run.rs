@@ -124,13 +124,12 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.transformed(Direction::Complex, x, dims, &x.shape, x.dtype);
         let dims = dims.to_vec();
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let shape = gradient.shape.clone();
             let grad =
                 eager.transformed(Direction::Complex, gradient, &dims, &shape, gradient.dtype);
             Tensor::new(grad)
-        });
-        y
+        })
     }
 
     /// `_fft_r2c`: the gradient is the real part of the opposite transform of the incoming one, with zeros for
@@ -170,11 +169,10 @@ impl Eager {
         }
         let y = self.transformed(Direction::ToReal, x, dims, &shape, x.dtype.real());
         let (half, complex, dims) = (x.shape.clone(), x.dtype, dims.to_vec());
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad = eager.transformed(Direction::FromReal, gradient, &dims, &half, complex);
             Tensor::new(grad)
-        });
-        y
+        })
     }
 
     /// `stft` of signals that are padded already: overlapping frames as a view, times the window, transformed

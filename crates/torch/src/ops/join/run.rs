@@ -61,7 +61,7 @@ impl Eager {
             let into = part(&part(&y, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
             self.launch(Kernel::Copy, &[tensor], &[&into]);
         }
-        let y = draft.finish_single(self, y, move |_, gradient, _| {
+        draft.finish_single(self, y, move |_, gradient, _| {
             let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Sizes)| {
                 let mut view = part(
                     &part(gradient, 0, corner[0], sides[0]),
@@ -75,8 +75,7 @@ impl Eager {
                 Some(gradient_view(gradient, view))
             };
             places.into_iter().map(view).collect()
-        });
-        y
+        })
     }
 
     /// `cat(parts, dim)`: the gradients are views of the incoming one.
@@ -103,7 +102,7 @@ impl Eager {
             self.launch(Kernel::Copy, &[tensor], &[&into]);
             start = start + tensor.shape[dim];
         }
-        let y = draft.finish_single(self, y, move |_, gradient, _| {
+        draft.finish_single(self, y, move |_, gradient, _| {
             let mut start = Extent::ZERO;
             lengths
                 .iter()
@@ -113,8 +112,7 @@ impl Eager {
                     Some(gradient_view(gradient, view))
                 })
                 .collect()
-        });
-        y
+        })
     }
 
     /// `unbind(dim)`: the gradient stacks those of the parts. A zero stands for all that are missing in

@@ -73,8 +73,7 @@ impl Eager {
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
         let draft = OpRecord::new(self, &[Some(tensor)]);
         let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
-        let same = draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient));
-        same
+        draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient))
     }
 
     fn product(
@@ -196,11 +195,7 @@ mod tests {
     use crate::program::Capability;
     use crate::shape::DType;
 
-    const CARD: Capability = Capability {
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
-    };
+    const CARD: Capability = Capability::of((9, 0), 132);
 
     #[test]
     fn half_a_batch_goes_through_a_linear_layer() {

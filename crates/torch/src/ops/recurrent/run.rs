@@ -338,10 +338,9 @@ impl Eager {
             let draft = OpRecord::new(self, &[Some(weight)]);
             self.launch(Kernel::Copy, &[weight], &[&view]);
             let from = weight.dtype;
-            let view = draft.finish_one(self, view, move |eager, gradient, _| {
+            draft.finish_one(self, view, move |eager, gradient, _| {
                 eager.copy_as(gradient, from)
-            });
-            view
+            })
         };
         let casts = weights
             .iter()

@@ -9,11 +9,7 @@ use crate::shape::contiguous_strides;
 
 const RECORDED: &str = include_str!("../../../../../tests/golden/recurrent/sequences.txt");
 
-const H200: Capability = Capability {
-    compute: (9, 0),
-    multiprocessors: 132,
-    threads_per_multiprocessor: 2048,
-};
+const H200: Capability = Capability::of((9, 0), 132);
 
 /// One recorded network.
 #[expect(clippy::struct_excessive_bools, reason = "the words of a recording")]

@@ -155,7 +155,7 @@ impl Eager {
         let y = self.reduced(x, dims, dtype, kernel);
         let y = squeezed(&y, dims, keep);
         let whole = x.shape.clone();
-        let y = draft.finish_single(self, y, move |eager, gradient, _| {
+        draft.finish_single(self, y, move |eager, gradient, _| {
             let inner = eager.reshape(gradient, &kept);
             let everywhere = expanded(&inner, &whole);
             let Some(kernel) = of_gradient else {
@@ -164,8 +164,7 @@ impl Eager {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(kernel, &[&everywhere], &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
-        });
-        y
+        })
     }
 
     /// `any()` of truth values, of which only the scratch memory is left.

@@ -88,11 +88,7 @@ pub(super) fn scratch(card: &Capability, along: Along, outputs: u64, inputs: u64
 mod tests {
     use super::*;
 
-    const H200: Capability = Capability {
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
-    };
+    const H200: Capability = Capability::of((9, 0), 132);
 
     /// Measured on an H200 with PyTorch 2.11.
     #[test]

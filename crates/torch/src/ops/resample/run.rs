@@ -177,10 +177,9 @@ impl Eager {
         let [forward, backward] = kernels(resample, x.shape.len());
         let y = self.resized(forward, x, shape);
         let whole = x.shape.clone();
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             Rc::new(eager.resized(backward, gradient, &whole))
-        });
-        y
+        })
     }
 
     fn resized(&mut self, kernel: Kernel, x: &Tensor, shape: &[Extent]) -> TensorBody {

@@ -170,7 +170,7 @@ impl Eager {
         self.launch(grid::affine(sides), &[&base, theta], &[&y]);
         drop(base);
         let maps = theta.shape.clone();
-        let y = draft.finish_single(self, y, move |eager, gradient, _| {
+        draft.finish_single(self, y, move |eager, gradient, _| {
             let base = eager.base_grid(&size, align_corners, gradient.dtype);
             // The product is made transposed.
             let (rows, columns) = (maps[1], maps[2]);
@@ -180,8 +180,7 @@ impl Eager {
             eager.launch(kernel, &[&base, gradient], &[&grad_theta]);
             drop(base);
             vec![Some(Tensor::new(grad_theta))]
-        });
-        y
+        })
     }
 
     /// `make_base_grid_4D` and `5D`: for each side, last first, a range and what scales it.

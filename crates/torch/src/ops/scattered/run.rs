@@ -256,7 +256,7 @@ impl Eager {
         self.launch(Kernel::Copy, &[source], &[&into]);
         drop(into);
         let (like, view) = ((source.shape.clone(), source.dtype), view.clone());
-        let y = draft.finish_single(self, y, move |eager, gradient, _| {
+        draft.finish_single(self, y, move |eager, gradient, _| {
             let kept = wants[0].then(|| {
                 let zeros = eager.empty(&like.0, like.1);
                 let kept = eager.clone_with_strides(gradient);
@@ -274,8 +274,7 @@ impl Eager {
                 )
             });
             vec![kept, written]
-        });
-        y
+        })
     }
 
     /// `clone_preserve_strides`: a copy of the whole memory that a tensor is part of.

@@ -26,7 +26,7 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = x.alias(shape.to_vec(), strides);
         let from = x.shape.clone();
-        let y = draft.finish_single(self, y, move |eager, gradient, _| {
+        draft.finish_single(self, y, move |eager, gradient, _| {
             let strides = view_strides(&gradient.shape, &gradient.strides, &from);
             if let Some(strides) = strides {
                 return vec![Some(gradient_view(gradient, gradient.alias(from, strides)))];
@@ -36,8 +36,7 @@ impl Eager {
             eager.launch(Kernel::Copy, &[gradient], &[&seen]);
             drop(seen);
             vec![Some(Rc::new(copy))]
-        });
-        y
+        })
     }
 
     /// `permute(order)`.
@@ -48,10 +47,9 @@ impl Eager {
         for (to, from) in order.iter().enumerate() {
             back[*from] = to;
         }
-        let y = draft.finish_one(self, y, move |_, gradient, _| {
+        draft.finish_one(self, y, move |_, gradient, _| {
             gradient_view(gradient, permuted(gradient, &back))
-        });
-        y
+        })
     }
 
     /// `unsqueeze(dim)`.
@@ -64,7 +62,7 @@ impl Eager {
         shape.insert(dim, Extent::ONE);
         strides.insert(dim, stride);
         let y = x.alias(shape, strides);
-        let y = draft.finish_single(self, y, move |_, gradient, _| {
+        draft.finish_single(self, y, move |_, gradient, _| {
             let (mut shape, mut strides) = (gradient.shape.to_vec(), gradient.strides.to_vec());
             shape.remove(dim);
             strides.remove(dim);
@@ -72,16 +70,14 @@ impl Eager {
                 gradient,
                 gradient.alias(shape, strides),
             ))]
-        });
-        y
+        })
     }
 
     /// `expand(shape)`: the engine sums the gradient back to the input's shape.
     pub fn expand(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = expanded(x, shape);
-        let y = draft.finish_one(self, y, |_, gradient, _| Tensor::clone(gradient));
-        y
+        draft.finish_one(self, y, |_, gradient, _| Tensor::clone(gradient))
     }
 
     /// `x[.., start:end:step, ..]`: the gradient is full size, zero outside the slice.
@@ -197,10 +193,9 @@ impl Eager {
         let inside = on_diagonal(&y, offset, dims);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         drop(inside);
-        let y = draft.finish_one(self, y, move |_, gradient, _| {
+        draft.finish_one(self, y, move |_, gradient, _| {
             gradient_view(gradient, on_diagonal(gradient, offset, dims))
-        });
-        y
+        })
     }
 
     /// `select(dim, index)`: the gradient is full size, zero outside the slice.

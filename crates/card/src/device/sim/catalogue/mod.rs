@@ -13,7 +13,6 @@ mod workstation;
 pub use card_spec::{CardSpec, Chip};
 
 use crate::device::Capability;
-use crate::program::Architecture;
 use crate::units::Bytes;
 
 use super::CardMemory;
@@ -98,7 +97,7 @@ const fn card(
         product,
         total_memory,
         source,
-        capability: capability((9, 0), 0),
+        capability: Capability::of((9, 0), 0),
         workspaces: Workspaces::Transferred,
         ceilings: Ceilings {
             bandwidth: 0.0,
@@ -122,7 +121,7 @@ const fn card(
 impl Card {
     /// Its chip, compute capability, multiprocessors, and boost clock in MHz.
     const fn chip(mut self, chip: Chip, compute: (u32, u32), count: u64, boost_mhz: u32) -> Card {
-        self.capability = capability(compute, count);
+        self.capability = Capability::of(compute, count);
         self.sheet.chip = chip;
         self.sheet.boost_mhz = boost_mhz;
         self
@@ -245,7 +244,7 @@ impl Card {
 /// All cards: those of servers first, and of those the one that was measured.
 ///
 /// Multiprocessors are those of the page that [`CardSpec`] names, or what PyTorch reports where that differs; threads of one are those of the
-/// [`Architecture`].
+/// architecture.
 pub const CARDS: &[Card] = &ALL;
 
 const COUNT: usize = datacenter::CARDS.len() + workstation::CARDS.len() + geforce::CARDS.len();
@@ -270,14 +269,6 @@ const ALL: [Card; COUNT] = {
 pub fn names() -> Vec<&'static str> {
     let local = is_calibrated().then_some(LOCAL);
     CARDS.iter().map(|card| card.name).chain(local).collect()
-}
-
-const fn capability(compute: (u32, u32), multiprocessors: u64) -> Capability {
-    Capability {
-        compute,
-        multiprocessors,
-        threads_per_multiprocessor: Architecture::of(compute).threads_per_multiprocessor,
-    }
 }
 
 #[cfg(test)]

@@ -48,11 +48,7 @@ fn square_root_above(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const H200: Capability = Capability {
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
-    };
+    const H200: Capability = Capability::of((9, 0), 132);
 
     /// Sizes that two H200s allocated for a layer of 1024 by 1024 and a head of 1000 in bfloat16, and for a block of Llama 1B.
     #[test]

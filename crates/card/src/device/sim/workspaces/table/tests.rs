@@ -10,20 +10,9 @@ fn layer(
     stride: u64,
     padding: u64,
 ) -> ConvolutionLayer {
-    ConvolutionLayer {
-        in_channels: channels[0],
-        out_channels: channels[1],
-        groups: 1,
-        input: [1, side, side],
-        kernel: [1, kernel, kernel],
-        stride: [1, stride, stride],
-        padding: [0, padding, padding],
-        dilation: [1; 3],
-        transposed: false,
-        output_padding: [0; 3],
-        volumes: false,
-        channels_last: false,
-    }
+    let [input, output] = channels;
+    let sides = [side, kernel, stride, padding, 1].map(|side| format!("{side},{side}"));
+    parse_layer(&format!("{input},{output},1,{},0", sides.join(","))).unwrap()
 }
 
 fn first(call: &Convolution) -> u64 {
