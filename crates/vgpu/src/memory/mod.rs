@@ -186,8 +186,11 @@ pub fn free(address: u64) -> Result<(), Status> {
 
 /// What kernels need: their code, more local memory than a context has at first, and a buffer for assertions.
 pub mod need {
+    /// Its code.
     pub const CODE: u8 = 1;
+    /// More local memory.
     pub const LOCAL: u8 = 2;
+    /// The buffer for assertions.
     pub const ASSERTIONS: u8 = 4;
 }
 
