@@ -78,6 +78,11 @@ impl FitDocument {
         serde_json::from_value(self.result?).ok()
     }
 
+    /// The limit that the answer is for.
+    pub(super) fn limit_bytes(self) -> Option<u64> {
+        Some(self.answer()?.recommendation.limit_bytes)
+    }
+
     pub(super) fn of(fit: Fit, progress: Option<Progress>) -> FitDocument {
         FitDocument {
             id: fit.id,

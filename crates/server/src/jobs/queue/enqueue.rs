@@ -89,8 +89,8 @@ impl Jobs {
             && let Some(fit) = self.fit(id).await?
             && fit.state == FitState::Done
             && !fit
-                .answer()
-                .is_some_and(|it| had_its_limit(&request, it.recommendation.limit_bytes))
+                .limit_bytes()
+                .is_some_and(|limit| had_its_limit(&request, limit))
         {
             let reuse = Reuse::InFlight;
             queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
