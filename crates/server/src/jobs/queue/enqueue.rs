@@ -18,6 +18,19 @@ use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUplo
 use batchfit_fit::{validate, validate_fit};
 
 impl Jobs {
+    /// Whether a fit is answered for less memory than this request allows.
+    async fn is_for_less(&self, id: &str, request: &Request) -> Result<bool, JobError> {
+        let done = self
+            .fit(id)
+            .await?
+            .filter(|fit| fit.state == FitState::Done);
+        let for_all = |fit: FitDocument| {
+            fit.limit_bytes()
+                .is_some_and(|it| had_its_limit(request, it))
+        };
+        Ok(done.is_some_and(|fit| !for_all(fit)))
+    }
+
     /// Queues a fit, or finds the one that asks the same in the same words. One that asks the same in others gets the other's answer
     /// when it is its turn.
     ///
@@ -86,11 +99,7 @@ impl Jobs {
         let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         if let Enqueued::Same(id) = &queued
             && !is_simulated
-            && let Some(fit) = self.fit(id).await?
-            && fit.state == FitState::Done
-            && !fit
-                .limit_bytes()
-                .is_some_and(|limit| had_its_limit(&request, limit))
+            && self.is_for_less(id, &request).await?
         {
             let reuse = Reuse::InFlight;
             queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
