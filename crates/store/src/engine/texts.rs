@@ -52,7 +52,7 @@ fn sources_below(folder: &Path, sources: &mut Vec<(String, String)>) {
     }
 }
 
-fn is_query(text: &String) -> bool {
+fn is_query(text: &str) -> bool {
     ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "]
         .iter()
         .any(|verb| text.starts_with(verb) && text.len() > verb.len())
@@ -68,7 +68,7 @@ async fn sqlite_can_prepare_each_text() {
     );
     let mut texts = Vec::new();
     for (path, source) in &sources {
-        let queries = literals(source).into_iter().filter(is_query);
+        let queries = literals(source).into_iter().filter(|text| is_query(text));
         texts.extend(queries.map(|text| (path.clone(), text)));
     }
     texts.retain(|(_, text)| !is_of_postgres(text) && !text.contains('{'));

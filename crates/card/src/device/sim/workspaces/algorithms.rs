@@ -103,7 +103,10 @@ pub fn of_spectra(call: &Convolution) -> Option<u64> {
     let operands = call.operands();
     let [mut x, mut w, mut y] = [operands.x, operands.w, operands.y];
     if operands.operation == Operation::Forward {
-        (w, y) = ([y[1], y[0], y[2], y[3], y[4]], [w[1], w[0], w[2], w[3], w[4]]);
+        (w, y) = (
+            [y[1], y[0], y[2], y[3], y[4]],
+            [w[1], w[0], w[2], w[3], w[4]],
+        );
         x.swap(0, 1);
     }
     let is_such = is_plain(call)
