@@ -56,7 +56,7 @@ pub(super) fn all(result: &FitResult, request: &Value, style: &Style) -> String 
     out
 }
 
-const FRAGMENTED: &str = "fragmentation is what stops larger batches: `--allocator expandable_segments:True` often allows more and costs nothing \
+const FRAGMENTED: &str = "fragmentation is what stops larger batches: `--allocator expandable_segments:True` often allows more \
                           (`--suggest` says how much)";
 
 /// Whether a twentieth or more of the batch is lost to fragmentation, which settings of a simulated allocator may avoid.
