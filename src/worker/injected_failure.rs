@@ -259,43 +259,18 @@ impl Handler for FakeDevice {
                 thread::park();
             }
         }
+        let verdict = if order.batch <= LARGEST && !is_alone {
+            Verdict::Fits
+        } else {
+            Verdict::OutOfMemory
+        };
+        let limit = match self.plan {
+            InjectedFailure::Crowd => Bytes(order.limit_bytes).min(CROWDED),
+            _ => Bytes(order.limit_bytes),
+        };
         Ok(Answer::Report(Box::new(ProbeReport {
-            batch: order.batch,
-            verdict: if order.batch <= LARGEST && !is_alone {
-                Verdict::Fits
-            } else {
-                Verdict::OutOfMemory
-            },
-            evidence: Evidence::Simulated,
-            limit_bytes: match self.plan {
-                InjectedFailure::Crowd => order.limit_bytes.min(CROWDED.0),
-                _ => order.limit_bytes,
-            },
-            used_by_others_bytes: None,
-            outside_bytes: None,
-            host_bytes: 0,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
-            peak_allocated_bytes: 0,
-            peak_reserved_bytes: 0,
-            simulated_peak_reserved_bytes: None,
-            retries: 0,
-            ooms: 0,
-            model_allocated_bytes: 0,
-            steps: Vec::new(),
-            micro_steps_run: None,
-            at_peak: Vec::new(),
-            peak: None,
-            shortage: None,
-            timeline: Vec::new(),
-            events: None,
-            cause: None,
-            assumptions: Vec::new(),
             notes: vec!["a fake GPU: nothing ran".to_owned()],
+            ..ProbeReport::new(order.batch, verdict, Evidence::Simulated, limit)
         })))
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LengthTable, SoakResult};
+use crate::model::PYTORCH;
 use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict, is_nothing,
@@ -244,6 +245,21 @@ pub struct Environment {
     pub pytorch: String,
 }
 
+impl Environment {
+    /// Of this program, on a device that has no driver.
+    pub fn new(device: impl Into<String>, gpu: impl Into<String>) -> Environment {
+        Environment {
+            device: device.into(),
+            gpu: gpu.into(),
+            driver: None,
+            cuda: None,
+            cudnn: None,
+            batchfit: env!("CARGO_PKG_VERSION").to_owned(),
+            pytorch: PYTORCH.to_owned(),
+        }
+    }
+}
+
 /// A probe on a GPU, whatever came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GpuRun {
@@ -366,6 +382,22 @@ pub struct FitResult {
 }
 
 impl FitResult {
+    /// The answer of these variants, best first, with nothing else.
+    pub fn of(variants: Vec<VariantResult>, environment: Environment) -> FitResult {
+        FitResult {
+            recommendation: variants[0].recommendation.clone(),
+            variants,
+            probes: Vec::new(),
+            gpu_work: None,
+            assumptions: Vec::new(),
+            lengths: None,
+            soak: None,
+            environment,
+            suggested_for: None,
+            suggestions: Vec::new(),
+        }
+    }
+
     /// How many processes the recommended batch is for, where `heuristics` were asked about: a strategy may be recommended that
     /// takes one.
     pub fn ranks(&self, asked: u64) -> u64 {

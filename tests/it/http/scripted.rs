@@ -11,7 +11,7 @@ use batchfit::limits::Cancel;
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::ask_tell::{Alone, Prediction};
-use batchfit::units::Share;
+use batchfit::units::{Bytes, Share};
 use tokio::sync::Semaphore;
 
 use crate::wait;
@@ -187,35 +187,11 @@ impl Engine for Scripted {
             ..StepMemory::default()
         };
         Ok(ProbeReport {
-            batch,
-            verdict: Verdict::Fits,
-            evidence: Evidence::Simulated,
-            limit_bytes: 12 << 30,
-            used_by_others_bytes: None,
-            outside_bytes: None,
-            host_bytes: 0,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
-            simulated_peak_reserved_bytes: None,
-            retries: 0,
-            ooms: 0,
             model_allocated_bytes: 1 << 20,
             steps: vec![step; 3],
-            micro_steps_run: None,
-            at_peak: Vec::new(),
-            peak: None,
-            shortage: None,
-            timeline: Vec::new(),
-            events: None,
-            cause: None,
-            assumptions: Vec::new(),
-            notes: Vec::new(),
+            ..ProbeReport::new(batch, Verdict::Fits, Evidence::Simulated, Bytes::gib(12))
         })
     }
 
@@ -287,34 +263,19 @@ pub(super) fn result(request: &Request) -> FitResult {
         notes: Vec::new(),
     };
     let variants: Vec<Variant> = request.variants.clone();
-    FitResult {
+    let variants = (1..).zip(variants).map(|(rank, training)| VariantResult {
+        rank,
+        cost: None,
+        recomputes: 0.0,
+        pareto: Some(rank == 1),
+        training,
         recommendation: recommendation.clone(),
-        variants: (1..)
-            .zip(variants)
-            .map(|(rank, training)| VariantResult {
-                rank,
-                cost: None,
-                recomputes: 0.0,
-                pareto: Some(rank == 1),
-                training,
-                recommendation: recommendation.clone(),
-            })
-            .collect(),
-        probes: Vec::new(),
-        gpu_work: None,
-        assumptions: Vec::new(),
-        suggested_for: None,
-        suggestions: Vec::new(),
-        lengths: None,
-        soak: None,
-        environment: Environment {
-            device: request.device.to_string(),
-            gpu: "NVIDIA H200".to_owned(),
-            driver: None,
-            cuda: None,
-            cudnn: Some("9.19".to_owned()),
-            batchfit: "0.1.0".to_owned(),
-            pytorch: "2.11".to_owned(),
-        },
-    }
+    });
+    let environment = Environment {
+        cudnn: Some("9.19".to_owned()),
+        batchfit: "0.1.0".to_owned(),
+        pytorch: "2.11".to_owned(),
+        ..Environment::new(request.device.to_string(), "NVIDIA H200")
+    };
+    FitResult::of(variants.collect(), environment)
 }

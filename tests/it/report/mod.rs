@@ -6,6 +6,7 @@ use batchfit::jobs::{
 use batchfit::model::{Checkpointing, Optimizer, Precision, Variant};
 use batchfit::probe::{Evidence, ProbeReport, Verdict};
 use batchfit::report::{self, Style};
+use batchfit::units::Bytes;
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
@@ -66,35 +67,10 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
         variant,
         accumulation: 4,
         report: ProbeReport {
-            batch,
-            verdict: Verdict::Fits,
-            evidence: Evidence::Simulated,
-            limit_bytes: 23 * GIB,
-            used_by_others_bytes: None,
-            outside_bytes: None,
-            host_bytes: 0,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
             peak_allocated_bytes: 20 * GIB,
             peak_reserved_bytes: 22 * GIB,
-            simulated_peak_reserved_bytes: None,
-            retries: 0,
-            ooms: 0,
             model_allocated_bytes: GIB,
-            steps: Vec::new(),
-            micro_steps_run: None,
-            at_peak: Vec::new(),
-            peak: None,
-            shortage: None,
-            timeline: Vec::new(),
-            events: None,
-            cause: None,
-            assumptions: Vec::new(),
-            notes: Vec::new(),
+            ..ProbeReport::new(batch, Verdict::Fits, Evidence::Simulated, Bytes::gib(23))
         },
         wall_ms: 1.0,
     }
@@ -136,25 +112,15 @@ fn twenty_four() -> FitResult {
         }
     }
     let probes = (0..24).map(|variant| probe(variant, 16)).collect();
+    let environment = Environment {
+        batchfit: "0.1.0".to_owned(),
+        pytorch: "2.11".to_owned(),
+        ..Environment::new("sim:rtx4090", "NVIDIA GeForce RTX 4090")
+    };
     FitResult {
-        recommendation: variants[0].recommendation.clone(),
-        variants,
         probes,
-        gpu_work: None,
         assumptions: (1..=3).map(|n| format!("assumption number {n}")).collect(),
-        suggested_for: None,
-        suggestions: Vec::new(),
-        lengths: None,
-        soak: None,
-        environment: Environment {
-            device: "sim:rtx4090".to_owned(),
-            gpu: "NVIDIA GeForce RTX 4090".to_owned(),
-            driver: None,
-            cuda: None,
-            cudnn: None,
-            batchfit: "0.1.0".to_owned(),
-            pytorch: "2.11".to_owned(),
-        },
+        ..FitResult::of(variants, environment)
     }
 }
 

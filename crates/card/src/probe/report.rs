@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::events::MemoryEvents;
 use super::peak::{Peak, Shortage};
 use crate::program::Category;
+use crate::units::Bytes;
 
 /// How three steps at one batch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -277,6 +278,41 @@ impl Verdict {
 }
 
 impl ProbeReport {
+    /// One that says nothing else.
+    pub fn new(batch: u64, verdict: Verdict, evidence: Evidence, limit: Bytes) -> ProbeReport {
+        ProbeReport {
+            batch,
+            verdict,
+            evidence,
+            limit_bytes: limit.0,
+            used_by_others_bytes: None,
+            outside_bytes: None,
+            host_bytes: 0,
+            peak_allocated_bytes: 0,
+            peak_reserved_bytes: 0,
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: 0,
+            steps: Vec::new(),
+            micro_steps_run: None,
+            at_peak: Vec::new(),
+            peak: None,
+            shortage: None,
+            timeline: Vec::new(),
+            events: None,
+            ranks: Vec::new(),
+            binding_rank: None,
+            without_overlap: None,
+            communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
+            cause: None,
+            assumptions: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// How the steps went, all ranks together.
     pub fn course(&self) -> StepOutcome {
         let ranks = self

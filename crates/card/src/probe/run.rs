@@ -154,22 +154,9 @@ impl Probe<'_> {
             ));
         }
         Ok(ProbeReport {
-            batch: self.batch,
-            verdict,
-            evidence,
-            limit_bytes: limit.0,
-            used_by_others_bytes: None,
-            outside_bytes: None,
             host_bytes: self.program.host_bytes,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
             peak_allocated_bytes: peak(|step| step.peak_allocated_bytes, stats.peak_allocated()),
             peak_reserved_bytes: peak(|step| step.peak_reserved_bytes, stats.peak_reserved()),
-            simulated_peak_reserved_bytes: None,
             retries: stats.num_alloc_retries,
             ooms: stats.num_ooms,
             model_allocated_bytes: model_allocated.0,
@@ -181,8 +168,8 @@ impl Probe<'_> {
             timeline: written.timeline,
             events: events.map(|log| Box::new(log.finish())),
             cause,
-            assumptions: Vec::new(),
             notes,
+            ..ProbeReport::new(self.batch, verdict, evidence, limit)
         })
     }
 

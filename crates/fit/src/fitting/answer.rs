@@ -1,49 +1,17 @@
 //! All variants of a request, ranked.
 
-use crate::model::{Compare, Variant};
+use crate::model::{SearchMode, Variant};
 use crate::units::Bytes;
-use crate::{EngineError, Environment, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
+use crate::{EngineError, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
 
-use super::memory_budget::MemoryBudget;
+use super::engine::FitSpec;
 use super::plan::BatchTarget;
-use super::probing::observer::Observer;
-use super::probing::runner::{ProbeCache, ProbeOutcome, Runner};
+use super::probing::runner::{Observer, ProbeCache, ProbeOutcome, Runner};
 use super::variant_search::VariantSearch;
-use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
+use crate::fitting::recommendation::headroom::VariantHeadroom;
 use crate::fitting::recommendation::ranked::{Entry, ranked};
 use crate::fitting::recommendation::recommend::recommend;
 use crate::fitting::recommendation::why::LimitSource;
-
-/// What a fit has to find out.
-#[derive(Debug, Clone)]
-pub(super) struct FitSpec {
-    /// In request order; never empty.
-    pub(super) variants: Vec<Variant>,
-    pub(super) target: BatchTarget,
-    /// What there is for the allocator.
-    pub(super) budget: MemoryBudget,
-    /// What is said of what to leave free.
-    pub(super) headroom: HeadroomPolicy,
-    /// The largest batch that may be tried: the graph holds for no larger one.
-    pub(super) ceiling: u64,
-    pub(super) method: SearchStrategy,
-    pub(super) compare: Compare,
-    /// What the host has for what is offloaded, where the request says it.
-    pub(super) host_memory: Option<Bytes>,
-    /// What the reader should know whatever the answer is.
-    pub(super) notes: Vec<String>,
-    /// What was assumed of the model.
-    pub(super) assumptions: Vec<String>,
-}
-
-/// Who decides where the maxima are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SearchStrategy {
-    /// Simulation brackets the answer; real probes, where there is a GPU, confirm it.
-    SimulateFirst,
-    /// Real probes alone, where there is a GPU.
-    ProbesAlone,
-}
 
 /// The devices of a fit.
 pub(super) struct Devices<'p> {
@@ -53,16 +21,15 @@ pub(super) struct Devices<'p> {
 
 /// Answers for every variant and ranks them.
 pub(super) fn answer(
-    question: &FitSpec,
+    spec: &FitSpec<'_>,
     mut devices: Devices<'_>,
-    environment: Environment,
     observer: &Observer<'_>,
 ) -> Result<FitResult, EngineError> {
     let mut entries = Vec::new();
     let mut probes = Vec::new();
     let mut lost = None;
-    for variant in &question.variants {
-        let answered = answer_variant(question, variant, &mut devices, observer)?;
+    for variant in &spec.request.variants {
+        let answered = answer_variant(spec, variant, &mut devices, observer)?;
         let mut recommendation = answered.recommendation;
         recommendation.notes.extend(lost.clone());
         lost = lost.or(answered.lost);
@@ -78,21 +45,14 @@ pub(super) fn answer(
             recommendation,
         });
     }
-    let (variants, places) = ranked(&entries, question.compare);
+    let (variants, places) = ranked(&entries, spec.request.compare);
     let summaries = probes.into_iter();
     Ok(FitResult {
-        recommendation: variants[0].recommendation.clone(),
-        variants,
         probes: summaries
             .map(|(index, probed)| summary(places[index], probed))
             .collect(),
-        gpu_work: None,
-        assumptions: question.assumptions.clone(),
-        lengths: None,
-        soak: None,
-        environment,
-        suggested_for: None,
-        suggestions: Vec::new(),
+        assumptions: spec.assumptions.clone(),
+        ..FitResult::of(variants, spec.environment.clone())
     })
 }
 
@@ -110,7 +70,7 @@ struct Answered {
 
 /// Answers for one variant: by simulation alone where the GPU does not do its work.
 fn answer_variant(
-    question: &FitSpec,
+    spec: &FitSpec<'_>,
     variant: &Variant,
     devices: &mut Devices<'_>,
     observer: &Observer<'_>,
@@ -119,12 +79,12 @@ fn answer_variant(
         &mut *devices.simulated,
         observer,
         variant.clone(),
-        question.budget.limit(&variant.parallel),
-        question.ceiling,
+        spec.budget.limit(&variant.parallel),
+        spec.ceiling,
     )
-    .with_headroom(question.headroom.about(variant));
+    .with_headroom(VariantHeadroom::of(&spec.request, variant));
     let alone = |simulated: &mut ProbeCache<'_>| {
-        let recommendation = recommended(question, variant, simulated, None)?;
+        let recommendation = recommended(spec, variant, simulated, None)?;
         let probes = around_answer(&recommendation, simulated);
         Ok(Answered {
             recommendation,
@@ -139,13 +99,13 @@ fn answer_variant(
         &mut **prober,
         observer,
         variant.clone(),
-        question.budget.limit(&variant.parallel),
-        question.ceiling,
+        spec.budget.limit(&variant.parallel),
+        spec.ceiling,
     )
-    .with_headroom(question.headroom.about(variant));
-    let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
+    .with_headroom(VariantHeadroom::of(&spec.request, variant));
+    let cause = match recommended(spec, variant, &mut simulated, Some(&mut real)) {
         Err(EngineError::DeviceFailed { cause, .. })
-            if question.method == SearchStrategy::SimulateFirst =>
+            if spec.request.search != SearchMode::Probes =>
         {
             cause
         }
@@ -175,20 +135,20 @@ fn answer_variant(
 
 /// The recommendation for one variant.
 fn recommended<'b>(
-    question: &FitSpec,
+    spec: &FitSpec<'_>,
     variant: &Variant,
     simulated: &mut ProbeCache<'b>,
     real: Option<&mut ProbeCache<'b>>,
 ) -> Result<Recommendation, EngineError> {
-    let inquiry = VariantSearch::new(simulated, real, question.method);
-    let notes = question.notes.clone();
-    let source = match question.budget.asked {
-        Some(asked) if asked <= question.budget.available(&variant.parallel) => LimitSource::Asked,
+    let inquiry = VariantSearch::new(simulated, real, spec.request.search);
+    let notes = spec.notes.clone();
+    let source = match spec.budget.asked {
+        Some(asked) if asked <= spec.budget.available(&variant.parallel) => LimitSource::Asked,
         Some(_) | None => LimitSource::Device,
     };
-    let target = question.target.of(variant);
+    let target = BatchTarget::of(&spec.request, variant);
     let mut found = recommend(target, variant.accumulation, inquiry, source, notes)?;
-    offloaded(&mut found, target.world_size, question.host_memory);
+    offloaded(&mut found, target.world_size, spec.request.host_memory);
     Ok(found)
 }
 

@@ -1,10 +1,15 @@
-//! Fits that are made of several: one for each length, and a soak of what they recommend.
+//! Fits that are made of several: one for each length, and a soak of what they recommend; and the simulated probes beside them.
 
-use super::engine::FitEngine;
+use super::engine::{FitEngine, card, simulation};
+use super::probing::runner::{ProbeOutcome, Runner as _, StepTime};
+use super::probing::simulator::Simulator;
+use super::recommendation::headroom::VariantHeadroom;
 use super::{lengths, soak};
-use crate::limits::with_cancel;
-use crate::model::Request;
-use crate::{Engine as _, EngineError, FitResult, Isolation, Work, validate};
+use crate::limits::{Cancel, with_cancel};
+use crate::model::{Request, Variant};
+use crate::probe::{Detail, ProbeReport};
+use crate::units::Bytes;
+use crate::{Engine as _, EngineError, FitResult, Headroom, Isolation, Work, validate};
 
 impl FitEngine {
     /// Answers a request with several lengths, or with a soak.
@@ -35,4 +40,72 @@ impl FitEngine {
         }
         Ok(result)
     }
+}
+
+/// A simulated probe beside a fit.
+pub(super) struct Simulated {
+    simulator: Simulator,
+    probed: ProbeOutcome,
+    limit: Bytes,
+    kept: VariantHeadroom,
+}
+
+impl Simulated {
+    /// What is to be left free at this batch.
+    pub(super) fn headroom(&self) -> Bytes {
+        self.kept.bytes(&self.probed.uncertainties, self.limit)
+    }
+
+    /// The same for the answer's document.
+    pub(super) fn document(&self) -> Headroom {
+        self.kept.document(&self.probed.uncertainties, self.limit)
+    }
+
+    /// Whether the batch that it was for would be safe.
+    pub(super) fn is_safe(&mut self, variant: &Variant, batch: u64) -> Result<bool, EngineError> {
+        let probe = |limit| self.simulator.probe(variant, batch, limit, Detail::Verdict);
+        let headroom = self.kept.bytes(&self.probed.uncertainties, self.limit);
+        self.probed.is_safe(headroom, self.limit, probe)
+    }
+
+    /// What the probe found.
+    pub(super) fn report(&self) -> &ProbeReport {
+        &self.probed.report
+    }
+}
+
+/// Simulates one batch of a variant on the card that a request names; `None` where that is a real one.
+pub(super) fn simulated_probe(
+    request: &Request,
+    variant: &Variant,
+    batch: u64,
+    detail: Detail,
+    cancel: &Cancel,
+) -> Result<Option<Simulated>, EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(None);
+    };
+    let (mut simulator, budget) = simulation(request, card, cancel)?;
+    let limit = budget.limit(&variant.parallel);
+    let probed = simulator.probe(variant, batch, limit, detail)?;
+    Ok(Some(Simulated {
+        simulator,
+        probed,
+        limit,
+        kept: VariantHeadroom::of(request, variant),
+    }))
+}
+
+/// How long an optimizer step of so many samples in each of so many micro-steps takes on the card that a request names.
+pub(super) fn simulated_step_time(
+    request: &Request,
+    variant: &Variant,
+    (batch, steps): (u64, u64),
+    cancel: &Cancel,
+) -> Result<StepTime, EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(StepTime::Unknown("it did not run on the card"));
+    };
+    let (mut simulator, _) = simulation(request, card, cancel)?;
+    simulator.step_time(variant, batch, steps)
 }

@@ -1,15 +1,14 @@
-//! Which devices there are.
+//! Which devices there are, and which one a request means.
 
+use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::device::sim::{CARDS, Card, PROCESS_OVERHEAD};
-use crate::model::{DeviceChoice, RequestError};
+use crate::model::{DeviceChoice, Request, RequestError};
 use crate::units::Bytes;
 use crate::worker::Gpu;
 use crate::{DeviceKind, DeviceSummary, EngineError};
-
-use super::engine::is_of_kind;
 
 /// What a worker found, when it was asked for GPUs.
 #[derive(Debug, Clone)]
@@ -147,6 +146,46 @@ fn is_used(gpu: &Gpu) -> (bool, u32) {
 
 /// What may be in use on an idle GPU.
 const IDLE: Bytes = Bytes::mib(512);
+
+/// A request whose device is one of this machine, or simulated: a kind of card that this machine does not have is simulated. `inventory`
+/// is asked where that has to be known.
+pub(super) fn placed(
+    request: &Request,
+    inventory: impl FnOnce() -> Inventory,
+) -> Result<Cow<'_, Request>, EngineError> {
+    match &request.device {
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => {
+            Ok(Cow::Borrowed(request))
+        }
+        DeviceChoice::Kind(kind) => {
+            let Inventory { gpus, lost, .. } = inventory();
+            if lost.is_some() || gpus.iter().any(|gpu| is_of_kind(&gpu.name, kind)) {
+                return Ok(Cow::Borrowed(request));
+            }
+            Ok(Cow::Owned(request.on(DeviceChoice::Sim(kind.clone()))))
+        }
+        DeviceChoice::Host(host, _) => {
+            let missing =
+                format!("{host} is another machine, and only a service knows agents on others");
+            Err(unavailable(&request.device.to_string(), missing))
+        }
+    }
+}
+
+/// What a reader is told where the device is not the one that was meant.
+pub(super) fn simulated_instead(meant: &Request, placed: &Request) -> Option<String> {
+    match (&meant.device, &placed.device) {
+        (DeviceChoice::Kind(kind), DeviceChoice::Sim(_)) => Some(format!(
+            "simulated: neither this machine nor any agent of the service has a card of the kind {kind}"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether the card that the driver calls this is of a kind in the catalogue.
+pub(super) fn is_of_kind(product: &str, kind: &str) -> bool {
+    Card::of_product(product).is_some_and(|card| card.name == kind)
+}
 
 /// The GPUs on which so many ranks can train together: alike, idle ones first. Otherwise why they are simulated.
 pub(super) fn together(

@@ -6,7 +6,6 @@ mod devices;
 mod engine;
 mod isolated;
 mod lengths;
-mod max_batches;
 mod memory_budget;
 mod plan;
 mod prediction;

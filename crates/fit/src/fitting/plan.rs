@@ -1,6 +1,6 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
-use crate::model::{Mode, Objective, Variant};
+use crate::model::{Mode, Objective, Request, Variant};
 use crate::search::{
     Knee, Plan, SamplingDensity, closest_plans, exact_plans, knee, short_plans, smallest_enough,
 };
@@ -81,16 +81,17 @@ impl Larger {
 }
 
 impl BatchTarget {
-    /// The same for a variant: without a strategy it trains alone, unless it is unknown, as of recordings.
-    pub(super) fn of(self, variant: &Variant) -> BatchTarget {
+    /// Of a request's variant: without a strategy it trains alone, unless it is unknown, as of recordings.
+    pub(super) fn of(request: &Request, variant: &Variant) -> BatchTarget {
         let is_known = !variant.recorded && variant.mode == Mode::Train;
         BatchTarget {
+            target_batch: request.target_batch,
             world_size: if is_known {
                 variant.parallel.world_size()
             } else {
-                self.world_size
+                request.world_size
             },
-            ..self
+            objective: request.objective,
         }
     }
 }

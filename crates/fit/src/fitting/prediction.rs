@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::device::sim::{Card, CardMemory};
 use crate::limits::Cancel;
-use crate::model::{Objective, Request, RequestError, Variant, Workload};
+use crate::model::{Objective, Request, RequestError, SearchMode, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::recorded::Steps;
 use crate::search::ask_tell::{Alone, Peaks, Predicted, Prediction};
@@ -13,11 +13,9 @@ use crate::units::Bytes;
 use crate::validate::settings_in_force;
 use crate::{EngineError, Runs, Work};
 
-use super::answer::SearchStrategy;
 use super::engine::{lowered, requested_limit};
 use super::plan::{BatchTarget, choose, without_a_plan};
-use super::probing::observer::Observer;
-use super::probing::runner::{ProbeCache, Runner as _};
+use super::probing::runner::{Observer, ProbeCache, Runner as _};
 use super::probing::simulator::Simulator;
 use super::variant_search::{VariantSearch, micro_steps};
 use crate::fitting::recommendation::notes::settings_as_recorded;
@@ -100,7 +98,7 @@ fn predicted(
     let accumulation = variant.accumulation;
     let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
     let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
-    let mut inquiry = VariantSearch::new(&mut cache, None, SearchStrategy::SimulateFirst);
+    let mut inquiry = VariantSearch::new(&mut cache, None, SearchMode::Auto);
     // Without a target, recordings of several micro-steps are those of one step.
     let mut plan = choose(target, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
     if let (Some(plan), None) = (&mut plan, target.target_batch) {

@@ -26,7 +26,7 @@ use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Isolation, Pro
 use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
 use super::probing::gpu::translated;
-use super::probing::observer::Observer;
+use super::probing::runner::Observer;
 use crate::fitting::recommendation::recommend::TARGET_DECIDES;
 
 /// Most batches that are recorded for one answer; two are the least.

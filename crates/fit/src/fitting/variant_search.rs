@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::EngineError;
-use crate::probe::{StepOutcome, Verdict};
-use crate::search::{Goal, SamplingDensity};
+use crate::model::SearchMode;
+use crate::probe::{Evidence, StepOutcome, Verdict};
+use crate::search::{
+    Above, Agreement, Bisections, Goal, MAX_BATCH, PredictedBatches, SamplingDensity, Search, edge,
+};
 use crate::units::Bytes;
 
-use super::answer::SearchStrategy;
-use super::max_batches::{self, MaxBatches};
 use super::probing::runner::{ProbeCache, ProbeOutcome, StepTime};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
@@ -18,20 +19,45 @@ pub(super) const MOST_MICRO_STEPS: u32 = 4;
 /// How far below the largest batch the growth of memory is measured, as a part of that batch.
 const SLOPE_PART: u64 = 16;
 
+/// Most real probes of a fit that a simulation has prepared. Two confirm it; the rest are for a
+/// simulation that was wrong by more than a few samples.
+const CONFIRMATIONS: u64 = 16;
+/// Most real probes of a fit without a simulation. Galloping and bisection to 2^24 take fewer.
+const REAL_PROBES: u64 = 64;
+/// Most simulated probes from above. Galloping and bisection from 2^24 take fewer.
+const DOWNWARD_PROBES: u64 = 64;
+/// Where a search by real probes alone begins: small enough to fail fast, large enough to be near most.
+const FIRST_GUESS: u64 = 32;
+/// Programs of more instructions are bisected only once, because each probe of them takes tenths of a
+/// second. In what is so long no single block decides, so there are few holes.
+const LONG_PROGRAM: usize = 500_000;
+
 /// The number of micro-steps that a probe of an optimizer step with `steps` of them runs.
 pub(super) fn micro_steps(steps: u64) -> u32 {
     u32::try_from(steps).map_or(MOST_MICRO_STEPS, |steps| steps.min(MOST_MICRO_STEPS))
+}
+
+/// All maxima, and what they rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MaxBatches {
+    pub(super) prediction: PredictedBatches,
+    /// Of the steady maximum.
+    pub(super) evidence: Evidence,
+    /// Of the other maxima.
+    pub(super) evidence_of_max: Evidence,
+    /// Whether the search ended because no larger batch is ever tried.
+    pub(super) at_ceiling: bool,
 }
 
 /// Asks a simulation about one variant, and a real device where there is one.
 ///
 /// Everything depends on the number of micro-steps (gradients live through the later forwards), so everything
 /// is kept by it. The simulation proposes; what a real device was asked, it decides. See Note [Leaving headroom] in
-/// `uncertainties`.
+/// `headroom`.
 pub(super) struct VariantSearch<'a, 'b> {
     simulated: &'a mut ProbeCache<'b>,
     real: Option<&'a mut ProbeCache<'b>>,
-    method: SearchStrategy,
+    method: SearchMode,
     simulated_maxima: BTreeMap<u32, MaxBatches>,
     /// What real probes confirmed or corrected.
     real_maxima: BTreeMap<u32, MaxBatches>,
@@ -43,7 +69,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     pub(super) fn new(
         simulated: &'a mut ProbeCache<'b>,
         real: Option<&'a mut ProbeCache<'b>>,
-        method: SearchStrategy,
+        method: SearchMode,
     ) -> VariantSearch<'a, 'b> {
         VariantSearch {
             simulated,
@@ -98,13 +124,13 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         if let Some(confirmed) = self.real_maxima.get(&micro_steps) {
             return Ok(*confirmed);
         }
-        if self.real.is_some() && self.method == SearchStrategy::ProbesAlone {
+        if self.real.is_some() && self.method == SearchMode::Probes {
             return self.settle(micro_steps);
         }
         if let Some(known) = self.simulated_maxima.get(&micro_steps) {
             return Ok(*known);
         }
-        let found = max_batches::simulate(self.simulation(micro_steps))?;
+        let found = simulate(self.simulation(micro_steps))?;
         self.simulated_maxima.insert(micro_steps, found);
         Ok(found)
     }
@@ -124,20 +150,18 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
             .real_maxima
             .values()
             .next()
-            .map_or(max_batches::FIRST_GUESS, |known| {
-                known.prediction.max_batch_steady
-            });
+            .map_or(FIRST_GUESS, |known| known.prediction.max_batch_steady);
         let simulated = match self.method {
-            SearchStrategy::SimulateFirst => Some(self.maxima(micro_steps)?),
-            SearchStrategy::ProbesAlone => None,
+            SearchMode::Auto | SearchMode::Recorded => Some(self.maxima(micro_steps)?),
+            SearchMode::Probes => None,
         };
         let Some(real) = &mut self.real else {
             return self.maxima(micro_steps);
         };
         real.accumulate(micro_steps);
         let found = match simulated {
-            Some(simulated) => max_batches::confirm(simulated, real)?,
-            None => max_batches::probe(real, guess)?,
+            Some(simulated) => confirm(simulated, real)?,
+            None => probe(real, guess)?,
         };
         self.real_maxima.insert(micro_steps, found);
         self.safe.remove(&micro_steps);
@@ -203,7 +227,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         let cache = self.simulation(micro_steps);
         let retries = cache.probe(highest)?.report.course() == StepOutcome::Steady;
         let from = if retries { highest } else { 0 };
-        max_batches::largest(cache, from, |cache, batch| {
+        largest(cache, from, |cache, batch| {
             Ok(batch <= highest && leaves_headroom(cache, of_real, limit, batch)?)
         })
     }
@@ -213,8 +237,8 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         let steady = |maxima: &MaxBatches| maxima.prediction.max_batch_steady;
         match (&self.real, self.method) {
             (None, _) => true,
-            (Some(_), SearchStrategy::ProbesAlone) => false,
-            (Some(_), SearchStrategy::SimulateFirst) => {
+            (Some(_), SearchMode::Probes) => false,
+            (Some(_), SearchMode::Auto | SearchMode::Recorded) => {
                 let real = self.real_maxima.get(&micro_steps);
                 let simulated = self.simulated_maxima.get(&micro_steps);
                 real.is_none_or(|real| simulated.map(steady) == Some(steady(real)))
@@ -313,4 +337,121 @@ fn of_one_sample(probed: &ProbeOutcome) -> Bytes {
         .peak_allocated_bytes
         .saturating_sub(report.model_allocated_bytes);
     Bytes(grown / report.batch.max(1))
+}
+
+/// Finds the maxima by simulation alone.
+fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
+    let is_met = |goal: Goal| {
+        move |cache: &mut ProbeCache<'_>, batch| {
+            Ok(goal.is_met_by(cache.probe(batch)?.report.course()))
+        }
+    };
+    let max_batch = largest(cache, 0, is_met(Goal::Finish))?;
+    let without_retries = largest(cache, 0, is_met(Goal::FinishWithoutRetries))?;
+    // Recordings do not say what a convolution takes that is refused its workspace.
+    let steady = if max_batch > without_retries && cache.evidence() != Evidence::Recorded {
+        largest(cache, max_batch, is_met(Goal::FinishSteadily))?
+    } else {
+        without_retries
+    };
+    Ok(MaxBatches {
+        prediction: PredictedBatches {
+            max_batch,
+            max_batch_steady: steady,
+            max_batch_without_retries: without_retries,
+        },
+        evidence: cache.evidence(),
+        evidence_of_max: cache.evidence(),
+        at_ceiling: steady >= cache.ceiling().min(MAX_BATCH),
+    })
+}
+
+/// The largest batch that `meets` something which no batch does whose tensors alone are larger than the limit.
+///
+/// What depends on retries is not monotone in the limit anyway, and has wide gaps: it is looked for from `from` downward, too.
+/// See Note [One tree for every limit] in `search`.
+fn largest<'a>(
+    cache: &mut ProbeCache<'a>,
+    from: u64,
+    mut meets: impl FnMut(&mut ProbeCache<'a>, u64) -> Result<bool, EngineError>,
+) -> Result<u64, EngineError> {
+    let outline = cache.outline(1)?;
+    let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
+    let bisections = if is_long {
+        Bisections::One
+    } else {
+        Bisections::Four
+    };
+    let found = edge(cache.ceiling(), bisections, |batch| {
+        Ok(!cache.is_beyond(batch)? && meets(cache, batch)?)
+    })?;
+    let goal = Goal::FinishSteadily;
+    let mut downward = Search::probing(from, from, DOWNWARD_PROBES).only(goal);
+    while found < from
+        && let Some(batch) = downward.next_batch()
+    {
+        let course = if meets(cache, batch)? {
+            StepOutcome::Steady
+        } else {
+            StepOutcome::Stopped
+        };
+        downward.record(batch, course);
+    }
+    Ok(found.max(downward.largest(goal).batch))
+}
+
+/// Has real probes confirm what was simulated, or find out what is true instead.
+fn confirm(simulated: MaxBatches, real: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
+    let prediction = simulated.prediction;
+    let ceiling = real.ceiling();
+    let mut steady =
+        Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishSteadily);
+    drive(&mut steady, real)?;
+    if steady.agreement(Goal::FinishSteadily) == Agreement::Agrees {
+        return Ok(MaxBatches {
+            evidence: Evidence::Probed,
+            ..simulated
+        });
+    }
+    // The simulation was wrong about one maximum, so it is not believed about the others.
+    let found = steady.largest(Goal::FinishSteadily).batch;
+    let shifted = |batch: u64| (batch + found).saturating_sub(prediction.max_batch_steady);
+    let shifted = PredictedBatches {
+        max_batch: shifted(prediction.max_batch).max(found),
+        max_batch_steady: found,
+        max_batch_without_retries: shifted(prediction.max_batch_without_retries).min(found),
+    };
+    let mut all = Search::confirming(shifted, ceiling, CONFIRMATIONS);
+    drive(&mut all, real)?;
+    Ok(maxima(&all, Evidence::Probed))
+}
+
+/// Finds the maxima by real probes alone, from a guess.
+fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<MaxBatches, EngineError> {
+    let mut search = Search::probing(guess, real.ceiling(), REAL_PROBES);
+    drive(&mut search, real)?;
+    Ok(maxima(&search, real.evidence()))
+}
+
+fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<(), EngineError> {
+    while let Some(batch) = search.next_batch() {
+        let course = cache.probe(batch)?.report.course();
+        search.record(batch, course);
+    }
+    Ok(())
+}
+
+fn maxima(search: &Search, evidence: Evidence) -> MaxBatches {
+    let without_retries = search.largest(Goal::FinishWithoutRetries).batch;
+    let steady = search.largest(Goal::FinishSteadily);
+    MaxBatches {
+        prediction: PredictedBatches {
+            max_batch: search.largest(Goal::Finish).batch.max(steady.batch),
+            max_batch_steady: steady.batch,
+            max_batch_without_retries: without_retries,
+        },
+        evidence,
+        evidence_of_max: evidence,
+        at_ceiling: steady.above == Above::Ceiling,
+    }
 }

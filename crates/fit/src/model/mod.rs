@@ -3,7 +3,6 @@
 //! [`Request::parse`] reads the one document that a fit or a probe is asked with; it is then valid,
 //! except that its model may still turn out not to fit together when it is lowered to a graph.
 
-mod fingerprint;
 mod request;
 mod uploaded;
 

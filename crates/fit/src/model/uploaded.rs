@@ -1,12 +1,12 @@
 //! Files that were uploaded before, and that a request names by their digests.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::Read as _;
 use std::sync::Arc;
 
 use flate2::read::GzDecoder;
+use sha2::{Digest as _, Sha256};
 
-use super::fingerprint;
 use batchfit_models::RequestError;
 
 /// What digests begin with.
@@ -30,7 +30,7 @@ impl Digest {
 
     /// That of these bytes.
     pub fn of(bytes: &[u8]) -> Digest {
-        Digest(fingerprint::digest(bytes))
+        Digest(hexadecimal(&Sha256::digest(bytes)))
     }
 
     /// From the digits alone, as they are stored.
@@ -159,6 +159,14 @@ impl Uploads {
     pub fn digests(&self) -> impl Iterator<Item = &Digest> {
         self.0.iter().map(|upload| &upload.digest)
     }
+}
+
+/// These bytes in hexadecimal.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

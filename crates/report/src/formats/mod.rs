@@ -139,33 +139,20 @@ mod tests {
             parallel: None,
             notes: Vec::new(),
         };
-        FitResult {
-            recommendation: recommendation.clone(),
-            variants: vec![VariantResult {
-                rank: 1,
-                training: variant,
-                cost: None,
-                recomputes: 0.0,
-                pareto: None,
-                recommendation,
-            }],
-            probes: Vec::new(),
-            gpu_work: None,
-            assumptions: Vec::new(),
-            suggested_for: None,
-            suggestions: Vec::new(),
-            lengths: None,
-            soak: None,
-            environment: Environment {
-                device: "sim:rtx4090".to_owned(),
-                gpu: "NVIDIA GeForce RTX 4090".to_owned(),
-                driver: None,
-                cuda: None,
-                cudnn: None,
-                batchfit: "0".to_owned(),
-                pytorch: "2.11".to_owned(),
-            },
-        }
+        let variant = VariantResult {
+            rank: 1,
+            training: variant,
+            cost: None,
+            recomputes: 0.0,
+            pareto: None,
+            recommendation,
+        };
+        let environment = Environment {
+            batchfit: "0".to_owned(),
+            pytorch: "2.11".to_owned(),
+            ..Environment::new("sim:rtx4090", "NVIDIA GeForce RTX 4090")
+        };
+        FitResult::of(vec![variant], environment)
     }
 
     fn mixed() -> Variant {

@@ -185,11 +185,7 @@ impl EachLength<'_> {
             });
             return Ok(());
         }
-        let target = BatchTarget {
-            target_batch: self.request.target_batch,
-            world_size: self.request.world_size,
-            objective: self.request.objective,
-        };
+        let target = BatchTarget::of(self.request, &table.training);
         let asked = Plan {
             micro_batch: best.micro_batch,
             accumulation_steps: best.accumulation_steps,
@@ -197,7 +193,7 @@ impl EachLength<'_> {
             shortfall: best.shortfall,
         };
         safety.holds(decides, asked.accumulation_steps, asked.micro_batch);
-        let outcome = safety.plan(&asked, target.of(&table.training))?;
+        let outcome = safety.plan(&asked, target)?;
         let all = table.rows.len();
         match outcome {
             // A real card is not asked for more than the largest batches.

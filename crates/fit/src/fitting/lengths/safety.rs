@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::at;
 use crate::EngineError;
-use crate::fitting::engine::simulated_probe;
+use crate::fitting::composite::simulated_probe;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::variant_search::micro_steps;
 use crate::limits::Cancel;

@@ -12,10 +12,8 @@ use crate::worker::{
 };
 use crate::{EngineError, GpuRun, GpuWork};
 
-use super::observer::Observer;
-use super::runner::{ProbeOutcome, Runner};
-use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
-use crate::fitting::recommendation::uncertainty::{Assumed, Uncertainty, of_graph};
+use super::runner::{Observer, ProbeOutcome, Runner};
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
 pub(in crate::fitting) struct GpuProber<'a> {

@@ -1,7 +1,5 @@
 //! What a fit asks of a device, simulated or real.
 
 pub(in crate::fitting) mod gpu;
-pub(in crate::fitting) mod observer;
-mod ranks;
 pub(in crate::fitting) mod runner;
 pub(in crate::fitting) mod simulator;

@@ -11,7 +11,8 @@ use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::limits::Cancel;
 use crate::model::{Mode, Variant, Workload};
 use crate::probe::{
-    Cancelled, Detail, Evidence, Outline, Probe, ProbeReport, Resources, STEPS, SpeedFrom, Verdict,
+    Cancelled, Detail, Evidence, Outline, PeakMemory, Probe, ProbeReport, Resources, STEPS,
+    SpeedFrom, Verdict,
 };
 use crate::search::MAX_BATCH;
 use crate::timing::{is_calibrated, longer_step};
@@ -19,11 +20,9 @@ use crate::units::Bytes;
 use crate::validate::invalid_variant;
 use crate::worker::Programs;
 
-use super::ranks;
 use super::runner::{ProbeOutcome, Runner, StepTime};
 use crate::fitting::memory_budget::for_others;
-use crate::fitting::recommendation::headroom_policy::VariantHeadroom;
-use crate::fitting::recommendation::uncertainty::{Assumed, Uncertainty, of_graph};
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// How many times as long the host takes as the one that was measured: no other pace was given.
 const PACE: f64 = 1.0;
@@ -274,7 +273,7 @@ impl Runner for Simulator {
                 break;
             }
         }
-        let Some(mut probed) = ranks::together(found) else {
+        let Some(mut probed) = together(found) else {
             return self.probe_process((variant, Process::default()), batch, limit, detail);
         };
         if detail != Detail::Verdict {
@@ -286,7 +285,7 @@ impl Runner for Simulator {
                 };
                 let other = (variant, process);
                 let settled = self.probe_process(other, batch, limit, Detail::Verdict)?;
-                report.without_overlap = Some(ranks::peaks(&settled.report));
+                report.without_overlap = Some(peaks(&settled.report));
             }
             report.communicated_bytes = self.communicated(variant, batch)?;
         }
@@ -389,6 +388,45 @@ impl Runner for Simulator {
 
     fn device(&self) -> &str {
         &self.device
+    }
+}
+
+/// The probe of a job from those of its ranks: one that runs out of memory ends all. Nothing where none was run.
+fn together(ranks: Vec<(&RankClass, ProbeOutcome)>) -> Option<ProbeOutcome> {
+    let wall_ms = ranks.iter().map(|(_, probed)| probed.wall_ms).sum();
+    let stands_for: Vec<String> = ranks.iter().map(|(class, _)| class.ranks()).collect();
+    let mut uncertainties = Vec::new();
+    let mut reports = Vec::new();
+    for (class, probed) in ranks {
+        uncertainties.extend(probed.uncertainties);
+        let rank = u32::try_from(class.rank).unwrap_or(u32::MAX);
+        reports.push((rank, probed.report));
+    }
+    uncertainties.sort_unstable();
+    uncertainties.dedup();
+    let of_all = match reports.as_slice() {
+        // It is not worth naming.
+        [(_, only)] => only.cause.clone(),
+        _ => None,
+    };
+    let mut report = ProbeReport::of_ranks(reports)?;
+    report.cause = of_all.or(report.cause);
+    for (rank, stands_for) in report.ranks.iter_mut().zip(stands_for) {
+        rank.stands_for = Some(stands_for);
+    }
+    Some(ProbeOutcome {
+        report,
+        wall_ms,
+        uncertainties,
+        headroom: VariantHeadroom::default(),
+    })
+}
+
+/// The most memory of a probe's steps.
+fn peaks(report: &ProbeReport) -> PeakMemory {
+    PeakMemory {
+        peak_allocated_bytes: report.peak_allocated_bytes,
+        peak_reserved_bytes: report.peak_reserved_bytes,
     }
 }
 

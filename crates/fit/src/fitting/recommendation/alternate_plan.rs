@@ -1,6 +1,6 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
-use crate::fitting::engine::{simulated_probe, simulated_step_time};
+use crate::fitting::composite::{simulated_probe, simulated_step_time};
 use crate::fitting::probing::runner::StepTime;
 use crate::fitting::recommendation::recommend::across_ranks;
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};

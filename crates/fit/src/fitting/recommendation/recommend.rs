@@ -5,12 +5,11 @@ use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{AcrossRanks, EngineError, LimitKind, MARGIN, Recommendation, Why};
+use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
 use crate::fitting::plan::{BatchTarget, choose, nearly_as_fast, shortfall_note, without_a_plan};
 use crate::fitting::probing::runner::{ProbeCache, StepTime};
 use crate::fitting::recommendation::alternate_plan::TIME_UNKNOWN;
-use crate::fitting::recommendation::uncertainty::Uncertainty;
 use crate::fitting::recommendation::why::{Around, LimitSource};
 use crate::fitting::variant_search::{VariantSearch, micro_steps};
 
@@ -209,26 +208,6 @@ pub(in crate::fitting) fn next_to_record(
         batch = low + (high - low).div_ceil(2);
     }
     Ok((low > recorded).then_some(low))
-}
-
-/// What a reader is told of the headroom.
-pub(in crate::fitting) fn kept_free(
-    headroom: Bytes,
-    uncertainties: &[Uncertainty],
-    limit: Bytes,
-) -> String {
-    let figure = |uncertainty: &Uncertainty| match uncertainty.bytes(limit) {
-        Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
-        bytes => bytes.to_string(),
-    };
-    let reasons: Vec<String> = uncertainties
-        .iter()
-        .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
-        .collect();
-    format!(
-        "{headroom} of the limit are kept{MARGIN} {}",
-        reasons.join(", ")
-    )
 }
 
 /// The answer when no batch runs steadily and leaves headroom, not even a batch of one.

@@ -173,35 +173,11 @@ mod tests {
 
     fn report(batch: u64, verdict: Verdict, shortage: Option<Shortage>) -> ProbeReport {
         ProbeReport {
-            batch,
-            verdict,
-            evidence: Evidence::Simulated,
-            limit_bytes: 16 * GIB,
-            used_by_others_bytes: None,
-            outside_bytes: None,
-            host_bytes: 0,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
             peak_allocated_bytes: 12 * GIB,
             peak_reserved_bytes: 15 * GIB,
-            simulated_peak_reserved_bytes: None,
-            retries: 0,
-            ooms: 0,
             model_allocated_bytes: GIB,
-            steps: Vec::new(),
-            micro_steps_run: None,
-            at_peak: Vec::new(),
-            peak: None,
             shortage,
-            timeline: Vec::new(),
-            events: None,
-            cause: None,
-            assumptions: Vec::new(),
-            notes: Vec::new(),
+            ..ProbeReport::new(batch, verdict, Evidence::Simulated, Bytes::gib(16))
         }
     }
 

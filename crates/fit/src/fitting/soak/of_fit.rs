@@ -2,7 +2,8 @@
 
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
-use crate::fitting::engine::{card, simulated_probe, simulation};
+use crate::fitting::composite::simulated_probe;
+use crate::fitting::engine::{card, simulation};
 use crate::fitting::lengths::SAFE_AT_ALL;
 use crate::fitting::probing::runner::Runner as _;
 use crate::fitting::recommendation::alternate_plan::alternate_plan;

@@ -8,7 +8,7 @@ use crate::{EngineError, SuggestionKind};
 
 use super::Aim;
 use crate::fitting::engine::lowered;
-use crate::fitting::probing::observer::Observer;
+use crate::fitting::probing::runner::Observer;
 
 /// A change that may help.
 pub(super) struct Candidate {

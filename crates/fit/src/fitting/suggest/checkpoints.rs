@@ -15,10 +15,10 @@ use crate::{EngineError, SuggestionKind};
 use super::candidates::{Candidate, RECOMPUTING};
 use super::{Aim, PLENTY};
 use crate::fitting::engine::{lowered, simulation};
-use crate::fitting::probing::observer::Observer;
+use crate::fitting::probing::runner::Observer;
 use crate::fitting::probing::runner::{Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
-use crate::fitting::recommendation::headroom_policy::HeadroomPolicy;
+use crate::fitting::recommendation::headroom::VariantHeadroom;
 
 /// What checkpointing of every block costs next to the others.
 pub(super) const EVERY_BLOCK: u32 = RECOMPUTING + 1;
@@ -226,7 +226,7 @@ impl Solver<'_> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
-        let headroom = HeadroomPolicy::of(self.aim.request).about(&variant);
+        let headroom = VariantHeadroom::of(self.aim.request, &variant);
         let mut probed = self
             .simulator
             .probe(&variant, batch, limit, Detail::Verdict)?;

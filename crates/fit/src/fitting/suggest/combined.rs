@@ -8,7 +8,7 @@ use super::candidates::{
 use super::checkpoints::EVERY_BLOCK;
 use super::{Aim, answered, merge};
 use crate::fitting::engine::FitEngine;
-use crate::fitting::probing::observer::Observer;
+use crate::fitting::probing::runner::Observer;
 use crate::{EngineError, Suggestion, SuggestionKind};
 
 /// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and each

@@ -16,8 +16,9 @@ use crate::program::Category;
 use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, SuggestionKind, Work};
 
-use super::engine::{FitEngine, card, is_to_be_recorded, lowered, placed};
-use super::probing::observer::Observer;
+use super::devices::placed;
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
+use super::probing::runner::Observer;
 use candidates::{Candidate, OFFLOADING};
 
 /// What is wanted, and what there is.
@@ -99,7 +100,7 @@ impl FitEngine {
         work: &Work<'_>,
     ) -> Result<(), EngineError> {
         let placed = placed(request, || self.inventory())?;
-        add(self, &placed.request, result, &Observer::new(work))
+        add(self, &placed, result, &Observer::new(work))
     }
 }
 

@@ -5,12 +5,11 @@ mod script;
 mod speed;
 mod targets;
 
-use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
-use crate::fitting::plan::BatchTarget;
-use crate::fitting::probing::observer::Observer;
-use crate::fitting::recommendation::uncertainty::Uncertainty;
+use crate::fitting::answer::{Devices, answer};
+use crate::fitting::probing::runner::Observer;
+use crate::fitting::recommendation::headroom::Uncertainty;
 use crate::limits::Cancel;
-use crate::model::{Objective, Variant};
+use crate::model::{SearchMode, Variant};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 use crate::{EngineError, Work};
@@ -169,15 +168,9 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
 #[test]
 fn no_batch_above_the_graphs_largest_is_an_answer() {
     for (target_batch, micro_batch) in [(None, 63), (Some(128), 32)] {
-        let question = FitSpec {
-            ceiling: 63,
-            target: BatchTarget {
-                target_batch,
-                world_size: 1,
-                objective: Objective::default(),
-            },
-            ..question()
-        };
+        let mut question = question();
+        question.ceiling = 63;
+        question.request.to_mut().target_batch = target_batch;
 
         let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
 
@@ -192,10 +185,8 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
 
 #[test]
 fn real_probes_alone_find_the_same() {
-    let question = FitSpec {
-        method: SearchStrategy::ProbesAlone,
-        ..question()
-    };
+    let mut question = question();
+    question.request.to_mut().search = SearchMode::Probes;
     let mut simulated = Script::new(Evidence::Simulated);
     let mut real = Script::new(Evidence::Probed);
 
@@ -265,7 +256,7 @@ fn a_batch_of_one_without_headroom_is_not_recommended() {
 #[test]
 fn a_gpu_that_is_lost_is_answered_for_by_simulation_and_not_asked_again() {
     let mut question = question();
-    question.variants.push(Variant {
+    question.request.to_mut().variants.push(Variant {
         accumulation: 1,
         ..Variant::default()
     });
@@ -291,10 +282,8 @@ fn a_gpu_that_is_lost_is_answered_for_by_simulation_and_not_asked_again() {
 
 #[test]
 fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
-    let question = FitSpec {
-        method: SearchStrategy::ProbesAlone,
-        ..question()
-    };
+    let mut question = question();
+    question.request.to_mut().search = SearchMode::Probes;
     let cancel = Cancel::default();
     let observer = Observer::new(&Work::quiet(&cancel));
     let (mut simulated, mut real) = (
@@ -307,7 +296,7 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
         real: Some(&mut real),
     };
 
-    let ended = answer(&question, devices, environment(), &observer);
+    let ended = answer(&question, devices, &observer);
 
     assert!(matches!(ended, Err(EngineError::DeviceFailed { .. })));
 }
@@ -347,7 +336,7 @@ fn a_cancelled_fit_ends_before_the_next_probe() {
         real: None,
     };
 
-    let ended = answer(&question(), devices, environment(), &observer);
+    let ended = answer(&question(), devices, &observer);
 
     assert_eq!(ended, Err(EngineError::Cancelled));
     assert_eq!(simulated.asked.len(), 3);

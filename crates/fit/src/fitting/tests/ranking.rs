@@ -2,7 +2,7 @@
 
 use super::script::*;
 use crate::FitResult;
-use crate::fitting::answer::FitSpec;
+use crate::fitting::engine::FitSpec;
 use crate::model::{Checkpointing, Compare, Optimizer, Variant};
 use crate::probe::Evidence;
 
@@ -17,10 +17,10 @@ fn checkpointed(variant: &Variant) -> Variant {
     }
 }
 
-fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> FitSpec {
+fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> FitSpec<'static> {
     let mut question = question();
-    question.variants = variants.to_vec();
-    question.target.target_batch = target_batch;
+    question.request.to_mut().variants = variants.to_vec();
+    question.request.to_mut().target_batch = target_batch;
     question
 }
 
@@ -71,10 +71,8 @@ fn the_optimizer_listed_first_is_recommended_without_checkpoints() {
 
 #[test]
 fn across_optimizers_the_largest_without_checkpoints_is_recommended() {
-    let question = FitSpec {
-        compare: Compare::AcrossOptimizers,
-        ..of(&all(), None)
-    };
+    let mut question = of(&all(), None);
+    question.request.to_mut().compare = Compare::AcrossOptimizers;
 
     let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
 

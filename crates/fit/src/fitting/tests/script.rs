@@ -1,16 +1,15 @@
 //! A device that does as the test says.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::compile::Recomputed;
-use crate::fitting::answer::{Devices, FitSpec, SearchStrategy, answer};
+use crate::fitting::answer::{Devices, answer};
+use crate::fitting::engine::FitSpec;
 use crate::fitting::memory_budget::MemoryBudget;
-use crate::fitting::plan::BatchTarget;
-use crate::fitting::probing::observer::Observer;
-use crate::fitting::probing::runner::{ProbeOutcome, Runner, StepTime};
-use crate::fitting::recommendation::headroom_policy::{HeadroomPolicy, VariantHeadroom};
-use crate::fitting::recommendation::uncertainty::Uncertainty;
-use crate::model::{Checkpointing, Compare, Objective, Optimizer, Variant};
+use crate::fitting::probing::runner::{Observer, ProbeOutcome, Runner, StepTime};
+use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom};
+use crate::model::{Checkpointing, Optimizer, Request, RequestDocument, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
@@ -124,38 +123,16 @@ impl Runner for Script {
             ..StepMemory::default()
         };
         let report = ProbeReport {
-            batch,
-            verdict,
-            evidence: self.evidence,
-            limit_bytes: limit.0,
-            used_by_others_bytes: None,
-            outside_bytes: None,
-            host_bytes: 0,
-            ranks: Vec::new(),
-            binding_rank: None,
-            without_overlap: None,
-            communicated_bytes: None,
-            optimizer_step_ms: None,
-            speed_from: None,
             peak_allocated_bytes: needed.min(limit.0),
             peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
-            simulated_peak_reserved_bytes: None,
-            retries: 0,
-            ooms: 0,
             model_allocated_bytes: self.fixed * MIB,
             steps: vec![step; 3],
-            micro_steps_run: None,
             at_peak: vec![CategoryBytes {
                 category: Category::Activations,
                 bytes: needed,
             }],
-            peak: None,
-            shortage: None,
-            timeline: Vec::new(),
-            events: None,
             cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
-            assumptions: Vec::new(),
-            notes: Vec::new(),
+            ..ProbeReport::new(batch, verdict, self.evidence, limit)
         };
         Ok(ProbeOutcome {
             report,
@@ -206,18 +183,6 @@ impl Runner for Script {
     }
 }
 
-pub(super) fn environment() -> Environment {
-    Environment {
-        device: "sim:h200".to_owned(),
-        gpu: "NVIDIA H200".to_owned(),
-        driver: None,
-        cuda: None,
-        cudnn: None,
-        batchfit: "0".to_owned(),
-        pytorch: "2.11".to_owned(),
-    }
-}
-
 pub(super) fn sgd() -> Variant {
     Variant {
         optimizer: Optimizer::Sgd,
@@ -236,31 +201,29 @@ pub(super) fn budget_within(limit: Bytes) -> MemoryBudget {
 }
 
 /// What the allocator may have.
-pub(super) fn limit(question: &FitSpec) -> Bytes {
-    question.budget.limit(&question.variants[0].parallel)
+pub(super) fn limit(question: &FitSpec<'_>) -> Bytes {
+    question
+        .budget
+        .limit(&question.request.variants[0].parallel)
 }
 
-pub(super) fn question() -> FitSpec {
+pub(super) fn question() -> FitSpec<'static> {
+    let text = br#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
+    let document = RequestDocument::from_json(text).unwrap();
+    let mut request = Request::parse(document, &["h200"]).unwrap();
+    request.variants = vec![sgd()];
     FitSpec {
-        variants: vec![sgd()],
-        target: BatchTarget {
-            target_batch: None,
-            world_size: 1,
-            objective: Objective::default(),
-        },
+        request: Cow::Owned(request),
         budget: budget_within(Bytes::mib(1200)),
-        headroom: HeadroomPolicy::default(),
         ceiling: MAX_BATCH,
-        method: SearchStrategy::SimulateFirst,
-        compare: Compare::default(),
-        host_memory: None,
+        environment: Environment::new("sim:h200", "NVIDIA H200"),
         assumptions: Vec::new(),
         notes: Vec::new(),
     }
 }
 
 pub(super) fn fit(
-    question: &FitSpec,
+    question: &FitSpec<'_>,
     simulated: &mut Script,
     real: Option<&mut Script>,
 ) -> FitResult {
@@ -270,5 +233,5 @@ pub(super) fn fit(
         simulated,
         real: real.map(|real| real as &mut dyn Runner),
     };
-    answer(question, devices, environment(), &observer).unwrap()
+    answer(question, devices, &observer).unwrap()
 }

@@ -1,7 +1,7 @@
 //! How fast an answer is, and answers that are to be fast.
 
 use super::script::*;
-use crate::fitting::answer::FitSpec;
+use crate::fitting::engine::FitSpec;
 use crate::model::{Checkpointing, Objective, Variant};
 use crate::probe::{Evidence, SpeedFrom};
 
@@ -13,10 +13,10 @@ fn taking(fixed_ms: f64) -> Script {
     }
 }
 
-fn fast(target_batch: Option<u64>) -> FitSpec {
+fn fast(target_batch: Option<u64>) -> FitSpec<'static> {
     let mut question = question();
-    question.target.objective = Objective::Throughput;
-    question.target.target_batch = target_batch;
+    question.request.to_mut().objective = Objective::Throughput;
+    question.request.to_mut().target_batch = target_batch;
     question
 }
 
@@ -30,7 +30,7 @@ fn checkpointed() -> Variant {
 #[test]
 fn a_simulated_answer_says_how_long_a_step_takes_and_how_that_is_known() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
 
     let best = fit(&question, &mut taking(10.0), None).recommendation;
 
@@ -97,7 +97,7 @@ fn accumulation_follows_from_the_batch_that_is_fast() {
 #[test]
 fn checkpoints_are_no_gain_for_batches_that_fit_without_and_are_not_wanted() {
     let mut question = fast(None);
-    question.variants = vec![sgd(), checkpointed()];
+    question.request.to_mut().variants = vec![sgd(), checkpointed()];
 
     let found = fit(&question, &mut taking(20.0), None);
 
@@ -165,7 +165,7 @@ fn on_a_gpu_few_runs_show_which_batch_is_fast_enough() {
 #[test]
 fn the_faster_variant_comes_first_and_what_is_not_beaten_is_marked() {
     let mut question = question();
-    question.variants = vec![checkpointed(), sgd()];
+    question.request.to_mut().variants = vec![checkpointed(), sgd()];
 
     let found = fit(&question, &mut taking(10.0), None).variants;
 
@@ -177,8 +177,8 @@ fn the_faster_variant_comes_first_and_what_is_not_beaten_is_marked() {
     assert_eq!(batches, [98, 196]);
     assert_eq!([found[0].pareto, found[1].pareto], [Some(true), Some(true)]);
 
-    question.variants = vec![checkpointed(), sgd()];
-    question.target.target_batch = Some(64);
+    question.request.to_mut().variants = vec![checkpointed(), sgd()];
+    question.request.to_mut().target_batch = Some(64);
     let found = fit(&question, &mut taking(10.0), None).variants;
     // The same batch, and slower.
     assert_eq!(found[0].training.checkpointing, Checkpointing::None);
@@ -191,7 +191,7 @@ fn the_faster_variant_comes_first_and_what_is_not_beaten_is_marked() {
 #[test]
 fn speeds_that_not_all_have_do_not_decide() {
     let mut question = question();
-    question.variants = vec![checkpointed(), sgd()];
+    question.request.to_mut().variants = vec![checkpointed(), sgd()];
 
     let found = fit(&question, &mut Script::new(Evidence::Simulated), None).variants;
 

@@ -6,7 +6,7 @@ use crate::probe::Evidence;
 #[test]
 fn a_target_is_met_exactly_with_the_fewest_steps() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
 
     let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
 
@@ -17,7 +17,7 @@ fn a_target_is_met_exactly_with_the_fewest_steps() {
 #[test]
 fn a_plan_that_does_not_fit_with_accumulation_is_not_recommended() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
     let mut simulated = Script::new(Evidence::Simulated);
     simulated.accumulating = 500;
 
@@ -32,8 +32,8 @@ fn a_plan_that_does_not_fit_with_accumulation_is_not_recommended() {
 fn the_maxima_of_an_answer_are_measured_with_its_accumulation() {
     for (target, accumulation) in [(None, 3), (Some(144), 1), (Some(1024), 1)] {
         let mut question = question();
-        question.target.target_batch = target;
-        question.variants[0].accumulation = accumulation;
+        question.request.to_mut().target_batch = target;
+        question.request.to_mut().variants[0].accumulation = accumulation;
         let mut simulated = Script::new(Evidence::Simulated);
         simulated.accumulating = 300;
 
@@ -50,7 +50,7 @@ fn a_divisor_below_half_of_the_maximum_makes_the_target_too() {
     let mut question = question();
     let mut simulated = Script::new(Evidence::Simulated);
     simulated.holes = (32..=80).collect();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
 
     let found = fit(&question, &mut simulated, None).recommendation;
 
@@ -63,7 +63,7 @@ fn a_divisor_below_half_of_the_maximum_makes_the_target_too() {
 #[test]
 fn a_prime_target_is_nearly_met_in_few_steps_and_told_how_to_meet_it() {
     let mut question = question();
-    question.target.target_batch = Some(1009);
+    question.request.to_mut().target_batch = Some(1009);
 
     let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
 
@@ -79,7 +79,7 @@ fn a_prime_target_is_nearly_met_in_few_steps_and_told_how_to_meet_it() {
 #[test]
 fn where_accumulation_does_not_fit_one_step_comes_closest() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
     let mut simulated = Script::new(Evidence::Simulated);
     simulated.accumulating = 2000;
 
@@ -96,7 +96,7 @@ fn where_accumulation_does_not_fit_one_step_comes_closest() {
 fn a_target_that_takes_more_steps_than_there_may_be_is_missed_and_says_so() {
     let mut question = question();
     // A prime: exact only one sample at a time.
-    question.target.target_batch = Some(65_537);
+    question.request.to_mut().target_batch = Some(65_537);
     let mut simulated = Script::new(Evidence::Simulated);
 
     let found = fit(&question, &mut simulated, None).recommendation;
@@ -117,7 +117,7 @@ fn a_target_that_takes_more_steps_than_there_may_be_is_missed_and_says_so() {
 #[test]
 fn three_real_probes_confirm_a_plan_with_accumulation() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
     let mut simulated = Script::new(Evidence::Simulated);
     let mut real = Script::new(Evidence::Probed);
     (simulated.accumulating, real.accumulating) = (500, 500);
@@ -135,7 +135,7 @@ fn three_real_probes_confirm_a_plan_with_accumulation() {
 #[test]
 fn a_gpu_that_refuses_a_plan_is_given_another() {
     let mut question = question();
-    question.target.target_batch = Some(1024);
+    question.request.to_mut().target_batch = Some(1024);
     let mut simulated = Script::new(Evidence::Simulated);
     let mut real = Script::new(Evidence::Probed);
     (simulated.accumulating, real.accumulating) = (300, 500);

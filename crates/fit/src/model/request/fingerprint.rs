@@ -3,15 +3,55 @@
 //! A field that is added to [`Request`] later counts, unless it is marked `serde(skip)`. The other structs are taken apart without `..`: a
 //! field that is added to them does not compile until it is decided here whether it counts.
 
+use std::io::{BufWriter, Write as _};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
 use super::{DeviceChoice, HeadroomCalibration, Lowered, Request, SearchMode, Workload};
 use crate::device::sim::{Card, calibrations_of, installed_heuristics};
 use crate::graph::{FunctionCall, Graph, Node, Value};
-use crate::model::fingerprint::Fingerprint;
-use crate::model::uploaded::Digest;
+use crate::model::uploaded::{Digest, hexadecimal};
 
 /// Names the rules by which this program answers: a digest of its sources, made by `build.rs`. An answer that
 /// other rules made has another fingerprint, so it is never served in the place of a new one.
 pub const ENGINE_DIGEST: &str = env!("BATCHFIT_ENGINE_DIGEST");
+
+/// How much of the canonical text is collected before it is hashed: values are a few bytes each.
+const BLOCK: usize = 1 << 14;
+
+/// A digest of values, one after the other.
+///
+/// Each is hashed as CBOR (RFC 8949), which says where it ends and writes every number in one way only, so
+/// other values never make the same bytes. What a type holds is listed by its `derive(Serialize)`: a field or
+/// a variant that is added later counts without being listed here.
+struct Fingerprint(BufWriter<Sha256>);
+
+impl Fingerprint {
+    fn new() -> Fingerprint {
+        Fingerprint(BufWriter::with_capacity(BLOCK, Sha256::new()))
+    }
+
+    /// Appends a value.
+    fn add(&mut self, value: &(impl Serialize + ?Sized)) {
+        ciborium::into_writer(value, &mut self.0)
+            .expect("derived implementations and hashing never fail");
+    }
+
+    /// Appends a list of values.
+    fn add_all<T: Serialize>(&mut self, values: impl ExactSizeIterator<Item = T>) {
+        self.add(&values.len());
+        for value in values {
+            self.add(&value);
+        }
+    }
+
+    /// SHA-256 of it all in hexadecimal.
+    fn finish(mut self) -> String {
+        self.0.flush().expect("hashing never fails");
+        hexadecimal(&self.0.get_ref().clone().finalize())
+    }
+}
 
 impl Request {
     /// A digest of everything that the answer depends on; `lowered` is this request's model, and `card` says which

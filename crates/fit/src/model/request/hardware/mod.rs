@@ -2,13 +2,12 @@
 
 mod cards;
 mod device;
-mod headroom;
 mod memory_limit;
 pub mod nicknames;
 
 pub use device::{DeviceChoice, is_host_name};
 pub(super) use device::{machines, ranks, read};
-pub(super) use headroom::requested;
-pub use headroom::{CalibrationSource, HeadroomCalibration, strategy};
-pub(super) use memory_limit::{bytes, of_card};
-pub use memory_limit::{parse_memory_limit, parse_size};
+pub use memory_limit::{
+    CalibrationSource, HeadroomCalibration, parse_memory_limit, parse_size, strategy,
+};
+pub(super) use memory_limit::{bytes, of_card, requested};
