@@ -4,19 +4,18 @@ use super::{query, unknown, with_database};
 use crate::cli::Outcome;
 use crate::cli::arguments::{DatabaseFlags, Fit, Format};
 use crate::cli::error::CliError;
-use crate::cli::question::ParsedRequest;
 use crate::cli::terminal::{output, style};
 use crate::jobs::{self, FitEngine, JobError};
-use crate::model::RequestDocument;
+use crate::model::{Request, RequestDocument};
 use crate::report;
 
 /// Shows the stored answer to a question, or the nearest one. Nothing is computed.
 pub(in crate::cli) fn stored(
     arguments: &Fit,
     engine: &FitEngine,
-    questions: Vec<ParsedRequest>,
+    questions: Vec<Request>,
 ) -> Result<Outcome, CliError> {
-    let Ok([one]) = <[ParsedRequest; 1]>::try_from(questions) else {
+    let Ok([request]) = <[Request; 1]>::try_from(questions) else {
         let problem = "one stored answer is looked for at a time; give one length";
         return Err(CliError::flag("--seq-len", problem));
     };
@@ -36,7 +35,7 @@ pub(in crate::cli) fn stored(
         }
     };
     let near = with_database(&arguments.kept, async |db| {
-        jobs::nearest(db, engine, one.request).await
+        jobs::nearest(db, engine, request).await
     })?;
     let near = near.map_err(|error| match error {
         JobError::Engine(error) => CliError::Engine(error),

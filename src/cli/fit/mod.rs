@@ -1,9 +1,7 @@
 //! `batchfit fit`: computes, stores where it can, and prints.
 
-mod cards;
 mod commands;
 mod progress;
-mod stored;
 
 use std::borrow::Cow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,24 +10,28 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tracing::info;
 
-use super::arguments::{Fit, Format};
+use super::arguments::{DatabaseFlags, Fit, Format};
 use super::devices::engine;
 use super::error::CliError;
-use super::question::{self, ParsedArgs, ParsedRequest};
-use super::{Outcome, answers, python, recorder};
+use super::question::{self, ParsedArgs};
+use super::{Outcome, answers, database, python, recorder};
 use crate::cli::terminal::{output, style};
+use crate::device::sim::Card;
 use crate::jobs::{
-    self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation, Progress, Work,
+    self, DeviceKind, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation,
+    Progress, Work,
 };
 use crate::limits::Cancel;
+use crate::model::{DeviceChoice, HeadroomCalibration, Request, nicknames};
 use crate::report::{self, Answer, Form, Style};
-use crate::store::Time;
+use crate::store::{Db, Time};
 use progress::ProgressLine;
 
 /// A question with its answer.
 struct Answered {
-    one: ParsedRequest,
+    request: Request,
     result: FitResult,
     document: FitDocument,
 }
@@ -48,7 +50,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
         generation,
         arguments.generation.as_deref(),
     )?);
-    let listed = cards::listed(arguments.question.own.on.as_deref())?;
+    let listed = listed_cards(arguments.question.own.on.as_deref())?;
     let mut asked = if is_module {
         question::read_unrecorded(&arguments.question, course)?
     } else {
@@ -85,23 +87,23 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let no_gpu = if asked.names_a_device() {
         None
     } else {
-        cards::no_gpu(&engine)
+        no_gpu_here(&engine)
     };
     if no_gpu.is_some() {
         one_answer(format, 1 + asked.questions.len(), "--on", "name a card")?;
-        asked.questions = cards::over(&asked.questions, &cards::common());
+        asked.questions = over(&asked.questions, &common_cards());
     }
     if !listed.is_empty() {
         one_answer(format, listed.len(), "--on", "name one card")?;
-        asked.questions = cards::over(&asked.questions, &listed);
+        asked.questions = over(&asked.questions, &listed);
     }
     if !is_module {
-        stored::learn_before(&arguments.kept, &engine, &mut asked.questions);
+        learn_before(&arguments.kept, &engine, &mut asked.questions);
     }
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
     // Before the answer is printed: its reader may look it up at once.
-    stored::store(&arguments.kept, &answers);
+    store(&arguments.kept, &answers);
     let fits = |answered: &Answered| answered.result.recommendation.micro_batch > 0;
     let outcome = if answers.iter().any(fits) {
         Outcome::Answered
@@ -176,8 +178,8 @@ fn answer_all(
 ) -> Result<Vec<Answered>, CliError> {
     let (count, origin) = (asked.questions.len(), asked.origin);
     let mut answers = Vec::new();
-    for (index, mut one) in asked.questions.into_iter().enumerate() {
-        let (variants, about) = (one.request.variants.clone(), one.request.device.to_string());
+    for (index, mut request) in asked.questions.into_iter().enumerate() {
+        let (variants, about) = (request.variants.clone(), request.device.to_string());
         let show = |progress: Progress| {
             let note = progress::progress_text(&progress.note, &variants);
             shown.say(&match count {
@@ -187,27 +189,27 @@ fn answer_all(
         };
         let started_at = Time::from(Timestamp::now());
         let cancel = Cancel::default();
-        let seconds = one.request.timeout_seconds;
+        let seconds = request.timeout_seconds;
         let timer = seconds.map(|seconds| Timer::start(seconds, &cancel));
         let work = Work {
             cancel: &cancel,
             progress: &show,
         };
         let result = if is_module {
-            let found = engine.fit_recorded(&one.request, &work);
+            let found = engine.fit_recorded(&request, &work);
             found.map(|found| {
-                one.request = found.request;
+                request = found.request;
                 found.result
             })
         } else {
-            engine.fit(&one.request, Isolation::Shared, &work)
+            engine.fit(&request, Isolation::Shared, &work)
         };
         let result = result.and_then(|mut result| {
             if arguments.output.format() == Format::Text
                 && count == 1
                 && commands::is_asked_for(&result)
             {
-                engine.suggest(&one.request, &mut result, &work)?;
+                engine.suggest(&request, &mut result, &work)?;
             }
             Ok(result)
         });
@@ -218,10 +220,9 @@ fn answer_all(
         });
         let result = result.map_err(|error| origin.blame(CliError::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
-        let document =
-            FitDocument::finished(&one.request, &result, started_at, finished_at, chance());
+        let document = FitDocument::finished(&request, &result, started_at, finished_at, chance());
         answers.push(Answered {
-            one,
+            request,
             result,
             document,
         });
@@ -238,18 +239,18 @@ fn print(
 ) -> Result<(), CliError> {
     let described = |answered: &Answered| {
         let asked = serde_json::from_str(answered.document.request.as_str()).unwrap_or_default();
-        (jobs::model_name(&answered.one.request), asked)
+        (jobs::model_name(&answered.request), asked)
     };
     let names: Vec<(String, Value)> = answered.iter().map(described).collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)
         .map(|(answered, (model, request))| {
-            let Answered { one, result, .. } = answered;
+            let result = &answered.result;
             Answer {
                 model,
                 length: None,
-                world_size: result.ranks(one.request.world_size),
+                world_size: result.ranks(answered.request.world_size),
                 result,
                 request,
             }
@@ -300,4 +301,142 @@ fn print(
 fn chance() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
+}
+
+/// Stores answers. They are printed even where that cannot be done.
+fn store(kept: &DatabaseFlags, answers: &[Answered]) {
+    if let Err(error) = stored(kept, answers) {
+        output::warning(&format!("the answer is not stored: {error:#}"));
+    }
+}
+
+/// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
+fn learn_before(kept: &DatabaseFlags, engine: &FitEngine, questions: &mut [Request]) {
+    match calibration(kept, engine, questions) {
+        Ok(taught) => {
+            for (one, taught) in questions.iter_mut().zip(taught) {
+                *one = one.clone().with_calibration(taught);
+            }
+        }
+        Err(error) => info!("nothing is known of earlier answers: {error:#}"),
+    }
+}
+
+fn calibration(
+    kept: &DatabaseFlags,
+    engine: &FitEngine,
+    questions: &[Request],
+) -> anyhow::Result<Vec<Vec<HeadroomCalibration>>> {
+    let database = database::place(kept)?;
+    let runtime = database::runtime()?;
+    runtime.block_on(async {
+        let db = Db::open_existing(&database).await?;
+        let mut all = Vec::new();
+        // Where nothing was ever learnt, there is no need to look at the model or for a GPU.
+        let is_known = db.learnt_count().await?.models > 0;
+        for one in questions.iter().filter(|_| is_known) {
+            let card = match one.device {
+                DeviceChoice::Sim(_) => None,
+                // The engine says that it is not here.
+                DeviceChoice::Auto
+                | DeviceChoice::Cuda(_)
+                | DeviceChoice::Kind(_)
+                | DeviceChoice::Host(..) => engine.check(one).ok().flatten(),
+            };
+            let taught = jobs::learn_before(&db, one, card.as_deref()).await;
+            // So is what is wrong with the model.
+            all.push(taught.unwrap_or_default());
+        }
+        db.close().await;
+        Ok(all)
+    })
+}
+
+fn stored(kept: &DatabaseFlags, answers: &[Answered]) -> anyhow::Result<()> {
+    let database = database::place(kept)?;
+    let runtime = database::runtime()?;
+    runtime.block_on(async {
+        let db = Db::open_for_one(&database).await?;
+        let mut recorded = Ok(());
+        for answered in answers {
+            recorded = recorded.and(
+                jobs::record(&db, &answered.request, &answered.result, &answered.document).await,
+            );
+        }
+        db.close().await;
+        Ok(recorded?)
+    })
+}
+
+/// The cards that people ask about most, smallest memory first.
+const COMMON: [&str; 9] = [
+    "t4", "l4", "rtx4090", "rtx3090", "a100-40g", "l40s", "h100-80g", "a100-80g", "h200",
+];
+
+/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: its owner wants to know
+/// what is missing.
+fn no_gpu_here(engine: &FitEngine) -> Option<String> {
+    let devices = engine.devices();
+    let real = || {
+        devices
+            .iter()
+            .filter(|device| device.kind == DeviceKind::Cuda)
+    };
+    if real().any(|device| device.gpu.is_some()) {
+        return None;
+    }
+    let missing = real().find_map(|device| device.missing.clone());
+    Some(missing.unwrap_or_else(|| "this machine has no GPU".to_owned()))
+}
+
+/// The cards that people ask about most.
+fn common_cards() -> Vec<&'static Card> {
+    COMMON.iter().filter_map(|name| Card::find(name)).collect()
+}
+
+/// The cards of a list such as `rtx4090,rtx3090`; none where one is named, in words or by what it has.
+fn listed_cards(on: Option<&str>) -> Result<Vec<&'static Card>, CliError> {
+    let list = on.filter(|on| on.contains(',') && nicknames::parse(on).is_err());
+    let parts: Vec<&str> = list.map_or_else(Vec::new, |list| list.split(',').collect());
+    let is_several = |part: &&str| nicknames::parse(part).is_ok_and(|on| on.count.is_some());
+    if parts.iter().any(is_several) {
+        return Ok(Vec::new());
+    }
+    let card = |part: &&str| {
+        let on = nicknames::parse(part).map_err(|invalid| CliError::named(&"--on", invalid))?;
+        if let Some(note) = &on.note {
+            output::note(note);
+        }
+        Ok(on.card)
+    };
+    parts.iter().map(card).collect()
+}
+
+/// Each question for each of these cards.
+fn over(questions: &[Request], cards: &[&'static Card]) -> Vec<Request> {
+    let on = |one: &Request, card: &Card| {
+        let mut request = one.clone();
+        request.device = DeviceChoice::Sim(card.name.to_owned());
+        request.document.set("device", format!("sim:{}", card.name));
+        request
+    };
+    let all = questions
+        .iter()
+        .flat_map(|one| cards.iter().map(move |card| on(one, card)));
+    all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_cards_are_there_and_in_order() {
+        let memory: Vec<_> = COMMON
+            .iter()
+            .map(|name| Card::find(name).unwrap().total_memory)
+            .collect();
+
+        assert!(memory.is_sorted(), "{memory:?}");
+    }
 }

@@ -8,23 +8,11 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::flags::WAYS;
+use super::source::Source;
 use crate::limits::{Text, shorten};
 use crate::model::members::REQUEST;
 use crate::model::{RequestDocument, RequestError, exported, of_another_library};
 use crate::recorded;
-
-/// What a file can be.
-#[derive(Debug)]
-pub(super) enum Contents {
-    /// A request.
-    Request(RequestDocument),
-    /// The JSON text of a Hugging Face config.
-    Config(Arc<str>),
-    /// A graph that `torch.export` saved, compressed or not.
-    Graph(Vec<u8>),
-    /// A recording of PyTorch's allocator.
-    Recording(Vec<u8>),
-}
 
 /// What is read, for errors about everything else.
 const EXPECTED: &str = "a request (JSON with `model`), a Hugging Face config (JSON with `model_type`), a graph that \
@@ -40,18 +28,18 @@ const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 const MOST_MEMBERS: usize = 1000;
 
 /// Tells what these bytes are; the error is a clause about the file that they are from.
-pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, RequestError> {
+pub(super) fn tell(bytes: Vec<u8>) -> Result<Source, RequestError> {
     if exported::is_archive(&bytes) {
         let model = exported::model_of_archive(Cursor::new(bytes));
         return model
-            .map(Contents::Graph)
+            .map(Source::Graph)
             .map_err(|error| RequestError::at("", error.to_string()));
     }
     if recorded::is_recording(&bytes) {
-        return Ok(Contents::Recording(bytes));
+        return Ok(Source::Recording(bytes));
     }
     if bytes.starts_with(b"\x1f\x8b") {
-        return Ok(Contents::Graph(bytes));
+        return Ok(Source::Graph(bytes));
     }
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = text.trim_ascii_start();
@@ -60,15 +48,15 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, RequestError> {
     }
     let Ok(members) = members(text) else {
         // The reader of requests says what is wrong with the JSON, and where.
-        return RequestDocument::from_bytes(bytes).map(Contents::Request);
+        return RequestDocument::from_bytes(bytes).map(Source::Request);
     };
     let has = |known: &[&str]| members.iter().any(|member| known.contains(&&**member));
     if has(&OF_GRAPHS) {
-        return Ok(Contents::Graph(bytes));
+        return Ok(Source::Graph(bytes));
     }
     if has(&OF_CONFIGS) && !has(&["model"]) {
         let text = String::from_utf8_lossy(text).into_owned();
-        return Ok(Contents::Config(Arc::from(text)));
+        return Ok(Source::Config(Arc::from(text)));
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
     if let Some(problem) = of_a_trainer(text, is_member).filter(|_| !is_member("model")) {
@@ -84,7 +72,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, RequestError> {
         known().any(|name| name == member) || nearest.nearest.is_some()
     };
     if members.is_empty() || members.iter().any(alike) {
-        return RequestDocument::from_bytes(bytes).map(Contents::Request);
+        return RequestDocument::from_bytes(bytes).map(Source::Request);
     }
     let first: Vec<String> = members
         .iter()

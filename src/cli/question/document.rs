@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::detect::Contents;
 use super::flags::FlagValue;
 use super::source::Source;
 use crate::cli::error::CliError;
@@ -40,18 +39,16 @@ pub(super) fn build<'s>(
         given.iter().partition(|given| given.place[0] == MODEL);
     let empty = || RequestDocument::from(Value::Object(Map::new()));
     let (mut document, files) = match (source, files) {
-        (Source::Contents(Contents::Request(document)), Some(files)) => {
-            (document.clone(), Some(files))
-        }
-        (Source::Contents(Contents::Request(document)), None) => {
+        (Source::Request(document), Some(files)) => (document.clone(), Some(files)),
+        (Source::Request(document), None) => {
             (changed(document, &of_model, lengths(&others))?, None)
         }
-        (Source::Contents(Contents::Config(config)), _) => (
+        (Source::Config(config), _) => (
             with_model(&Map::new(), &described("hf", config, &of_model))?,
             None,
         ),
-        (Source::Contents(Contents::Graph(graph)), _) => (empty(), Some(Files::Graph(graph))),
-        (Source::Contents(Contents::Recording(recording)), _) => (
+        (Source::Graph(graph), _) => (empty(), Some(Files::Graph(graph))),
+        (Source::Recording(recording), _) => (
             empty(),
             Some(Files::Recordings(std::slice::from_ref(recording))),
         ),
@@ -212,7 +209,7 @@ mod tests {
 
     fn request(text: &str) -> Source {
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        Source::Contents(Contents::Request(document))
+        Source::Request(document)
     }
 
     #[test]
@@ -245,7 +242,7 @@ mod tests {
     #[test]
     fn a_config_is_given_as_it_is() {
         let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
-        let source = Source::Contents(Contents::Config(Arc::from(text)));
+        let source = Source::Config(Arc::from(text));
         let flags = [flag_value(
             "--seq-len",
             &["model", "seq_len"],

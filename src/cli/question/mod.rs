@@ -9,7 +9,6 @@ pub(super) mod files;
 mod flags;
 mod hub;
 mod source;
-mod values;
 
 use std::path::{Path, PathBuf};
 
@@ -21,12 +20,10 @@ use crate::cli::terminal::output;
 use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Request, RequestDocument, RequestError};
-use detect::Contents;
 use document::Files;
 use flags::FlagValue;
-pub(super) use flags::{course, members};
+pub(super) use flags::{course, members, size};
 use source::Source;
-pub(super) use values::size;
 
 /// Flags whose absence an error can be about.
 const MISSED: [(&str, &str); 4] = [
@@ -40,16 +37,9 @@ const MISSED: [(&str, &str); 4] = [
 #[derive(Debug)]
 pub(super) struct ParsedArgs {
     /// The question; or one for each card, where none is named.
-    pub(super) questions: Vec<ParsedRequest>,
+    pub(super) questions: Vec<Request>,
     /// Whom to name where an answer shows that something is wrong.
     pub(super) origin: Provenance,
-}
-
-/// One question.
-#[derive(Debug)]
-pub(super) struct ParsedRequest {
-    /// What is asked.
-    pub(super) request: Request,
 }
 
 /// Where the members of a request are from.
@@ -67,32 +57,31 @@ pub(super) struct Provenance {
 impl ParsedArgs {
     /// The same with or without a recorder for what is not understood.
     pub(super) fn with_recorder(mut self, has_recorder: bool) -> ParsedArgs {
-        let questions = self.questions.into_iter().map(|one| ParsedRequest {
-            request: one.request.with_recorder(has_recorder),
-        });
-        self.questions = questions.collect();
+        let questions = self.questions.into_iter();
+        self.questions = questions
+            .map(|one| one.with_recorder(has_recorder))
+            .collect();
         self
     }
 
     /// The same about a model that people call so.
     pub(super) fn with_model_name(mut self, name: &str) -> ParsedArgs {
         for one in &mut self.questions {
-            one.request = one.request.clone().with_model_name(name);
+            *one = one.clone().with_model_name(name);
         }
         self
     }
 
     /// Whether anything names a device: a flag, or the request.
     pub(super) fn names_a_device(&self) -> bool {
-        let device = |one: &ParsedRequest| one.request.document.members().get("device").cloned();
+        let device = |one: &Request| one.document.members().get("device").cloned();
         let mut questions = self.questions.iter();
         questions.any(|one| device(one).is_some_and(|device| !device.is_null()))
     }
 
     /// The only question.
     pub(super) fn only(mut self) -> (Request, Provenance) {
-        let one = self.questions.swap_remove(0);
-        (one.request, self.origin)
+        (self.questions.swap_remove(0), self.origin)
     }
 
     /// The only question, for commands that answer for one length.
@@ -252,11 +241,11 @@ fn read_with(
             .iter()
             .map(|path| path.display().to_string())
             .collect(),
-        is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
+        is_made_of_flags: !matches!(source, Source::Request(_)),
     };
     let request = one((&source, files), &question.own.batches, &origin)?;
     Ok(ParsedArgs {
-        questions: vec![ParsedRequest { request }],
+        questions: vec![request],
         origin,
     })
 }
@@ -273,7 +262,7 @@ fn again(
                        --recorded, or ask as before";
         return Err(CliError::flag("--again", problem));
     }
-    Ok(Source::Contents(Contents::Request(document)))
+    Ok(Source::Request(document))
 }
 
 /// Where the model is from, and the file that it is in.
@@ -287,7 +276,7 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
         (model, _) => (by_flag[0], model),
     };
     let Some(what) = question.own.what.as_deref() else {
-        let source = Source::Contents(Contents::Request(nothing()));
+        let source = Source::Request(nothing());
         return Ok((source, Some(flag.to_owned())));
     };
     if model == Some(what) && what == Path::new("-") {
@@ -295,7 +284,7 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
         return Err(CliError::flag(flag, problem));
     }
     let source = source::find(what)?;
-    let is_request = matches!(source, Source::Contents(Contents::Request(_)));
+    let is_request = matches!(source, Source::Request(_));
     match (model, &source) {
         (Some(_), _) if is_request => Ok((source, Some(flag.to_owned()))),
         (Some(_), _) => {
@@ -305,9 +294,10 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
             );
             Err(CliError::flag(flag, problem))
         }
-        (None, Source::Preset(_)) => Ok((source, None)),
-        (None, Source::Contents(_)) if is_request => Ok((source, None)),
-        (None, Source::Contents(_)) => Ok((source, Some(what.display().to_string()))),
+        (None, Source::Preset(_) | Source::Request(_)) => Ok((source, None)),
+        (None, Source::Config(_) | Source::Graph(_) | Source::Recording(_)) => {
+            Ok((source, Some(what.display().to_string())))
+        }
     }
 }
 

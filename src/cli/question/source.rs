@@ -3,20 +3,27 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::sync::Arc;
 
-use super::detect::{self, Contents};
+use super::detect;
 use super::files::{open, read_bytes};
 use super::hub;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::shorten;
-use crate::model::{RequestError, exported, of_family, preset, presets};
+use crate::model::{RequestDocument, RequestError, exported, of_family, preset, presets};
 
-/// Where the model comes from.
+/// Where the model comes from; a file, or stdin, is told by its content.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A file or stdin, told by its content.
-    Contents(Contents),
+    /// A request.
+    Request(RequestDocument),
+    /// The JSON text of a Hugging Face config.
+    Config(Arc<str>),
+    /// A graph that `torch.export` saved, compressed or not.
+    Graph(Vec<u8>),
+    /// A recording of PyTorch's allocator.
+    Recording(Vec<u8>),
     /// A model that batchfit knows by this name.
     Preset(&'static str),
 }
@@ -248,14 +255,13 @@ const SHORTEST: usize = 3;
 fn read(path: &Path) -> Result<Source, CliError> {
     let name = path.display().to_string();
     match archived(path)? {
-        Some(model) => Ok(Source::Contents(Contents::Graph(model))),
+        Some(model) => Ok(Source::Graph(model)),
         None => detect_source(&name, read_bytes(path)?),
     }
 }
 
 fn detect_source(name: &str, bytes: Vec<u8>) -> Result<Source, CliError> {
-    let contents = detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))?;
-    Ok(Source::Contents(contents))
+    detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))
 }
 
 /// The model of an archive, where the file is one.
