@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 import urllib.request
 
-from batchfit import _http
+from batchfit import _http, ask_tell
 
 
 class Evil(http.server.BaseHTTPRequestHandler):
@@ -28,6 +28,9 @@ class Evil(http.server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/stolen")
             self.end_headers()
+            return
+        if self.path == "/negative":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n")
             return
         if self.path in ("/continue", "/trailers"):
             first, more = {"/continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n")}.get(
@@ -85,6 +88,12 @@ class HttpTest(unittest.TestCase):
             with self.subTest(path), short, self.assertRaisesRegex(OSError, "too long"):
                 self.ask(path)
             self.assertTrue(Evil.left.wait(60), path)
+
+    def test_what_is_no_answer_is_an_error_of_ours(self) -> None:
+        with self.assertRaisesRegex(OSError, "not HTTP"):
+            self.ask("/negative")
+        with unittest.mock.patch.object(_http, "ask", return_value=b'{"id": "\\ud800"}'):
+            self.assertEqual(ask_tell.Server(self.url).begin({}), {"id": "\ud800"})
 
     def test_a_refusal_is_plain_text(self) -> None:
         with self.assertRaisesRegex(_http.Refused, "^422: \\]0;owned no$"):

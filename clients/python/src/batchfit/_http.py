@@ -116,7 +116,7 @@ def _answer(request: urllib.request.Request, patience: float) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(f"{error.code}: {problem(error.read(_REFUSAL))}") from error
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:
         raise OSError(f"its answer is not HTTP: {plain(repr(error))}") from error
     if len(body) > LONGEST:
         raise OSError("its answer is too long")
