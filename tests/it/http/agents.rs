@@ -216,6 +216,8 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         one("/result/environment/pytorch", json!("99.99")),
         one("/result/variants/0/rank", json!(u32::MAX)),
         one("/result/variants/0/training/precision", json!("bf16")),
+        one("/result/recommendation", json!({})),
+        json!({"outcome": "answered"}),
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let asked = ON_KIND.replace(
