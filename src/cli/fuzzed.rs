@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use regex::bytes::Regex;
+use regex_lite::Regex;
 
 use super::arguments::Arguments;
 use super::search;

@@ -35,7 +35,9 @@ mod virtual_gpu;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use arguments::{Arguments, AskCudnn, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
@@ -226,19 +228,23 @@ fn operators() -> Result<Outcome, CliError> {
 
 /// stdout belongs to answers and to the worker's protocol.
 fn log_to_stderr(filter: &str, access: &str, format: LogFormat) {
-    let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
+    let filter = filter.parse().unwrap_or_else(|error| {
         terminal::output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
-        EnvFilter::new("warn")
+        Targets::new().with_default(LevelFilter::WARN)
     });
-    let access = format!("batchfit::access={access}");
-    let filter = filter.add_directive(access.parse().expect("it is a directive"));
+    let access: LevelFilter = access.parse().expect("it is a level");
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         // Or it would panic where stderr cannot be written: a log on a full disk would end requests.
         .log_internal_errors(false);
+    let filter = filter.with_target("batchfit::access", access);
     match format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log
+            .with_ansi(std::io::stderr().is_terminal())
+            .finish()
+            .with(filter)
+            .init(),
+        LogFormat::Json => log.json().flatten_event(true).finish().with(filter).init(),
     }
 }

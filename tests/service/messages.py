@@ -149,7 +149,7 @@ class Place:
     def ask(self, members, wait=60):
         """A question that nobody asked before; gives its document once it has ended."""
         self.asked += 1
-        body = {"model": {"preset": "resnet18"}, "memory_limit": (4 << 30) + self.asked * (2 << 20), "timeout_seconds": 600, **members}
+        body = {"model": {"preset": "resnet18"}, "memory_limit": (4 << 30) + self.asked * (3 << 10), "timeout_seconds": 600, **members}
         begun, status, answer = time.monotonic(), None, None
         while time.monotonic() < begun + 150:
             try:

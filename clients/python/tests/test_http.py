@@ -6,9 +6,10 @@ import http.server
 import json
 import threading
 import unittest
+import unittest.mock
 import urllib.request
 
-from batchfit import _http
+from batchfit import _http, ask_tell
 
 
 class Evil(http.server.BaseHTTPRequestHandler):
@@ -16,6 +17,7 @@ class Evil(http.server.BaseHTTPRequestHandler):
 
     seen: list[tuple[str, str]] = []
     ended = threading.Event()
+    left = threading.Event()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -26,6 +28,20 @@ class Evil(http.server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/stolen")
             self.end_headers()
+            return
+        if self.path == "/negative":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n")
+            return
+        if self.path in ("/continue", "/trailers"):
+            first, more = {"/continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n")}.get(
+                self.path, (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"X: y\r\n")
+            )
+            try:
+                self.wfile.write(first)
+                while True:
+                    self.wfile.write(more * 1000)
+            except OSError:
+                self.left.set()
             return
         self.send_response(422 if self.path == "/refuse" else 200)
         self.end_headers()
@@ -44,6 +60,7 @@ class HttpTest(unittest.TestCase):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         Evil.seen.clear()
         Evil.ended.clear()
+        Evil.left.clear()
         self.url = f"http://127.0.0.1:{server.server_address[1]}"
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
@@ -63,6 +80,20 @@ class HttpTest(unittest.TestCase):
             self.ask("/flood")
         with self.assertRaisesRegex(OSError, "no answer within|timed out"):
             self.ask("/hang", patience=0.1)
+
+    def test_what_never_ends_around_an_answer_is_not_read_on(self) -> None:
+        for path in ("/continue", "/trailers"):
+            Evil.left.clear()
+            short = unittest.mock.patch.object(_http, "LONGEST", 0)
+            with self.subTest(path), short, self.assertRaisesRegex(OSError, "too long"):
+                self.ask(path)
+            self.assertTrue(Evil.left.wait(60), path)
+
+    def test_what_is_no_answer_is_an_error_of_ours(self) -> None:
+        with self.assertRaisesRegex(OSError, "not HTTP"):
+            self.ask("/negative")
+        with unittest.mock.patch.object(_http, "ask", return_value=b'{"id": "\\ud800"}'):
+            self.assertEqual(ask_tell.Server(self.url).begin({}), {"id": "\ud800"})
 
     def test_a_refusal_is_plain_text(self) -> None:
         with self.assertRaisesRegex(_http.Refused, "^422: \\]0;owned no$"):

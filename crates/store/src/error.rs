@@ -191,6 +191,9 @@ impl Fault {
             {
                 None
             }
+            sqlx::Error::Io(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                Some(Fault::Locked)
+            }
             _others => engine::fault(source),
         };
         if let Some(fault) = of_server {

@@ -1,6 +1,6 @@
 //! Ways in for the targets in `tests/fuzz`.
 
-use regex::bytes::Regex;
+use regex_lite::Regex;
 
 use super::ask_tell::read_lines;
 use super::run_output::{Lines, RunOutput};

@@ -1,6 +1,6 @@
 //! What a command says, line by line, in bounded memory.
 
-use regex::bytes::Regex;
+use regex_lite::Regex;
 
 use crate::limits::shorten;
 
@@ -77,7 +77,7 @@ impl<'a> Lines<'a> {
         if self.line.trim_ascii().is_empty() {
             return;
         }
-        heard.out_of_memory |= self.pattern.is_match(&self.line);
+        heard.out_of_memory |= self.pattern.is_match(&String::from_utf8_lossy(&self.line));
         let said = number(&self.line, PEAK);
         let said = said.filter(|bytes| (1..=MOST_BYTES).contains(bytes));
         heard.has_retries |= number(&self.line, RETRIES).is_some_and(|retries| retries > 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex_lite::{Regex, RegexBuilder};
 
 use super::run::{End, FinishedRun};
 use crate::cli::arguments::Search;
@@ -14,8 +14,7 @@ use crate::search::ask_tell::{Observation, Outcome};
 /// allocating tensor`), and CUDA and HIP themselves.
 const USUAL: &str = r"OutOfMemoryError|(CUDA|HIP|XPU|NPU|MPS backend) out of memory|(CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: |Resource exhausted: |ResourceExhaustedError|Out of memory (while trying to allocate|allocating )|OOM when allocating tensor";
 
-/// Most memory that a compiled pattern may take, and as much again while it matches. It takes a time linear in what it is
-/// matched with, whatever it is.
+/// Most memory that a compiled pattern may take. It takes a time linear in what it is matched with, whatever it is.
 const PATTERN: usize = 1 << 20;
 
 /// How runs are judged.
@@ -41,12 +40,7 @@ impl Rules {
     }
 
     fn of(pattern: &str, exit: Option<u8>, patience: Option<Duration>) -> Result<Rules, CliError> {
-        let compiled = RegexBuilder::new(pattern)
-            // Letters without case are those of ASCII; anything may come before and after what is no UTF-8.
-            .unicode(false)
-            .size_limit(PATTERN)
-            .dfa_size_limit(PATTERN)
-            .build();
+        let compiled = RegexBuilder::new(pattern).size_limit(PATTERN).build();
         Ok(Rules {
             pattern: compiled
                 .map_err(|error| CliError::flag("--oom-pattern", error.to_string()))?,

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use batchfit::cli::fuzzed;
 use libfuzzer_sys::fuzz_target;
-use regex::bytes::Regex;
+use regex_lite::Regex;
 
 static PATTERN: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("(?i-u)out of memory").expect("it is a pattern"));

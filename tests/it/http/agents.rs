@@ -206,6 +206,7 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         ),
         both("step_ms", json!(-1e308)),
         both("evidence", json!("trained")),
+        both("fits", json!(false)),
         both("limited_by", json!("a\u{0}b")),
         both("limited_by", json!("\u{202e}b")),
         both("notes", json!(["x".repeat(1 << 20)])),
@@ -215,6 +216,8 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         one("/result/environment/pytorch", json!("99.99")),
         one("/result/variants/0/rank", json!(u32::MAX)),
         one("/result/variants/0/training/precision", json!("bf16")),
+        one("/result/recommendation", json!({})),
+        json!({"outcome": "answered"}),
     ];
     for (number, lie) in lies.into_iter().enumerate() {
         let asked = ON_KIND.replace(
@@ -231,6 +234,28 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
     }
     let stored = service.get("/v1/recommendations").await.json();
     assert_eq!(stored["items"], json!([]));
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_without_what_was_asked_is_refused_and_its_fit_fails() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let more = [
+        r#""preset": "resnet18"}, "headroom": 0.3"#,
+        r#""preset": "gpt2"}, "lengths": {"seq_len": "64:5,128:5"}"#,
+    ];
+    for more in more {
+        let asked = ON_KIND.replace(r#""preset": "resnet18"}"#, more);
+        let fit = service.post("/v1/fits", asked).await.id();
+        let attempt = service.attempt(&agent).await;
+
+        let answer = answered(ON_KIND);
+        let refused = service.finish(&agent, &attempt, &answer).await;
+
+        assert_eq!(refused.status, 422, "{more}: {}", refused.text);
+        assert_eq!(service.state_of(&fit).await, "failed", "{more}");
+    }
     service.stop().await;
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any, Union
@@ -14,6 +17,9 @@ LONGEST = 16 << 20
 
 # Bytes that are read of a refusal.
 _REFUSAL = 1 << 16
+
+# And beside its body: headers, interim responses, trailers.
+_AROUND = 1 << 20
 
 # What is said of a refusal, in characters.
 _SAID = 1_000
@@ -26,7 +32,56 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+class _Bounded(io.RawIOBase):
+    """What a service sends, its headers, interim responses and trailers included: of these no end need ever come."""
+
+    def __init__(self, sent: io.BufferedIOBase, patience: float) -> None:
+        self._sent = sent
+        self._end = time.monotonic() + patience
+        self._left = LONGEST + _AROUND
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        if self._left <= 0:
+            raise OSError("its answer is too long")
+        if time.monotonic() > self._end:
+            raise OSError("its answer takes too long")
+        count = self._sent.readinto1(into)
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        self._sent.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp = io.BufferedReader(_Bounded(self.fp, sock.gettimeout() or 0.0))
+
+
+class _ReadsBounded(urllib.request.AbstractHTTPHandler):
+    def do_open(self, http_class: Any, req: urllib.request.Request, **more: Any) -> Any:
+        def connection(*args: Any, **options: Any) -> http.client.HTTPConnection:
+            made: http.client.HTTPConnection = http_class(*args, **options)
+            made.response_class = _Response
+            return made
+
+        return super().do_open(connection, req, **more)
+
+
+class _Http(_ReadsBounded, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_ReadsBounded, urllib.request.HTTPSHandler):
+    pass
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
 
 class Refused(Exception):
@@ -61,7 +116,7 @@ def _answer(request: urllib.request.Request, patience: float) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(f"{error.code}: {problem(error.read(_REFUSAL))}") from error
-    except http.client.HTTPException as error:
+    except (http.client.HTTPException, ValueError) as error:
         raise OSError(f"its answer is not HTTP: {plain(repr(error))}") from error
     if len(body) > LONGEST:
         raise OSError("its answer is too long")

@@ -138,7 +138,7 @@ class Server:
 
     def begin(self, terms: Mapping[str, Any]) -> Document:
         document = self._post("/v1/searches", json.dumps(terms).encode())
-        self._id = urllib.parse.quote(str(document.get("id", "")), safe="")
+        self._id = urllib.parse.quote(str(document.get("id", "")), safe="", errors="replace")
         return document
 
     def tell(self, observation: Mapping[str, Any], recording: Optional[Path]) -> Document:

@@ -190,7 +190,7 @@ pub enum FailureCode {
 }
 
 impl FitError {
-    pub(super) fn new(code: FailureCode, detail: impl Into<String>) -> FitError {
+    pub(crate) fn new(code: FailureCode, detail: impl Into<String>) -> FitError {
         FitError {
             code,
             detail: detail.into(),

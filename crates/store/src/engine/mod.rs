@@ -24,6 +24,7 @@ mod schema;
 mod texts;
 
 use std::fmt;
+use std::io;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
@@ -74,7 +75,9 @@ impl Pool {
     /// For several statements that write.
     pub(super) async fn acquire(&self) -> Result<Connection, sqlx::Error> {
         Ok(match self {
-            Pool::Sqlite(_, writing) => Connection::Sqlite(writing.acquire().await?),
+            Pool::Sqlite(_, writing) => {
+                Connection::Sqlite(writing.acquire().await.map_err(of_file)?)
+            }
             Pool::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
         })
     }
@@ -186,20 +189,20 @@ macro_rules! query {
     (execute, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
-                .execute(on).await.map(|done| done.rows_affected()),
+                .execute(on).await.map(|done| done.rows_affected()).map_err($crate::engine::of_file),
             sqlx::Either::Right(on) => query!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
                 .execute(on).await.map(|done| done.rows_affected()),
         }
     };
     ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => query!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Left(on) => query!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await.map_err($crate::engine::of_file),
             sqlx::Either::Right(on) => query!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
     ($fetch:ident $row:ty, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
-            sqlx::Either::Left(on) => query!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Left(on) => query!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await.map_err($crate::engine::of_file),
             sqlx::Either::Right(on) => query!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
         }
     };
@@ -209,6 +212,14 @@ macro_rules! query {
     (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::engine::for_postgres($text)) };
 }
 pub(super) use query;
+
+/// An error of a file: connections of which none is free wait for its lock, and for no server.
+pub(super) fn of_file(error: sqlx::Error) -> sqlx::Error {
+    match error {
+        sqlx::Error::PoolTimedOut => sqlx::Error::Io(io::ErrorKind::ResourceBusy.into()),
+        other => other,
+    }
+}
 
 /// The same text for PostgreSQL, whose identity columns are called `number`: see Note [One text].
 pub(super) fn for_postgres(text: &'static str) -> AssertSqlSafe<String> {

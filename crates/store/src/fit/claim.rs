@@ -225,7 +225,7 @@ impl Db {
         .map_err(with_context("fail a fit"))
     }
 
-    /// Cancels a fit that has not ended, if it is of this owner where one is named. False when it is not, or there is none.
+    /// Cancels a fit that has not ended, if it is of this owner alone where one is named. False when it is not, or there is none.
     pub async fn cancel(
         &self,
         id: &str,
@@ -236,7 +236,7 @@ impl Db {
             execute,
             self.pool.writing(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
-              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
+              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3 AND NOT shared)",
             id,
             now,
             owner,

@@ -52,7 +52,7 @@ by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
-    /// shared.
+    /// shared: while it waits it counts for whichever of the two waits for fewer, so that asking the same takes no turn of another key.
     pub async fn ask_again(
         &self,
         id: &str,
@@ -63,7 +63,11 @@ impl Db {
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
         query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
-                            owner = CASE WHEN owner = $4 THEN owner ELSE '*' END
+                            shared = shared OR owner <> $4,
+                            owner = CASE WHEN state = 'queued'
+                                          AND (SELECT count(*) FROM fit AS own WHERE own.state = 'queued' AND own.owner = $4) + 1
+                                            < (SELECT count(*) FROM fit AS own WHERE own.state = 'queued' AND own.owner = fit.owner)
+                                         THEN $4 ELSE owner END
               WHERE id = $1 AND state IN ('queued', 'running')
                 AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",

@@ -138,6 +138,43 @@ async fn a_key_has_a_part_of_the_queue() {
 }
 
 #[tokio::test]
+async fn a_shared_fit_counts_for_the_key_with_fewer_waiting_and_no_key_cancels_it() {
+    let db = TestDatabase::new().await;
+    let ask = async |id: &str, owner: &str| {
+        let fit = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "cuda:0")
+        };
+        let added = db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap();
+        if let Enqueued::Same(id) = &added {
+            let terms = FitTerms::default();
+            db.ask_again(id, owner, terms).await.unwrap();
+        }
+        added != Enqueued::QueueFull
+    };
+    for id in ["1", "2", "3"] {
+        assert!(ask(id, "a").await);
+    }
+    // The third becomes b's. With another b would wait for as many as a.
+    for id in ["3", "2", "1"] {
+        assert!(ask(id, "b").await);
+    }
+    assert!(ask("4", "a").await && !ask("5", "a").await);
+    assert!(ask("5", "b").await && ask("6", "b").await && !ask("7", "b").await);
+    for owner in ["a", "b"] {
+        assert!(!db.cancel("3", Some(owner), Time(1)).await.unwrap());
+    }
+
+    let mut claimed = Vec::new();
+    for now in 1..=6 {
+        let fit = claim_for(&db, &me(), now).await.unwrap();
+        db.cancel(&fit.id, None, Time(now)).await.unwrap();
+        claimed.push(fit.id);
+    }
+    assert_eq!(claimed, ["1", "3", "2", "5", "4", "6"]);
+}
+
+#[tokio::test]
 async fn the_end_of_a_fit_makes_room_in_its_lane() {
     let db = queue(&[("1", "cuda:0"), ("2", "cuda:0")]).await;
     claim(&db).await;

@@ -127,7 +127,7 @@ async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
 }
 
 #[tokio::test]
-async fn hostile_bodies_are_refused_and_change_nothing() {
+async fn hostile_bodies_are_refused_and_fail_only_the_fit_that_they_answer() {
     let service = service().await;
     let agent = service.agent("node1").await;
     let fit = service.post("/v1/fits", ON_KIND).await.id();
@@ -154,6 +154,10 @@ async fn hostile_bodies_are_refused_and_change_nothing() {
         &long,
     ];
     for path in &paths {
+        if path.ends_with("/result") {
+            let told = service.tell_job(&agent, &attempt, &json!({})).await;
+            assert_eq!(told.json()["state"], "running");
+        }
         for body in bodies {
             let request = if path.ends_with("/result") {
                 Request::put(path)
@@ -193,6 +197,5 @@ async fn hostile_bodies_are_refused_and_change_nothing() {
         .map(|number| card(&format!("cuda:{number}"), "h200"))
         .collect();
     assert_eq!(service.register(&many).await.status, 422);
-    let told = service.tell_job(&agent, &attempt, &json!({})).await;
-    assert_eq!(told.json()["state"], "running");
+    assert_eq!(service.state_of(&fit).await, "failed");
 }

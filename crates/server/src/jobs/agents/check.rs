@@ -7,6 +7,7 @@ use crate::device::sim::Card;
 use crate::jobs::{FitResult, Recommendation, VariantResult};
 use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
+use crate::units::Share;
 
 use super::AgentCard;
 
@@ -69,6 +70,9 @@ pub(super) fn check(
     };
     if same(&result.recommendation) != same(&result.variants[0].recommendation) {
         return Err("what it recommends is not its first variant's".to_owned());
+    }
+    if result.lengths.is_some() != request.lengths.is_some() {
+        return Err("it is of other lengths".to_owned());
     }
     Ok(())
 }
@@ -154,9 +158,20 @@ fn arithmetic(variant: &VariantResult, request: &Request, card: &AgentCard) -> R
         found.evidence != Evidence::Trained || variant.training.recorded,
         "nobody trained",
     )?;
+    ensure(
+        found
+            .fits
+            .is_none_or(|fits| fits == (found.micro_batch > 0)),
+        "it fits and does not fit",
+    )?;
     if found.micro_batch == 0 {
         return Ok(());
     }
+    let asked = request.headroom.map(Share::fraction);
+    ensure(
+        asked.is_none_or(|asked| (found.headroom.fraction - asked).abs() < 1e-9),
+        "its headroom is not what was asked",
+    )?;
     ensure(
         found.peak_allocated_bytes <= found.peak_reserved_bytes
             && found.peak_reserved_bytes <= found.limit_bytes

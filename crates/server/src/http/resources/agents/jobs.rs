@@ -10,7 +10,9 @@ use crate::http::App;
 use crate::http::resources::agents::body::JsonBody;
 use crate::http::response::problem::Problem;
 use crate::http::server::keys::Client;
-use crate::jobs::{Claim, ClaimDocument, JobNews, JobOutcome, LeaseDocument};
+use crate::jobs::{
+    Claim, ClaimDocument, FailureCode, FitError, JobNews, JobOutcome, LeaseDocument,
+};
 use crate::model::RequestDocument;
 
 /// Get something to work on.
@@ -97,20 +99,30 @@ pub(in crate::http) async fn create_progress(
             example = json!({"type": "/problems/lease-lost", "title": "The lease has passed", "status": 409,
                 "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what is said of it is not stored"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 8 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked")))]
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked; the fit has failed")))]
 pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
     client: Client,
-    JsonBody(outcome): JsonBody<JobOutcome>,
+    sent: Result<JsonBody<JobOutcome>, Problem>,
 ) -> Result<StatusCode, Problem> {
+    let (outcome, refused) = match sent {
+        Ok(JsonBody(outcome)) => (outcome, None),
+        // It is JSON of another form: sent again it would be the same.
+        Err(problem) if problem.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            let detail = format!("the agent's answer cannot be read: {}", problem.detail);
+            let error = FitError::new(FailureCode::Internal, detail);
+            (JobOutcome::Failed { error }, Some(problem))
+        }
+        Err(problem) => return Err(problem),
+    };
     let done = app
         .jobs
         .finish_job(&id, &client.id, &attempt, outcome)
         .await?;
-    if done {
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        Err(Problem::no_such("agent", &id))
+    match refused {
+        Some(problem) => Err(problem),
+        None if done => Ok(StatusCode::NO_CONTENT),
+        None => Err(Problem::no_such("agent", &id)),
     }
 }
