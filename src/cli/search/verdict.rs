@@ -103,7 +103,7 @@ mod tests {
         let ran = FinishedRun {
             end,
             output: RunOutput {
-                out_of_memory: rules.pattern.is_match(says.as_bytes()),
+                out_of_memory: rules.pattern.is_match(says),
                 ..RunOutput::default()
             },
         };
