@@ -116,7 +116,7 @@ pub fn card(card: &CardDocument, note: Option<&str>, style: &Style) -> String {
             if card.measured {
                 "on a real one".to_owned()
             } else {
-                "no: scratch memory of convolutions, and what a process holds beside the allocator, are an H200's".to_owned()
+                "no: workspaces of convolutions are cuDNN's estimate for such cards, or an H200's; memory outside the allocator is an H200's".to_owned()
             },
         ),
         (

@@ -13,7 +13,7 @@ use crate::probe::{
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Recommendation {
-    /// Whether there is a batch to train with; false where `micro_batch` is 0. Older stored answers lack it.
+    /// Whether there is a batch to train with; false where `micro_batch` is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fits: Option<bool>,
     /// Samples per micro-step on one GPU; 0 when nothing fits.

@@ -130,7 +130,7 @@ pub(super) fn findings(findings: &Findings, style: &Style) -> String {
 
 fn verdict_of(finding: Finding) -> &'static str {
     match finding {
-        Finding::NothingWrong => "Nothing wrong with the program shows in the recording.",
+        Finding::NothingWrong => "The recording shows nothing wrong with the program.",
         Finding::Growth => "Memory grows: something is kept from each round.",
         Finding::Fragmentation => "Memory is fragmented.",
         Finding::AnotherProcess => "Something else holds memory of the GPU.",

@@ -290,7 +290,7 @@ fn guesses(answer: &Answer, style: &Style) -> String {
     let convolutions = answer.convolutions;
     if convolutions.asked + convolutions.estimated > 0 {
         let said = format!(
-            "the scratch memory of {} calls was recorded on a card, of {} asked of cuDNN without it, of {} estimated",
+            "the workspaces of {} calls were recorded on a card, of {} asked of cuDNN without it, of {} estimated",
             convolutions.recorded, convolutions.asked, convolutions.estimated
         );
         out += &paragraph("convolutions: ", &said, style.width);

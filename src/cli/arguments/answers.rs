@@ -36,7 +36,7 @@ pub(in crate::cli) struct TellOutcome {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(in crate::cli) struct ObservationFlags {
-    /// Samples per micro-step on one GPU.
+    /// Samples in a micro-batch, on one GPU.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) batch: Option<u64>,
     /// How it ended: fits, fits-with-retries, out-of-memory or crashed.

@@ -34,7 +34,11 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
         return None;
     };
     let flag = flag.split('=').next()?;
-    let instead = row(flag, " = ")?;
+    let dashed = flag.replace('_', "-") + " %";
+    let instead = row(flag, " = ").or_else(|| {
+        let is_ours = row(flag, " | ").is_none() && flag.contains('_');
+        is_ours.then_some(dashed.as_str())
+    })?;
     let is_it = |one: &str| {
         one == flag
             || one
@@ -87,12 +91,37 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
 pub(super) fn hinted(error: clap::Error, command: &str) -> clap::Error {
     match say(&error, command) {
         Some(problem) => clap::Error::raw(error.kind(), problem + "\n"),
-        None => error,
+        None => without_environment(error),
     }
+}
+
+/// clap counts what the environment sets among what the command needs.
+fn without_environment(mut error: clap::Error) -> clap::Error {
+    if let Some(usage) = error.get(ContextKind::Usage).map(ToString::to_string) {
+        let usage = usage.replace(" --database <URL>", "");
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage.into()));
+    }
+    error
 }
 
 fn say(error: &clap::Error, command: &str) -> Option<String> {
     match error.kind() {
+        ErrorKind::MissingRequiredArgument if ASKING.contains(&command) => {
+            let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
+                return None;
+            };
+            let lacks = |name: &str| missing.iter().any(|one| one.contains(name));
+            let batch = if command == "fit" { "" } else { " --batch 64" };
+            if lacks("WHAT") {
+                Some(format!("name a model: `batchfit {command} resnet18 --on t4{batch}`; `batchfit presets` lists those with a name"))
+            } else {
+                lacks("--loss").then(|| {
+                    "--module trains your module on this GPU, and needs --batch and --loss; `batchfit fit my.py:build`, whose function returns \
+                     (model, batch, loss), needs neither of them, nor a GPU"
+                        .to_owned()
+                })
+            }
+        }
         ErrorKind::UnknownArgument if ASKING.contains(&command) => {
             let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
                 return None;

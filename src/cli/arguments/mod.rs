@@ -338,7 +338,7 @@ pub(in crate::cli) struct Probe {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct Batch {
-    /// Samples per micro-step.
+    /// Samples in a micro-batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(in crate::cli) batch: u64,
 }

@@ -37,7 +37,7 @@ pub(in crate::cli) struct OwnFlags {
     /// A model's name, a config.json, my.py:build, an exported graph or a request; `-` is stdin.
     #[arg(value_name = "WHAT", required_unless_present_any = ["model", "recorded"])]
     pub(in crate::cli) what: Option<PathBuf>,
-    /// Any other member of `model`, as often as needed: lora='{"r": 8}'.
+    /// Any other member of `model`, as often as needed: lora=16.
     #[arg(long = "with", value_name = "NAME=VALUE", help_heading = HEADINGS[0])]
     pub(in crate::cli) with: Vec<String>,
     /// A graph that torch.export saved, instead of the model in a request.

@@ -277,7 +277,11 @@ fn model_takes_the_place_of_a_request_s_and_conflicts_with_another() {
         "{}",
         stderr(&beside)
     );
-    assert!(stderr(&missing).contains("<WHAT>"), "{}", stderr(&missing));
+    assert!(
+        stderr(&missing).contains("name a model"),
+        "{}",
+        stderr(&missing)
+    );
     assert!(
         stderr(&both).contains("cannot both be read from stdin"),
         "{}",

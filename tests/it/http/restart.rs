@@ -123,3 +123,23 @@ async fn an_orderly_end_puts_running_fits_back() {
     assert_eq!(second.ended(&fit.id()).await["state"], "done");
     assert_eq!(engine.fits.load(Ordering::Relaxed), 1);
 }
+
+#[tokio::test]
+async fn an_answer_of_before_fits_says_whether_it_fits() {
+    let service = Service::start(Scripted::default()).await;
+    let done = service.post_and_wait("/v1/fits", RESNET).await;
+    let older = "UPDATE fit SET result = json_remove(result, '$.recommendation.fits', '$.variants[0].recommendation.fits')";
+    second_connection(&service)
+        .await
+        .execute(older)
+        .await
+        .unwrap();
+
+    let read = service.get(done.header("location")).await.json();
+
+    assert_eq!(read["result"]["recommendation"]["fits"], true, "{read}");
+    assert_eq!(
+        read["result"]["variants"][0]["recommendation"]["fits"],
+        true
+    );
+}

@@ -142,15 +142,12 @@ impl Saying {
     pub(super) fn note(self, stated: Option<DType>, run: Run) -> Option<String> {
         let is_half = |dtype: &DType| dtype.is_half() && stated.is_none();
         let loaded = self.dtype.filter(is_half)?;
-        let of_config = format!(
-            "{loaded}, the type of the config, in which `from_pretrained` of transformers 5 loads them"
-        );
         match run.stored {
             None => Some(format!(
-                "the weights are {of_config}; `--with param_dtype=fp32` asks about float32"
+                "the weights are {loaded}, as the config says and `from_pretrained` of transformers 5 loads them; `--with param_dtype=fp32` asks about float32"
             )),
             Some(DType::Float32) => Some(format!(
-                "the weights are float32, not {of_config}; `--with param_dtype` says another"
+                "the weights are float32; the config says {loaded}, as `from_pretrained` of transformers 5 loads them: `--precision bf16` asks about that"
             )),
             Some(_) => None,
         }

@@ -41,11 +41,11 @@ pub static REQUEST: Object = Object {
             .flag(Gpu, "world-size", "N", "How many GPUs train together, each with a process of its own")
             .also("gpus num_gpus n_gpus ngpus num_devices nproc_per_node num_processes ranks"),
         Member::new("allocator", Kind::Text, "The text of a `PYTORCH_CUDA_ALLOC_CONF`.").example("\"expandable_segments:True\"")
-            .flag(Gpu, "allocator", "CONF", "The text of a `PYTORCH_CUDA_ALLOC_CONF`")
+            .flag(Gpu, "allocator", "CONF", "The value of PYTORCH_CUDA_ALLOC_CONF")
             .also("pytorch_cuda_alloc_conf pytorch_alloc_conf alloc_conf allocator_settings"),
         Member::word::<SearchMode>("search", "search", "`auto` (default: simulation brackets, probes confirm), `probes`, or `recorded`: PyTorch runs the exported graph for a few\nsteps at small batches, on a server with a recorder, and what it asks for predicts the rest. With `auto` that is done\nwhere a graph has operators that are not known.").example("\"auto\"")
             .flag(Search, "search", "HOW", "auto (default), probes (the GPU alone) or recorded (--recorder)"),
-        Member::word::<Compare>("compare", "comparison", "Which variants are ranked against each other: `within_optimizer` (default: the recommendation is the best of the\noptimizer that is listed first) or `across_optimizers`.").example("\"within_optimizer\"")
+        Member::word::<Compare>("compare", "comparison", "Which variants are ranked against each other: `within_optimizer` (default: the recommendation is the best of the\noptimizer that is listed first and fits anything) or `across_optimizers`.").example("\"within_optimizer\"")
             .flag(Search, "rank", "HOW", "Rank variants within_optimizer (default) or across_optimizers"),
         Member::word::<Objective>("objective", "objective", "Which batch is looked for: `largest_batch` (default), or `throughput`: the smallest micro-batch with 95 % of the best speed.").example("\"largest_batch\"")
             .flag(Search, "objective", "WHAT", "largest_batch (default), or throughput: the smallest fast batch"),

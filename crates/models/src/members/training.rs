@@ -26,11 +26,11 @@ pub static TRAINING: Object = Object {
             .flag(Training, "checkpoint", "KIND,..", "What is recomputed: none (default), per_block or modules:GLOB+..")
             .also("gradient_checkpointing activation_checkpointing grad_checkpointing use_checkpoint checkpoint checkpoints remat recompute"),
         Member::whole("accumulation", 1, Variant::MOST_ACCUMULATION, "Micro-steps for each optimizer step; 1 by default.")
-            .flag(Training, "accumulation", "N", "Passes for each optimizer step; --target finds them by itself")
+            .flag(Training, "accumulation", "N", "Accumulation steps for each optimizer step; --target finds them")
             .also("gradient_accumulation_steps gradient_accumulation accumulate_grad_batches accumulation_steps grad_accumulation grad_accum grad_accum_steps"),
         Member::word::<Mode>("mode", "mode", "`train` (default) or `inference`.").example("\"train\"")
             .flag(Training, "mode", "MODE", "train (default) or inference"),
-        Member::new("clip_grad_norm", Kind::Positive, "The norm to which gradients are clipped before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).").example("1.0")
+        Member::new("clip_grad_norm", Kind::Positive, "Clip gradients to this norm before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).").example("1.0")
             .flag(Training, "clip-grad-norm", "NORM", "The norm to which gradients are clipped")
             .also("max_grad_norm gradient_clip_val gradient_clipping clip_grad clip_norm grad_clip"),
         Member::new("parallel", Kind::Object(&PARALLEL), "").also("strategy distributed ddp fsdp deepspeed zero_stage"),
@@ -56,9 +56,9 @@ pub static PARALLEL: Object = Object {
         Member::new("sync_every_micro_step", Kind::Bool, "Whether every micro-step reduces gradients; by default the last of a step alone does (`no_sync`)."),
         Member::word::<CommHook>("comm_hook", "communication hook", "What gradients are compressed to before they are reduced: `fp16` or `bf16`.").example("\"fp16\"").of("ddp"),
         Member::new("units", Kind::Globs, "FSDP2: globs of the modules that are sharded each for itself, before the model as a whole; by default its repeated blocks.").example("[\"model.layers.*\"]").of("fsdp2")
-            .flag(Training, "units", "GLOB+..", "FSDP2: modules that are sharded each for itself, GLOB+.."),
+            .flag(Training, "units", "GLOB+..", "FSDP2: modules that get a fully_shard of their own, GLOB+.."),
         Member::new("reshard_after_forward", Kind::Bools, "FSDP2: whether a unit lets go of its parameters after its forward pass; true by default. A list makes variants.").of("fsdp2")
-            .flag(Training, "reshard", "BOOL,..", "FSDP2: whether units let go of parameters: true, false or both").alias("reshard-after-forward"),
+            .flag(Training, "reshard", "BOOL,..", "FSDP2: reshard_after_forward: true, false or both").alias("reshard-after-forward"),
         Member::new("mixed_precision", Kind::Object(&MIXED_PRECISION), "FSDP2: `MixedPrecisionPolicy`.").of("fsdp2")
             .flag(Training, "mixed-precision", "TYPE,..", "FSDP2: types of parameters, reductions and results: bf16,fp32"),
         Member::new("cpu_offload", Kind::Bool, "FSDP2: whether shards, their gradients and the optimizer's state are in the host's memory (`CPUOffloadPolicy`); false by default.").of("fsdp2")

@@ -40,12 +40,12 @@ pub(super) const fn image(size: u64, classes: u64) -> [Override; 3] {
         Override {
             name: "num_classes",
             default: Some(classes),
-            summary: "classes told apart",
+            summary: "number of classes",
         },
         Override {
             name: "in_channels",
             default: Some(3),
-            summary: "channels of the images",
+            summary: "number of channels",
         },
     ]
 }

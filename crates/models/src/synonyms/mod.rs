@@ -82,7 +82,16 @@ pub(super) fn unknown_field(
         }
         if let Some((_, Synonym::Switch(place, on, off))) = meaning {
             let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
-            return belongs(*place, (if is_off { off } else { on }).to_string());
+            let says_bf16 = value
+                .and_then(Value::as_str)
+                .is_some_and(|word| word.contains("bf"));
+            let said = if is_off { off } else { on };
+            let said = if says_bf16 {
+                said.replace("amp_fp16", "amp_bf16")
+            } else {
+                (*said).to_string()
+            };
+            return belongs(*place, said);
         }
         let elsewhere = RequestObject::ALL
             .into_iter()

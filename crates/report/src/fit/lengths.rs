@@ -16,7 +16,7 @@ const NUMBERS: [&str; 11] = [
     "steps",
     "tokens",
     "pixels",
-    "within budget",
+    "samples in budget",
     "peak reserved",
     "batches",
     "padding",
@@ -51,7 +51,7 @@ pub(super) fn table(table: &LengthTable, style: &Style) -> String {
     header.push("micro-batch");
     header.extend(columns.steps.then_some("steps"));
     if !columns.variants {
-        header.extend([table.of.units(), "within budget"]);
+        header.extend([table.of.units(), "samples in budget"]);
     }
     header.push("peak reserved");
     header.extend(columns.variants.then_some("cost"));
@@ -65,7 +65,7 @@ pub(super) fn table(table: &LengthTable, style: &Style) -> String {
             rows.add_row(cells(row, None, &columns));
         }
     }
-    let mut out = format!("Largest safe batch at each {name}, alone\n");
+    let mut out = format!("Largest safe batch if all samples had one {name}\n");
     out += &text(&rows, style);
     out.push('\n');
     out += &paragraph("", &budget(table, name), style.width);

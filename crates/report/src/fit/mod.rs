@@ -13,7 +13,7 @@ use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::why::category;
 use super::wrap::paragraph;
-use batchfit_card::probe::{Evidence, SpeedFrom};
+use batchfit_card::probe::{CategoryBytes, Evidence, SpeedFrom};
 use batchfit_fit::model::Mode;
 use batchfit_fit::{
     AcrossRanks, Exactly, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why,
@@ -232,12 +232,21 @@ fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
         let (peak, limit) = (Bytes(best.peak_reserved_bytes), Bytes(best.limit_bytes));
         figures.push(("peak reserved", format!("{peak}; the limit is {limit}")));
     } else {
-        let total = Bytes(parts.iter().map(|part| part.bytes).sum());
-        let parts = parts
-            .iter()
-            .map(|part| format!("{} {}", category(part.category), Bytes(part.bytes)));
-        let parts: Vec<String> = parts.collect();
-        figures.push(("one sample takes", format!("{total}: {}", parts.join(", "))));
+        let held: u64 = parts.iter().map(|part| part.bytes).sum();
+        let named =
+            |part: &&CategoryBytes| format!("{} {}", category(part.category), Bytes(part.bytes));
+        let mut said: Vec<String> = parts.iter().map(named).collect();
+        // What the allocator keeps of freed blocks, and the margin: what is missing counts them.
+        let is_host = best
+            .why
+            .as_ref()
+            .is_some_and(|why| why.limit.kind == LimitKind::Host);
+        let missing = best.missing_bytes.filter(|_| !is_host);
+        let needed = missing.map_or(0, |missing| best.limit_bytes + missing);
+        let total = Bytes(held.max(needed));
+        let rest = total.saturating_sub(Bytes(held));
+        said.extend((rest.0 > 0).then(|| format!("fragmentation and safety margin {rest}")));
+        figures.push(("one sample takes", format!("{total}: {}", said.join(", "))));
         figures.push(("the limit is", Bytes(best.limit_bytes).to_string()));
     }
     if style.verbose {

@@ -94,7 +94,7 @@ fn hint(result: &FitResult, (shown, notes): (usize, usize), verbose: bool) -> Op
         .into_iter()
         .flatten()
         .collect();
-    (!verbose && !hidden.is_empty()).then(|| format!("-v shows {}.", hidden.join(", ")))
+    (!verbose && !hidden.is_empty()).then(|| format!("-v shows {}.", hidden.join(" and ")))
 }
 
 /// Every note once, with the variants that it is about: those of the answer first. Without detail, notes that

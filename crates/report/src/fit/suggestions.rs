@@ -65,7 +65,7 @@ pub(super) fn table(result: &FitResult, wanted: u64, style: &Style) -> String {
     let title = match (nothing_fits, wanted) {
         (true, 1) => "What makes one sample fit\n".to_owned(),
         (true, _) => format!("What makes {wanted} samples at once fit\n"),
-        (false, _) => format!("What else, first what takes {wanted} samples at once\n"),
+        (false, _) => format!("Changes, first those with which {wanted} samples fit at once\n"),
     };
     let mut report = title + &text(&table, style);
     let with_peak = |one: &Suggestion| match (one.micro_batch, nothing_fits) {
@@ -81,7 +81,7 @@ pub(super) fn table(result: &FitResult, wanted: u64, style: &Style) -> String {
         let title = if nothing_fits {
             "Not one of these alone"
         } else {
-            "No more samples, but so much reserved"
+            "No larger batch with"
         };
         let others = format!("{title}: {}", others.join(", "));
         report += &paragraph("", &others, style.width);

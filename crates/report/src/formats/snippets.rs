@@ -416,6 +416,6 @@ fn beyond(name: &str, variant: &Variant, known: &[&str]) -> Result<(), String> {
         }
     };
     Err(format!(
-        "{name} has no word for {what}, on which the answer depends: it takes {line}; `--format python` writes all of it in plain PyTorch"
+        "{name} cannot say {what}, on which the answer depends: that takes {line}; `--format python` writes it in plain PyTorch"
     ))
 }

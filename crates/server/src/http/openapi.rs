@@ -16,8 +16,9 @@ use utoipa::OpenApi;
     info(title = "batchfit", description = "Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the \
         batch you want. Errors are problem documents (RFC 9457); sizes are bytes; times are RFC 3339 in UTC; lists give \
         `items` and the cursor of the `next` page. Any request may get 421 when its `Host` is not known to the service, 403 \
-        when a page of another origin sent it, and 503 when the service is busy or about to end. What is not HTTP \
-        gets a bare 400, or 431 or 414 when it is too long. Answers to GET have an `ETag`: 304 to `If-None-Match` with it.",
+        when a page of another origin sent it, and 503 when the service is busy or about to end. Malformed \
+        HTTP gets a plain 400, too long headers 431, a too long address 414. Answers to GET have an `ETag`; an unchanged answer is a 304 to \
+        `If-None-Match` with it.",
         contact(name = "The maintainers of batchfit")),
     servers((url = "http://127.0.0.1:8080", description = "Where `batchfit serve` listens unless told otherwise")),
     tags(

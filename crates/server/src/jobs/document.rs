@@ -88,7 +88,7 @@ impl FitDocument {
             id: fit.id,
             state: fit.state,
             request: fit.request,
-            result: fit.result.map(|result| result.0),
+            result: fit.result.map(|result| with_fits(result.0)),
             error: fit.error.map(|error| error.0),
             progress,
             created_at: fit.created_at,
@@ -96,6 +96,23 @@ impl FitDocument {
             finished_at: fit.finished_at,
         }
     }
+}
+
+/// An answer with `fits`, which those stored before it was a member say by `micro_batch` alone.
+fn with_fits(mut result: Value) -> Value {
+    let count = result
+        .get("variants")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
+    let variants = (0..count).map(|at| format!("/variants/{at}/recommendation"));
+    for at in std::iter::once("/recommendation".to_owned()).chain(variants) {
+        let found = result.pointer_mut(&at).and_then(Value::as_object_mut);
+        if let Some(found) = found {
+            let fits = found.get("micro_batch").and_then(Value::as_u64) > Some(0);
+            found.entry("fits").or_insert(Value::Bool(fits));
+        }
+    }
+    result
 }
 
 /// Stores a fit that was computed outside the queue. `document` is from [`FitDocument::finished`].

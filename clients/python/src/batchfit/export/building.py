@@ -91,6 +91,8 @@ def _made(builder: Builder) -> torch.nn.Module:
             model: object = builder()
     except Exception as error:  # Whatever the user's code raises.
         raise not_built(error) from error
+    if isinstance(model, tuple) and model and isinstance(model[0], torch.nn.Module):
+        model = model[0]  # Of (model, batch, loss), where flags give batch and loss.
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"the builder gave a {type(model).__name__}, not a torch.nn.Module")
     return model

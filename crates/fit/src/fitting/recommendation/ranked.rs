@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compile::Recomputed;
-use crate::model::{Checkpointing, Compare, Ddp, Mode, Optimizer, Parallel, Precision, Variant};
+use crate::model::{Checkpointing, Compare, Ddp, Mode, Parallel, Precision, Variant};
 use crate::probe::SpeedFrom;
 use crate::search::{RankKey, rank, unbeaten};
 use crate::{Recommendation, VariantResult};
@@ -49,11 +49,12 @@ pub(in crate::fitting) fn ranked(
         }
     };
     let mut variants: Vec<VariantResult> = (1..).zip(&order).map(result).collect();
-    if let Some((best, others)) = variants.split_first_mut() {
+    if let Some(best) = variants.first_mut() {
         let notes = &mut best.recommendation.notes;
         notes.extend(gain(&entries[order[0]], entries));
-        if best.recommendation.micro_batch == 0 {
-            notes.extend(other_optimizers(best.training.optimizer, others));
+        let first = entries[0].variant.optimizer;
+        if compare == Compare::WithinOptimizer && first != best.training.optimizer {
+            notes.push(format!("`{}`{FITS_NOTHING}", first.name()));
         }
     }
     (variants, places)
@@ -61,12 +62,11 @@ pub(in crate::fitting) fn ranked(
 
 /// How the notes begin, or what they say, that a ranking adds to the best variant.
 const GAINED: &str = "with checkpointing (";
-const ANOTHER_OPTIMIZER: &str =
-    "`compare` set to \"across_optimizers\" would recommend another optimizer than the first";
+const FITS_NOTHING: &str = ", the optimizer named first, fits nothing: the next one is recommended";
 
 /// Takes back what an earlier ranking said of a variant.
 pub(in crate::fitting) fn forget(notes: &mut Vec<String>) {
-    notes.retain(|note| !note.starts_with(GAINED) && !note.ends_with(ANOTHER_OPTIMIZER));
+    notes.retain(|note| !note.starts_with(GAINED) && !note.ends_with(FITS_NOTHING));
 }
 
 /// Samples that all ranks of a variant take in a micro-step.
@@ -111,12 +111,17 @@ fn marks(standings: &[RankKey]) -> Vec<Option<bool>> {
     marks
 }
 
-/// The place of a variant's optimizer in the request.
+/// The place of a variant's optimizer in the request; those with which nothing fits come after all others.
 fn group(entries: &[Entry], entry: &Entry, compare: Compare) -> usize {
     let has_its_optimizer = |other: &Entry| other.variant.optimizer == entry.variant.optimizer;
     match compare {
         // Every variant before the first of its optimizer is of one that was listed earlier.
-        Compare::WithinOptimizer => entries.iter().position(has_its_optimizer).unwrap_or(0),
+        Compare::WithinOptimizer => {
+            let place = entries.iter().position(has_its_optimizer).unwrap_or(0);
+            let mut all = entries.iter().filter(|other| has_its_optimizer(other));
+            let fits = all.any(|one| one.recommendation.micro_batch > 0);
+            place + if fits { 0 } else { entries.len() }
+        }
         Compare::AcrossOptimizers => 0,
     }
 }
@@ -192,30 +197,6 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
         },
         most.recomputed.share() * 100.0
     ))
-}
-
-/// The note where several optimizers were asked for, of which the first needs too much.
-fn other_optimizers(first: Optimizer, others: &[VariantResult]) -> Option<String> {
-    let mut fitting: Vec<String> = Vec::new();
-    let mut seen = vec![first];
-    for other in others {
-        let optimizer = other.training.optimizer;
-        if other.recommendation.micro_batch > 0 && !seen.contains(&optimizer) {
-            seen.push(optimizer);
-            let micro_batch = other.recommendation.micro_batch;
-            fitting.push(format!(
-                "with {} a micro-batch of {micro_batch}",
-                optimizer.name()
-            ));
-        }
-    }
-    (!fitting.is_empty()).then(|| {
-        format!(
-            "with {} nothing fits, {}; {ANOTHER_OPTIMIZER}",
-            first.name(),
-            fitting.join(", ")
-        )
-    })
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub(in crate::fitting) fn recommend(
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
-            format!("it still runs in less memory, where {why}")
+            format!("its peak reaches into the safety margin, but it also runs without that memory: {why}")
         });
     }
     if maxima.evidence != maxima.evidence_of_max {

@@ -234,8 +234,13 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
                 .map(|(name, _)| format!("{name:?}"))
                 .collect();
             let problem = format!(
-                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out",
-                asked.join(", ")
+                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out{}",
+                asked.join(", "),
+                if field == "mixed_precision" {
+                    "; autocast is `--amp bf16`"
+                } else {
+                    ""
+                }
             );
             Err(RequestError::at(fields.at(field), problem))
         }

@@ -79,6 +79,11 @@ fn fields_of_others_are_answered_with_ours_and_their_place() {
             "at /training/optim: training has no field \"optim\"; write \"optimizer\": \"adamw\"",
         ),
         (
+            json!({ "amp": "bf16" }),
+            "at /amp: the request has no field \"amp\"; it belongs in `training`: {\"training\": {\"precision\": \
+             \"amp_bf16\"}}",
+        ),
+        (
             json!({ "training": { "amp": true } }),
             "at /training/amp: training has no field \"amp\"; write \"precision\": \"amp_fp16\"",
         ),

@@ -171,8 +171,8 @@ fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     );
     assert_eq!(
         lower("fp32").unwrap_err(),
-        "at /training/precision: fp32 needs float32 parameters, but the graph was exported with \
-         bfloat16 ones; ask for bf16, or export it in float32"
+        "at /training/precision: fp32 needs float32 weights, but the model has bfloat16 ones; ask \
+         for bf16, or load or export it in float32"
     );
 }
 

@@ -32,6 +32,11 @@ export function duration(ms) {
   return ms < 1000 ? `${number(ms)} ms` : ms < 120_000 ? `${number(ms / 1000)} s` : `${number(ms / 60_000)} min`;
 }
 
+/** How far a fit is, by batch where it is at one. */
+export function progressText({ batch, note }) {
+  return batch ? `Batch ${batch}: ${note}` : note;
+}
+
 /** A name of ours (`activation_gradients`) in words. */
 export function words(name) {
   return String(name).replaceAll("_", " ");

@@ -59,8 +59,7 @@ pub(in crate::model::request) fn compare(
             return Err(RequestError::at(
                 "/training/precision",
                 format!(
-                    "{name} needs {wanted} parameters, but the graph was exported with {exported} ones; \
-                     {ask}export it in {wanted}"
+                    "{name} needs {wanted} weights, but the model has {exported} ones; {ask}load or export it in {wanted}"
                 ),
             ));
         }

@@ -128,7 +128,7 @@ function options(width, best, data) {
       { ...axis, label: "reserved, GiB" },
     ],
     series: [
-      { label: "batch" },
+      { label: "batch", value: (_chart, value) => value ?? "" },
       { label: "simulated", stroke: color("--accent"), width: 2, spanGaps: true, points: { show: true, size: 6 }, value: shown },
       { label: "limit", stroke: color("--limit"), width: 1, dash: [6, 4], points: { show: false }, value: shown },
       { label: "measured", stroke: color("--measured"), paths: () => null, points: { show: true, size: 10, width: 2 }, value: shown },
@@ -137,7 +137,7 @@ function options(width, best, data) {
   };
 }
 
-const shown = (_chart, value) => (value === null || value === undefined ? "–" : `${value.toFixed(2)} GiB`);
+const shown = (_chart, value) => (value === null || value === undefined ? "" : `${value.toFixed(2)} GiB`);
 
 /** The chart, drawn again when its room or the colours change. */
 function Chart({ probes, best }) {

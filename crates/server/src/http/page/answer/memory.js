@@ -8,8 +8,12 @@ export function parts(best) {
   held.sort((one, other) => other.size - one.size);
   const tensors = held.reduce((sum, { size }) => sum + size, 0) || best.peak_allocated_bytes;
   if (held.length === 0) held.push({ name: "tensors", size: tensors, kind: "tensors" });
-  // What one sample takes is more than the limit.
-  if (best.micro_batch === 0) return held;
+  // What one sample takes is more than the limit, by what is missing.
+  if (best.micro_batch === 0) {
+    const rest = best.limit_bytes + best.missing_bytes - tensors;
+    if (rest > 0 && best.why?.limit?.kind !== "host") held.push({ name: "fragmentation and safety margin", size: rest, kind: "kept" });
+    return held;
+  }
   const kept = best.peak_reserved_bytes - tensors;
   if (kept > 0) held.push({ name: "kept by the allocator", size: kept, kind: "kept" });
   const free = best.limit_bytes - best.peak_reserved_bytes;

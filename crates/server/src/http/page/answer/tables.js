@@ -72,8 +72,8 @@ export function Lengths({ table }) {
     percent(padding),
   ]);
   return html`<section aria-label="Lengths">
-    <h3>Largest safe batch at each length, alone</h3>
-    <${Table} label="Largest safe batches" rows=${rows} columns=${["length", "#samples", "#micro-batch", "#within budget", "#peak reserved"]} />
+    <h3>Largest safe batch if all samples had one length</h3>
+    <${Table} label="Largest safe batches" rows=${rows} columns=${["length", "#samples", "#micro-batch", "#samples in budget", "#peak reserved"]} />
     ${buckets.length > 0 &&
     html`<h3>Buckets, each padded to its longest</h3>
       <${Table} label="Buckets" rows=${buckets} columns=${["length", "#samples", "#micro-batch", "#batches", "#padding"]} />`}

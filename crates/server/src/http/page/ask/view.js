@@ -3,7 +3,7 @@ import { html, useCallback, useEffect, useMemo, useRef, useState } from "../prea
 import { Problem } from "../client.js";
 import { LONGEST, address, hasModel, merge, ofRequest, read, request } from "../question.js";
 import { Answer } from "../answer/view.js";
-import { shortened } from "../format.js";
+import { shortened, progressText } from "../format.js";
 import { useAsking } from "./asking.js";
 import { drop } from "./drop.js";
 import { Form, meant, useCatalogue } from "./form.js";
@@ -137,7 +137,7 @@ function Status({ now, hasModel: asks, wrong, change }) {
     return html`<p class="problem" role="alert">${now.fit.error?.detail ?? "The fit failed."}</p>`;
   }
   const progress = now.progress;
-  const told = progress ? `Batch ${progress.batch}: ${progress.note}` : SAID[now.phase] ?? "";
+  const told = progress ? progressText(progress) : SAID[now.phase] ?? "";
   return html`<p class="status" role="status">${now.phase === "done" ? "" : told}</p>`;
 }
 

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "../preact.js";
 import { Problem, api, follow, isFinal } from "../client.js";
 import { address, ofRequest } from "../question.js";
-import { moment } from "../format.js";
+import { moment, progressText } from "../format.js";
 import { Answer, modelName } from "../answer/view.js";
 
 /** The fit with this id, followed until it has ended: `{ fit, progress, problem }`. None where there is no id. */
@@ -66,7 +66,7 @@ export default function OneView({ parts }) {
       <${Answer} fit=${fit} key=${id} />`;
   }
   return html`<h1>${modelName(fit.request)}: ${fit.state}</h1>
-    <p role="status">${progress ? `Batch ${progress.batch}: ${progress.note}` : ""}</p>
+    <p role="status">${progress ? progressText(progress) : ""}</p>
     ${fit.error && html`<p class="problem" role="alert">${fit.error.detail}</p>`}
     ${actions}`;
 }

@@ -11,7 +11,7 @@ const ENDS = {
 };
 
 const FINDINGS = {
-  nothing_wrong: "Nothing wrong with the program shows in the recording.",
+  nothing_wrong: "The recording shows nothing wrong with the program.",
   growth: "Memory grows: something is kept from each round.",
   fragmentation: "Memory is fragmented.",
   another_process: "Something else holds memory of the GPU.",
