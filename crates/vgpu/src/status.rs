@@ -19,8 +19,6 @@ pub const FILE_NOT_FOUND: Status = 301;
 pub const INVALID_HANDLE: Status = 400;
 /// No function or mapping of that name or address.
 pub const NOT_FOUND: Status = 500;
-/// A stream does not capture.
-pub const NOT_CAPTURING: Status = 901;
 /// The card cannot.
 pub const NOT_SUPPORTED: Status = 801;
 
