@@ -93,6 +93,13 @@ SCRIPTS = {
         lambda answer: answer["exit_code"],
         0,
     ),
+    "what another stream copies to the host is no free memory until it is done, or waited for": (
+        "import torch\nside, host = torch.cuda.Stream(), torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)\ndef offload():\n    x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')\n"
+        "    side.wait_stream(torch.cuda.current_stream())\n    with torch.cuda.stream(side): host.copy_(x, non_blocking=True)\n    x.record_stream(side)\n"
+        "for _ in range(2): offload()\nfor _ in range(3): torch.cuda.synchronize(); offload()\nside.synchronize(); offload()\n",
+        lambda answer: answer["peak_reserved_bytes"] >> 20,
+        128,
+    ),
     "sequences of several lengths are packed and unpacked": (
         "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
         "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"

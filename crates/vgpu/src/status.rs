@@ -33,10 +33,7 @@ pub fn check(is_right: bool, status: Status) -> Result<(), Status> {
 }
 
 /// Writes `value` to where a caller wants it.
-///
-/// # Safety
-///
-/// `to` is null or what a caller of C passes for a result of this type.
+/// Safety: `to` is null or what a caller of C passes for a result of this type.
 pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
     check(!to.is_null(), INVALID_VALUE)?;
     // Unaligned: a caller may pack its structures.
@@ -45,19 +42,13 @@ pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
 }
 
 /// The same where a caller may not want it.
-///
-/// # Safety
-///
-/// As of [`out`].
+/// Safety: as of [`out`].
 pub unsafe fn out_if<T>(to: *mut T, value: T) {
     let _ = out(to, value);
 }
 
 /// Writes text with its end into at most `room` bytes.
-///
-/// # Safety
-///
-/// `to` is null or has `room` bytes.
+/// Safety: `to` is null or has `room` bytes.
 pub unsafe fn out_text(to: *mut u8, room: usize, text: &str) -> Result<(), Status> {
     check(!to.is_null() && room > 0, INVALID_VALUE)?;
     let length = text.len().min(room - 1);

@@ -65,10 +65,7 @@ fn entry_point(name: &str, version: c_int) -> Option<*mut c_void> {
 }
 
 /// As `cuGetProcAddress` and the runtime's `cudaGetDriverEntryPoint` look up.
-///
-/// # Safety
-///
-/// `name` is null or ends; the others are null or places for answers.
+/// Safety: `name` is null or ends; the others are null or places for answers.
 pub unsafe fn out_entry_point(name: *const c_char, function: *mut *mut c_void, version: c_int, found: *mut c_int) -> Result<(), Status> {
     /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
     const SYMBOL_NOT_FOUND: c_int = 1;
