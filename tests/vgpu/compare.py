@@ -5,7 +5,7 @@
 OUT.json keeps every run (rows as in h100.json, with the recorded ones beside them), so that a run that was cut goes on where it ended. Printed at the end: of all phases of all runs
 how many are equal to the byte, and how far off the 95th of 100 is, for peak allocated and reserved; the worst programs; and the programs that did not run.
 """
-import argparse, concurrent.futures, json, os, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, difflib, json, os, re, subprocess, sys, tempfile, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 FIGURES = ("peak_allocated", "peak_reserved")
 
@@ -25,14 +25,22 @@ def one(a, program, batch):
         return dict(program=program, batch=batch, rc=rc, seconds=round(time.time() - start, 1), rows=rows, said=open(log, errors="replace").read()[-3000:])
 
 
-def phases(rows):
-    """Rows of rank 0 by phase and how often it came, so that the same phase of two runs has the same name."""
-    named = {}
-    for row in rows:
-        if not row["rank"]:
-            n = sum(key[0] == row["phase"] for key in named)
-            named[row["phase"], n] = row
-    return named
+def pairs(truth, mine):
+    """The phases that two runs have in common, in order: name, recorded row, own row. Where a loss scaler skipped other steps in one than in the other, which the numbers decide, what
+    lies between two marks of the program is one phase."""
+    truth, mine = ([row for row in rows if not row["rank"]] for rows in (truth, mine))
+    is_step = lambda row: re.fullmatch(r"step\d+", row["phase"])
+    marks = lambda rows: [row["phase"] for row in rows if not is_step(row)]
+    match = difflib.SequenceMatcher(None, marks(truth), marks(mine), autojunk=False)
+    common = [(block.a + i, block.b + i) for block in match.get_matching_blocks() for i in range(block.size)]
+    ends = [[i for i, row in enumerate(rows) if not is_step(row)] for rows in (truth, mine)]
+    before = (0, 0)
+    for a, b in common:
+        after = ends[0][a] + 1, ends[1][b] + 1
+        parts = truth[before[0]:after[0]], mine[before[1]:after[1]]
+        before = after
+        if len(parts[0]) == len(parts[1]): yield from ((t["phase"], t, m) for t, m in zip(*parts))
+        else: yield (parts[0][-1]["phase"], *({f: max(row[f] for row in part) for f in FIGURES} for part in parts))
 
 
 def main():
@@ -55,13 +63,14 @@ def main():
     errors, per_run, failed = {f: [] for f in FIGURES}, {}, []
     for r in asked:
         run = next(x for x in runs if (x["program"], x["batch"]) == (r["program"], r["batch"]))
-        truth, mine = phases(of(r, recorded["rows"])), phases(run["rows"])
-        if run["rc"] or "end" not in [k for k, _ in mine]: failed.append((run["program"], run["batch"], run["rc"], run["said"].strip().splitlines()[-1:]))
-        for key in truth.keys() & mine.keys():
+        if run["rc"] or "end" not in [row["phase"] for row in run["rows"]]:
+            failed.append((run["program"], run["batch"], run["rc"], run["said"].strip().splitlines()[-1:]))
+            continue
+        for phase, truth, mine in pairs(of(r, recorded["rows"]), run["rows"]):
             for figure in FIGURES:
-                error = 100 * (mine[key][figure] - truth[key][figure]) / max(truth[key][figure], 1)
+                error = 100 * (mine[figure] - truth[figure]) / max(truth[figure], 1)
                 errors[figure].append(error); worst = per_run.setdefault((run["program"], run["batch"]), {})
-                if abs(error) >= abs(worst.get(figure, (0,))[0]): worst[figure] = (error, key[0])
+                if abs(error) >= abs(worst.get(figure, (0,))[0]): worst[figure] = (error, phase)
     print("\nprogram, batch: the worst phase's error of peak allocated, of peak reserved")
     for (program, batch), w in sorted(per_run.items(), key=lambda item: max(abs(e[0]) for e in item[1].values())):
         if any(e[0] for e in w.values()): print(f"{program:28} {batch:6} " + "  ".join(f"{w[f][0]:+8.3f} % ({w[f][1]})" for f in FIGURES))

@@ -93,6 +93,13 @@ SCRIPTS = {
         lambda answer: answer["exit_code"],
         0,
     ),
+    "what another stream copies to the host is no free memory until it is done, or waited for": (
+        "import torch\nside, host = torch.cuda.Stream(), torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)\ndef offload():\n    x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')\n"
+        "    side.wait_stream(torch.cuda.current_stream())\n    with torch.cuda.stream(side): host.copy_(x, non_blocking=True)\n    x.record_stream(side)\n"
+        "for _ in range(2): offload()\nfor _ in range(3): torch.cuda.synchronize(); offload()\nside.synchronize(); offload()\n",
+        lambda answer: answer["peak_reserved_bytes"] >> 20,
+        128,
+    ),
     "sequences of several lengths are packed and unpacked": (
         "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
         "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"
@@ -103,12 +110,45 @@ SCRIPTS = {
 }
 
 
-def run(options, script):
+# What can go wrong with the object that computes small tensors where none is carried: a compiler, the part of `batchfit run` in Python that is changed
+# before, and what is said of it.
+HALF = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo half > "$2"; shift; done'
+FAILURES = {
+    "the compiler is killed": ("kill -9 $$", "", "the compiler ended with -9"),
+    "the compiler does not end": ("sleep 1000", "s/^LONGEST = .*/LONGEST = 0/", "took longer than 0 s"),
+    "the disk is full": ("echo 'error: No space left on device' >&2; exit 1", "", "No space left on device"),
+    "what was compiled is cut": (HALF, "", "does not load"),
+    "what was compiled is of another version": ("exec g++ \"$@\" -UMADE_OF '-DMADE_OF=\"0.0\"'", "", "does not load"),
+}
+READS = "import torch\nx = torch.arange(5, device='cuda')\nprint('computed' if int(x.sum()) == 10 else 'not computed')\n"
+SCRIPTS |= {
+    f"{name}: that is said": (
+        READS,
+        lambda answer, said=said: (answer["exit_code"], answer["certainty"], len(answer["doubts"]), [said in note for note in answer["notes"] if "no numbers are computed" in note]),
+        (0, "doubtful", 1, [True]),
+        compiler,
+        edit,
+    )
+    for name, (compiler, edit, said) in FAILURES.items()
+}
+
+
+def run(options, script, compiler=None, edit=""):
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "script.py"), "w") as file:
             file.write(script)
-        command = [options.batchfit, "run", "--on", "h100-80g", "--database", "runs.db", "--json", "--", options.python, "script.py"]
-        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        python, environment = options.python, dict(os.environ)
+        if compiler:
+            # Changes what was unpacked before Python sees it.
+            carried = f'r=$(dirname "${{LD_PRELOAD%%:*}}")\n(unset LD_PRELOAD; rm -rf "$r/values/prebuilt"; sed -i "{edit}" "$r/python/values.py")'
+            for name, text in (("python", f'{carried}\nexec {options.python} "$@"'), ("compiler", compiler)):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(f"#!/bin/sh\n{text}\n")
+                os.chmod(file.name, 0o700)
+            python = os.path.join(folder, "python")
+            environment.update(CXX=os.path.join(folder, "compiler"), BATCHFIT_VGPU_CACHE=os.path.join(folder, "cache"))
+        command = [options.batchfit, "run", "--on", "h100-80g", "--database", "runs.db", "--json", "--", python, "script.py"]
+        done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         return (json.loads(done.stdout) if done.stdout else {}), done.stderr[-2000:]
 
 
@@ -119,10 +159,10 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     options = parser.parse_args()
     wrong = 0
-    for name, (script, look, expected) in SCRIPTS.items():
+    for name, (script, look, expected, *broken) in SCRIPTS.items():
         if options.names and not any(word in name for word in options.names):
             continue
-        answer, said = run(options, script)
+        answer, said = run(options, script, *broken)
         try:
             found = look(answer)
         except (KeyError, TypeError) as error:

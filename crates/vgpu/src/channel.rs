@@ -25,6 +25,8 @@ struct Connection {
     /// Whose it is: not that of a fork.
     process: u32,
     stream: Option<BufReader<UnixStream>>,
+    /// Whether one broke before it; a second that breaks is the last.
+    is_second: bool,
 }
 
 /// This process's, and the one that it has where it is a fork.
@@ -72,38 +74,47 @@ fn connect(path: &str, patience: Duration) -> Result<BufReader<UnixStream>> {
     Ok(BufReader::new(stream))
 }
 
-/// Does something with the connection; after an error there is none any more.
+/// Does something with the connection.
 fn with<T>(act: impl FnOnce(&mut BufReader<UnixStream>) -> Result<T>) -> Option<T> {
     let path = config()?.socket.as_deref()?;
     let mut connection = CONNECTIONS[usize::from(fork::is_fork())].lock();
-    let process = process::id();
-    if connection.as_ref().is_none_or(|one| one.process != process) {
+    if connection.as_ref().is_none_or(|one| one.process != process::id()) {
         // That of the process this one was forked from is left open: closing it would end the other's, too.
         std::mem::forget(connection.take());
         fork::watch();
-        let stream = connect(path, PATIENCE).ok();
-        let connection = connection.insert(Connection { process, stream });
-        if let Some(stream) = &mut connection.stream {
-            let rank = std::env::var("RANK").unwrap_or_default();
-            let _ = write(stream.get_ref(), &format!("hello\t{process}\t{rank}"));
-        }
+        *connection = Some(Connection::open(path, PATIENCE, false));
     }
-    let stream = connection.as_mut()?.stream.as_mut()?;
-    if let Ok(done) = act(stream) {
-        Some(done)
-    } else {
-        connection.as_mut()?.stream = None;
-        None
+    connection.as_mut()?.with(path, PATIENCE, act)
+}
+
+/// What is said first where another connection broke: what was not heard may have been a doubt.
+const BROKEN: &str = "problem\tsome of what the script's process said was not heard, as on a machine that was too busy for minutes";
+
+impl Connection {
+    fn open(path: &str, patience: Duration, is_second: bool) -> Connection {
+        let (process, rank) = (process::id(), std::env::var("RANK").unwrap_or_default());
+        let mut stream = connect(path, patience).ok();
+        let hello = format!("hello\t{process}\t{rank}");
+        stream.take_if(|stream| write(stream.get_ref(), &hello).is_err() || (is_second && write(stream.get_ref(), BROKEN).is_err()));
+        Connection { process, stream, is_second }
+    }
+
+    fn with<T>(&mut self, path: &str, patience: Duration, act: impl FnOnce(&mut BufReader<UnixStream>) -> Result<T>) -> Option<T> {
+        let done = act(self.stream.as_mut()?);
+        if done.is_err() {
+            *self = if self.is_second { Connection { stream: None, ..*self } } else { Connection::open(path, patience, true) };
+        }
+        done.ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
 
-    use super::{LONGEST, connect, read, write};
+    use super::{Connection, LONGEST, connect, read, write};
 
     #[test]
     fn closed_and_silent_peers_are_not_waited_for() {
@@ -125,6 +136,16 @@ mod tests {
         drop(other);
         assert!(read(&mut stream).is_err());
         assert!(write(stream.get_ref(), "nobody reads this").is_err());
+        // What was not heard is said over another connection, once.
+        let (patience, path_text) = (Duration::from_millis(50), path.to_str().unwrap());
+        let mut connection = Connection::open(path_text, patience, false);
+        drop(listener.accept().unwrap());
+        assert!(connection.with(path_text, patience, read).is_none());
+        let (mut other, _) = listener.accept().unwrap();
+        assert!(connection.with(path_text, patience, read).is_none() && connection.stream.is_none());
+        let mut said = String::new();
+        other.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("hello\t") && said.contains("\nproblem\tsome of what"), "{said}");
         std::fs::remove_file(&path).unwrap();
         assert!(connect(path.to_str().unwrap(), Duration::from_millis(50)).is_err());
     }

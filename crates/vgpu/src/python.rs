@@ -102,10 +102,7 @@ pub extern "C" fn batchfit_vgpu_expect(count: i64) {
 }
 
 /// Says a line to `batchfit run`.
-///
-/// # Safety
-///
-/// `line` is null or text that ends.
+/// Safety: `line` is null or text that ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn batchfit_vgpu_say(line: *const c_char) {
     if !line.is_null() {

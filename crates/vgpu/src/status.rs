@@ -19,8 +19,6 @@ pub const FILE_NOT_FOUND: Status = 301;
 pub const INVALID_HANDLE: Status = 400;
 /// No function or mapping of that name or address.
 pub const NOT_FOUND: Status = 500;
-/// A stream does not capture.
-pub const NOT_CAPTURING: Status = 901;
 /// The card cannot.
 pub const NOT_SUPPORTED: Status = 801;
 
@@ -35,10 +33,7 @@ pub fn check(is_right: bool, status: Status) -> Result<(), Status> {
 }
 
 /// Writes `value` to where a caller wants it.
-///
-/// # Safety
-///
-/// `to` is null or what a caller of C passes for a result of this type.
+/// Safety: `to` is null or what a caller of C passes for a result of this type.
 pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
     check(!to.is_null(), INVALID_VALUE)?;
     // Unaligned: a caller may pack its structures.
@@ -47,19 +42,13 @@ pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
 }
 
 /// The same where a caller may not want it.
-///
-/// # Safety
-///
-/// As of [`out`].
+/// Safety: as of [`out`].
 pub unsafe fn out_if<T>(to: *mut T, value: T) {
     let _ = out(to, value);
 }
 
 /// Writes text with its end into at most `room` bytes.
-///
-/// # Safety
-///
-/// `to` is null or has `room` bytes.
+/// Safety: `to` is null or has `room` bytes.
 pub unsafe fn out_text(to: *mut u8, room: usize, text: &str) -> Result<(), Status> {
     check(!to.is_null() && room > 0, INVALID_VALUE)?;
     let length = text.len().min(room - 1);

@@ -38,12 +38,11 @@ class Kernel final : public c10::OperatorKernel {
     static const std::set<std::string> overwrite = {"aten::copy_",   "aten::fill_",        "aten::zero_",      "aten::uniform_",    "aten::normal_",   "aten::random_",
                                                     "aten::cauchy_", "aten::exponential_", "aten::bernoulli_", "aten::log_normal_", "aten::geometric_"};
     const auto& schema = op.schema();
-    bool has_generator = false;
     for (const auto& argument : schema.arguments()) {
       const std::string type = argument.type()->str();
       const bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
       const bool is_overwritten = argument.is_out() || (arguments_.empty() && overwrite.count(name_));
-      has_generator = has_generator || type.find("Generator") != std::string::npos;
+      has_generator_ = has_generator_ || type.find("Generator") != std::string::npos;
       if (argument.name() == "dim" && argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::IntType::get()))) dim_argument_ = arguments_.size();
       arguments_.push_back({type.find("Tensor") != std::string::npos, type.find("Generator") != std::string::npos, is_written, is_overwritten, argument.is_out()});
     }
@@ -62,7 +61,7 @@ class Kernel final : public c10::OperatorKernel {
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
     most_ = decides(name_) && name_ != "aten::fill_" ? SMALL_DECIDING : name_ == "aten::bernoulli_" ? SMALL_INTEGERS : SMALL;
     // Without a generator to be given it would draw from the script's.
-    const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
+    const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator_;
     is_computable_ = !draws && op.hasComputedKernelForDispatchKey(on_host);
   }
 
@@ -103,7 +102,7 @@ class Kernel final : public c10::OperatorKernel {
   Choice choice_;
   int dim_argument_ = -1;
   size_t most_integers_, most_;
-  bool is_copy_ = false, is_empty_ = false, is_sum_, is_count_of_kernel_, is_read_, is_reduction_, is_computable_;
+  bool is_copy_ = false, is_empty_ = false, is_sum_, is_count_of_kernel_, is_read_, is_reduction_, is_computable_, has_generator_ = false;
   // Failures on the CPU since it last went well; after so many it is not tried again.
   std::atomic<int> failures_{0};
   static constexpr int MOST_FAILURES = 8;
@@ -251,6 +250,7 @@ class Kernel final : public c10::OperatorKernel {
         before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
     const int64_t rows = computed ? count_of((*computed)[0], args) : -1;
     const auto drawn = Draw::of(name_, args);
+    if (has_generator_ && !drawn) assume("random numbers of " + name_ + ", which a card draws in another order");
     run_told(op, keys, stack, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads);
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     const auto given = results(stack);
@@ -347,7 +347,7 @@ class Kernel final : public c10::OperatorKernel {
       if (!coalesced) assume("different indices (" + name_ + ")");
       return coalesced ? coalesced->size(1) : in._nnz();
     }
-    if (kept < 0) assume("how many " + name_ + " finds");
+    if (kept < 0) assume("how many " + name_ + " finds; with BATCHFIT_VGPU_FOUND=1 it finds all, the other bound");
     const int64_t guessed = is_guessed(in) && kept < 0 ? std::count((const char*)in.const_data_ptr(), (const char*)in.const_data_ptr() + span(in), 1) : 0;
     return std::max(guessed, count_among(name_, total_of(args)));
   }

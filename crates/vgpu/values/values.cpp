@@ -82,6 +82,9 @@ int wrap_all() {
 
 }  // namespace batchfit
 
+// What this was made from, for python/values.py.
+extern "C" __attribute__((visibility("default"))) const char* batchfit_values_made_of() { return MADE_OF; }
+
 // Begins; says how many kernels are wrapped.
 extern "C" __attribute__((visibility("default"))) int batchfit_values_install() {
   using namespace batchfit;

@@ -134,6 +134,12 @@ impl RunEvents {
         self.processes.len() - 1
     }
 
+    /// Takes note that a process could not be listened to.
+    pub(super) fn unheard(&mut self, most: usize) {
+        let problem = format!("more than {most} processes spoke at a time, and some were not heard");
+        count(&mut self.problems, &problem);
+    }
+
     /// Takes in a line of a process.
     pub(super) fn take(&mut self, process: usize, line: &str) {
         let (word, rest) = line.split_once('\t').unwrap_or((line, ""));

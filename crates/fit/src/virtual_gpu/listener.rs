@@ -109,6 +109,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
             continue;
         };
         if open.len() >= MOST_CONNECTIONS {
+            shared.events().unheard(MOST_CONNECTIONS);
             continue;
         }
         let own = Arc::clone(shared);

@@ -124,10 +124,7 @@ pub fn kernels(image: &[u8]) -> Option<Vec<Kernel>> {
 }
 
 /// The length of an ELF image, of which only the address is given; `None` for what is none.
-///
-/// # Safety
-///
-/// `image` is what a caller passes as a module: at least 4 bytes, and an ELF file if it begins as one.
+/// Safety: `image` is what a caller passes as a module: at least 4 bytes, and an ELF file if it begins as one.
 pub unsafe fn image<'a>(image: *const u8) -> Option<&'a [u8]> {
     let magic = std::slice::from_raw_parts(image, 4);
     if magic != b"\x7fELF" {

@@ -19,33 +19,10 @@ use crate::names::{functions, refuses, same};
 use crate::runtime::{errors, properties};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Status, check, out, out_if, out_text};
 
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICE: Status = 100;
-
 /// A device that there is.
 fn device(number: c_int) -> Result<usize, Status> {
     usize::try_from(number).ok().filter(|_| number < devices()).ok_or(INVALID_DEVICE)
 }
-
-/// Numbers and names of the errors that are returned here, by `cuda.h`. Their texts are the runtime's.
-const ERRORS: &[(Status, &CStr)] = &[
-    (0, c"CUDA_SUCCESS"),
-    (1, c"CUDA_ERROR_INVALID_VALUE"),
-    (2, c"CUDA_ERROR_OUT_OF_MEMORY"),
-    (3, c"CUDA_ERROR_NOT_INITIALIZED"),
-    (100, c"CUDA_ERROR_NO_DEVICE"),
-    (101, c"CUDA_ERROR_INVALID_DEVICE"),
-    (200, c"CUDA_ERROR_INVALID_IMAGE"),
-    (201, c"CUDA_ERROR_INVALID_CONTEXT"),
-    (301, c"CUDA_ERROR_FILE_NOT_FOUND"),
-    (400, c"CUDA_ERROR_INVALID_HANDLE"),
-    (500, c"CUDA_ERROR_NOT_FOUND"),
-    (600, c"CUDA_ERROR_NOT_READY"),
-    (801, c"CUDA_ERROR_NOT_SUPPORTED"),
-    (900, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
-    (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
-    (999, c"CUDA_ERROR_UNKNOWN"),
-];
 
 /// This very object: what it exports is looked up in no other.
 fn object() -> *mut c_void {
@@ -88,10 +65,7 @@ fn entry_point(name: &str, version: c_int) -> Option<*mut c_void> {
 }
 
 /// As `cuGetProcAddress` and the runtime's `cudaGetDriverEntryPoint` look up.
-///
-/// # Safety
-///
-/// `name` is null or ends; the others are null or places for answers.
+/// Safety: `name` is null or ends; the others are null or places for answers.
 pub unsafe fn out_entry_point(name: *const c_char, function: *mut *mut c_void, version: c_int, found: *mut c_int) -> Result<(), Status> {
     /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
     const SYMBOL_NOT_FOUND: c_int = 1;
@@ -110,7 +84,7 @@ unsafe fn out_known(text: Option<&CStr>, to: *mut *const c_char) -> Result<(), S
 functions! {
     cuInit(flags: c_uint) {
         check(flags == 0, INVALID_VALUE)?;
-        check(devices() > 0, NO_DEVICE)
+        check(devices() > 0, errors::NO_DEVICE)
     }
     cuDriverGetVersion(version: *mut c_int) { out(version, config().map_or(0, |config| config.cuda)) }
     cuDeviceGetCount(count: *mut c_int) { out(count, devices()) }
@@ -127,7 +101,7 @@ functions! {
         out(minor, card().minor)
     }
     cuDeviceGetExecAffinitySupport(supported: *mut c_int, _kind: c_int, of: c_int) { device(of).and_then(|_| out(supported, 0)) }
-    cuGetErrorName(error: Status, name: *mut *const c_char) { out_known(ERRORS.iter().find(|known| known.0 == error).map(|known| known.1), name) }
+    cuGetErrorName(error: Status, name: *mut *const c_char) { out_known(errors::describe(error).and_then(|known| known.2), name) }
     cuGetErrorString(error: Status, text: *mut *const c_char) { out_known(errors::describe(error).map(|known| known.1), text) }
     /// Private tables, which a CUDA runtime that is linked into a library asks for. None is imitated; such a runtime says that it has no driver.
     cuGetExportTable(table: *mut *const c_void, _id: *const c_void) {

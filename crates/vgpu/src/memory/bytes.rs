@@ -28,10 +28,7 @@ pub fn expect(count: Option<i64>) {
 }
 
 /// Copies, as far as anybody could read it.
-///
-/// # Safety
-///
-/// What is not a device's must be memory of that many bytes.
+/// Safety: what is not a device's must be memory of that many bytes.
 pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Result<(), Status> {
     if bytes == 0 {
         return Ok(());
@@ -84,10 +81,7 @@ unsafe fn clear_unknown(to: u64, from: u64, bytes: u64) {
 }
 
 /// Copies `height` rows.
-///
-/// # Safety
-///
-/// As of [`copy`], for each of them.
+/// Safety: as of [`copy`], for each of them.
 pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Result<(), Status> {
     let (Some(all), Some(_)) = (extent(to, to_pitch, width, height), extent(from, from_pitch, width, height)) else {
         return Err(INVALID_VALUE);
@@ -121,10 +115,7 @@ pub fn is_memory(start: u64, bytes: u64) -> bool {
 }
 
 /// Fills `height` rows with a pattern.
-///
-/// # Safety
-///
-/// As of [`fill`], for each of them.
+/// Safety: as of [`fill`], for each of them.
 pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Result<(), Status> {
     let Some(all) = extent(to, pitch, width, height) else {
         return Err(INVALID_VALUE);
@@ -140,10 +131,7 @@ pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height:
 }
 
 /// Fills with a pattern of 1, 2 or 4 bytes.
-///
-/// # Safety
-///
-/// What is not a device's must be memory of that many bytes.
+/// Safety: what is not a device's must be memory of that many bytes.
 pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Result<(), Status> {
     if bytes == 0 {
         return Ok(());

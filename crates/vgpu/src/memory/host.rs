@@ -7,6 +7,7 @@ use crate::channel;
 use crate::config::config;
 use crate::handle::Lock;
 use crate::libc;
+use crate::runtime::launch;
 use crate::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 
 /// How memory of the host was asked for.
@@ -19,6 +20,9 @@ pub enum Kind {
     /// `cudaHostRegister`: pinned, and somebody else's.
     Registered,
 }
+
+/// Bytes that are pinned while the host could launch a kernel: 1.3 GB/s, as recorded with an H200, far slower than they are copied.
+const PINNED: u64 = 20 << 10;
 
 struct Host {
     ranges: BTreeMap<u64, (u64, Kind)>,
@@ -50,6 +54,9 @@ pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
     host.ranges.insert(mapped as u64, (bytes, kind));
     drop(host);
     channel::say(&format!("host\t{bytes}\t{used}"));
+    if kind == Kind::Pinned {
+        launch::pass(launch::count() + bytes / PINNED);
+    }
     Ok(mapped as u64)
 }
 

@@ -218,10 +218,7 @@ fn end(stream: u64) -> Result<u64, Status> {
 }
 
 /// Whether and what a stream captures.
-///
-/// # Safety
-///
-/// Places for the answers; all but the first are null where one is not wanted.
+/// Safety: places for the answers; all but the first are null where one is not wanted.
 pub unsafe fn info(
     stream: u64,
     to: *mut c_int,

@@ -74,10 +74,7 @@ pub fn before(mut open: Vec<u64>) -> BTreeSet<u64> {
 }
 
 /// A list of nodes that a caller passes, all of this graph.
-///
-/// # Safety
-///
-/// `nodes` is null or has `count` of them.
+/// Safety: `nodes` is null or has `count` of them.
 pub unsafe fn nodes_of(graph: u64, nodes: *const u64, count: usize) -> Result<Vec<u64>, Status> {
     let graphs = GRAPHS.lock();
     let graph = graphs.get(&graph).ok_or(INVALID_HANDLE)?;

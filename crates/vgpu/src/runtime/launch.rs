@@ -90,9 +90,9 @@ pub fn count() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
-/// Time passes, as by a launch.
-pub fn tick() {
-    LAUNCHES.fetch_add(1, Ordering::Relaxed);
+/// Time passes until there were so many.
+pub fn pass(launches: u64) {
+    LAUNCHES.fetch_max(launches, Ordering::Relaxed);
 }
 
 /// Something that a stream does: counted, and captured where it captures. Says whether it does.
@@ -123,10 +123,7 @@ fn check_kernel(kernel: u64) -> Result<(), Status> {
 pub type Name<'a> = dyn Fn(&mut dyn FnMut(&str)) + 'a;
 
 /// Launches a kernel. The driver's launches come here too, with what they call it.
-///
-/// # Safety
-///
-/// `arguments` is null or as a kernel's: an address of each of its arguments.
+/// Safety: `arguments` is null or as a kernel's: an address of each of its arguments.
 pub unsafe fn launch(name: &Name, shape: &Shape, arguments: *const u64) -> Result<(), Status> {
     let (grid, block) = (shape.grid, shape.block);
     let is_small = grid.y <= 65535 && grid.z <= 65535 && grid.x <= LONGEST_GRID && block.z <= 64 && block.volume() <= 1024;

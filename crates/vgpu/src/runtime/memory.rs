@@ -5,12 +5,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::devices::{current_device, device};
-use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED, UNINITIALIZED};
+use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED};
 use super::{capture, pool, streams};
 use crate::memory::host::{self, Kind};
 use crate::memory::{self, block_of, bytes, device_of, is_device, known};
 use crate::names::same;
-use crate::status::{INVALID_VALUE, Status, check, out};
+use crate::status::{INVALID_CONTEXT, INVALID_VALUE, Status, check, out};
 
 /// Rows of pitched memory are so long on the cards that were looked at (`texturePitchAlignment` is smaller).
 const PITCH: usize = 512;
@@ -73,7 +73,14 @@ fn unless_captured(to: u64, bytes: u64, stream: u64, act: impl FnOnce() -> Resul
 /// `cudaMemcpyAsync`
 pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -> Result<(), Status> {
     check_kind(kind)?;
-    unless_captured(to, bytes as u64, stream, || bytes::copy(to, from, bytes as u64))
+    unless_captured(to, bytes as u64, stream, || {
+        bytes::copy(to, from, bytes as u64)?;
+        let host = if is_device(from) { to } else { from };
+        if is_device(to) != is_device(from) && matches!(host::kind_of(host), Some(Kind::Pinned | Kind::Registered)) {
+            streams::copies(stream, bytes as u64);
+        }
+        Ok(())
+    })
 }
 
 /// `cudaMemcpy`
@@ -322,7 +329,7 @@ runtime! {
         let IpcHandle([head, process, device, _, bytes, ..]) = handle;
         check(!to.is_null() && head == IPC_MEMORY, INVALID_VALUE)?;
         // As CUDA: not in the process that it is from.
-        check(process != u64::from(std::process::id()), UNINITIALIZED)?;
+        check(process != u64::from(std::process::id()), INVALID_CONTEXT)?;
         out(to, memory::reserve(usize::try_from(device).map_err(|_| INVALID_VALUE)?, bytes)?)
     }
     cudaIpcCloseMemHandle(address: u64) { memory::unreserve(address) }

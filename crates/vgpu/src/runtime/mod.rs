@@ -3,21 +3,6 @@
 //! Signatures are those of `cuda_runtime_api.h` of CUDA 12 and 13. Where the two differ under one name, the session's CUDA version decides;
 //! names that only one of them has are simply there. Names ending in `_ptsz` and `_ptds` are what programs import that were compiled with a
 //! default stream for each thread: nothing runs, so which default stream is meant makes no difference.
-//!
-//! | file | what is in it |
-//! | --- | --- |
-//! | [`errors`] | each thread's last error, names and texts of errors |
-//! | [`devices`] | devices, their attributes and limits, what a pointer points to, entry points of the driver |
-//! | [`properties`] | `cudaDeviceProp` of both versions |
-//! | [`memory`] | allocations, copies, sets, sharing between processes |
-//! | [`pool`] | memory pools (`cudaMallocAsync`) |
-//! | [`streams`] | streams and events |
-//! | [`capture`] | capture of streams |
-//! | [`graph`] | graphs, which captures and programs make |
-//! | [`launch`] | kernels, which are launched and do not run |
-//! | `arguments` | arguments of kernels, of which nobody says how many there are |
-//! | `trace` | launches, written down |
-//! | [`variables`] | variables of devices (`__device__`, `__constant__`) |
 #![allow(non_snake_case, missing_docs)] // the names are CUDA's, and so is their documentation
 
 /// Functions of the runtime: an error is also kept as the thread's last.
