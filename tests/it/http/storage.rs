@@ -152,7 +152,7 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         key: None,
         created_at: asked,
     };
-    let answer = json!({ "recommendation": { "micro_batch": 1 } });
+    let answer = json!({ "recommendation": { "micro_batch": 1, "fits": true } });
     let no_rows: &[StoredRecommendation] = &[];
     let file = service.directory.path().join("batchfit.db");
     let db = Db::open(file.to_str().unwrap()).await.unwrap();

@@ -136,7 +136,8 @@ impl RunEvents {
 
     /// Takes note that a process could not be listened to.
     pub(super) fn unheard(&mut self, most: usize) {
-        let problem = format!("more than {most} processes spoke at a time, and some were not heard");
+        let problem =
+            format!("more than {most} processes spoke at a time, and some were not heard");
         count(&mut self.problems, &problem);
     }
 
