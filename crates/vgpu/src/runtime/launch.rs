@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use super::errors::{COOPERATIVE_TOO_LARGE, INVALID_CONFIGURATION, INVALID_FUNCTION, MISSING_CONFIGURATION, SYMBOL_NOT_FOUND};
-use super::{arguments, capture, devices, streams, trace};
+use super::{arguments, capture, devices, images, streams, trace};
 use crate::config::card;
 use crate::handle::{Handles, fresh};
 use crate::memory::{self, block_of, is_device, known};
@@ -56,6 +56,8 @@ struct Kernel {
     name: Box<str>,
     /// Of [`memory::need`].
     needs: u8,
+    /// What it was compiled for.
+    images: &'static [images::Image],
 }
 
 /// Kernels by what programs launch them with: a function of the host, or a handle.
@@ -102,12 +104,12 @@ pub fn enqueue(stream: u64) -> Result<bool, Status> {
 }
 
 /// Notes a kernel, so that it may be launched.
-pub fn register(kernel: u64, name: &CStr) {
+fn register(kernel: u64, name: &CStr, images: &'static [images::Image]) {
     let name = name.to_string_lossy();
     let local = if LOCAL.iter().any(|part| name.contains(part)) { memory::need::LOCAL } else { 0 };
     let assertions = if name.contains("reduce_kernelI") { memory::need::ASSERTIONS } else { 0 };
     let name = if trace::is_on() { name.into() } else { Box::default() };
-    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, Kernel { name, needs: memory::need::CODE | local | assertions });
+    KERNELS.write().unwrap_or_else(PoisonError::into_inner).insert(kernel, Kernel { name, needs: memory::need::CODE | local | assertions, images });
 }
 
 /// Whether there is such a kernel.
@@ -215,9 +217,8 @@ unsafe fn load(to: *mut u64, source: *const c_void) -> Result<(), Status> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn __cudaRegisterFatBinary(_binary: *const c_void) -> *const u64 {
-    static ANY: u64 = 0;
-    &raw const ANY
+pub unsafe extern "C" fn __cudaRegisterFatBinary(binary: *const c_void) -> *const Vec<images::Image> {
+    Box::leak(Box::new(images::of_wrapper(binary)))
 }
 
 #[unsafe(no_mangle)]
@@ -236,9 +237,10 @@ pub extern "C" fn __cudaInitModule(_binary: *const c_void) -> c_char {
 
 /// Further arguments say where sizes of a launch are written, for emulation.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __cudaRegisterFunction(_binary: *const c_void, host: u64, _device: *const c_char, name: *const c_char) {
+pub unsafe extern "C" fn __cudaRegisterFunction(binary: *const Vec<images::Image>, host: u64, _device: *const c_char, name: *const c_char) {
     if host != 0 {
-        register(host, if name.is_null() { c"" } else { CStr::from_ptr(name) });
+        let images = if binary.is_null() { &[][..] } else { &*binary };
+        register(host, if name.is_null() { c"" } else { CStr::from_ptr(name) }, images);
     }
 }
 
@@ -276,11 +278,12 @@ runtime! {
         launch_registered(kernel, &Shape { grid, block, shared, stream }, arguments)
     }
     cudaFuncGetAttributes(to: *mut FunctionAttributes, kernel: u64) {
-        check_kernel(kernel)?;
-        let architecture = card().major * 10 + card().minor;
+        let kernels = KERNELS.read().unwrap_or_else(PoisonError::into_inner);
+        let images = kernels.get(&kernel).ok_or(INVALID_FUNCTION)?.images;
+        let (ptx, binary) = images::versions(images, card().major * 10 + card().minor);
         // A kernel that keeps within its registers: no memory of its own. By default a block gets 48 KiB of shared memory.
         out(to, FunctionAttributes {
-            bytes: [0; 3], threads: 1024, registers: 32, ptx: architecture, binary: architecture, cache: 0, dynamic_shared: 48 << 10, carveout: -1, rest: [0; 23],
+            bytes: [0; 3], threads: 1024, registers: 32, ptx, binary, cache: 0, dynamic_shared: 48 << 10, carveout: -1, rest: [0; 23],
         })
     }
     cudaFuncSetAttribute(kernel: u64, attribute: c_int, value: c_int) {
@@ -332,7 +335,7 @@ runtime! {
         LIBRARIES.with(library, |()| ()).ok_or(INVALID_HANDLE)?;
         check(!to.is_null() && !name.is_null(), INVALID_VALUE)?;
         let kernel = fresh();
-        register(kernel, CStr::from_ptr(name));
+        register(kernel, CStr::from_ptr(name), &[]);
         out(to, kernel)
     }
     // What variables and functions there are is in the code, which is not read.

@@ -16,6 +16,7 @@ pub mod capture;
 pub mod devices;
 pub mod errors;
 pub mod graph;
+mod images;
 pub mod launch;
 pub mod memory;
 pub mod pool;
