@@ -82,8 +82,19 @@ def without_traces(document: dict) -> dict:
     return document
 
 
+def decayed(row: Row, parameters: list) -> torch.optim.Optimizer:
+    """`sgd_momentum_decay_for_loop` and the like."""
+    name, _, implementation = row.optimizer.partition("_decay")
+    how = {"": {}, "_nesterov": {"nesterov": True}, "_fused": {"fused": True}, "_for_loop": {"foreach": False}}[implementation]
+    made = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name.removesuffix("_momentum")]
+    momentum = {"momentum": 0.9} if name == "sgd_momentum" else {}
+    return made(parameters, lr=1e-5, weight_decay=0.1, **momentum, **how)
+
+
 def optimizer_of(row: Row, parameters: list) -> torch.optim.Optimizer:
-    if row.optimizer == "sgd":
+    if "_decay" in row.optimizer:
+        return decayed(row, parameters)
+    if row.optimizer in ("sgd", "sgd_smoothed"):
         return torch.optim.SGD(parameters, lr=1e-4)
     if row.optimizer == "adamw_fused":
         return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
@@ -162,7 +173,8 @@ def recorded(row: Row) -> list[str]:
     trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
     optimizer = optimizer_of(row, trained)
     scaler = torch.amp.GradScaler("cuda", init_scale=1.0) if row.precision == "amp_fp16" else None
-    wrapped = with_loss(built, model.loss, spec.tensors)
+    smoothed = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    wrapped = with_loss(built, smoothed if row.optimizer == "sgd_smoothed" else model.loss, spec.tensors)
 
     def micro_step() -> None:
         made: dict[int, torch.Tensor] = {}

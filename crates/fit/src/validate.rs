@@ -1,7 +1,7 @@
 //! What can be wrong with a request before any device is looked for.
 
 use crate::alloc::{Settings, SettingsError};
-use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel};
+use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel, smoothed};
 use crate::engine::NO_RECORDER;
 use crate::fitting::check_soak;
 use crate::graph::Graph;
@@ -32,6 +32,9 @@ pub fn validate(request: &Request) -> Result<&Lowered, RequestError> {
             check_checkpointing(graph, variant).map_err(|error| invalid_variant(&error))?;
         }
         check_parallel(graph, variant).map_err(|error| invalid_variant(&error))?;
+    }
+    if let Some(variant) = request.variants.first() {
+        smoothed(graph, variant).map_err(|error| invalid_variant(&error))?;
     }
     Ok(lowered)
 }
@@ -106,6 +109,7 @@ pub fn invalid_variant(error: &CompileError) -> RequestError {
         CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
             "/training/checkpointing"
         }
+        CompileError::NoCrossEntropy => "/training/label_smoothing",
         CompileError::NoSuchUnits { .. } => "/training/parallel/units",
         CompileError::BatchNormUnderMixedPrecision { .. } => {
             "/training/parallel/mixed_precision/param_dtype"

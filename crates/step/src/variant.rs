@@ -221,11 +221,15 @@ pub struct Variant {
     pub mode: Mode,
     /// The norm to which gradients are clipped before the optimizer's step.
     pub clip_grad_norm: Option<Norm>,
+    /// The optimizer's `weight_decay`; its own default if absent. See Note [Weight decay] of the compiler.
+    pub weight_decay: Option<Norm>,
+    /// The `label_smoothing` of each cross entropy; what the graph says if absent.
+    pub label_smoothing: Option<Norm>,
     /// How several GPUs train together.
     pub parallel: Parallel,
 }
 
-/// A norm, which is positive and finite: equal and hashed by its bits.
+/// A finite number, such as a norm: equal and hashed by its bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "f64", into = "f64")]
 pub struct Norm(u64);
@@ -242,6 +246,21 @@ impl From<Norm> for f64 {
     }
 }
 
+impl Variant {
+    /// Whether weight decay adds the parameters to copies of the gradients (torch/optim/{sgd,adam}.py): all others scale the
+    /// parameters in place, and fused kernels do it as they go.
+    pub fn decay_copies_gradients(&self) -> bool {
+        let copies = matches!(
+            self.optimizer,
+            Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam
+        );
+        let decays = self
+            .weight_decay
+            .is_some_and(|decay| f64::from(decay) != 0.0);
+        copies && decays && self.optimizer_impl != OptimizerImpl::Fused
+    }
+}
+
 impl Default for Variant {
     /// What a request without a `training` asks for.
     fn default() -> Variant {
@@ -254,6 +273,8 @@ impl Default for Variant {
             accumulation: 1,
             mode: Mode::default(),
             clip_grad_norm: None,
+            weight_decay: None,
+            label_smoothing: None,
             parallel: Parallel::None,
         }
     }
@@ -277,6 +298,10 @@ struct Written {
     mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clip_grad_norm: Option<Norm>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    weight_decay: Option<Norm>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    label_smoothing: Option<Norm>,
     #[serde(default, skip_serializing_if = "Parallel::is_none")]
     parallel: Parallel,
 }
@@ -293,6 +318,8 @@ impl From<Variant> for Written {
             accumulation: variant.accumulation,
             mode: is_told.then_some(variant.mode),
             clip_grad_norm: variant.clip_grad_norm,
+            weight_decay: variant.weight_decay,
+            label_smoothing: variant.label_smoothing,
             parallel: variant.parallel,
         }
     }
@@ -309,6 +336,8 @@ impl From<Written> for Variant {
             accumulation: written.accumulation,
             mode: written.mode.unwrap_or_default(),
             clip_grad_norm: written.clip_grad_norm,
+            weight_decay: written.weight_decay,
+            label_smoothing: written.label_smoothing,
             parallel: written.parallel,
         }
     }
@@ -341,6 +370,12 @@ impl fmt::Display for Variant {
         }
         if self.clip_grad_norm.is_some() {
             f.write_str(" clipped")?;
+        }
+        if self.decay_copies_gradients() {
+            f.write_str(" with weight decay")?;
+        }
+        if self.label_smoothing.is_some() {
+            f.write_str(" with smoothed labels")?;
         }
         if let Some(strategy) = self.parallel.name() {
             write!(f, " {strategy} on {} GPUs", self.parallel.world_size())?;

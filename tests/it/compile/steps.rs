@@ -27,23 +27,41 @@ pub(super) fn unpacked(file: &str) -> String {
 
 /// The variant and the batch of a recording, by the words of its header.
 fn variant([precision, optimizer, accumulation]: [&str; 3]) -> Variant {
-    let (optimizer, optimizer_impl) = match optimizer {
-        "sgd" => (Optimizer::Sgd, OptimizerImpl::Foreach),
-        "adamw" => (Optimizer::Adamw, OptimizerImpl::Foreach),
-        "adamw_fused" => (Optimizer::Adamw, OptimizerImpl::Fused),
-        "adafactor_foreach" => (Optimizer::Adafactor, OptimizerImpl::Foreach),
-        other => {
-            let is_named = |known: &Optimizer| known.name() == other;
-            let known = Optimizer::ALL.into_iter().find(is_named).unwrap();
-            (known, known.implementations()[0])
-        }
+    let (optimizer, decay) = match optimizer.split_once("_decay") {
+        // Nesterov's momentum makes of copies what others make of gradients.
+        Some((name, how)) => (
+            format!("{name}{}", how.replace("_nesterov", "")),
+            Some(0.1.into()),
+        ),
+        None => (optimizer.to_owned(), None),
     };
+    let (optimizer, smoothing) = match optimizer.strip_suffix("_smoothed") {
+        Some(name) => (name, Some(0.1.into())),
+        None => (optimizer.as_str(), None),
+    };
+    let (name, implementation) = match optimizer {
+        _ if optimizer.ends_with("_for_loop") => (
+            optimizer.trim_end_matches("_for_loop"),
+            Some(OptimizerImpl::ForLoop),
+        ),
+        "adafactor_foreach" => ("adafactor", Some(OptimizerImpl::Foreach)),
+        _ if optimizer.ends_with("_fused") => (
+            optimizer.trim_end_matches("_fused"),
+            Some(OptimizerImpl::Fused),
+        ),
+        _ => (optimizer, None),
+    };
+    let is_named = |known: &Optimizer| known.name() == name;
+    let optimizer = Optimizer::ALL.into_iter().find(is_named).unwrap();
+    let optimizer_impl = implementation.unwrap_or(optimizer.implementations()[0]);
     let is_named = |known: &Precision| known.name() == precision;
     Variant {
         precision: Precision::ALL.into_iter().find(is_named).unwrap(),
         optimizer,
         optimizer_impl,
         accumulation: accumulation.parse().unwrap(),
+        weight_decay: decay,
+        label_smoothing: smoothing,
         ..Variant::default()
     }
 }
@@ -103,6 +121,11 @@ fn steps_that_checks_of_exported_graphs_found_allocate_and_free_what_pytorch_doe
 #[test]
 fn steps_of_eight_bit_and_factored_optimizers_allocate_and_free_what_pytorch_does() {
     compare("optimizers/", 66);
+}
+
+#[test]
+fn steps_with_weight_decay_and_smoothed_labels_allocate_and_free_what_pytorch_does() {
+    compare("decay/", 120);
 }
 
 #[test]

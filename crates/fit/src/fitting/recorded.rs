@@ -407,6 +407,10 @@ fn single(request: &Request) -> Result<&Variant, EngineError> {
             "a recorder trains in one process on one GPU: leave out `parallel` and `world_size`";
         return refuse("/training/parallel", problem.to_owned());
     }
+    if variant.decay_copies_gradients() || variant.label_smoothing.is_some() {
+        let problem = "a recorder trains without weight decay and label smoothing; leave them out";
+        return refuse("/training", problem.to_owned());
+    }
     match variant.mode {
         Mode::Train => Ok(variant),
         Mode::Inference => refuse(

@@ -33,6 +33,12 @@ pub static TRAINING: Object = Object {
         Member::new("clip_grad_norm", Kind::Positive, "Clip gradients to this norm before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).").example("1.0")
             .flag(Training, "clip-grad-norm", "NORM", "The norm to which gradients are clipped")
             .also("max_grad_norm gradient_clip_val gradient_clipping clip_grad clip_norm grad_clip"),
+        Member::new("weight_decay", Kind::Number(0.0, 1e9), "The optimizer's `weight_decay`; by default its own. That of SGD and Adam copies the gradients.").example("1e-4")
+            .flag(Training, "weight-decay", "RATE", "The optimizer's weight_decay: SGD's and Adam's copies gradients").alias("wd").hidden()
+            .also("wd weightdecay l2 l2_reg"),
+        Member::new("label_smoothing", Kind::Number(0.0, 1.0), "`label_smoothing` of the loss, where it is `cross_entropy`.").example("0.1")
+            .flag(Training, "label-smoothing", "SHARE", "cross_entropy's label_smoothing").hidden()
+            .also("smoothing label_smooth label_smoothing_factor"),
         Member::new("parallel", Kind::Object(&PARALLEL), "").also("strategy distributed ddp fsdp deepspeed zero_stage"),
     ],
 };

@@ -131,21 +131,6 @@ pub(super) const NAMES: &[(&str, Synonym)] = &[
          lr_scheduler_type seed num_workers dataloader_num_workers",
         NO_MEMORY,
     ),
-    // torch/optim/{sgd,adam}.py: `_foreach_add` of gradients and parameters; AdamW scales its parameters in place.
-    (
-        "weight_decay",
-        Advice(
-            "AdamW's takes no memory, so leave it out; SGD's and Adam's copy the gradients, which is not simulated: \
-             `batchfit run --on CARD -- python train.py` runs your own script on a virtual GPU",
-        ),
-    ),
-    (
-        "label_smoothing label_smoothing_factor",
-        Advice(
-            "it takes more memory for the loss, which is not simulated by name: `batchfit run --on CARD -- python train.py` runs your own script \
-             on a virtual GPU",
-        ),
-    ),
     (
         "reference ref_model reference_model reward_model teacher teacher_model discriminator ema",
         Advice(

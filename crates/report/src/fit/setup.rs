@@ -72,6 +72,13 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
     );
     given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
     given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
+    let decays = training.weight_decay.is_some();
+    given.extend(decays.then(|| "weight decay".to_owned()));
+    given.extend(
+        training
+            .label_smoothing
+            .map(|_| "label smoothing".to_owned()),
+    );
     if let Some(strategy) = training.parallel.name() {
         let text = format!("{strategy} on {}", gpus(training.parallel.world_size()));
         let is_said = said("/training/parallel").is_some();

@@ -181,6 +181,7 @@ fn placeholders(answer: &Answer) -> Placeholders {
         Checkpointing::None | Checkpointing::PerBlock => None,
     };
     let clip = variant.clip_grad_norm.map(f64::from);
+    let decay = variant.weight_decay.map(f64::from);
     placeholders.extend([
         ("own", is(of_transformers || !model["hf"].is_null())),
         ("lightning", text(lightning)),
@@ -207,6 +208,7 @@ fn placeholders(answer: &Answer) -> Placeholders {
         ("arguments", Some(arguments)),
         ("optim", optim.map(str::to_owned)),
         ("clip", clip.map(|norm| format!("{norm:?}"))),
+        ("decay", decay.map(|decay| format!("{decay:?}"))),
     ]);
     match &variant.parallel {
         Parallel::None => placeholders.push(("alone", is(true))),
@@ -360,7 +362,9 @@ fn optimizer(variant: &Variant) -> (&'static str, String, Option<&'static str>) 
         OptimizerImpl::ForLoop => (", foreach=False", None),
     };
     let own = column(2).unwrap_or_default();
-    let arguments = format!("lr=LEARNING_RATE{own}{implementation}");
+    let decay = variant.weight_decay.map(f64::from);
+    let decay = decay.map_or_else(String::new, |decay| format!(", weight_decay={decay:?}"));
+    let arguments = format!("lr=LEARNING_RATE{own}{decay}{implementation}");
     (column(1).unwrap_or_default(), arguments, optim)
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use crate::eager::{Eager, Stop};
 use crate::graph::{Graph, Parameter, ParameterKind, ValueId};
 use crate::limits::Cancel;
+use crate::ops::{LossFunction, Op};
 use batchfit_step::{Checkpointing, Globs, Mode, Parallel, Variant};
 pub use parallel::{MOST_CLASSES, RankClass, rank_classes};
 
@@ -55,6 +56,11 @@ pub enum CompileError {
         /// The paths that exist, as globs.
         paths: String,
     },
+    /// `label_smoothing` is of `cross_entropy` alone.
+    #[error(
+        "the loss of this model is no cross_entropy, which alone takes label_smoothing: leave it out"
+    )]
+    NoCrossEntropy,
     /// `fully_shard` refuses a parameter without dimensions.
     #[error(
         "fully_shard cannot cut the parameter {path}, which is a single number without a dimension; PyTorch refuses it too: make it a \
@@ -150,6 +156,8 @@ pub fn compile_process(
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     check_parallel(graph, variant)?;
+    let smoothed = smoothed(graph, variant)?;
+    let graph = smoothed.as_ref().unwrap_or(graph);
     let mut eager = Eager::new(capability, cancel);
     eager.rank = process.rank;
     eager.buckets_go_early = process.buckets_go_early;
@@ -162,6 +170,27 @@ pub fn compile_process(
         Stop::Cancelled => CompileError::Cancelled,
         Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),
     })
+}
+
+/// The graph with `label_smoothing` in each cross entropy, where the variant asks for it.
+pub fn smoothed(graph: &Arc<Graph>, variant: &Variant) -> Result<Option<Arc<Graph>>, CompileError> {
+    let Some(share) = variant.label_smoothing else {
+        return Ok(None);
+    };
+    let mut graph = Graph::clone(graph);
+    let mut found = false;
+    for node in &mut graph.nodes {
+        if let Op::Loss(loss) = &mut node.op
+            && let LossFunction::CrossEntropy { smoothing, .. }
+            | LossFunction::SoftCrossEntropy { smoothing } = &mut loss.function
+        {
+            *smoothing = share.into();
+            found = true;
+        }
+    }
+    found
+        .then(|| Some(Arc::new(graph)))
+        .ok_or(CompileError::NoCrossEntropy)
 }
 
 /// A repeated block of a model.

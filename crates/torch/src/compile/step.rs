@@ -151,7 +151,6 @@ impl Training {
 
     /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
     fn update(&mut self) -> Result<(), Stop> {
-        let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
         // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
         let clips = self.variant.clip_grad_norm.is_some();
         let by_optimizer = self.variant.optimizer_impl == OptimizerImpl::Fused && !clips;
@@ -170,8 +169,7 @@ impl Training {
         let flag = found_inf.as_ref();
         optimizer::step(
             &mut self.eager,
-            optimizer,
-            implementation,
+            &self.variant,
             &mut self.trained,
             &self.mine,
             flag,

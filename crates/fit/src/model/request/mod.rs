@@ -239,6 +239,9 @@ impl Request {
                 model.generating(&generation)?
             }
         };
+        if model.is_adapted().is_some() {
+            training::without_smoothing(&variants)?;
+        }
         let trainer_wraps = match model.is_adapted() {
             Some(is_adapted) => parallel::as_trainer_wraps(&mut variants, fields, is_adapted),
             None => false,

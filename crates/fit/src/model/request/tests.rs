@@ -30,6 +30,8 @@ fn what_is_left_out_has_the_documented_default() {
         request.variants,
         [Variant {
             clip_grad_norm: None,
+            weight_decay: None,
+            label_smoothing: None,
             parallel: Parallel::None,
             accumulation: 1,
             ..Variant::default()
@@ -77,6 +79,8 @@ fn every_field_is_read() {
             accumulation: 4,
             mode: Mode::Train,
             clip_grad_norm: None,
+            weight_decay: None,
+            label_smoothing: None,
             parallel: Parallel::Ddp(Ddp {
                 world_size: 2,
                 ..Ddp::default()

@@ -45,9 +45,12 @@ pub(super) fn variants(
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
     }
-    let clip_grad_norm = fields
-        .read("clip_grad_norm")?
-        .map(|norm: f64| Norm::from(norm));
+    let number = |field| -> Result<Option<Norm>, RequestError> {
+        Ok(fields.read(field)?.map(|number: f64| Norm::from(number)))
+    };
+    let clip_grad_norm = number("clip_grad_norm")?;
+    let weight_decay = number("weight_decay")?;
+    let label_smoothing = number("label_smoothing")?.filter(|share| f64::from(*share) > 0.0);
     let (parallels, world_size) =
         parallel::read(request, &fields, mode == Mode::Train, ranks_of_machines)?;
     sharded(&fields, &optimizers, &parallels)?;
@@ -74,12 +77,24 @@ pub(super) fn variants(
                     accumulation: u32::try_from(accumulation).unwrap_or(u32::MAX),
                     mode,
                     clip_grad_norm,
+                    weight_decay,
+                    label_smoothing,
                     parallel: parallel.clone(),
                 }));
             }
         }
     }
     Ok((variants, world_size))
+}
+
+/// Refuses smoothed labels of a model of transformers, whose Trainer smooths them by code of its own (`LabelSmoother`).
+pub(super) fn without_smoothing(variants: &[Variant]) -> Result<(), RequestError> {
+    if variants.iter().all(|one| one.label_smoothing.is_none()) {
+        return Ok(());
+    }
+    let problem = "the Trainer's label smoothing takes memory of its own for the loss, which is not simulated: \
+                   `batchfit run --on CARD -- python train.py` runs your own script with it on a virtual GPU";
+    Err(RequestError::at("/training/label_smoothing", problem))
 }
 
 /// How an optimizer is implemented: as it is asked for where it can be, else as its library does.
@@ -142,6 +157,8 @@ fn inference_alone(fields: &Fields<'_>) -> Result<(), RequestError> {
         "optimizer_impl",
         "accumulation",
         "clip_grad_norm",
+        "weight_decay",
+        "label_smoothing",
     ]
     .into_iter()
     .find(|field| fields.get(field).is_some())

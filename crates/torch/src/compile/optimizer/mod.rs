@@ -11,10 +11,10 @@ pub(super) use clip::clip_grad_norm;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::eager::{Eager, Leaf, Stop, Tensor};
+use crate::eager::{Eager, Leaf, Stop, Tensor, TensorBody};
 use crate::program::{Category, Host, Kernel, Moving, Updating, Work};
 use crate::shape::{DType, Extent};
-use batchfit_step::{Optimizer, OptimizerImpl};
+use batchfit_step::{Optimizer, OptimizerImpl, Variant};
 
 /// A trained parameter with what the optimizer keeps for it.
 #[derive(Debug)]
@@ -65,12 +65,12 @@ pub(super) fn whole_moments(optimizer: Optimizer) -> u64 {
 /// `optimizer.step()`, which goes through the parameters of these places in their order.
 pub(super) fn step(
     eager: &mut Eager,
-    optimizer: Optimizer,
-    implementation: OptimizerImpl,
+    variant: &Variant,
     parameters: &mut [Trained],
     mine: &[usize],
     found_inf: Option<&Tensor>,
 ) -> Result<(), Stop> {
+    let (optimizer, implementation) = (variant.optimizer, variant.optimizer_impl);
     let has_gradient = |index: &&usize| parameters[**index].has_gradient();
     let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
     let grad_enabled = std::mem::replace(&mut eager.grad_enabled, false);
@@ -89,14 +89,7 @@ pub(super) fn step(
         Optimizer::Adafactor => adafactor::one_by_one(eager, parameters, &mine),
         Optimizer::AdafactorTransformers => adafactor::transformers(eager, parameters, &mine),
         Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw => {
-            whole(
-                eager,
-                optimizer,
-                implementation,
-                parameters,
-                &mine,
-                found_inf,
-            );
+            whole(eager, variant, parameters, &mine, found_inf);
             Ok(())
         }
     };
@@ -104,31 +97,42 @@ pub(super) fn step(
     ended
 }
 
-/// SGD, Adam and `AdamW`, whose state is as large as the parameters.
+/// SGD, Adam and `AdamW`, whose state is as large as the parameters. See Note [Weight decay].
 fn whole(
     eager: &mut Eager,
-    optimizer: Optimizer,
-    implementation: OptimizerImpl,
+    variant: &Variant,
     parameters: &mut [Trained],
     mine: &[usize],
     found_inf: Option<&Tensor>,
 ) {
+    let (optimizer, implementation) = (variant.optimizer, variant.optimizer_impl);
+    let adam = matches!(optimizer, Optimizer::Adam | Optimizer::Adamw);
+    let decays = variant.decay_copies_gradients();
+    let together = implementation == OptimizerImpl::Foreach;
     let first = parameters
         .iter()
         .all(|parameter| parameter.state.is_empty());
-    if first {
+    let mut copies = Vec::new();
+    if decays && together && !adam {
+        copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
+    }
+    if first && (adam || !decays || together) {
         for index in mine {
             make_state(eager, optimizer, implementation, &mut parameters[*index]);
         }
     }
-    let mine = || mine.iter().map(|index| &parameters[*index]);
-    let adam = matches!(optimizer, Optimizer::Adam | Optimizer::Adamw);
+    if decays && together && adam {
+        copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
+    }
+    while let Some(copy) = copies.pop() {
+        drop(copy);
+    }
     eager.set_category(Category::OptimizerScratch);
     // Adam's square roots: all at once with foreach, freed from the last to the first; one after the
     // other without, where the previous denominator is still a local variable while the next is made.
     let mut temporaries = Vec::new();
-    if adam && implementation == OptimizerImpl::Foreach {
-        for parameter in mine() {
+    if adam && together {
+        for parameter in mine.iter().map(|index| &parameters[*index]) {
             eager.set_label(&parameter.leaf.path);
             let tensor = &parameter.tensor;
             temporaries.push(eager.empty_strided(
@@ -138,9 +142,22 @@ fn whole(
             ));
         }
     }
-    note_update(eager, optimizer, implementation, mine());
-    let mut denominator = None;
-    for parameter in mine() {
+    let updated = mine.iter().map(|index| &parameters[*index]);
+    note_update(eager, variant, updated);
+    let (mut copy, mut denominator) = (None, None);
+    for index in mine {
+        if decays && !together {
+            drop(copy.take());
+            let parameter = &mut parameters[*index];
+            copy = Some(decayed(eager, parameter));
+            if first && !adam {
+                make_state(eager, optimizer, implementation, parameter);
+            }
+            // What SGD goes on with is its momentum.
+            copy = copy.filter(|_| optimizer != Optimizer::SgdMomentum);
+            eager.set_category(Category::OptimizerScratch);
+        }
+        let parameter = &parameters[*index];
         eager.set_label(&parameter.leaf.path);
         if adam && implementation == OptimizerImpl::ForLoop {
             let tensor = &parameter.tensor;
@@ -152,19 +169,31 @@ fn whole(
         }
         update(eager, optimizer, first, parameter, found_inf);
     }
+    drop(copy);
     drop(denominator);
     while let Some(temporary) = temporaries.pop() {
         drop(temporary);
     }
 }
 
+/// A copy of a gradient to which the decay of its parameter is added.
+fn decayed(eager: &mut Eager, parameter: &Trained) -> TensorBody {
+    eager.set_category(Category::OptimizerScratch);
+    eager.set_label(&parameter.leaf.path);
+    let (tensor, gradient) = (&parameter.tensor, parameter.gradient());
+    let copy = eager.empty_strided(&tensor.shape, tensor.strides.clone(), tensor.dtype);
+    let read: Vec<_> = gradient.iter().chain([tensor]).map(|one| &**one).collect();
+    eager.launch(Kernel::MemoryOnly("weight decay"), &read, &[&copy]);
+    copy
+}
+
 /// What the update of these parameters asks of the card and of the host.
 fn note_update<'a>(
     eager: &Eager,
-    optimizer: Optimizer,
-    implementation: OptimizerImpl,
+    variant: &Variant,
     parameters: impl Iterator<Item = &'a Trained>,
 ) {
+    let (optimizer, implementation) = (variant.optimizer, variant.optimizer_impl);
     let is_fused = implementation == OptimizerImpl::Fused;
     let (kind, state) = match optimizer {
         Optimizer::Sgd => (Updating::Sgd, 0),
@@ -195,8 +224,9 @@ fn note_update<'a>(
     }
     for (dtype, count, elements) in all {
         eager.recorder().note(host, count);
-        // Parameter and gradient are read, the state too; the gradient alone is not written.
-        let passes = Extent::fixed(dtype.size() * (3 + 2 * state));
+        // Parameter and gradient are read, the state too; the gradient alone is not written. Decay reads both and writes a copy.
+        let decay = u64::from(variant.decay_copies_gradients());
+        let passes = Extent::fixed(dtype.size() * (3 + 2 * state + 3 * decay));
         eager.queue(Work::Moving {
             kind: Moving::Update(kind),
             dtype,
