@@ -84,8 +84,8 @@ export function Notes({ result }) {
   const { recommendation: best, assumptions, environment } = result;
   const notes = [...(best.notes ?? []), ...assumptions];
   const versions = ["driver", "cuda", "cudnn", "pytorch", "batchfit"].filter((name) => environment[name]);
-  return html`<section aria-label="What was assumed">
-    <h3>What was assumed</h3>
+  return html`<section aria-label="Notes">
+    <h3>Notes</h3>
     ${notes.length === 0 ? html`<p>Nothing.</p>` : html`<ul>${notes.map((note) => html`<li>${note}</li>`)}</ul>`}
     <p class="versions">${versions.map((name) => `${name} ${environment[name]}`).join(", ")}</p>
   </section>`;
