@@ -27,10 +27,22 @@ fn row(flag: &str, separator: &str) -> Option<&'static str> {
 /// What is typed with the flag of another tool that an error is about in the words of this one, and a note of it.
 pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
     let text = |at: usize| typed.get(at).and_then(|one| one.to_str());
-    let (ErrorKind::UnknownArgument, true) = (error.kind(), ASKING.contains(&text(1)?)) else {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+    // torchvision's and timm's `--amp` takes no value and means float16.
+    let is_bare = error.kind() == ErrorKind::InvalidValue && flag.starts_with("--amp ");
+    if let Some(at) = typed
+        .iter()
+        .position(|one| one == "--amp")
+        .filter(|_| is_bare)
+        && text(at + 1).is_none_or(|next| next.starts_with('-'))
+    {
+        let mut words = typed.to_vec();
+        words.insert(at + 1, "fp16".into());
+        return Some((words, "--amp is taken as `--amp fp16`".to_owned()));
+    }
+    let (ErrorKind::UnknownArgument, true) = (error.kind(), ASKING.contains(&text(1)?)) else {
         return None;
     };
     let flag = flag.split('=').next()?;

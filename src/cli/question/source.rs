@@ -35,7 +35,7 @@ const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
 /// Beginnings of names of models that other libraries train, and these.
-const LIBRARIES: [(&[&str], &str); 4] = [
+const LIBRARIES: [(&[&str], &str); 6] = [
     (&["yolo", "rtdetr"], "ultralytics"),
     (
         &[
@@ -43,12 +43,28 @@ const LIBRARIES: [(&[&str], &str); 4] = [
             "stable",
             "flux",
             "pixart",
-            "stabilityai/",
+            "stabilityai/sd",
+            "stabilityai/stable-",
             "black-forest-labs/",
+            "runwayml/",
+            "compvis/",
         ],
         "diffusers",
     ),
     (&["nnunet"], "nnU-Net"),
+    (&["timm/", "hf_hub:timm/", "hf-hub:timm/"], "timm"),
+    (
+        &[
+            "faster_rcnn",
+            "fasterrcnn",
+            "mask_rcnn",
+            "maskrcnn",
+            "retinanet",
+            "cascade_",
+            "detr",
+        ],
+        "detectron2, torchvision's detection or transformers",
+    ),
     (
         &["clip", "openclip", "siglip", "laion/"],
         "open_clip or transformers",

@@ -44,13 +44,13 @@ fn each_flag_has_its_member() {
         (
             "--num-classes=10;--in-channels=1;--parallel=none;--precision=bf16;--optimizer=sgd,adam;--optimizer-impl=fused;\
              --checkpoint=modules:layer1.*+layer2.0;--target=64;--memory-limit=2GiB;--headroom=0.02;\
-             --rank=across_optimizers;--search=auto;--suggest",
+             --rank=across_optimizers;--search=auto;--suggest;--weight-decay=0.1;--label-smoothing=0.2",
             json!({
                 "/model/num_classes": 10, "/model/in_channels": 1, "/training/parallel/strategy": "none",
                 "/training/precision": "bf16", "/training/optimizer": ["sgd", "adam"], "/training/optimizer_impl": "fused",
                 "/training/checkpointing": {"modules": ["layer1.*", "layer2.0"]}, "/target_batch": 64,
                 "/memory_limit": "2GiB", "/headroom": 0.02, "/compare": "across_optimizers", "/search": "auto",
-                "/suggest": true,
+                "/suggest": true, "/training/weight_decay": 0.1, "/training/label_smoothing": 0.2,
             }),
         ),
         (
