@@ -35,39 +35,18 @@ const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
 /// Beginnings of names of models that other libraries train, and these.
-const LIBRARIES: [(&[&str], &str); 6] = [
-    (&["yolo", "rtdetr"], "ultralytics"),
+const LIBRARIES: [(&str, &str); 6] = [
+    ("yolo rtdetr", "ultralytics"),
     (
-        &[
-            "sd",
-            "stable",
-            "flux",
-            "pixart",
-            "stabilityai/sd",
-            "stabilityai/stable-",
-            "black-forest-labs/",
-            "runwayml/",
-            "compvis/",
-        ],
+        "sd stable flux pixart stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
         "diffusers",
     ),
-    (&["nnunet"], "nnU-Net"),
-    (&["timm/", "hf_hub:timm/", "hf-hub:timm/"], "timm"),
+    ("nnunet", "nnU-Net"),
+    ("clip openclip siglip laion/", "open_clip or transformers"),
+    ("timm/ hf_hub:timm/ hf-hub:timm/", "timm"),
     (
-        &[
-            "faster_rcnn",
-            "fasterrcnn",
-            "mask_rcnn",
-            "maskrcnn",
-            "retinanet",
-            "cascade_",
-            "detr",
-        ],
+        "faster_rcnn fasterrcnn mask_rcnn maskrcnn retinanet cascade_ detr",
         "detectron2, torchvision's detection or transformers",
-    ),
-    (
-        &["clip", "openclip", "siglip", "laion/"],
-        "open_clip or transformers",
     ),
 ];
 
@@ -191,7 +170,7 @@ fn unknown(what: &Path, name: &str) -> CliError {
     let lower = name.to_lowercase();
     let of = LIBRARIES
         .iter()
-        .find(|(names, _)| names.iter().any(|one| lower.starts_with(one)));
+        .find(|(names, _)| names.split(' ').any(|one| lower.starts_with(one)));
     let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
         "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
          virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"

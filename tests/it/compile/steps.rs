@@ -27,41 +27,25 @@ pub(super) fn unpacked(file: &str) -> String {
 
 /// The variant and the batch of a recording, by the words of its header.
 fn variant([precision, optimizer, accumulation]: [&str; 3]) -> Variant {
-    let (optimizer, decay) = match optimizer.split_once("_decay") {
-        // Nesterov's momentum makes of copies what others make of gradients.
-        Some((name, how)) => (
-            format!("{name}{}", how.replace("_nesterov", "")),
-            Some(0.1.into()),
-        ),
-        None => (optimizer.to_owned(), None),
-    };
-    let (optimizer, smoothing) = match optimizer.strip_suffix("_smoothed") {
-        Some(name) => (name, Some(0.1.into())),
-        None => (optimizer.as_str(), None),
-    };
-    let (name, implementation) = match optimizer {
-        _ if optimizer.ends_with("_for_loop") => (
-            optimizer.trim_end_matches("_for_loop"),
-            Some(OptimizerImpl::ForLoop),
-        ),
-        "adafactor_foreach" => ("adafactor", Some(OptimizerImpl::Foreach)),
-        _ if optimizer.ends_with("_fused") => (
-            optimizer.trim_end_matches("_fused"),
-            Some(OptimizerImpl::Fused),
-        ),
-        _ => (optimizer, None),
-    };
-    let is_named = |known: &Optimizer| known.name() == name;
-    let optimizer = Optimizer::ALL.into_iter().find(is_named).unwrap();
-    let optimizer_impl = implementation.unwrap_or(optimizer.implementations()[0]);
+    let says = |word: &str| optimizer.contains(word);
+    // Nesterov's momentum makes of copies what others make of gradients.
+    let implementation = [
+        ("_fused", OptimizerImpl::Fused),
+        ("_for_loop", OptimizerImpl::ForLoop),
+        ("_foreach", OptimizerImpl::Foreach),
+    ];
+    let implementation = implementation.into_iter().find(|(word, _)| says(word));
+    let known = Optimizer::ALL.into_iter();
+    let named = known.filter(|known| optimizer.starts_with(known.name()));
+    let named = named.max_by_key(|known| known.name().len()).unwrap();
     let is_named = |known: &Precision| known.name() == precision;
     Variant {
         precision: Precision::ALL.into_iter().find(is_named).unwrap(),
-        optimizer,
-        optimizer_impl,
+        optimizer: named,
+        optimizer_impl: implementation.map_or(named.implementations()[0], |(_, it)| it),
         accumulation: accumulation.parse().unwrap(),
-        weight_decay: decay,
-        label_smoothing: smoothing,
+        weight_decay: says("_decay").then(|| 0.1.into()),
+        label_smoothing: says("_smoothed").then(|| 0.1.into()),
         ..Variant::default()
     }
 }

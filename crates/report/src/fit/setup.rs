@@ -72,8 +72,7 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
     );
     given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
     given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
-    let decays = training.weight_decay.is_some();
-    given.extend(decays.then(|| "weight decay".to_owned()));
+    given.extend(training.weight_decay.map(|_| "weight decay".to_owned()));
     given.extend(
         training
             .label_smoothing

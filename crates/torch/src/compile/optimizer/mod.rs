@@ -113,16 +113,15 @@ fn whole(
         .iter()
         .all(|parameter| parameter.state.is_empty());
     let mut copies = Vec::new();
-    if decays && together && !adam {
-        copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
-    }
-    if first && (adam || !decays || together) {
-        for index in mine {
-            make_state(eager, optimizer, implementation, &mut parameters[*index]);
+    // Adam makes its state first, SGD copies of all gradients.
+    for makes_state in [adam, !adam] {
+        if makes_state && first && (adam || !decays || together) {
+            for index in mine {
+                make_state(eager, optimizer, implementation, &mut parameters[*index]);
+            }
+        } else if !makes_state && decays && together {
+            copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
         }
-    }
-    if decays && together && adam {
-        copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
     }
     while let Some(copy) = copies.pop() {
         drop(copy);
