@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_void};
 
 /// `__fatBinC_Wrapper_t`, and the beginning of what it points to.
-const WRAPPER: u32 = 0x466243b1;
-const CONTAINER: u32 = 0xba55ed50;
+const WRAPPER: u32 = 0x4662_43b1;
+const CONTAINER: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const ELF: u16 = 2;
 
