@@ -330,13 +330,17 @@ def random_kills(place, kills, seed):
 def main():
     if len(sys.argv) > 1 and sys.argv[1] in ("worker", "answer"):
         if sys.argv[1] == "answer":
-            # A fit apart starts workers of its own, by the path that it has.
+            # A fit apart starts workers of its own, by the path that it has: it gets its question once this script is there.
             folder = pathlib.Path(__file__).parent
             link = folder / f"apart-{os.getpid()}"
             os.link(folder / "real", link)
             shutil.copy(__file__, f"{link} (deleted)")
-            apart = subprocess.Popen([link, *sys.argv[1:]])
+            apart = subprocess.Popen([link, *sys.argv[1:]], stdin=subprocess.PIPE)
             os.replace(shutil.copy(__file__, f"{link}-new"), link)
+            with contextlib.suppress(OSError), apart.stdin:
+                while read := sys.stdin.buffer.read1():
+                    apart.stdin.write(read)
+                    apart.stdin.flush()
             sys.exit(apart.wait())
         stand_between(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
