@@ -337,11 +337,15 @@ def main():
             shutil.copy(__file__, f"{link} (deleted)")
             apart = subprocess.Popen([link, *sys.argv[1:]], stdin=subprocess.PIPE)
             os.replace(shutil.copy(__file__, f"{link}-new"), link)
-            with contextlib.suppress(OSError), apart.stdin:
-                while read := sys.stdin.buffer.read1():
-                    apart.stdin.write(read)
-                    apart.stdin.flush()
-            sys.exit(apart.wait())
+
+            def pass_on():
+                with contextlib.suppress(OSError), apart.stdin as to:
+                    while read := os.read(0, 65536):
+                        to.write(read)
+                        to.flush()
+
+            threading.Thread(target=pass_on, daemon=True).start()
+            os._exit(apart.wait())
         stand_between(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("batchfit", type=pathlib.Path)
