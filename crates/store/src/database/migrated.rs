@@ -218,7 +218,10 @@ async fn what_a_killed_backup_left_is_removed_by_the_next_one() {
     let copy = directory.path().join("copy.db");
 
     let refused = db.back_up(&copy).await.unwrap_err();
-    assert!(refused.to_string().contains("another backup"), "{refused}");
+    assert!(
+        format!("{refused:?}").contains("another backup"),
+        "{refused:?}"
+    );
     drop(running);
     db.back_up(&copy).await.unwrap();
 
