@@ -170,6 +170,31 @@ async fn a_training_with_a_name_counts_once() {
 }
 
 #[tokio::test]
+async fn one_key_pushes_out_its_own_outcomes() {
+    let db = in_memory(1).await;
+    let many = |number: i64, owner: &str, many: u32| {
+        format!(
+            "WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {})
+             INSERT INTO outcome (number, recommendation, batch, outcome, environment, owner, created_at)
+             SELECT {number} + n, 1, 8, 'crashed', '{{}}', '{owner}', n FROM n",
+            many - 1
+        )
+    };
+    db.run(many(1, "honest", 10)).await.unwrap();
+    db.run(many(100_300, "liar", 1500)).await.unwrap();
+    db.add_outcome(&NewOutcome {
+        owner: "liar".to_owned(),
+        ..new_outcome("a", AGREES)
+    })
+    .await
+    .unwrap();
+
+    let kept = db.outcomes("answer1", None, 9999).await.unwrap();
+    let honest = kept.iter().filter(|outcome| outcome.number <= 10).count();
+    assert_eq!((kept.len(), honest), (1000, 10));
+}
+
+#[tokio::test]
 async fn outcomes_are_listed_newest_first_and_bounded() {
     let db = in_memory(2).await;
     let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500)
