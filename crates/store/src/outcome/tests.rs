@@ -171,27 +171,41 @@ async fn a_training_with_a_name_counts_once() {
 
 #[tokio::test]
 async fn one_key_pushes_out_its_own_outcomes() {
-    let db = in_memory(1).await;
-    let many = |number: i64, owner: &str, many: u32| {
+    let db = in_memory(101).await;
+    let told = |first: i64, owner: &str, last: i64, recommendation: &str, batch: i64| {
         format!(
-            "WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {})
-             INSERT INTO outcome (number, recommendation, batch, outcome, environment, owner, created_at)
-             SELECT {number} + n, 1, 8, 'crashed', '{{}}', '{owner}', n FROM n",
-            many - 1
+            "WITH RECURSIVE n (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n WHERE n < {last})
+             INSERT INTO outcome (recommendation, batch, outcome, environment, owner, created_at)
+             SELECT {recommendation}, {batch}, 'crashed', '{{}}', '{owner}', n FROM n"
         )
     };
-    db.run(many(1, "honest", 10)).await.unwrap();
-    db.run(many(100_300, "liar", 1500)).await.unwrap();
-    db.add_outcome(&NewOutcome {
-        owner: "liar".to_owned(),
-        ..new_outcome("a", AGREES)
-    })
-    .await
-    .unwrap();
+    let add = async || {
+        let owner = "liar".to_owned();
+        let outcome = new_outcome("a", AGREES);
+        let outcome = NewOutcome { owner, ..outcome };
+        db.add_outcome(&outcome).await.unwrap();
+    };
+    let kept = async |number: u32| {
+        let kept = db.outcomes(&format!("answer{number}"), None, 9999).await;
+        let kept = kept.unwrap();
+        let honest = kept.iter().filter(|outcome| outcome.batch == 9).count();
+        (kept.len(), honest)
+    };
+    db.run(told(1, "honest", 10, "1", 9)).await.unwrap();
+    db.run(told(11, "liar", 1500, "1", 8)).await.unwrap();
+    add().await;
+    assert_eq!(kept(1).await, (1000, 10));
 
-    let kept = db.outcomes("answer1", None, 9999).await.unwrap();
-    let honest = kept.iter().filter(|outcome| outcome.number <= 10).count();
-    assert_eq!((kept.len(), honest), (1000, 10));
+    // Of all: counted with the next one.
+    let last = 100_096 + 5 * COUNTED_EACH - 1;
+    let others = told(1502, "liar", last, "2 + n % 100", 8);
+    db.run(others).await.unwrap();
+    add().await;
+    let mut all = 0;
+    for number in 1..=101 {
+        all += kept(number).await.0;
+    }
+    assert_eq!((all, kept(1).await.1), (100_000, 10));
 }
 
 #[tokio::test]
