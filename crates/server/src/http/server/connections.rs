@@ -451,8 +451,8 @@ mod tests {
         let _client = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         stream.writable().await.unwrap();
-        let mut kept = 0;
-        while let Ok(more) = stream.try_write(&[0; BUFFER]) {
+        let (bytes, mut kept) = (vec![0; BUFFER], 0);
+        while let Ok(more) = stream.try_write(&bytes) {
             kept += more;
         }
         assert!((1..1 << 20).contains(&kept), "{kept}");
