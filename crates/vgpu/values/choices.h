@@ -75,7 +75,7 @@ inline bool is_fillable(const Tensor& result) {
 inline void fill_classes(const Tensor& result, int64_t found, int64_t total, bool is_which) {
   if (!is_fillable(result) || found <= 0) return;
   const Tensor each = at::arange(result.numel()), past = each.add(1).mul(total).div(found, "floor");
-  copy_result(result, (is_which ? each.mul(found).div(result.numel(), "floor") : past - each.mul(total).div(found, "floor")).view(result.sizes()));
+  copy_result(result, (is_which ? each.mul(found).div(result.numel(), "floor") : past - each.mul(total).div(found, "floor")).view(result.sizes()), true);
 }
 
 // Fills a result's indices; `dim` is where they were looked for, among `n`. Experts all get the same number of tokens, also over steps of one
@@ -93,14 +93,14 @@ inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64
     for (int64_t j = 0; j < row; j++) index[i + j] = (start + j * step) % n;
   }
   target.copy_(chosen);
-  mark_known(result);
+  mark_known(result, true);
 }
 
 // Positions of what was found, spread evenly over a tensor of these sizes: a row for each.
 inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
   Tensor found = at::empty(result.sizes(), at::kLong), rest = at::arange(result.size(0)).mul(c10::multiply_integers(sizes)).div(result.size(0), "floor");
   for (size_t dim = sizes.size(); dim--; rest = rest.div(sizes[dim], "floor")) found.select(1, dim).copy_(rest.remainder(sizes[dim]));
-  copy_result(result, found);
+  copy_result(result, found, true);
 }
 
 // Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
@@ -136,7 +136,7 @@ inline void fill_answer(const Tensor& result, bool answer) {
   char *first = start + (-address(result)) % PAGE, *last = end - (address(result) + span(result)) % PAGE;
   if (answer || first >= last || madvise(first, last - first, MADV_DONTNEED)) first = last = end;
   memset(start, answer, first - start), memset(last, 0, end - last);
-  mark_known(result);
+  mark_known(result, true);
 }
 
 }  // namespace batchfit

@@ -142,7 +142,7 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor& made = call.stack->back().toTensor();
     if (!is_plain(made) || !is_integral(made) || span(made) > SMALL || address(made) == before) return;
     if (had < span(made)) memset(static_cast<char*>(made.mutable_data_ptr()) + had, 0, span(made) - had);
-    mark_known(made);
+    mark_known(made, true);
   }
 
   // Copies that the preload carries out and marks by itself; `false` where the kernel has to be followed.
@@ -154,7 +154,7 @@ class Kernel final : public c10::OperatorKernel {
     is_within ? run(call) : read(call, from);
     if (is_same && is_integral(to) && to.nbytes() > CARRIED && to.nbytes() <= SMALL_INTEGERS && is_plain(to.is_cuda() ? to : from) && is_known(from)) {
       memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
-      mark_known(to);
+      mark_known(to, false);
     }
     return true;
   }
@@ -244,13 +244,13 @@ class Kernel final : public c10::OperatorKernel {
     if (fits && !computed) computed = on_host(call);
     if (!fits || !computed) return lose(call);
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
-    for (const auto& [tensor, as] : call.passed) if (as->is_written) mark_known(tensor);
+    for (const auto& [tensor, as] : call.passed) if (as->is_written) mark_known(tensor, false);
     for (size_t i = 0; i < is_alias_.size() && i < computed->size(); i++) {
       const Tensors to = tensors_of(results(call)[i]), from = tensors_of((*computed)[i]);
       if (to.empty() && !results(call)[i].isTensor() && !results(call)[i].isList()) call.stack->end()[i - is_alias_.size()] = (*computed)[i];  // a number or a boolean, such as `equal`
       for (size_t j = 0; j < to.size(); j++) {
         if (j >= from.size()) mark_unknown(to[j]);
-        else if (to[j].is_cuda()) copy_result(to[j], from[j]);
+        else if (to[j].is_cuda()) copy_result(to[j], from[j], !is_alias_[i]);
       }
     }
   }
@@ -275,7 +275,7 @@ class Kernel final : public c10::OperatorKernel {
         fill_answer(tensor, *answer);
       } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
         if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
-        mark_known(tensor);
+        mark_known(tensor, true);
         if (is_status_[i]) assume("success of " + name_);
       } else if ((is_reduction_ || is_one_of || is("aten::ne")) && is_guessed(tensor)) {
         // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
@@ -317,7 +317,7 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor &result = given[which].toTensor(), &in = call.args[0].toTensor();
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     if (in.layout() == c10::kSparse) {
-      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced);
+      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
       return;
     }
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], call), total_of(call), i == 1);

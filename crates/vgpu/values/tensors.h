@@ -79,15 +79,16 @@ inline bool is_known(const Tensor& tensor) {
   return std::all_of(all.begin(), all.end(), [](const Tensor& part) { return !span(part) || batchfit_vgpu_is_known(address(part), span(part)); });
 }
 
-// Marks what was written. What a part of a grain holds is known only where the rest of it was, or is no part of the storage.
-inline void mark_known(const Tensor& tensor) {
+// Marks what was written. What a part of a grain holds is known only where the rest of it was, is no part of the storage, or where nobody else has
+// seen the storage.
+inline void mark_known(const Tensor& tensor, bool is_fresh) {
   for (const Tensor& part : parts(tensor)) {
     if (!is_plain(part)) continue;
     uint64_t first = address(part), last = first + span(part);
     const uint64_t start = reinterpret_cast<uint64_t>(part.storage().data()), end = start + part.storage().nbytes();
-    if (!part.is_non_overlapping_and_dense() && (first != start || last != end)) continue;
+    if (!is_fresh && !part.is_non_overlapping_and_dense() && (first != start || last != end)) continue;
     first = (first + GRAIN - 1) / GRAIN * GRAIN;
-    if (last != end) last = last / GRAIN * GRAIN;
+    if (!is_fresh && last != end) last = last / GRAIN * GRAIN;
     if (first < last) batchfit_vgpu_mark(first, last - first, 1);
   }
 }
@@ -130,7 +131,7 @@ inline Tensor on_cpu(const Tensor& tensor) {
 }
 
 // Copies a result to where the kernel would have left it.
-inline void copy_result(const Tensor& to, const Tensor& from) {
+inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
   const Tensors own = parts(to), given = parts(from);
   for (size_t i = 0; i < own.size(); i++) {
     if (own.size() != given.size() || !is_plain(own[i]) || own[i].sizes() != given[i].sizes()) {
@@ -138,7 +139,7 @@ inline void copy_result(const Tensor& to, const Tensor& from) {
       continue;
     }
     if (own[i].numel() && address(own[i]) != address(given[i])) on_cpu(own[i]).copy_(given[i]);
-    mark_known(own[i]);
+    mark_known(own[i], is_fresh);
   }
 }
 
