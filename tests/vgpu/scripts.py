@@ -66,6 +66,11 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["certainty"]),
         (0, "chosen"),
     ),
+    "cudnn.benchmark may take more on a card": (
+        BLOCKS + "torch.backends.cudnn.benchmark = True\nstep(model)\n",
+        lambda answer: ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]],
+        [True],
+    ),
     "random numbers are those that a GPU draws, of the same seed": (
         "import torch\ntorch.manual_seed(0)\na = torch.rand(5, device='cuda')\ntorch.manual_seed(0)\nb = torch.randn(4, device='cuda')\n"
         "assert [round(v, 4) for v in a.tolist() + b.tolist()] == [0.399, 0.5167, 0.0249, 0.9401, 0.9459, -0.9247, -0.4253, -2.6438, 0.1452]\n"

@@ -127,7 +127,7 @@ class Phases:
         self.peaks = load("peaks").Peaks()
         self.open = [["start", {}]]  # the phase that is interrupted before the one that interrupts it
         self.steps = 0
-        self.has_ended = False
+        self.has_ended = self.tries_engines = False
 
     def fold(self):
         """Counts what was seen as the innermost phase's."""
@@ -137,6 +137,9 @@ class Phases:
         """Reports the innermost phase; another may take its place."""
         highest.name()
         self.fold()
+        if torch.backends.cudnn.benchmark and not self.tries_engines:
+            self.tries_engines = True
+            say("assumed\tcudnn.benchmark tries no engine that cuDNN names only on a card; there the first step of each size may take GiBs more for a moment\t1")
         self.close_kept(then)
 
     def close_kept(self, then=None):
