@@ -330,14 +330,22 @@ def random_kills(place, kills, seed):
 def main():
     if len(sys.argv) > 1 and sys.argv[1] in ("worker", "answer"):
         if sys.argv[1] == "answer":
-            # A fit apart starts workers of its own, by the path that it has.
+            # A fit apart starts workers of its own, by the path that it has: it gets its question once this script is there.
             folder = pathlib.Path(__file__).parent
             link = folder / f"apart-{os.getpid()}"
             os.link(folder / "real", link)
             shutil.copy(__file__, f"{link} (deleted)")
-            apart = subprocess.Popen([link, *sys.argv[1:]])
+            apart = subprocess.Popen([link, *sys.argv[1:]], stdin=subprocess.PIPE)
             os.replace(shutil.copy(__file__, f"{link}-new"), link)
-            sys.exit(apart.wait())
+
+            def pass_on():
+                with contextlib.suppress(OSError), apart.stdin as to:
+                    while read := os.read(0, 65536):
+                        to.write(read)
+                        to.flush()
+
+            threading.Thread(target=pass_on, daemon=True).start()
+            os._exit(apart.wait())
         stand_between(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("batchfit", type=pathlib.Path)

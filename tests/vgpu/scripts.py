@@ -54,6 +54,23 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
         (0, ["start", "step 1", "after the last step"], "step 1"),
     ),
+    "on one core no tensor of a kept graph outlives it": (
+        "import os, torch\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nnet, x, seen = torch.nn.Linear(256, 256).cuda(), torch.randn(64, 256, device='cuda'), set()\n"
+        "for _ in range(300):\n    g = torch.autograd.grad((net(x) ** 2).sum(), list(net.parameters()), create_graph=True)\n    del g\n    seen.add(torch.cuda.memory_allocated())\nassert len(seen) == 1, seen\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
+    "a slice of a large mask can be filled, and what was never computed is no zero": (
+        "import torch\nmask = torch.where(torch.ones(4, 1, 1024, 1024, device='cuda', dtype=torch.bool), 0.0, 1.0)[:, 0, 0]\nmask[torch.ones(4, 1024, device='cuda') == 2] = 1\nassert not (mask > 0).any()\n"
+        "x = torch.randn(256, 4096, device='cuda')\nassert not (x @ x.T == 0).any()\n",
+        lambda answer: (answer["exit_code"], answer["certainty"]),
+        (0, "chosen"),
+    ),
+    "cudnn.benchmark may take more on a card": (
+        BLOCKS + "torch.backends.cudnn.benchmark = True\nstep(model)\n",
+        lambda answer: ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]],
+        [True],
+    ),
     "random numbers are those that a GPU draws, of the same seed": (
         "import torch\ntorch.manual_seed(0)\na = torch.rand(5, device='cuda')\ntorch.manual_seed(0)\nb = torch.randn(4, device='cuda')\n"
         "assert [round(v, 4) for v in a.tolist() + b.tolist()] == [0.399, 0.5167, 0.0249, 0.9401, 0.9459, -0.9247, -0.4253, -2.6438, 0.1452]\n"

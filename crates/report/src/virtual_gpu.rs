@@ -20,7 +20,16 @@ const SHOWN: usize = 5;
 
 /// Writes the verdict, the peaks, the phases, why memory ran out, and how much was guessed.
 pub fn virtual_gpu(answer: &Answer, style: &Style) -> String {
-    let mut out = style.strong(&paragraph("", &headline(answer), style.width));
+    let (command, what) = headline(answer);
+    let said = format!("`{command}` {what}");
+    let mut out = style.strong(&paragraph("", &said, style.width));
+    out += &details(answer, style);
+    out
+}
+
+/// All but the verdict.
+fn details(answer: &Answer, style: &Style) -> String {
+    let mut out = String::new();
     if let Some(shortage) = &answer.out_of_memory {
         out += &shortage_text(shortage, answer.peaks.len() > 1, style);
     }
@@ -55,15 +64,19 @@ pub fn virtual_gpu(answer: &Answer, style: &Style) -> String {
 
 /// The same for an issue or a wiki.
 pub fn virtual_gpu_markdown(answer: &Answer) -> String {
-    let text = virtual_gpu(answer, &Style::default());
-    let (headline, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let (command, what) = headline(answer);
+    // Its own backticks would end the code that it is, and its lines the heading.
+    let command = command.replace('`', "'");
+    let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
+    let details = details(answer, &Style::default());
     format!(
-        "# {headline}\n\n```text\n{}\n```\n",
-        rest.trim_matches('\n').replace("```", "'''")
+        "# `{command}` {what}\n\n```text\n{}\n```\n",
+        details.trim_matches('\n').replace("```", "'''")
     )
 }
 
-fn headline(answer: &Answer) -> String {
+/// The command, and what came of it.
+fn headline(answer: &Answer) -> (String, String) {
     let command = answer.command.join(" ");
     let cards = match answer.gpus {
         1 => answer.card.to_owned(),
@@ -81,7 +94,7 @@ fn headline(answer: &Answer) -> String {
         }
         (other, ..) => verdict(other).to_owned(),
     };
-    format!("`{command}` {what} on {cards} (virtual).")
+    (command, format!("{what} on {cards} (virtual)."))
 }
 
 fn shortage_text(shortage: &Shortage, is_one_of_several: bool, style: &Style) -> String {

@@ -102,7 +102,7 @@ pub enum StoreError {
         database: String,
     },
     /// A copy could not be made.
-    #[error("could not write the copy {}: {source}", file.display())]
+    #[error("could not write the copy {}", file.display())]
     Backup {
         /// Where to.
         file: PathBuf,

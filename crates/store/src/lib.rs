@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use sqlx::Connection as _;
 use sqlx::SqlSafeStr as _;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
 pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
 pub use database::copy::CopiedRows;
@@ -175,7 +175,6 @@ impl Db {
             .map_err(failed)?
             // Made below: a connection that finds it gone makes no other, which would not be the same database.
             .create_if_missing(is_in_memory(database))
-            .journal_mode(SqliteJournalMode::Wal)
             // The kernel keeps what a killed process wrote, so a commit need not wait for the disk.
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
@@ -209,19 +208,23 @@ impl Db {
         };
         let writing = writing.connect_with(options.clone()).await;
         let writing = writing.map_err(failed)?;
+        let migrating = |source| StoreError::Migrate {
+            database: database.to_owned(),
+            source,
+        };
+        // WAL is set in the file itself: one of a later version is left as it is.
+        refuse_later(&writing).await.map_err(migrating)?;
+        sqlx::query("PRAGMA journal_mode = WAL")
+            .execute(&writing)
+            .await
+            .map_err(failed)?;
         let reading = if is_file && most_connections > 1 {
             let reading = pool(most_connections).connect_with(options).await;
             reading.map_err(failed)?
         } else {
             writing.clone()
         };
-        SQLITE
-            .run(&writing)
-            .await
-            .map_err(|source| StoreError::Migrate {
-                database: database.to_owned(),
-                source,
-            })?;
+        SQLITE.run(&writing).await.map_err(migrating)?;
         let place = if is_file {
             let place =
                 FileIdentity::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
@@ -283,6 +286,22 @@ impl Db {
     /// Waits for the statements under way and closes the file.
     pub async fn close(&self) {
         self.pool.close().await;
+    }
+}
+
+/// Fails where a later version has migrated the tables.
+async fn refuse_later(pool: &sqlx::SqlitePool) -> Result<(), MigrateError> {
+    let applied = sqlx::query_scalar::<_, i64>("SELECT version FROM _sqlx_migrations")
+        .fetch_all(pool)
+        .await
+        // No table yet, or damage that the migration names.
+        .unwrap_or_default();
+    match applied
+        .into_iter()
+        .find(|version| !SQLITE.version_exists(*version))
+    {
+        Some(later) => Err(MigrateError::VersionMissing(later)),
+        None => Ok(()),
     }
 }
 

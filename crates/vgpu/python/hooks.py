@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 import traceback
 import types
 import weakref
@@ -126,7 +127,7 @@ class Phases:
         self.peaks = load("peaks").Peaks()
         self.open = [["start", {}]]  # the phase that is interrupted before the one that interrupts it
         self.steps = 0
-        self.has_ended = False
+        self.has_ended = self.tries_engines = False
 
     def fold(self):
         """Counts what was seen as the innermost phase's."""
@@ -136,6 +137,9 @@ class Phases:
         """Reports the innermost phase; another may take its place."""
         highest.name()
         self.fold()
+        if torch.backends.cudnn.benchmark and not self.tries_engines:
+            self.tries_engines = True
+            say("assumed\tcudnn.benchmark tries no engine that cuDNN names only on a card; there the first step of each size may take GiBs more for a moment\t1")
         self.close_kept(then)
 
     def close_kept(self, then=None):
@@ -445,6 +449,38 @@ def watch_modes():
     torch.nn.Module.train = tell
 
 
+def as_of_pytorch(function):
+    """Its frames count as PyTorch's own: `torch.compile` leaves them alone, and no line of them is named."""
+    function.__code__ = function.__code__.replace(co_filename=torch.autograd.graph.__file__)
+    return function
+
+
+@as_of_pytorch
+def is_working(thread):
+    """Whether it is another thread of autograd that runs or waits for a core."""
+    try:
+        with open(f"/proc/self/task/{thread}/stat", encoding="utf-8") as file:
+            return int(thread) != threading.get_native_id() and "(pt_autograd" in (text := file.read()) and ") R" in text
+    except OSError:
+        return False  # it has ended
+
+
+run_backward = torch.autograd._engine_run_backward
+
+
+@as_of_pytorch
+@functools.wraps(run_backward)
+def backward(*args, **kwargs):
+    """The thread that computes gradients lets go of its last node after it said that it is done, on a busy machine so late that what a kept graph
+    holds (`create_graph`, `torch.func`) counts in the next phase: then a run differs from itself."""
+    done = run_backward(*args, **kwargs)
+    for _ in range(100):
+        if not any(map(is_working, os.listdir("/proc/self/task"))):
+            break
+        time.sleep(1e-4)
+    return done
+
+
 Phases.is_evaluating = property(lambda self: bool(self.open) and self.open[-1][0] == "evaluation")
 
 phases, steps = Phases(), Steps()
@@ -460,6 +496,7 @@ def make(self, *args, **kwargs):
 torch.optim.Optimizer.__init__ = make
 register_optimizer_step_post_hook(steps.after)
 watch_modes()
+torch.autograd._engine_run_backward = backward
 threading.excepthook = of_thread(threading.excepthook)
 atexit.register(end, "exit")
 wrap_loaded()

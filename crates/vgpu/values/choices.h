@@ -16,47 +16,33 @@ enum class Choice {
   Kept,         // boxes that survive (torchvision's nms)
 };
 
-inline Choice choice_of(const std::string& name) {
-  static const std::map<std::string, Choice> choices = {
-      {"aten::nonzero", Choice::Counted},          {"aten::_unique", Choice::Counted},      {"aten::_unique2", Choice::Counted},
-      {"aten::unique_dim", Choice::Counted},       {"aten::unique_consecutive", Choice::Counted},
-      {"aten::unique_dim_consecutive", Choice::Counted},
-      {"aten::masked_select", Choice::Counted},    {"aten::bincount", Choice::Counted},     {"aten::repeat_interleave", Choice::Counted},
-      {"aten::_coalesce", Choice::Counted},        {"aten::linalg_matrix_exp", Choice::Counted},
-      {"aten::multinomial", Choice::One},          {"aten::argmax", Choice::One},
-      {"aten::argmin", Choice::One},               {"aten::max", Choice::One},              {"aten::min", Choice::One},
-      {"aten::kthvalue", Choice::One},             {"aten::median", Choice::One},           {"aten::nanmedian", Choice::One},
-      {"aten::mode", Choice::One},                 {"aten::topk", Choice::Several},         {"aten::sort", Choice::Order},
-      {"aten::_amp_foreach_non_finite_check_and_unscale_", Choice::Overflow},
-      {"torchvision::nms", Choice::Kept},
+// The choice, and which of its results that is.
+inline std::pair<Choice, size_t> choice_of(const std::string& name) {
+  static const std::map<std::string, std::pair<Choice, size_t>> choices = {
+      {"aten::nonzero", {Choice::Counted, 0}},       {"aten::_unique", {Choice::Counted, 0}},            {"aten::_unique2", {Choice::Counted, 0}},
+      {"aten::unique_dim", {Choice::Counted, 0}},    {"aten::unique_consecutive", {Choice::Counted, 0}}, {"aten::unique_dim_consecutive", {Choice::Counted, 0}},
+      {"aten::masked_select", {Choice::Counted, 0}}, {"aten::bincount", {Choice::Counted, 0}},           {"aten::repeat_interleave", {Choice::Counted, 0}},
+      {"aten::_coalesce", {Choice::Counted, 0}},     {"aten::linalg_matrix_exp", {Choice::Counted, 0}},  {"aten::multinomial", {Choice::One, 0}},
+      {"aten::argmax", {Choice::One, 0}},            {"aten::argmin", {Choice::One, 0}},                 {"aten::max", {Choice::One, 1}},
+      {"aten::min", {Choice::One, 1}},               {"aten::kthvalue", {Choice::One, 1}},               {"aten::median", {Choice::One, 1}},
+      {"aten::nanmedian", {Choice::One, 1}},         {"aten::mode", {Choice::One, 1}},                   {"aten::topk", {Choice::Several, 1}},
+      {"aten::sort", {Choice::Order, 1}},            {"torchvision::nms", {Choice::Kept, 0}},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", {Choice::Overflow, 0}},
   };
   const auto found = choices.find(name);
-  return found == choices.end() ? Choice::None : found->second;
+  return found == choices.end() ? std::pair(Choice::None, size_t(0)) : found->second;
 }
 
 // Whether an operator, or its form in place, is of those that neighbours and the like are found by, and costs little even where it is given much.
 inline bool decides(std::string name) {
   static const std::set<std::string> names = {"_cdist_forward", "add", "sub", "mul", "div", "pow", "sqrt", "abs", "sum", "norm", "linalg_vector_norm", "amin", "amax", "minimum", "maximum",
-      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "nonzero", "masked_select", "index"};
+      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "masked_fill", "nonzero", "masked_select", "index",
+      "_index_put_impl", "rsub"};
   name.erase(0, name.find("::") + 2);
-  if (names.count(name)) return true;
-  if (!name.empty() && name.back() == '_') name.pop_back();
-  return names.count(name);
+  return names.count(name) || (!name.empty() && name.back() == '_' && names.count(name.substr(0, name.size() - 1)));
 }
 
 inline std::string environment(const char* name) { return getenv(name) ? getenv(name) : ""; }
-
-// Which part of unknown things is found (`nonzero`, indexing by a mask): none, unless the run says otherwise.
-inline double part_found() {
-  static const double part = std::min(1.0, std::max(0.0, atof(environment("BATCHFIT_VGPU_FOUND").c_str())));
-  return part;
-}
-
-// Whether every token goes to the same experts, which is the worst that routing can do.
-inline bool is_worst_routing() {
-  static const bool worst = environment("BATCHFIT_VGPU_EXPERTS") == "worst";
-  return worst;
-}
 
 // Inside an operator of which is known how much it keeps (nms), whatever masks hold; else negative.
 inline thread_local int64_t kept = -1;
@@ -70,11 +56,11 @@ inline uint64_t draw() {
   return state;
 }
 
-// How many are found among `total`.
+// How many are found among `total` unknown things (`nonzero`, indexing by a mask): none, unless the run says otherwise.
 inline int64_t count_among(const std::string& name, int64_t total) {
+  static const double part = std::clamp(atof(environment("BATCHFIT_VGPU_FOUND").c_str()), 0.0, 1.0);
   if (kept >= 0) return kept;
-  const int64_t count = std::llround(part_found() * total);
-  return name.find("unique") != std::string::npos && total ? std::max<int64_t>(count, 1) : count;
+  return std::max<int64_t>(std::llround(part * total), total && name.find("unique") != std::string::npos);
 }
 
 // An index among `n`. Ids that end a text lie at the ends of a vocabulary, and an untrained choice hardly ever falls on one of them: a
@@ -87,75 +73,53 @@ inline bool is_fillable(const Tensor& result) {
 
 // Fills what `unique` says beside what is different: which of `found` each is, or how often each came among the `total` that there are.
 inline void fill_classes(const Tensor& result, int64_t found, int64_t total, bool is_which) {
-  if (!is_fillable(result) || !result.is_contiguous() || found <= 0) return;
-  int64_t *each = static_cast<int64_t*>(result.mutable_data_ptr()), n = result.numel();
-  for (int64_t i = 0; i < n; i++) each[i] = is_which ? i * found / n : (i + 1) * total / found - i * total / found;
-  mark_known(result, true);
+  if (!is_fillable(result) || found <= 0) return;
+  const Tensor each = at::arange(result.numel()), past = each.add(1).mul(total).div(found, "floor");
+  copy_result(result, (is_which ? each.mul(found).div(result.numel(), "floor") : past - each.mul(total).div(found, "floor")).view(result.sizes()), true);
 }
 
-// Fills a result's indices; `dim` is where they were looked for, among `n`.
+// Fills a result's indices; `dim` is where they were looked for, among `n`. Experts all get the same number of tokens, also over steps of one
+// token each, unless the run asks for the worst: every token goes to the same ones.
 inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64_t n) {
-  Tensor chosen = at::empty(result.sizes(), at::kLong);
-  int64_t* index = chosen.data_ptr<int64_t>();
-  const int64_t total = chosen.numel();
+  static std::atomic<uint64_t> turn{0};
+  static const bool is_worst = environment("BATCHFIT_VGPU_EXPERTS") == "worst";
+  const bool is_row = choice != Choice::One && result.dim(), is_many = choice == Choice::Several && n >= 1024;
+  const int64_t row = is_row ? result.size(dim) : 1, step = is_many ? std::max<int64_t>(n / row, 1) : 1;
   // The looked-for dimension comes last while it is filled.
-  Tensor target = plain_on_cpu(result);
-  const int64_t row = choice == Choice::One || !result.dim() ? 1 : result.size(dim);
-  if (choice != Choice::One && result.dim()) {
-    target = target.movedim(dim, -1);
-    chosen = chosen.view(target.sizes());
-  }
-  if (choice == Choice::One) {
-    for (int64_t i = 0; i < total; i++) index[i] = one_of(n);
-  } else if (choice == Choice::Order) {
-    for (int64_t i = 0; i < total; i++) index[i] = i % row;
-  } else if (n < 1024) {
-    // Experts: all get the same number of tokens, also over steps of one token each.
-    static std::atomic<uint64_t> turn{0};
-    const uint64_t first = is_worst_routing() ? 0 : turn.fetch_add(total);
-    for (int64_t i = 0; i < total; i++) index[i] = is_worst_routing() ? i % row : (first + i) % n;
-  } else {
-    for (int64_t i = 0; i < total; i += row) {
-      const int64_t start = draw() % n, step = std::max<int64_t>(n / row, 1);
-      for (int64_t j = 0; j < row; j++) index[i + j] = (start + j * step) % n;
-    }
+  const Tensor target = is_row ? on_cpu(result).movedim(dim, -1) : on_cpu(result), chosen = at::empty(target.sizes(), at::kLong);
+  int64_t* index = chosen.data_ptr<int64_t>();
+  for (int64_t i = 0; i < chosen.numel(); i += row) {
+    const uint64_t start = choice == Choice::One ? one_of(n) : is_many ? draw() % n : choice == Choice::Order || is_worst ? 0 : turn.fetch_add(row);
+    for (int64_t j = 0; j < row; j++) index[i + j] = (start + j * step) % n;
   }
   target.copy_(chosen);
   mark_known(result, true);
 }
 
-// Positions of what was found, spread evenly over a tensor of these sizes: a row for each, or a tensor for each dimension.
+// Positions of what was found, spread evenly over a tensor of these sizes: a row for each.
 inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
-  Tensor found = plain_on_cpu(result);
-  int64_t total = 1;
-  for (const int64_t size : sizes) total *= size;
-  const int64_t count = result.size(0);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t rest = i * total / count;
-    for (int64_t dim = (int64_t)sizes.size() - 1; dim >= 0; rest /= sizes[dim], dim--) found.select(0, i).select(0, dim).fill_(rest % sizes[dim]);
-  }
-  mark_known(result, true);
+  Tensor found = at::empty(result.sizes(), at::kLong), rest = at::arange(result.size(0)).mul(c10::multiply_integers(sizes)).div(result.size(0), "floor");
+  for (size_t dim = sizes.size(); dim--; rest = rest.div(sizes[dim], "floor")) found.select(1, dim).copy_(rest.remainder(sizes[dim]));
+  copy_result(result, found, true);
 }
 
-// Whether an operator asks if numbers are finite, and what the answer is: those that nobody computed are. `isinf(x)` arrives as
-// `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`. A single number is a norm or a loss: not negative.
-inline std::optional<bool> answer_of_finite(const std::string& name, c10::ArrayRef<IValue> args) {
+// Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
+// `isinf(x)` arrives as `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`; gradients of `prod` and
+// `cumprod` ask `x == 0`. A single number is a norm or a loss: not negative.
+inline std::optional<bool> answer_of_finite(const std::string& name, const Stack& args) {
   if (name == "aten::isnan" || name == "aten::isposinf" || name == "aten::isneginf") return false;
-  const bool is_below = name == "aten::lt" || name == "aten::le", is_above = name == "aten::gt" || name == "aten::ge";
-  if ((is_below || is_above) && args.size() > 1 && args[0].isTensor() && args[0].toTensor().numel() == 1 && args[0].toTensor().is_floating_point() &&
-      args[1].isScalar() && args[1].toScalar().toDouble() == 0)
-    return is_above;
-  const bool is_equal = name == "aten::eq", is_unequal = name == "aten::ne";
-  if ((!is_equal && !is_unequal) || args.size() < 2 || !args[0].isTensor()) return {};
+  if (args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().defined() || !args[0].toTensor().is_floating_point()) return {};
   const Tensor& asked = args[0].toTensor();
-  if (args[1].isTensor() && asked.is_same(args[1].toTensor()) && asked.is_floating_point()) return is_equal;
-  if (args[1].isDouble() && std::isinf(args[1].toDouble())) return is_unequal;
-  return {};
+  const bool is_equal = name == "aten::eq", is_above = name == "aten::gt" || name == "aten::ge";
+  if ((is_above || name == "aten::lt" || name == "aten::le") && asked.numel() == 1 && args[1].isScalar() && args[1].toScalar().toDouble() == 0) return is_above;
+  if (!is_equal && name != "aten::ne") return {};
+  if (args[1].isTensor() && asked.is_same(args[1].toTensor())) return is_equal;
+  return args[1].isScalar() ? std::optional(!is_equal) : std::nullopt;
 }
 
 // Whether unknown whole numbers are said to equal the one that they are compared with. Levels and labels are compared with one after another, and
 // each is one of them: the first, the finest level or the background, which most of an untrained detector's boxes are of.
-inline bool is_first_asked(c10::ArrayRef<IValue> args) {
+inline bool is_first_asked(const Stack& args) {
   static thread_local std::pair<const void*, int64_t> first;
   if (args.size() < 2 || !args[0].isTensor() || !args[1].isInt() || !args[0].toTensor().dim() || !c10::isIntegralType(args[0].toTensor().scalar_type(), false)) return false;
   const std::pair<const void*, int64_t> asked = {args[0].toTensor().const_data_ptr(), args[1].toInt()};
@@ -165,20 +129,13 @@ inline bool is_first_asked(c10::ArrayRef<IValue> args) {
 
 // Fills a result of booleans with one answer.
 inline void fill_answer(const Tensor& result, bool answer) {
-  const size_t bytes = is_plain(result) ? span(result) : 0;
-  if (!bytes || !batchfit_vgpu_is_device(address(result))) return;
-  if (bytes > (answer ? SMALL_INTEGERS : SMALL_MASK)) return mark_unknown(result);
+  if (!is_plain(result) || span(result) > (answer ? SMALL_INTEGERS : SMALL_MASK)) return mark_unknown(result);
+  char *start = static_cast<char*>(result.mutable_data_ptr()), *end = start + span(result);
   // Pages that are given back read as zero and take nothing of the host.
   constexpr uint64_t PAGE = 4096;
-  const uint64_t start = address(result), end = start + bytes;
-  const uint64_t first = (start + PAGE - 1) / PAGE * PAGE, last = end / PAGE * PAGE;
-  if (answer || first + 16 * PAGE > last) {
-    memset(result.mutable_data_ptr(), answer, bytes);
-  } else {
-    memset(reinterpret_cast<void*>(start), 0, first - start);
-    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
-    memset(reinterpret_cast<void*>(last), 0, end - last);
-  }
+  char *first = start + (-address(result)) % PAGE, *last = end - (address(result) + span(result)) % PAGE;
+  if (answer || first >= last || madvise(first, last - first, MADV_DONTNEED)) first = last = end;
+  memset(start, answer, first - start), memset(last, 0, end - last);
   mark_known(result, true);
 }
 

@@ -7,28 +7,21 @@
 
 namespace batchfit {
 
-// What has no bytes to be known, or whose answer is read from the device anyway; wrapping these would cost for nothing.
-static bool is_left_alone(const c10::OperatorHandle& op) {
-  static const std::set<std::string> names = {"aten::set_",                  "aten::record_stream",
-                                              "aten::_pin_memory", "aten::_efficientzerotensor", "aten::_cudnn_init_dropout_state"};
+// Whether wrapping it would cost for nothing: it has no bytes to be known, or consists of operators and launches that are seen by themselves.
+static bool is_left_alone(const c10::OperatorHandle& op, const c10::KernelFunction& real) {
+  static const std::set<std::string> names = {"aten::set_", "aten::record_stream", "aten::_pin_memory", "aten::_efficientzerotensor", "aten::_cudnn_init_dropout_state"};
   // Collectives are answered by the preload; calling them on the CPU would talk to other processes.
   static const std::set<std::string> namespaces = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor", "profiler", "rpc", "prim", "inductor"};
   const auto& schema = op.schema();
   const std::string& name = schema.operator_name().name;
+  const c10::OperatorKernel* functor = real.boxed_kernel_func_.functor_.get();
+  if (!real.isValid() || real.isFallthrough() || (functor && strstr(typeid(*functor).name(), "Python"))) return true;
   if (names.count(name) || namespaces.count(name.substr(0, name.find("::")))) return true;
-  bool has_results = name == "aten::equal" || name == "aten::_local_scalar_dense";
-  for (const auto& argument : schema.arguments()) has_results = has_results || (argument.alias_info() && argument.alias_info()->isWrite());
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() && !result.alias_info()->isWrite()) return true;  // a view
-    has_results = has_results || result.type()->str().find("Tensor") != std::string::npos;
-  }
-  return !has_results;
-}
-
-// A kernel written in Python consists of operators and launches, which are seen by themselves.
-static bool is_python(const c10::KernelFunction& kernel) {
-  const c10::OperatorKernel* functor = kernel.boxed_kernel_func_.functor_.get();
-  return functor && strstr(typeid(*functor).name(), "Python");
+  const auto is_written = [](const c10::Argument& one) { return one.alias_info() && one.alias_info()->isWrite(); };
+  const auto &takes = schema.arguments(), &gives = schema.returns();
+  if (std::any_of(gives.begin(), gives.end(), [&](const auto& one) { return one.alias_info() && !is_written(one); })) return true;  // a view
+  return name != "aten::equal" && name != "aten::_local_scalar_dense" && std::none_of(takes.begin(), takes.end(), is_written) &&
+         std::none_of(gives.begin(), gives.end(), [](const auto& one) { return one.type()->str().find("Tensor") != std::string::npos; });
 }
 
 struct Silent : c10::WarningHandler {
@@ -50,34 +43,27 @@ int wrap_all() {
   Silent silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   auto& dispatcher = c10::Dispatcher::singleton();
-  int count = 0;
+  const size_t before = wrapped->size();
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
-    if (!op) continue;
-    const std::pair<DispatchKey, DispatchKey> keys[] = {
-        {DispatchKey::CUDA, DispatchKey::CPU}, {DispatchKey::SparseCUDA, DispatchKey::SparseCPU}, {DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU}};
-    for (const auto& [key, on_host] : keys) {
+    for (const auto& [key, on_host] : {std::pair(DispatchKey::CUDA, DispatchKey::CPU), std::pair(DispatchKey::SparseCUDA, DispatchKey::SparseCPU)}) {
+      const std::string full = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name), space = full.substr(0, full.find("::"));
       // `copy_` calls its kernels below the dispatcher, and has none for CUDA.
-      const bool is_copy = key == DispatchKey::CUDA && name.name == "aten::copy_" && name.overload_name.empty();
-      const auto of = is_copy ? DispatchKey::CompositeExplicitAutograd : key;
-      if (!op->hasKernelForDispatchKey(of)) continue;
-      const std::string full = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name);
-      const auto split = full.find("::");
-      if (split == std::string::npos || wrapped->count(full + c10::toString(key)) || is_left_alone(*op)) continue;
+      const auto of = key == DispatchKey::CUDA && full == "aten::copy_" ? DispatchKey::CompositeExplicitAutograd : key;
+      if (!op || space == full || !op->hasKernelForDispatchKey(of) || wrapped->count(full + c10::toString(key))) continue;
       const c10::KernelFunction& real = op->operatorDef_->op.kernelForDispatchKey(of);
-      if (!real.isValid() || real.isFallthrough() || is_python(real)) continue;
-      auto& library = (*libraries)[full.substr(0, split) + c10::toString(key)];
+      if (is_left_alone(*op, real)) continue;
       try {
-        if (!library) library = std::make_unique<torch::Library>(torch::Library::IMPL, full.substr(0, split), key, __FILE__, __LINE__);
-        library->impl(full.substr(split + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op, real, on_host)));
+        auto& library = (*libraries)[space + c10::toString(key)];
+        if (!library) library = std::make_unique<torch::Library>(torch::Library::IMPL, space, key, __FILE__, __LINE__);
+        library->impl(full.substr(space.size() + 2).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(*op, real, on_host)));
         wrapped->insert(full + c10::toString(key));
-        count++;
       } catch (const std::exception& error) {
         say("problem\tvalues: " + full + ": " + std::string(error.what()).substr(0, 200));
       }
     }
   }
-  return count;
+  return static_cast<int>(wrapped->size() - before);
 }
 
 }  // namespace batchfit
@@ -88,8 +74,7 @@ extern "C" __attribute__((visibility("default"))) const char* batchfit_values_ma
 // Begins; says how many kernels are wrapped.
 extern "C" __attribute__((visibility("default"))) int batchfit_values_install() {
   using namespace batchfit;
-  static auto* listener = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
-  (void)listener;
+  static const auto* listener [[maybe_unused]] = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   return wrap_all();
 }
 

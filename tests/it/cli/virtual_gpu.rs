@@ -103,7 +103,7 @@ fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
         r#"report	{"kind": "end", "how": "steps", "steps": 4}"#,
     ];
 
-    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+    let mut answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
 
     assert_eq!(answer.growth_bytes_per_step, Some(10 << 20));
     insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
@@ -111,6 +111,10 @@ fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
         virtual_gpu_markdown(&answer)
             .starts_with("# `python train.py` fits on h200 (virtual).\n\n```text\n")
     );
+    let long = "x".repeat(100);
+    answer.command = vec![format!("a`<img>\n# {long}")];
+    let headline = format!("# `a'<img> # {long}` fits on h200 (virtual).\n\n```text\n");
+    assert!(virtual_gpu_markdown(&answer).starts_with(&headline));
 }
 
 #[test]

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use crate::RequestError;
     use crate::graph::Graph;
-    use crate::huggingface::{Run, lower, parse};
+    use crate::huggingface::{Run, lower, parse, parse_hub};
     use serde_json::json;
 
     /// A length that every model takes whose config names none.
@@ -239,6 +239,21 @@ mod tests {
                 built => return built.map(|(graph, _)| graph),
             };
             description[asked.trim_start_matches("/model/")] = json!(LENGTH);
+        }
+    }
+
+    #[test]
+    fn a_size_that_samples_do_not_have_is_refused() {
+        let vit = "google/vit-base-patch16-224";
+        for (id, size) in [
+            ("gpt2", "image_size"),
+            ("gpt2", "target_len"),
+            (vit, "seq_len"),
+        ] {
+            let description = json!({ "preset": id, size: 224 });
+            let refused = parse_hub(find(id).unwrap(), &description, "/model").unwrap_err();
+            assert_eq!(refused.pointer, format!("/model/{size}"));
+            assert!(refused.problem.contains("leave it out"), "{refused}");
         }
     }
 

@@ -216,6 +216,18 @@ pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, RequestEr
         pointer: pointer.to_owned(),
     };
     let (class, _) = builder(&model)?;
+    let takes_images = class.ends_with("ForImageClassification");
+    let sizes = [
+        ("seq_len", !takes_images),
+        ("image_size", takes_images),
+        ("target_len", class.ends_with("ForConditionalGeneration")),
+    ];
+    for (size, is_taken) in sizes {
+        if !is_taken && fields.get(size).is_some() {
+            let problem = format!("samples of {class} have no {size}; leave it out");
+            return Err(RequestError::at(fields.at(size), problem));
+        }
+    }
     model.training.check(class, &format!("{pointer}/lora"))?;
     if model.sizes.loss_chunks.is_some() && !is_language_model(class) {
         return Err(RequestError::at(

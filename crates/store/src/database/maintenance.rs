@@ -1,6 +1,7 @@
 //! Keeping the database: copies, checks, and what becomes of old rows.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -71,8 +72,20 @@ impl FileIdentity {
     }
 }
 
+/// Fails where something is there that is no file: to open a pipe waits for who writes to it.
+pub(crate) fn only_a_file(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(there) if !there.is_file() => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a folder, pipe, socket or device has that name, and a database is a file",
+        )),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Makes a file where there is none, and has it be its owner's alone. SQLite gives its other files the same mode.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    only_a_file(path)?;
     // Through whatever symbolic links lead to it.
     OpenOptions::new()
         .create(true)
@@ -205,10 +218,16 @@ impl Db {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             Some(_) | None => Path::new("."),
         };
+        let mut name = OsString::from(".");
+        name.push(to.file_name().unwrap_or_default());
+        name.push(".batchfit-backup");
+        remove_abandoned(&folder.join(&name)).map_err(failed)?;
         let apart = tempfile::Builder::new()
-            .prefix(".batchfit-backup-")
+            .prefix(&name)
+            .rand_bytes(0)
             .tempdir_in(folder)
             .map_err(failed)?;
+        let _lock = locked(apart.path()).map_err(failed)?;
         let copy = apart.path().join("copy.db");
         let text = copy.to_str().ok_or_else(|| {
             let not_text = "its folder has a name that is not UTF-8";
@@ -270,6 +289,27 @@ impl Db {
         let _ = connection.close().await;
         checked
     }
+}
+
+/// Removes what a backup to the same file left that was killed. One that still runs holds the lock.
+fn remove_abandoned(apart: &Path) -> io::Result<()> {
+    if !apart.is_dir() {
+        return Ok(());
+    }
+    let _lock = locked(apart)?;
+    fs::remove_dir_all(apart)
+}
+
+/// Holds a folder for one backup.
+fn locked(apart: &Path) -> io::Result<File> {
+    let folder = File::open(apart)?;
+    folder.try_lock().map_err(|failed| match failed {
+        TryLockError::WouldBlock => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "another backup is writing it")
+        }
+        TryLockError::Error(source) => source,
+    })?;
+    Ok(folder)
 }
 
 /// What is counted.

@@ -187,14 +187,46 @@ async fn a_database_of_a_later_version_is_refused_and_not_touched() {
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
                  VALUES (9999, 'later', 1, x'00', 1)";
     db.run(later).await.unwrap();
+    // A backup is not in WAL mode.
+    let backup = directory.path().join("backup.db");
+    db.back_up(&backup).await.unwrap();
     db.close().await;
-    let before = std::fs::read(&file).unwrap();
     assert_eq!(Db::check(database).await.unwrap().behind, -1);
+    for file in [&file, &backup] {
+        let before = std::fs::read(file).unwrap();
 
-    let refused = Db::open(database).await.unwrap_err();
+        let refused = Db::open(file.to_str().unwrap()).await.unwrap_err();
 
-    assert!(refused.to_string().contains("later version"), "{refused}");
-    assert_eq!(std::fs::read(&file).unwrap(), before);
+        assert!(refused.to_string().contains("later version"), "{refused}");
+        assert_eq!(std::fs::read(file).unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_backup_left_is_removed_by_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("batchfit.db");
+    let db = Db::open(file.to_str().unwrap()).await.unwrap();
+    let [left, others] = [".copy.db.batchfit-backup", ".other.db.batchfit-backup"]
+        .map(|name| directory.path().join(name));
+    for left in [&left, &others] {
+        std::fs::create_dir(left).unwrap();
+        std::fs::write(left.join("copy.db"), "half of a copy").unwrap();
+    }
+    let running = std::fs::File::open(&left).unwrap();
+    running.lock().unwrap();
+    let copy = directory.path().join("copy.db");
+
+    let refused = db.back_up(&copy).await.unwrap_err();
+    assert!(
+        format!("{refused:?}").contains("another backup"),
+        "{refused:?}"
+    );
+    drop(running);
+    db.back_up(&copy).await.unwrap();
+
+    assert!(!left.exists() && others.exists() && copy.is_file());
+    db.close().await;
 }
 
 #[tokio::test]

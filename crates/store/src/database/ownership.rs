@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::database::maintenance::make_private;
+use crate::database::maintenance::{make_private, only_a_file};
 use crate::engine::is_postgres;
 use crate::{StoreError, existing, is_in_memory, options};
 
@@ -104,6 +104,7 @@ impl Ownership {
 /// The database's own path, whatever symbolic links lead to it. Makes the file when it is missing: an empty
 /// file is an empty database.
 fn settled(named: &Path) -> io::Result<PathBuf> {
+    only_a_file(named)?;
     match fs::canonicalize(named) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
             make_private(named)?;
@@ -158,6 +159,26 @@ mod tests {
         let owner = Ownership::take_while(file, || before.take().is_some());
 
         assert!(owner.is_ok(), "{owner:?}");
+    }
+
+    #[tokio::test]
+    async fn a_pipe_is_no_database_and_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for there in [&pipe, directory.path()] {
+            let there = there.to_str().unwrap();
+            for refused in [
+                Ownership::take(there).unwrap_err(),
+                crate::Db::open(there).await.unwrap_err(),
+            ] {
+                assert!(
+                    format!("{refused:?}").contains("a database is a file"),
+                    "{refused:?}"
+                );
+            }
+        }
     }
 
     #[test]

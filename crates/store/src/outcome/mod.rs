@@ -24,6 +24,9 @@ const MOST_OF_ONE: i64 = 1000;
 /// Most outcomes that are kept in all.
 const MOST: i64 = 100_000;
 
+/// They are counted once for so many new ones.
+const COUNTED_EACH: i64 = 256;
+
 /// An outcome to be kept.
 #[derive(Debug, Clone)]
 pub struct NewOutcome {
@@ -339,27 +342,32 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
     })
 }
 
-/// Drops the oldest outcomes where there are too many.
+/// Drops outcomes where there are too many: the oldest of the key that told most, so that one key pushes out its own.
 async fn make_room(
     connection: &mut Link<'_>,
     recommendation: i64,
     number: i64,
 ) -> Result<(), StoreError> {
-    let oldest = number - MOST;
-    query!(
-        execute,
-        connection.on(),
-        "DELETE FROM outcome WHERE number <= $1",
-        oldest
-    )
-    .map_err(with_context("drop the oldest outcomes"))?;
-    query!(execute, connection.on(), "DELETE FROM outcome
-          WHERE recommendation = $1
-            AND number <= (SELECT number FROM outcome WHERE recommendation = $1 ORDER BY number DESC LIMIT 1 OFFSET $2)",
+    query!(execute, connection.on(), "DELETE FROM outcome WHERE number IN
+            (SELECT number FROM outcome
+               JOIN (SELECT owner, count(*) AS many FROM outcome WHERE recommendation = $1 GROUP BY owner) AS room ON room.owner = outcome.owner
+              WHERE recommendation = $1 ORDER BY many DESC, number
+              LIMIT (SELECT CASE WHEN count(*) > $2 THEN count(*) - $2 ELSE 0 END FROM outcome WHERE recommendation = $1))",
         recommendation,
         MOST_OF_ONE,)
+    .map_err(with_context("drop the oldest outcomes of a recommendation"))?;
+    // All are counted now and then.
+    if number % COUNTED_EACH != 0 {
+        return Ok(());
+    }
+    query!(execute, connection.on(), "DELETE FROM outcome WHERE number IN
+            (SELECT number FROM outcome
+               JOIN (SELECT owner, count(*) AS many FROM outcome GROUP BY owner) AS room ON room.owner = outcome.owner
+              ORDER BY many DESC, number
+              LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM outcome))",
+        MOST)
     .map(|_| ())
-    .map_err(with_context("drop the oldest outcomes of a recommendation"))
+    .map_err(with_context("drop the oldest outcomes"))
 }
 
 async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {

@@ -170,6 +170,45 @@ async fn a_training_with_a_name_counts_once() {
 }
 
 #[tokio::test]
+async fn one_key_pushes_out_its_own_outcomes() {
+    let db = in_memory(101).await;
+    let told = |first: i64, owner: &str, last: i64, recommendation: &str, batch: i64| {
+        format!(
+            "WITH RECURSIVE n (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM n WHERE n < {last})
+             INSERT INTO outcome (recommendation, batch, outcome, environment, owner, created_at)
+             SELECT {recommendation}, {batch}, 'crashed', '{{}}', '{owner}', n FROM n"
+        )
+    };
+    let add = async || {
+        let owner = "liar".to_owned();
+        let outcome = new_outcome("a", AGREES);
+        let outcome = NewOutcome { owner, ..outcome };
+        db.add_outcome(&outcome).await.unwrap();
+    };
+    let kept = async |number: u32| {
+        let kept = db.outcomes(&format!("answer{number}"), None, 9999).await;
+        let kept = kept.unwrap();
+        let honest = kept.iter().filter(|outcome| outcome.batch == 9).count();
+        (kept.len(), honest)
+    };
+    db.run(told(1, "honest", 10, "1", 9)).await.unwrap();
+    db.run(told(11, "liar", 1500, "1", 8)).await.unwrap();
+    add().await;
+    assert_eq!(kept(1).await, (1000, 10));
+
+    // Of all: counted with the next one.
+    let last = 100_096 + 5 * COUNTED_EACH - 1;
+    let others = told(1502, "liar", last, "2 + n % 100", 8);
+    db.run(others).await.unwrap();
+    add().await;
+    let mut all = 0;
+    for number in 1..=101 {
+        all += kept(number).await.0;
+    }
+    assert_eq!((all, kept(1).await.1), (100_000, 10));
+}
+
+#[tokio::test]
 async fn outcomes_are_listed_newest_first_and_bounded() {
     let db = in_memory(2).await;
     let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500)

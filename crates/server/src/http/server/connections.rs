@@ -52,6 +52,10 @@ const GONE: Duration = Duration::from_secs(30);
 /// again after one second, then three: an ordinary client would lose that when thousands of others arrive at once.
 const BACKLOG: u32 = 4096;
 
+/// How much of answers the system keeps for a client that does not read; it doubles this. By itself it keeps 4 MiB, so 512 clients
+/// that send many requests and read nothing would hold 700 MiB, for which the service is charged.
+const UNREAD: u32 = 128 << 10;
+
 /// Listens on an address, such as `127.0.0.1:8080` or `localhost:0`: the first of those it leads to that is free.
 pub async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::new(
@@ -67,6 +71,8 @@ pub async fn listen(address: &str) -> io::Result<TcpListener> {
         let listening = socket.and_then(|socket| {
             // Or a restart would wait until the system has forgotten the last connections.
             socket.set_reuseaddr(true)?;
+            // Accepted connections have the same.
+            socket.set_send_buffer_size(UNREAD)?;
             socket.bind(address)?;
             socket.listen(BACKLOG)
         });
@@ -431,5 +437,24 @@ impl Connection {
 
     fn set(&self, waits: Option<Wait>) {
         *self.waits.lock().expect("nothing panics while it is held") = waits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn little_is_kept_for_a_client_that_does_not_read() {
+        let listener = listen("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _client = TcpStream::connect(address).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.writable().await.unwrap();
+        let (bytes, mut kept) = (vec![0; BUFFER], 0);
+        while let Ok(more) = stream.try_write(&bytes) {
+            kept += more;
+        }
+        assert!((1..1 << 20).contains(&kept), "{kept}");
     }
 }
