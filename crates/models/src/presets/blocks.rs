@@ -1,9 +1,10 @@
 //! `torchvision/ops/misc.py` and `stochastic_depth.py`
 
-use super::layers::{Activation, Module, Plain, Sequential, adaptive_pool, relu};
+use super::layers::{Activation, Module, Sequential, adaptive_pool, relu};
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+    Argument, BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tracer,
 };
 
 /// What `nn.BatchNorm2d` is called with.
@@ -131,11 +132,11 @@ impl ConvNorm {
 /// `SqueezeExcitation`.
 pub(super) struct SqueezeExcitation {
     place: ModulePath,
-    avgpool: Plain,
+    avgpool: FnModule,
     fc1: Conv,
     fc2: Conv,
-    activation: Plain,
-    scale_activation: Plain,
+    activation: FnModule,
+    scale_activation: FnModule,
 }
 
 impl SqueezeExcitation {

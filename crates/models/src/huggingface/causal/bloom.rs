@@ -9,19 +9,15 @@ use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
-    Tensor, Tensors, Tracer, Views as _, functional,
+    Code, Dropout, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Reductions as _, Size, Tensor, Tensors, Tracer, Views as _, functional,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =
     &["BloomForCausalLM", "BloomForSequenceClassification"];
 
-const MODULE: &str = "transformers.models.bloom.modeling_bloom";
-
-fn place(path: impl Into<String>, class: &str) -> ModulePath {
-    ModulePath::new(path, format!("{MODULE}.Bloom{class}"))
-}
+const CODE: Code = Code::new("bloom.modeling_bloom", "Bloom");
 
 /// What a config says of such a model.
 struct Decoder {
@@ -64,8 +60,8 @@ impl Decoder {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
-    let tracer = task.tracer("bloom.modeling_bloom");
-    let model = Model::new(&tracer, &config);
+    let tracer = task.tracer(CODE.module);
+    let (model, words) = new_model(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids);
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
@@ -77,7 +73,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         return text::classes_of_last_token((task, seq_len, padding), tracer, forward, head);
     }
     let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &model.word_embeddings.weight, None)
+        Linear::tied("lm_head".into(), &words, None)
     } else {
         linear("lm_head", config.vocabulary)
     };
@@ -133,7 +129,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
-        let place = place(path, "Attention");
+        let place = CODE.place(path, "Attention");
         let width = config.width;
         let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], true);
         let dropout = place.path("attention_dropout");
@@ -204,12 +200,12 @@ struct Mlp {
 
 impl Mlp {
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let at = place(path, "MLP");
+        let at = CODE.place(path, "MLP");
         let (outer, inner) = (config.width, config.width.saturating_mul(4));
         let linear = |name, sizes| Linear::new(tracer, at.path(name), sizes, true);
         Mlp {
             dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
-            gelu_impl: place(at.path("gelu_impl"), "Gelu"),
+            gelu_impl: CODE.place(at.path("gelu_impl"), "Gelu"),
             dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
             dropout: config.dropout,
             place: at,
@@ -219,9 +215,9 @@ impl Mlp {
     /// `BloomGelu`.
     fn gelu(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let name = format!("{MODULE}.GeLUFunction");
+        let name = "transformers.models.bloom.modeling_bloom.GeLUFunction";
         let made = tracer.in_module(&self.gelu_impl, || {
-            tracer.function(&name, x.tensor(), gelu, gelu_back)
+            tracer.function(name, x.tensor(), gelu, gelu_back)
         });
         made.and_drop(x)
     }
@@ -237,99 +233,71 @@ impl Mlp {
 }
 
 /// `BloomBlock`.
-struct Block {
-    place: ModulePath,
-    input_layernorm: LayerNorm,
-    self_attention: Attention,
-    post_attention_layernorm: LayerNorm,
-    mlp: Mlp,
-    normalizes_residual: bool,
-}
+fn new_block(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, [&Tensor; 2]) -> [Tensor; 2] + use<> {
+    let place = CODE.place(path, "Block");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let input_layernorm = norm("input_layernorm");
+    let self_attention = Attention::new(tracer, place.path("self_attention"), config);
+    let post_attention_layernorm = norm("post_attention_layernorm");
+    let mlp = Mlp::new(tracer, place.path("mlp"), config);
+    let normalizes_residual = config.normalizes_residual;
 
-impl Block {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Block {
-        let place = place(path, "Block");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        Block {
-            input_layernorm: norm("input_layernorm"),
-            self_attention: Attention::new(tracer, place.path("self_attention"), config),
-            post_attention_layernorm: norm("post_attention_layernorm"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            normalizes_residual: config.normalizes_residual,
-            place,
-        }
-    }
-
-    /// The states, and the weights of the attention.
-    fn forward(&self, x: &Tensor, biases: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().in_module(&self.place, || {
+    // The states, and the weights of the attention.
+    move |x: &Tensor, biases: [&Tensor; 2]| {
+        x.tracer().in_module(&place, || {
             let past = |normed: &Tensor, states: &Tensor| {
-                let past = if self.normalizes_residual {
-                    normed
-                } else {
-                    states
-                };
+                let past = if normalizes_residual { normed } else { states };
                 past.clone()
             };
-            let mut layernorm_output = self.input_layernorm.forward(x);
+            let mut layernorm_output = input_layernorm.forward(x);
             let mut residual = past(&layernorm_output, x);
-            let attention = &self.self_attention;
+            let attention = &self_attention;
             let [attention_output, weights] =
                 attention.forward(&layernorm_output, &residual, biases);
-            layernorm_output = self.post_attention_layernorm.forward(&attention_output);
+            layernorm_output = post_attention_layernorm.forward(&attention_output);
             residual = past(&layernorm_output, &attention_output);
-            let output = self.mlp.forward(&layernorm_output, &residual);
+            let output = mlp.forward(&layernorm_output, &residual);
             drop((layernorm_output, residual, attention_output));
             [output, weights]
         })
     }
 }
 
-/// `BloomModel`.
-struct Model {
-    place: ModulePath,
-    heads: u64,
-    word_embeddings: Embedding,
-    word_embeddings_layernorm: LayerNorm,
-    h: Vec<Block>,
-    ln_f: LayerNorm,
-}
+/// `BloomModel`, and the weight of its words.
+fn new_model(tracer: &Tracer, config: &Decoder) -> (FnModule, Tensor) {
+    let place = CODE.place("transformer", "Model");
+    let words = [config.vocabulary, config.width];
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let block = |block| new_block(tracer, place.path(&format!("h.{block}")), config);
+    let heads = config.heads;
+    let word_embeddings = Embedding::new(tracer, place.path("word_embeddings"), words);
+    let word_embeddings_layernorm = norm("word_embeddings_layernorm");
+    let h: Vec<_> = (0..config.layers).map(block).collect();
+    let ln_f = norm("ln_f");
 
-impl Model {
-    fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let place = place("transformer", "Model");
-        let words = [config.vocabulary, config.width];
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let block = |block| Block::new(tracer, place.path(&format!("h.{block}")), config);
-        Model {
-            heads: config.heads,
-            word_embeddings: Embedding::new(tracer, place.path("word_embeddings"), words),
-            word_embeddings_layernorm: norm("word_embeddings_layernorm"),
-            h: (0..config.layers).map(block).collect(),
-            ln_f: norm("ln_f"),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
+    let weight = word_embeddings.weight.clone();
+    let model = FnModule::new(place, move |ids| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.word_embeddings.forward(ids);
-            let mut hidden_states = self.word_embeddings_layernorm.forward(&inputs_embeds);
-            let sizes = [ids.size(0).into(), ids.size(1).into()];
-            let attention_mask = tracer.ones(&sizes, DType::Float32);
-            let alibi = alibi(&attention_mask, self.heads, &hidden_states, Kind::Bloom);
-            let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
-            let mut outputs = None;
-            for block in &self.h {
-                let [states, weights] = block.forward(&hidden_states, [&alibi, &causal_mask]);
-                // A tuple lets go of its last item first.
-                outputs = Some((weights, states.clone()));
-                hidden_states = states;
-            }
-            hidden_states = self.ln_f.forward(&hidden_states);
-            drop((attention_mask, inputs_embeds));
-            hidden_states.and_drop((alibi, causal_mask, outputs))
-        })
-    }
+        let inputs_embeds = word_embeddings.forward(ids);
+        let mut hidden_states = word_embeddings_layernorm.forward(&inputs_embeds);
+        let sizes = [ids.size(0).into(), ids.size(1).into()];
+        let attention_mask = tracer.ones(&sizes, DType::Float32);
+        let alibi = alibi(&attention_mask, heads, &hidden_states, Kind::Bloom);
+        let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
+        let mut outputs = None;
+        for block in &h {
+            let [states, weights] = block(&hidden_states, [&alibi, &causal_mask]);
+            // A tuple lets go of its last item first.
+            outputs = Some((weights, states.clone()));
+            hidden_states = states;
+        }
+        hidden_states = ln_f.forward(&hidden_states);
+        drop((attention_mask, inputs_embeds));
+        hidden_states.and_drop((alibi, causal_mask, outputs))
+    });
+    (model, weight)
 }

@@ -6,7 +6,7 @@ use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{Attention as Settings, dropout};
 use crate::tracing::{
-    Activation, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
+    Activation, Code, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
     Tracer, Views as _,
 };
 
@@ -19,9 +19,17 @@ pub(super) struct Family {
     pub(super) is_normalized_first: bool,
     /// Whether queries are scaled, and all heads laid out again, before the attention; keys have no bias then.
     pub(super) is_whisper: bool,
-    pub(super) attention: &'static str,
-    pub(super) encoder_layer: &'static str,
-    pub(super) decoder_layer: &'static str,
+    pub(super) code: Code,
+}
+
+impl Family {
+    pub(super) const fn new(code: Code, is_normalized_first: bool) -> Family {
+        Family {
+            is_normalized_first,
+            is_whisper: false,
+            code,
+        }
+    }
 }
 
 /// What a config says of the layers of an encoder or a decoder.
@@ -90,7 +98,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Layers, is_causal: bool) -> Attention {
-        let place = ModulePath::new(path, config.family.attention);
+        let place = config.family.code.place(path, "Attention");
         let sizes = [config.width, config.width];
         let linear = |name: &str, bias| Linear::new(tracer, place.path(name), sizes, bias);
         Attention {
@@ -243,7 +251,7 @@ pub(super) struct EncoderLayer {
 
 impl EncoderLayer {
     fn new(tracer: &Tracer, path: String, config: &Layers) -> EncoderLayer {
-        let place = ModulePath::new(path, config.family.encoder_layer);
+        let place = config.family.code.place(path, "EncoderLayer");
         EncoderLayer {
             self_attn: Attending {
                 attention: Attention::new(tracer, place.path("self_attn"), config, false),
@@ -304,7 +312,7 @@ pub(super) struct DecoderLayer {
 
 impl DecoderLayer {
     fn new(tracer: &Tracer, path: String, config: &Layers) -> DecoderLayer {
-        let place = ModulePath::new(path, config.family.decoder_layer);
+        let place = config.family.code.place(path, "DecoderLayer");
         let attending = |name: &str, is_causal| {
             let norm = place.path(&format!("{name}_layer_norm"));
             Attending {

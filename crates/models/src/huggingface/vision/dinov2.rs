@@ -9,12 +9,14 @@ use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Reductions as _, Size, Tensor, Tracer, Views as _,
+    Activation, Argument, Code, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath,
+    Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassification"];
+
+const CODE: Code = Code::new("dinov2.modeling_dinov2", "Dinov2");
 
 /// What a config says of such a model.
 struct Dino {
@@ -93,8 +95,8 @@ fn truncated(number: f64) -> u64 {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Dino::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer("dinov2.modeling_dinov2");
-    let model = Model::new(&tracer, &config);
+    let tracer = task.tracer(CODE.module);
+    let model = new_model(&tracer, &config);
     let sizes = [config.width.saturating_mul(2), labels.count];
     let classifier = Linear::new(&tracer, "classifier", sizes, true);
     let pixel_values = config.images.input(&tracer);
@@ -133,10 +135,7 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Embeddings {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Embeddings",
-        );
+        let place = CODE.place(path, "Embeddings");
         let cls_token = tracer.parameter(&place.path("cls_token"), &[1, 1, config.width]);
         if config.has_mask_token {
             tracer.parameter(&place.path("mask_token"), &[1, config.width]);
@@ -147,10 +146,7 @@ impl Embeddings {
             &place.path("position_embeddings"),
             &[1, positions, config.width],
         );
-        let patches = ModulePath::new(
-            place.path("patch_embeddings"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2PatchEmbeddings",
-        );
+        let patches = CODE.place(place.path("patch_embeddings"), "PatchEmbeddings");
         let sizes = [config.images.channels, config.width];
         let projection = patches.path("projection");
         Embeddings {
@@ -236,18 +232,9 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Attention {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Attention",
-        );
-        let attention = ModulePath::new(
-            place.path("attention"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfAttention",
-        );
-        let output = ModulePath::new(
-            place.path("output"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfOutput",
-        );
+        let place = CODE.place(path, "Attention");
+        let attention = CODE.place(place.path("attention"), "SelfAttention");
+        let output = CODE.place(place.path("output"), "SelfOutput");
         let sizes = [config.width, config.width];
         let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
         Attention {
@@ -298,174 +285,91 @@ impl Attention {
 }
 
 /// `Dinov2LayerScale`.
-struct Scale {
-    place: ModulePath,
-    lambda: Tensor,
-}
-
-impl Scale {
-    fn new(tracer: &Tracer, path: String, width: u64) -> Scale {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2LayerScale",
-        );
-        Scale {
-            lambda: tracer.parameter(&place.path("lambda1"), &[width]),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || x.mul(&self.lambda))
-    }
+fn new_scale(tracer: &Tracer, path: String, width: u64) -> FnModule {
+    let place = CODE.place(path, "LayerScale");
+    let lambda = tracer.parameter(&place.path("lambda1"), &[width]);
+    FnModule::new(place, move |x| x.mul(&lambda))
 }
 
 /// `Dinov2MLP` or `Dinov2SwiGLUFFN`.
-struct Mlp {
-    place: ModulePath,
-    first: Linear,
-    /// `None` where one half of what the first layer makes is the other's gate.
-    activation: Option<Activation>,
-    second: Linear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Mlp {
-        let (inner, outer) = (config.intermediate, config.width);
-        if config.is_gated {
-            let place = ModulePath::new(
-                path,
-                "transformers.models.dinov2.modeling_dinov2.Dinov2SwiGLUFFN",
-            );
-            let wide = [outer, inner.saturating_mul(2)];
-            return Mlp {
-                first: Linear::new(tracer, place.path("weights_in"), wide, true),
-                activation: None,
-                second: Linear::new(tracer, place.path("weights_out"), [inner, outer], true),
-                place,
-            };
-        }
-        let place = ModulePath::new(path, "transformers.models.dinov2.modeling_dinov2.Dinov2MLP");
-        let activation = place.path("activation");
-        Mlp {
-            first: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            activation: Some(Activation::named(tracer, activation, &config.activation)),
-            second: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_state = self.first.forward(x);
-            if let Some(activation) = &self.activation {
-                hidden_state = activation.forward(&hidden_state);
-                hidden_state = self.second.forward(&hidden_state);
-                return hidden_state;
-            }
+fn new_mlp(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let (inner, outer) = (config.intermediate, config.width);
+    if config.is_gated {
+        let place = CODE.place(path, "SwiGLUFFN");
+        let wide = [outer, inner.saturating_mul(2)];
+        let weights_in = Linear::new(tracer, place.path("weights_in"), wide, true);
+        let narrow = [inner, outer];
+        let weights_out = Linear::new(tracer, place.path("weights_out"), narrow, true);
+        return FnModule::new(place, move |x| {
+            let hidden_state = weights_in.forward(x);
             let halves = (&hidden_state).chunk(2, -1);
             let hidden = (&halves[0]).silu().mul(&halves[1]);
-            let made = self.second.forward(&hidden);
+            let made = weights_out.forward(&hidden);
             made.and_drop((hidden_state, halves, hidden))
-        })
+        });
     }
+    let place = CODE.place(path, "MLP");
+    let activation = place.path("activation");
+    let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
+    let activation = Activation::named(tracer, activation, &config.activation);
+    let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
+    FnModule::new(place, move |x| {
+        let mut hidden_state = fc1.forward(x);
+        hidden_state = activation.forward(&hidden_state);
+        hidden_state = fc2.forward(&hidden_state);
+        hidden_state
+    })
 }
 
 /// `Dinov2Layer`.
-struct Layer {
-    place: ModulePath,
-    norm1: LayerNorm,
-    attention: Attention,
-    scale1: Scale,
-    drop_path: DropPath,
-    norm2: LayerNorm,
-    mlp: Mlp,
-    scale2: Scale,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Layer {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Layer",
-        );
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let scale = |name| Scale::new(tracer, place.path(name), config.width);
-        Layer {
-            norm1: norm("norm1"),
-            attention: Attention::new(tracer, place.path("attention"), config),
-            scale1: scale("layer_scale1"),
-            drop_path: DropPath::new(
-                place.path("drop_path"),
-                "transformers.models.dinov2.modeling_dinov2.Dinov2DropPath",
-                config.drop_path,
-            ),
-            norm2: norm("norm2"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            scale2: scale("layer_scale2"),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let normed = self.norm1.forward(x);
-            let mut attended = self.attention.forward(&normed);
-            attended = self.scale1.forward(&attended);
-            let hidden_states = self.drop_path.forward(&attended).add(x);
-            let mut layer_output = self.norm2.forward(&hidden_states);
-            layer_output = self.mlp.forward(&layer_output);
-            layer_output = self.scale2.forward(&layer_output);
-            layer_output = self.drop_path.forward(&layer_output).add(&hidden_states);
-            layer_output.and_drop((hidden_states, normed, attended))
-        })
-    }
+fn new_layer(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let place = CODE.place(path, "Layer");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let scale = |name| new_scale(tracer, place.path(name), config.width);
+    let norm1 = norm("norm1");
+    let attention = Attention::new(tracer, place.path("attention"), config);
+    let scale1 = scale("layer_scale1");
+    let drop_path = DropPath::new(
+        CODE.place(place.path("drop_path"), "DropPath"),
+        config.drop_path,
+    );
+    let norm2 = norm("norm2");
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
+    let scale2 = scale("layer_scale2");
+    FnModule::new(place, move |x| {
+        let normed = norm1.forward(x);
+        let mut attended = attention.forward(&normed);
+        attended = scale1.forward(&attended);
+        let hidden_states = drop_path.forward(&attended).add(x);
+        let mut layer_output = norm2.forward(&hidden_states);
+        layer_output = mlp.forward(&layer_output);
+        layer_output = scale2.forward(&layer_output);
+        layer_output = drop_path.forward(&layer_output).add(&hidden_states);
+        layer_output.and_drop((hidden_states, normed, attended))
+    })
 }
 
 /// `Dinov2Model` with its `Dinov2Encoder`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: ModulePath,
-    layers: Vec<Layer>,
-    layernorm: LayerNorm,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, config: &Dino) -> Model {
-        let place = ModulePath::new(
-            "dinov2",
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Model",
-        );
-        let encoder = ModulePath::new(
-            place.path("encoder"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Encoder",
-        );
-        Model {
-            embeddings: Embeddings::new(tracer, place.path("embeddings"), config),
-            layers: (0..config.layers)
-                .map(|layer| Layer::new(tracer, encoder.path(&format!("layer.{layer}")), config))
-                .collect(),
-            layernorm: LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps),
-            encoder,
-            place,
-        }
-    }
-
-    fn forward(&self, pixel_values: &Tensor) -> Tensor {
+fn new_model(tracer: &Tracer, config: &Dino) -> FnModule {
+    let place = CODE.place("dinov2", "Model");
+    let encoder = CODE.place(place.path("encoder"), "Encoder");
+    let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
+    let layers: Vec<FnModule> = (0..config.layers)
+        .map(|layer| new_layer(tracer, encoder.path(&format!("layer.{layer}")), config))
+        .collect();
+    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps);
+    FnModule::new(place, move |pixel_values| {
         let tracer = pixel_values.tracer();
-        tracer.in_module(&self.place, || {
-            let embedding_output = self.embeddings.forward(pixel_values);
-            let encoder_outputs = tracer.in_module(&self.encoder, || {
-                let mut hidden_states = embedding_output.clone();
-                for layer in &self.layers {
-                    hidden_states = layer.forward(&hidden_states);
-                }
-                hidden_states
-            });
-            let sequence_output = self.layernorm.forward(&encoder_outputs);
-            let pooled_output = (&sequence_output).select(1, 0);
-            sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
-        })
-    }
+        let embedding_output = embeddings.forward(pixel_values);
+        let encoder_outputs = tracer.in_module(&encoder, || {
+            let mut hidden_states = embedding_output.clone();
+            for layer in &layers {
+                hidden_states = layer.forward(&hidden_states);
+            }
+            hidden_states
+        });
+        let sequence_output = layernorm.forward(&encoder_outputs);
+        let pooled_output = (&sequence_output).select(1, 0);
+        sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
+    })
 }

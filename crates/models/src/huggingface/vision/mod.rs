@@ -101,11 +101,8 @@ struct DropPath {
 }
 
 impl DropPath {
-    fn new(path: String, class: &'static str, rate: f64) -> DropPath {
-        DropPath {
-            place: ModulePath::new(path, class),
-            rate,
-        }
+    fn new(place: ModulePath, rate: f64) -> DropPath {
+        DropPath { place, rate }
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {

@@ -3,10 +3,10 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Module, Plain, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool,
-    relu, relu_in_place,
+    Module, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool, relu,
+    relu_in_place,
 };
-use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Tensor, Tracer};
+use crate::tracing::{BatchNorm, Conv, FnModule, Linear, ModulePath, Tensor, Tracer};
 
 /// torchvision's `DenseNets`.
 #[rustfmt::skip] // A row a line.
@@ -37,7 +37,7 @@ fn build(
         let mut width = init_features;
         for (number, layers) in (1..).zip(blocks) {
             let path = features.at(&format!("denseblock{number}"));
-            features.push(DenseBlock::new(tracer, path, layers, width, growth_rate));
+            features.push(new_dense_block(tracer, path, layers, width, growth_rate));
             width += layers * growth_rate;
             if number < blocks.len() {
                 let path = features.at(&format!("transition{number}"));
@@ -46,28 +46,16 @@ fn build(
             }
         }
         features.push(batch_norm(tracer, features.at("norm5"), width));
-        DenseNet {
-            features,
-            classifier: Linear::new(tracer, "classifier", [width, sizes.classes], true),
+        let classifier = Linear::new(tracer, "classifier", [width, sizes.classes], true);
+        move |x: &Tensor| {
+            let features = features.forward(x);
+            let mut out = relu_in_place(&features);
+            out = adaptive_average(&out, 1);
+            out = flat(&out);
+            out = classifier.forward(&out);
+            out.and_drop(features)
         }
     })
-}
-
-/// `DenseNet`.
-struct DenseNet {
-    features: Sequential,
-    classifier: Linear,
-}
-
-impl Module for DenseNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let features = self.features.forward(x);
-        let mut out = relu_in_place(&features);
-        out = adaptive_average(&out, 1);
-        out = flat(&out);
-        out = self.classifier.forward(&out);
-        out.and_drop(features)
-    }
 }
 
 /// `_Transition`.
@@ -83,52 +71,43 @@ fn transition(tracer: &Tracer, path: String, width: u64) -> Sequential {
 }
 
 /// `_DenseBlock`.
-struct DenseBlock {
-    place: ModulePath,
-    layers: Vec<DenseLayer>,
-}
-
-impl DenseBlock {
-    fn new(tracer: &Tracer, path: String, layers: u64, width: u64, growth_rate: u64) -> DenseBlock {
-        let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
-        let layer = |index: u64| {
-            let path = place.path(&format!("denselayer{}", index + 1));
-            DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
-        };
-        DenseBlock {
-            layers: (0..layers).map(layer).collect(),
-            place,
-        }
-    }
-}
-
-impl Module for DenseBlock {
-    fn forward(&self, init_features: &Tensor) -> Tensor {
+fn new_dense_block(
+    tracer: &Tracer,
+    path: String,
+    layers: u64,
+    width: u64,
+    growth_rate: u64,
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
+    let layer = |index: u64| {
+        let path = place.path(&format!("denselayer{}", index + 1));
+        DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
+    };
+    let layers: Vec<DenseLayer> = (0..layers).map(layer).collect();
+    FnModule::new(place, move |init_features| {
         let tracer = init_features.tracer();
-        tracer.in_module(&self.place, || {
-            let mut features = vec![init_features.clone()];
-            let mut last = None;
-            for layer in &self.layers {
-                let new_features = layer.forward(&tracer, &features);
-                features.push(new_features.clone());
-                last = Some(new_features);
-            }
-            let all: Vec<&Tensor> = features.iter().collect();
-            let made = tracer.cat_of(&all, 1);
-            features.into_iter().rev().for_each(drop);
-            made.and_drop(last)
-        })
-    }
+        let mut features = vec![init_features.clone()];
+        let mut last = None;
+        for layer in &layers {
+            let new_features = layer.forward(&tracer, &features);
+            features.push(new_features.clone());
+            last = Some(new_features);
+        }
+        let all: Vec<&Tensor> = features.iter().collect();
+        let made = tracer.cat_of(&all, 1);
+        features.into_iter().rev().for_each(drop);
+        made.and_drop(last)
+    })
 }
 
 /// `_DenseLayer`.
 struct DenseLayer {
     place: ModulePath,
     norm1: BatchNorm,
-    relu1: Plain,
+    relu1: FnModule,
     conv1: Conv,
     norm2: BatchNorm,
-    relu2: Plain,
+    relu2: FnModule,
     conv2: Conv,
 }
 

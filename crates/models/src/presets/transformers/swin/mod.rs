@@ -5,9 +5,10 @@ mod attention;
 use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::{StochasticDepth, mlp};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
-use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, permute};
+use crate::presets::layers::{Module, Sequential, adaptive_pool, flatten, permute};
 use crate::tracing::{
-    Argument, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors, Tracer,
+    Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors,
+    Tracer,
 };
 use attention::ShiftedWindowAttention;
 
@@ -81,40 +82,25 @@ fn build(
             }
             features.push(stage);
             if index + 1 < depths.len() {
-                features.push(PatchMerging::new(tracer, features.next(), version, dim));
+                features.push(new_patch_merging(tracer, features.next(), version, dim));
                 dim *= 2;
             }
         }
-        SwinTransformer {
-            features,
-            norm: LayerNorm::new(tracer, "norm".into(), dim, EPS),
-            permute: permute("permute".into(), [0, 3, 1, 2]),
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            flatten: flatten("flatten".into()),
-            head: Linear::new(tracer, "head", [dim, sizes.classes], true),
+
+        let norm = LayerNorm::new(tracer, "norm".into(), dim, EPS);
+        let permute = permute("permute".into(), [0, 3, 1, 2]);
+        let avgpool = adaptive_pool("avgpool".into(), 1);
+        let flatten = flatten("flatten".into());
+        let head = Linear::new(tracer, "head", [dim, sizes.classes], true);
+        move |x: &Tensor| {
+            let mut x = features.forward(x);
+            x = norm.forward(&x);
+            x = permute.forward(&x);
+            x = avgpool.forward(&x);
+            x = flatten.forward(&x);
+            head.forward(&x)
         }
     })
-}
-
-/// `SwinTransformer`.
-struct SwinTransformer {
-    features: Sequential,
-    norm: LayerNorm,
-    permute: Plain,
-    avgpool: Plain,
-    flatten: Plain,
-    head: Linear,
-}
-
-impl Module for SwinTransformer {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.norm.forward(&x);
-        x = self.permute.forward(&x);
-        x = self.avgpool.forward(&x);
-        x = self.flatten.forward(&x);
-        self.head.forward(&x)
-    }
 }
 
 /// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
@@ -188,48 +174,30 @@ impl Module for Block {
 }
 
 /// `PatchMerging` and `PatchMergingV2`.
-struct PatchMerging {
-    place: ModulePath,
-    version: Version,
-    reduction: Linear,
-    norm: LayerNorm,
-}
-
-impl PatchMerging {
-    fn new(tracer: &Tracer, path: String, version: Version, dim: u64) -> PatchMerging {
-        let (class, width) = match version {
-            Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
-            Version::Second => (
-                "torchvision.models.swin_transformer.PatchMergingV2",
-                2 * dim,
-            ),
-        };
-        let place = ModulePath::new(path, class);
-        PatchMerging {
-            version,
-            reduction: Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false),
-            norm: LayerNorm::new(tracer, place.path("norm"), width, EPS),
-            place,
-        }
-    }
-}
-
-impl Module for PatchMerging {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut x = patch_merging_pad(x);
-            match self.version {
-                Version::First => {
-                    x = self.norm.forward(&x);
-                    self.reduction.forward(&x)
-                }
-                Version::Second => {
-                    x = self.reduction.forward(&x);
-                    self.norm.forward(&x)
-                }
+fn new_patch_merging(tracer: &Tracer, path: String, version: Version, dim: u64) -> FnModule {
+    let (class, width) = match version {
+        Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
+        Version::Second => (
+            "torchvision.models.swin_transformer.PatchMergingV2",
+            2 * dim,
+        ),
+    };
+    let place = ModulePath::new(path, class);
+    let reduction = Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false);
+    let norm = LayerNorm::new(tracer, place.path("norm"), width, EPS);
+    FnModule::new(place, move |x| {
+        let mut x = patch_merging_pad(x);
+        match version {
+            Version::First => {
+                x = norm.forward(&x);
+                reduction.forward(&x)
             }
-        })
-    }
+            Version::Second => {
+                x = reduction.forward(&x);
+                norm.forward(&x)
+            }
+        }
+    })
 }
 
 /// `_patch_merging_pad`.
