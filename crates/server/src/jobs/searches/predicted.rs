@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use crate::device::sim::CARDS;
 use crate::jobs::lanes::LARGE_LANE;
-use crate::jobs::shares::{niceness, yield_to_others};
+use crate::jobs::shares::{niceness, yielding};
 use crate::jobs::uploads::Found;
 use crate::jobs::{Engine, EngineError, JobError, Jobs};
 use crate::limits::CancelOnDrop;
@@ -96,9 +96,10 @@ impl Jobs {
         let cancel = abandoned.0.clone();
         let niceness = niceness();
         let foresee = move |engine: &dyn Engine| {
-            yield_to_others(niceness);
-            let request = read(&terms, &recorded, packed)?;
-            engine.predict(&request, &runs, &cancel).map_err(told_of)
+            yielding(niceness, || {
+                let request = read(&terms, &recorded, packed)?;
+                engine.predict(&request, &runs, &cancel).map_err(told_of)
+            })
         };
         Ok(self.on_thread("predict", foresee).await??)
     }
