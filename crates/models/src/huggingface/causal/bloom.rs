@@ -9,8 +9,8 @@ use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::{
-    Code, Dropout, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Reductions as _, Size, Tensor, Tensors, Tracer, Views as _, functional,
+    Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Reductions as _, Size,
+    Tensor, Tracer, Views as _, functional,
 };
 
 /// The classes that are built here.
@@ -117,116 +117,90 @@ fn gelu_back(x: &Tensor, gradient: &Tensor) -> Tensor {
 }
 
 /// `BloomAttention`.
-struct Attention {
-    place: ModulePath,
-    query_key_value: Linear,
-    dense: Linear,
-    weights_dropout: Dropout,
-    heads: u64,
-    head_dim: u64,
-    dropout: f64,
-}
+fn new_attention(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, &Tensor, [&Tensor; 2]) -> [Tensor; 2] + use<> {
+    let place = CODE.place(path, "Attention");
+    let width = config.width;
+    let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], true);
+    let dropout = place.path("attention_dropout");
+    let query_key_value = linear("query_key_value", width.saturating_mul(3));
+    let dense = linear("dense", width);
+    let weights_dropout = Dropout::new(dropout, config.attention_dropout);
+    let heads = config.heads;
+    let head_dim = config.head_dim;
+    let dropout = config.dropout;
 
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
-        let place = CODE.place(path, "Attention");
-        let width = config.width;
-        let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], true);
-        let dropout = place.path("attention_dropout");
-        Attention {
-            query_key_value: linear("query_key_value", width.saturating_mul(3)),
-            dense: linear("dense", width),
-            weights_dropout: Dropout::new(dropout, config.attention_dropout),
-            heads: config.heads,
-            head_dim: config.head_dim,
-            dropout: config.dropout,
-            place,
-        }
-    }
-
-    /// The states, and the weights that the attention gave.
-    fn forward(&self, x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().in_module(&self.place, || {
+    // The states, and the weights that the attention gave.
+    move |x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]| {
+        x.tracer().in_module(&place, || {
             let (batch, length): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let (heads, dim): (Size, Size) = (self.heads.into(), self.head_dim.into());
-            let rows = x.size(0).checked_mul(Extent::fixed(self.heads));
+            let dim: Size = head_dim.into();
+            let rows = x.size(0).checked_mul(Extent::fixed(heads));
             let rows: Size = rows.unwrap_or(Extent::ONE).into();
-            let fused_qkv = self.query_key_value.forward(x);
+            let fused_qkv = query_key_value.forward(x);
             let [mut query, mut key, mut value] = {
-                let fused = (&fused_qkv).view(&[batch, length, heads, 3.into(), dim]);
+                let fused = (&fused_qkv).view(&[batch, length, heads.into(), 3.into(), dim]);
                 [0, 1, 2].map(|index| (&fused).select(3, index).transpose(1, 2))
             };
             let flat = [rows, Size::REST, dim];
             query = (&query).reshape(&flat);
             key = (&key).reshape(&flat).transpose(-1, -2);
             value = (&value).reshape(&flat);
-            let scale = 1.0 / (self.head_dim as f64).sqrt();
+            let scale = 1.0 / (head_dim as f64).sqrt();
             let scores = alibi.baddbmm(&query, &key, [1.0, scale]);
-            let mut weights = (&scores).view(&[batch, heads, length, Size::REST]);
+            let mut weights = (&scores).view(&[batch, heads.into(), length, Size::REST]);
             weights = (&weights).add(mask);
             let mut probs = {
                 let softmax = (&weights).softmax(-1, Some(DType::Float32));
                 softmax.to_dtype_of(query.dtype())
             };
-            probs = self.weights_dropout.forward(&probs);
+            probs = weights_dropout.forward(&probs);
             let reshaped = (&probs).view(&[rows, length, Size::REST]);
             let mut context = (&reshaped).bmm(&value);
-            context = self.merge_heads(&context, [batch, length]);
-            let mut output = self.dense.forward(&context);
-            output = dropout_add(&output, residual, self.dropout);
+            context = merge_heads(&context, [batch, length], heads, head_dim);
+            let mut output = dense.forward(&context);
+            output = dropout_add(&output, residual, dropout);
             drop((fused_qkv, query, key, value, scores, weights));
             drop((reshaped, context));
             [output, probs]
         })
     }
+}
 
-    /// `_merge_heads`.
-    fn merge_heads(&self, x: &Tensor, [batch, length]: [Size; 2]) -> Tensor {
-        let width = self.heads.saturating_mul(self.head_dim).into();
-        let split = x.view(&[batch, self.heads.into(), length, self.head_dim.into()]);
-        let permuted = split.permute(&[0, 2, 1, 3]);
-        permuted.reshape(&[batch, length, width])
-    }
+/// `_merge_heads`.
+fn merge_heads(x: &Tensor, [batch, length]: [Size; 2], heads: u64, head_dim: u64) -> Tensor {
+    let width = heads.saturating_mul(head_dim).into();
+    let split = x.view(&[batch, heads.into(), length, head_dim.into()]);
+    let permuted = split.permute(&[0, 2, 1, 3]);
+    permuted.reshape(&[batch, length, width])
 }
 
 /// `BloomMLP`.
-struct Mlp {
-    place: ModulePath,
-    dense_h_to_4h: Linear,
-    gelu_impl: ModulePath,
-    dense_4h_to_h: Linear,
-    dropout: f64,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let at = CODE.place(path, "MLP");
-        let (outer, inner) = (config.width, config.width.saturating_mul(4));
-        let linear = |name, sizes| Linear::new(tracer, at.path(name), sizes, true);
-        Mlp {
-            dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
-            gelu_impl: CODE.place(at.path("gelu_impl"), "Gelu"),
-            dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
-            dropout: config.dropout,
-            place: at,
-        }
-    }
-
-    /// `BloomGelu`.
-    fn gelu(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
+fn new_mlp(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, &Tensor) -> Tensor + use<> {
+    let at = CODE.place(path, "MLP");
+    let (outer, inner) = (config.width, config.width.saturating_mul(4));
+    let linear = |name, sizes| Linear::new(tracer, at.path(name), sizes, true);
+    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
+    let gelu_impl = FnModule::new(CODE.place(at.path("gelu_impl"), "Gelu"), |x| {
         let name = "transformers.models.bloom.modeling_bloom.GeLUFunction";
-        let made = tracer.in_module(&self.gelu_impl, || {
-            tracer.function(name, x.tensor(), gelu, gelu_back)
-        });
-        made.and_drop(x)
-    }
-
-    fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let hidden_states = self.gelu(self.dense_h_to_4h.forward(x));
-            let intermediate_output = self.dense_4h_to_h.forward(&hidden_states);
-            let output = dropout_add(&intermediate_output, residual, self.dropout);
+        x.tracer().function(name, x, gelu, gelu_back)
+    });
+    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
+    let dropout = config.dropout;
+    let place = at;
+    move |x: &Tensor, residual: &Tensor| {
+        x.tracer().in_module(&place, || {
+            let wide = dense_h_to_4h.forward(x);
+            let hidden_states = gelu_impl.forward(&wide).and_drop(wide);
+            let intermediate_output = dense_4h_to_h.forward(&hidden_states);
+            let output = dropout_add(&intermediate_output, residual, dropout);
             output.and_drop((hidden_states, intermediate_output))
         })
     }
@@ -241,9 +215,9 @@ fn new_block(
     let place = CODE.place(path, "Block");
     let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
     let input_layernorm = norm("input_layernorm");
-    let self_attention = Attention::new(tracer, place.path("self_attention"), config);
+    let self_attention = new_attention(tracer, place.path("self_attention"), config);
     let post_attention_layernorm = norm("post_attention_layernorm");
-    let mlp = Mlp::new(tracer, place.path("mlp"), config);
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
     let normalizes_residual = config.normalizes_residual;
 
     // The states, and the weights of the attention.
@@ -256,11 +230,10 @@ fn new_block(
             let mut layernorm_output = input_layernorm.forward(x);
             let mut residual = past(&layernorm_output, x);
             let attention = &self_attention;
-            let [attention_output, weights] =
-                attention.forward(&layernorm_output, &residual, biases);
+            let [attention_output, weights] = attention(&layernorm_output, &residual, biases);
             layernorm_output = post_attention_layernorm.forward(&attention_output);
             residual = past(&layernorm_output, &attention_output);
-            let output = mlp.forward(&layernorm_output, &residual);
+            let output = mlp(&layernorm_output, &residual);
             drop((layernorm_output, residual, attention_output));
             [output, weights]
         })

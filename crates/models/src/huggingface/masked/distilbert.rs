@@ -9,8 +9,8 @@ use crate::huggingface::text::{self, Answered, Classified};
 use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Tensor, Tracer, Views as _,
+    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -71,7 +71,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let dropout = |p: f64| Dropout::new("dropout".into(), p);
-    let model = Model::new(&tracer, &shape);
+    let (model, words) = new_model(&tracer, &shape);
     match task.class {
         "DistilBertForSequenceClassification" => {
             let pre_classifier = linear("pre_classifier", shape.width);
@@ -114,7 +114,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             let norm = LayerNorm::new(&tracer, "vocab_layer_norm".into(), shape.width, EPS);
             let vocab_projector = if config.flag("tie_word_embeddings", true)? {
                 let bias = tracer.parameter("vocab_projector.bias", &[shape.vocabulary]);
-                Linear::tied("vocab_projector".into(), &model.words.weight, Some(bias))
+                Linear::tied("vocab_projector".into(), &words, Some(bias))
             } else {
                 linear("vocab_projector", shape.vocabulary)
             };
@@ -185,66 +185,42 @@ fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
     })
 }
 
-/// `DistilBertModel`, with its `Embeddings` and `Transformer`.
-struct Model {
-    place: ModulePath,
-    embeddings: ModulePath,
-    words: Embedding,
-    positions: Embedding,
-    layer_norm: LayerNorm,
-    dropout: Dropout,
-    position_ids: Tensor,
-    transformer: ModulePath,
-    blocks: Vec<FnModule>,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, shape: &Shape) -> Model {
-        let place = CODE.place("distilbert", "DistilBertModel");
-        let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
-        let transformer = CODE.place(place.path("transformer"), "Transformer");
-        let ids = embeddings.path("position_ids");
-        let norm = embeddings.path("LayerNorm");
-        let width = shape.width;
-        let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
-        let block = |layer| new_block(tracer, transformer.path(&format!("layer.{layer}")), shape);
-        Model {
-            words: embedding("word_embeddings", shape.vocabulary).padding(shape.padding),
-            positions: embedding("position_embeddings", shape.positions),
-            layer_norm: LayerNorm::new(tracer, norm, width, EPS),
-            dropout: Dropout::new(embeddings.path("dropout"), shape.dropout),
-            position_ids: tracer.buffer(&ids, &[1, shape.positions], DType::Int64),
-            blocks: (0..shape.layers).map(block).collect(),
-            place,
-            embeddings,
-            transformer,
-        }
-    }
-
-    fn embed(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.embeddings, || {
-            let inputs_embeds = self.words.forward(ids);
-            let seq_len = ids.length(1).cast_signed();
-            let position_ids = (&self.position_ids).slice(1, 0, seq_len);
-            let position_embeddings = self.positions.forward(&position_ids);
-            let mut embeddings = (&inputs_embeds).add(&position_embeddings);
-            embeddings = self.layer_norm.forward(&embeddings);
-            embeddings = self.dropout.forward(&embeddings);
-            embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
+/// `DistilBertModel`, with its `Embeddings` and `Transformer`, and the weight of its words.
+fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
+    let place = CODE.place("distilbert", "DistilBertModel");
+    let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
+    let transformer = CODE.place(place.path("transformer"), "Transformer");
+    let ids = embeddings.path("position_ids");
+    let norm = embeddings.path("LayerNorm");
+    let width = shape.width;
+    let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
+    let block = |layer| new_block(tracer, transformer.path(&format!("layer.{layer}")), shape);
+    let words = embedding("word_embeddings", shape.vocabulary).padding(shape.padding);
+    let positions = embedding("position_embeddings", shape.positions);
+    let layer_norm = LayerNorm::new(tracer, norm, width, EPS);
+    let dropout = Dropout::new(embeddings.path("dropout"), shape.dropout);
+    let position_ids = tracer.buffer(&ids, &[1, shape.positions], DType::Int64);
+    let blocks: Vec<FnModule> = (0..shape.layers).map(block).collect();
+    let weight = words.weight.clone();
+    let embed = FnModule::new(embeddings, move |ids| {
+        let inputs_embeds = words.forward(ids);
+        let seq_len = ids.length(1).cast_signed();
+        let position_ids = (&position_ids).slice(1, 0, seq_len);
+        let position_embeddings = positions.forward(&position_ids);
+        let mut embeddings = (&inputs_embeds).add(&position_embeddings);
+        embeddings = layer_norm.forward(&embeddings);
+        embeddings = dropout.forward(&embeddings);
+        embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
+    });
+    let model = FnModule::new(place, move |ids| {
+        let embeddings = embed.forward(ids);
+        ids.tracer().in_module(&transformer, || {
+            let mut hidden_states = embeddings.clone();
+            for block in &blocks {
+                hidden_states = block.forward(&hidden_states);
+            }
+            hidden_states
         })
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let embeddings = self.embed(ids);
-            tracer.in_module(&self.transformer, || {
-                let mut hidden_states = embeddings.clone();
-                for block in &self.blocks {
-                    hidden_states = block.forward(&hidden_states);
-                }
-                hidden_states
-            })
-        })
-    }
+    });
+    (model, weight)
 }

@@ -76,18 +76,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer(CODE.module);
     let model = new_model(&tracer, &config);
-    let sizes = [config.width, labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let [last_hidden_state, _] = &outputs;
-    let sequence_output = last_hidden_state.slice_from(1, 1).mean(&[1], false);
-    let logits = classifier.forward(&sequence_output);
-    let loss = labels.loss(&logits, &targets);
-    drop((outputs, sequence_output));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let head = (labels, config.width);
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let [last_hidden_state, _] = &outputs;
+        let sequence_output = last_hidden_state.slice_from(1, 1).mean(&[1], false);
+        (sequence_output, outputs)
+    })
 }
 
 /// `CLIPVisionEmbeddings`.

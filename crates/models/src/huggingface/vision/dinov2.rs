@@ -97,28 +97,21 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer(CODE.module);
     let model = new_model(&tracer, &config);
-    let sizes = [config.width.saturating_mul(2), labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let sequence_output = outputs.clone();
-    let cls_token = (&sequence_output).select(1, 0);
-    let patch_tokens = (&sequence_output).slice_from(1, 1);
-    let mean = (&patch_tokens).mean(&[1], false);
-    let linear_input = tracer.cat_of(&[&cls_token, &mean], 1);
-    drop(mean);
-    let logits = classifier.forward(&linear_input);
-    let loss = labels.loss(&logits, &targets);
-    drop((
-        outputs,
-        sequence_output,
-        cls_token,
-        patch_tokens,
-        linear_input,
-    ));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let head = (labels, config.width.saturating_mul(2));
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let sequence_output = outputs.clone();
+        let cls_token = (&sequence_output).select(1, 0);
+        let patch_tokens = (&sequence_output).slice_from(1, 1);
+        let mean = (&patch_tokens).mean(&[1], false);
+        let linear_input = outputs.tracer().cat_of(&[&cls_token, &mean], 1);
+        drop(mean);
+        (
+            linear_input,
+            (outputs, sequence_output, cls_token, patch_tokens),
+        )
+    })
 }
 
 /// `Dinov2Embeddings`.
@@ -216,72 +209,45 @@ impl Embeddings {
 }
 
 /// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
-struct Attention {
-    place: ModulePath,
-    attending: ModulePath,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    output: ModulePath,
-    dense: Linear,
-    output_dropout: Dropout,
-    heads: u64,
-    head_dim: u64,
-    dropout: f64,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Attention {
-        let place = CODE.place(path, "Attention");
-        let attention = CODE.place(place.path("attention"), "SelfAttention");
-        let output = CODE.place(place.path("output"), "SelfOutput");
-        let sizes = [config.width, config.width];
-        let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
-        Attention {
-            query: linear("query"),
-            key: linear("key"),
-            value: linear("value"),
-            dense: Linear::new(tracer, output.path("dense"), sizes, true),
-            output_dropout: Dropout::new(output.path("dropout"), config.dropout),
-            heads: config.heads,
-            head_dim: config.width / config.heads,
-            dropout: config.attention_dropout,
-            attending: attention,
-            output,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let self_attn_output = tracer.in_module(&self.attending, || self.attend(x));
-            let output = tracer.in_module(&self.output, || {
-                let mut hidden_states = self.dense.forward(&self_attn_output);
-                hidden_states = self.output_dropout.forward(&hidden_states);
-                hidden_states
-            });
-            output.and_drop(self_attn_output)
-        })
-    }
-
-    fn attend(&self, x: &Tensor) -> Tensor {
+fn new_attention(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let place = CODE.place(path, "Attention");
+    let attention = CODE.place(place.path("attention"), "SelfAttention");
+    let output = CODE.place(place.path("output"), "SelfOutput");
+    let sizes = [config.width, config.width];
+    let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
+    let query = linear("query");
+    let key = linear("key");
+    let value = linear("value");
+    let dense = Linear::new(tracer, output.path("dense"), sizes, true);
+    let output_dropout = Dropout::new(output.path("dropout"), config.dropout);
+    let (heads, head_dim) = (config.heads, config.width / config.heads);
+    let dropout = config.attention_dropout;
+    let attend = FnModule::new(attention, move |x| {
         let batch = x.size(0);
-        let [heads, head_dim] = [self.heads.into(), self.head_dim.into()];
-        let shape = [batch.into(), Size::REST, heads, head_dim];
-        let key = self.key.forward(x).view(&shape).transpose(1, 2);
-        let value = self.value.forward(x).view(&shape).transpose(1, 2);
-        let query = self.query.forward(x).view(&shape).transpose(1, 2);
+        let shape = [batch.into(), Size::REST, heads.into(), head_dim.into()];
+        let keys = key.forward(x).view(&shape).transpose(1, 2);
+        let values = value.forward(x).view(&shape).transpose(1, 2);
+        let queries = query.forward(x).view(&shape).transpose(1, 2);
         let settings = Settings {
-            dropout: self.dropout,
-            scale: Some((self.head_dim as f64).powf(-0.5)),
+            dropout,
+            scale: Some((head_dim as f64).powf(-0.5)),
             ..Settings::default()
         };
-        let mut context = sdpa(&query, &key, &value, settings);
-        let all_heads = self.heads.saturating_mul(self.head_dim);
+        let mut context = sdpa(&queries, &keys, &values, settings);
+        let all_heads = heads.saturating_mul(head_dim);
         context = (&context).reshape(&[batch.into(), x.size(1).into(), all_heads.into()]);
-        context.and_drop((key, value, query))
-    }
+        context.and_drop((keys, values, queries))
+    });
+    let output = FnModule::new(output, move |self_attn_output| {
+        let mut hidden_states = dense.forward(self_attn_output);
+        hidden_states = output_dropout.forward(&hidden_states);
+        hidden_states
+    });
+    FnModule::new(place, move |x| {
+        let self_attn_output = attend.forward(x);
+        let output = output.forward(&self_attn_output);
+        output.and_drop(self_attn_output)
+    })
 }
 
 /// `Dinov2LayerScale`.
@@ -327,7 +293,7 @@ fn new_layer(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
     let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
     let scale = |name| new_scale(tracer, place.path(name), config.width);
     let norm1 = norm("norm1");
-    let attention = Attention::new(tracer, place.path("attention"), config);
+    let attention = new_attention(tracer, place.path("attention"), config);
     let scale1 = scale("layer_scale1");
     let drop_path = DropPath::new(
         CODE.place(place.path("drop_path"), "DropPath"),

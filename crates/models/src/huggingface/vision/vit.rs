@@ -4,11 +4,10 @@ use super::mlp::new_mlp;
 use super::{Images, grid};
 use crate::graph::Graph;
 use crate::huggingface::Task;
-use crate::huggingface::attention::sdpa;
+use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
-use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
     Code, Conv, Dropout, FnModule, LayerNorm, Linear, Pointwise as _, Size, Tensor, Tracer,
     Views as _,
@@ -98,18 +97,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer(family.code.module);
     let model = new_model(&tracer, &config);
-    let sizes = [config.width, labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let sequence_output = outputs.clone();
-    let pooled_output = (&sequence_output).select(1, 0);
-    let logits = classifier.forward(&pooled_output);
-    let loss = labels.loss(&logits, &targets);
-    drop((outputs, sequence_output, pooled_output));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let head = (labels, config.width);
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let sequence_output = outputs.clone();
+        let pooled_output = (&sequence_output).select(1, 0);
+        (pooled_output, (outputs, sequence_output))
+    })
 }
 
 /// `ViTEmbeddings`, and the weight of its projection.
@@ -181,22 +176,10 @@ fn new_attention(tracer: &Tracer, path: String, config: &Encoder) -> FnModule {
     let head_dim = config.head_dim;
     let dropout = config.attention_dropout;
     FnModule::new(place, move |x| {
-        let (batch, tokens) = (x.size(0), x.size(1));
-        let heads = [batch.into(), tokens.into(), Size::REST, head_dim.into()];
-        let query = q_proj.forward(x).view(&heads).transpose(1, 2);
-        let key = k_proj.forward(x).view(&heads).transpose(1, 2);
-        let value = v_proj.forward(x).view(&heads).transpose(1, 2);
-        let settings = Settings {
-            dropout,
-            scale: Some((head_dim as f64).powf(-0.5)),
-            ..Settings::default()
-        };
-        let mut output = sdpa(&query, &key, &value, settings);
-        output = (&output)
-            .reshape(&[batch.into(), tokens.into(), Size::REST])
-            .contiguous();
+        let linears = [&q_proj, &k_proj, &v_proj];
+        let (mut output, states) = self_attention(x, linears, head_dim, dropout);
         output = o_proj.forward(&output);
-        output.and_drop((query, key, value))
+        output.and_drop(states)
     })
 }
 

@@ -9,8 +9,8 @@ use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Code, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
-    Tensor, Tracer, Views as _,
+    Code, Conv, Dropout, FnModule, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor,
+    Tracer, Views as _,
 };
 use stage::new_stage;
 
@@ -127,18 +127,13 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(&task.config, 2)?;
     let tracer = task.tracer(CODE.module);
     let model = new_model(&tracer, &config);
-    let sizes = [config.last_width(), labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let [_, pooled_output] = &outputs;
-    let pooled_output = pooled_output.clone();
-    let logits = classifier.forward(&pooled_output);
-    let loss = labels.loss(&logits, &targets);
-    drop((outputs, pooled_output));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let head = (labels, config.last_width());
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let [_, pooled_output] = &outputs;
+        (pooled_output.clone(), outputs)
+    })
 }
 
 /// `SwinEmbeddings`.
