@@ -19,56 +19,28 @@ pub(in crate::presets) const PRESETS: &[Entry] = &[
         "torchvision's FCN on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
         32_957_013,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                FCN,
-                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
-                fcn_head,
-            )
-        },
+        |sizes| fcn(sizes, [3, 4, 6, 3]),
     ),
     entry(
         "fcn_resnet101",
         "torchvision's FCN on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
         51_949_141,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                FCN,
-                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
-                fcn_head,
-            )
-        },
+        |sizes| fcn(sizes, [3, 4, 23, 3]),
     ),
     entry(
         "deeplabv3_resnet50",
         "torchvision's DeepLabV3 on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
         39_638_869,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                DEEPLAB,
-                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
-                deeplab_head,
-            )
-        },
+        |sizes| deeplab(sizes, [3, 4, 6, 3]),
     ),
     entry(
         "deeplabv3_resnet101",
         "torchvision's DeepLabV3 on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
         58_630_997,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                DEEPLAB,
-                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
-                deeplab_head,
-            )
-        },
+        |sizes| deeplab(sizes, [3, 4, 23, 3]),
     ),
     entry(
         "deeplabv3_mobilenet_v3_large",
@@ -150,6 +122,19 @@ impl Backbone {
             out
         })
     }
+}
+
+fn fcn(sizes: &Sizes, layers: [u64; 4]) -> Result<Graph, GraphError> {
+    build(sizes, FCN, |tracer| resnet(tracer, sizes, layers), fcn_head)
+}
+
+fn deeplab(sizes: &Sizes, layers: [u64; 4]) -> Result<Graph, GraphError> {
+    build(
+        sizes,
+        DEEPLAB,
+        |tracer| resnet(tracer, sizes, layers),
+        deeplab_head,
+    )
 }
 
 /// A model with one result of its backbone and a head, made from channels and classes.
