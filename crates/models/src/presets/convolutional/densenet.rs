@@ -6,7 +6,7 @@ use crate::presets::layers::{
     Module, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool, relu,
     relu_in_place,
 };
-use crate::tracing::{BatchNorm, Conv, FnModule, Linear, ModulePath, Tensor, Tracer};
+use crate::tracing::{Conv, FnModule, Linear, ModulePath, Tensor, Tracer};
 
 /// torchvision's `DenseNets`.
 #[rustfmt::skip] // A row a line.
@@ -81,15 +81,15 @@ fn new_dense_block(
     let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
     let layer = |index: u64| {
         let path = place.path(&format!("denselayer{}", index + 1));
-        DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
+        new_dense_layer(tracer, path, width + index * growth_rate, growth_rate)
     };
-    let layers: Vec<DenseLayer> = (0..layers).map(layer).collect();
+    let layers: Vec<_> = (0..layers).map(layer).collect();
     FnModule::new(place, move |init_features| {
         let tracer = init_features.tracer();
         let mut features = vec![init_features.clone()];
         let mut last = None;
         for layer in &layers {
-            let new_features = layer.forward(&tracer, &features);
+            let new_features = layer(&tracer, &features);
             features.push(new_features.clone());
             last = Some(new_features);
         }
@@ -101,47 +101,36 @@ fn new_dense_block(
 }
 
 /// `_DenseLayer`.
-struct DenseLayer {
-    place: ModulePath,
-    norm1: BatchNorm,
-    relu1: FnModule,
-    conv1: Conv,
-    norm2: BatchNorm,
-    relu2: FnModule,
-    conv2: Conv,
-}
-
-impl DenseLayer {
-    fn new(tracer: &Tracer, path: String, width: u64, growth_rate: u64) -> DenseLayer {
-        let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
-        let narrow = BOTTLENECK * growth_rate;
-        let conv = |name, channels, kernel| {
-            Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
-        };
-        DenseLayer {
-            norm1: batch_norm(tracer, place.path("norm1"), width),
-            relu1: relu(place.path("relu1")),
-            conv1: conv("conv1", [width, narrow], 1),
-            norm2: batch_norm(tracer, place.path("norm2"), narrow),
-            relu2: relu(place.path("relu2")),
-            conv2: conv("conv2", [narrow, growth_rate], 3).padding(1),
-            place,
-        }
-    }
-
-    fn bn_function(&self, tracer: &Tracer, inputs: &[Tensor]) -> Tensor {
+fn new_dense_layer(
+    tracer: &Tracer,
+    path: String,
+    width: u64,
+    growth_rate: u64,
+) -> impl Fn(&Tracer, &[Tensor]) -> Tensor + use<> {
+    let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
+    let narrow = BOTTLENECK * growth_rate;
+    let conv = |name, channels, kernel| {
+        Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
+    };
+    let norm1 = batch_norm(tracer, place.path("norm1"), width);
+    let relu1 = relu(place.path("relu1"));
+    let conv1 = conv("conv1", [width, narrow], 1);
+    let norm2 = batch_norm(tracer, place.path("norm2"), narrow);
+    let relu2 = relu(place.path("relu2"));
+    let conv2 = conv("conv2", [narrow, growth_rate], 3).padding(1);
+    // `bn_function`
+    let bottleneck = move |tracer: &Tracer, inputs: &[Tensor]| {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let concated_features = tracer.cat_of(&inputs, 1);
-        let normal = self.norm1.forward(&concated_features);
-        let bottleneck_output = self.conv1.forward(self.relu1.on(normal));
+        let normal = norm1.forward(&concated_features);
+        let bottleneck_output = conv1.forward(relu1.on(normal));
         bottleneck_output.and_drop(concated_features)
-    }
-
-    fn forward(&self, tracer: &Tracer, prev_features: &[Tensor]) -> Tensor {
-        tracer.in_module(&self.place, || {
-            let bottleneck_output = self.bn_function(tracer, prev_features);
-            let normal = self.norm2.forward(&bottleneck_output);
-            let new_features = self.conv2.forward(self.relu2.on(normal));
+    };
+    move |tracer: &Tracer, prev_features: &[Tensor]| {
+        tracer.in_module(&place, || {
+            let bottleneck_output = bottleneck(tracer, prev_features);
+            let normal = norm2.forward(&bottleneck_output);
+            let new_features = conv2.forward(relu2.on(normal));
             new_features.and_drop(bottleneck_output)
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::Override;
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation, StochasticDepth};
+use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
 use crate::presets::layers::{
     Activation, Module, Sequential, dropout_in_place, pooled, sigmoid, silu,
@@ -231,7 +231,7 @@ fn separate_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: N
     block.push(depthwise.make(tracer, block.next()));
     let channels = [expanded, (stage.input / 4).max(1)];
     let activations: [Activation; 2] = [silu, sigmoid];
-    let squeeze = SqueezeExcitation::new(tracer, block.next(), channels, activations);
+    let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
     block.push(squeeze);
     let project = conv(expanded, stage.output).kernel(1).without_activation();
     block.push(project.make(tracer, block.next()));

@@ -1,7 +1,7 @@
 //! `torchvision/models/mobilenetv2.py` and `mobilenetv3.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation};
+use crate::presets::blocks::{ConvNorm, Norm, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Activation, AnyModule, Module, Sequential, adaptive_average, batch_norm, dropout_in_place,
@@ -250,7 +250,7 @@ fn new_inverted3(tracer: &Tracer, path: String, config: &Block) -> FnModule {
     if config.use_se {
         let channels = [expanded, make_divisible(expanded / 4)];
         let activations: [Activation; 2] = [new_relu, hardsigmoid];
-        let squeeze = SqueezeExcitation::new(tracer, block.next(), channels, activations);
+        let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
         block.push(squeeze);
     }
     let project = ConvNorm::new(expanded, output).kernel(1).norm(Norm::MOBILE);

@@ -1,7 +1,7 @@
 //! `torchvision/models/regnet.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, SqueezeExcitation};
+use crate::presets::blocks::{ConvNorm, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Activation, Module, Sequential, adaptive_pool, flat, new_relu, relu, sigmoid,
@@ -120,7 +120,7 @@ fn new_block(tracer: &Tracer, path: String, block: &Bottleneck) -> FnModule {
     if block.squeezes {
         let channels = [width, input / 4];
         let activations: [Activation; 2] = [new_relu, sigmoid];
-        f.push(SqueezeExcitation::new(
+        f.push(squeeze_excitation(
             tracer,
             f.at("se"),
             channels,

@@ -1,7 +1,7 @@
 //! `torchvision/models/maxvit.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation, StochasticDepth};
+use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Activation, AnyModule, Module, Pooling, Sequential, adaptive_pool, average_pool, flatten, gelu,
@@ -155,7 +155,7 @@ fn new_mb_conv(
     let activations: [Activation; 2] = [new_silu, sigmoid];
     let squeezed = [mid, output / 4];
     let path = layers.at("squeeze_excitation");
-    layers.push(SqueezeExcitation::new(tracer, path, squeezed, activations));
+    layers.push(squeeze_excitation(tracer, path, squeezed, activations));
     layers.push(pointwise(tracer, layers.at("conv_c"), [mid, output]));
     let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
     FnModule::new(place, move |x| {

@@ -70,14 +70,7 @@ fn build(
             for layer in 0..depth {
                 let p = stochastic_depth * f64::from(made) / f64::from(total - 1);
                 let is_shifted = layer % 2 == 1;
-                stage.push(Block::new(
-                    tracer,
-                    stage.next(),
-                    version,
-                    dim,
-                    is_shifted,
-                    p,
-                ));
+                stage.push(new_block(tracer, stage.next(), version, dim, is_shifted, p));
                 made += 1;
             }
             features.push(stage);
@@ -104,73 +97,38 @@ fn build(
 }
 
 /// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
-struct Block {
-    place: ModulePath,
+fn new_block(
+    tracer: &Tracer,
+    path: String,
     version: Version,
-    norm1: LayerNorm,
-    attn: ShiftedWindowAttention,
-    stochastic_depth: StochasticDepth,
-    norm2: LayerNorm,
-    mlp: Sequential,
-}
-
-impl Block {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        version: Version,
-        dim: u64,
-        is_shifted: bool,
-        p: f64,
-    ) -> Block {
-        let class = match version {
-            Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
-            Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
-        };
-        let place = ModulePath::new(path, class);
-        let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
-        let mlp_class = "torchvision.ops.misc.MLP";
-        Block {
-            version,
-            norm1: norm("norm1"),
-            attn: ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted),
-            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
-            norm2: norm("norm2"),
-            mlp: mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]),
-            place,
+    dim: u64,
+    is_shifted: bool,
+    p: f64,
+) -> FnModule {
+    let class = match version {
+        Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
+        Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
+    };
+    let place = ModulePath::new(path, class);
+    let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
+    let mlp_class = "torchvision.ops.misc.MLP";
+    let norm1 = norm("norm1");
+    let attn = ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted);
+    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
+    let norm2 = norm("norm2");
+    let mlp = mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]);
+    FnModule::new(place, move |x| match version {
+        Version::First => {
+            let x = x.add(stochastic_depth.on(attn.on(norm1.forward(x))));
+            let changed = stochastic_depth.on(mlp.on(norm2.forward(&x)));
+            (&x).add(changed)
         }
-    }
-
-    fn first(&self, x: &Tensor) -> Tensor {
-        let x = x.add(
-            self.stochastic_depth
-                .on(self.attn.on(Module::forward(&self.norm1, x))),
-        );
-        let changed = self
-            .stochastic_depth
-            .on(self.mlp.on(Module::forward(&self.norm2, &x)));
-        (&x).add(changed)
-    }
-
-    fn second(&self, x: &Tensor) -> Tensor {
-        let x = x.add(
-            self.stochastic_depth
-                .on(self.norm1.on(self.attn.forward(x))),
-        );
-        let changed = self
-            .stochastic_depth
-            .on(self.norm2.on(self.mlp.forward(&x)));
-        (&x).add(changed)
-    }
-}
-
-impl Module for Block {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || match self.version {
-            Version::First => self.first(x),
-            Version::Second => self.second(x),
-        })
-    }
+        Version::Second => {
+            let x = x.add(stochastic_depth.on(norm1.on(attn.forward(x))));
+            let changed = stochastic_depth.on(norm2.on(mlp.forward(&x)));
+            (&x).add(changed)
+        }
+    })
 }
 
 /// `PatchMerging` and `PatchMergingV2`.
