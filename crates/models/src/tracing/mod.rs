@@ -4,6 +4,9 @@
 //! tensor notes that Python lets go of it, as the exporter notes it of Python's own names. So a model that is written with
 //! the scopes of its Python code has its lifetimes, too. See Note [Scopes].
 //!
+//! A class of a model is a function that registers its layers in the order of `__init__` and returns its `forward`: a [`FnModule`], or a
+//! closure where that takes more than one tensor.
+//!
 //! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
 //! models read like PyTorch's.
 

@@ -1,6 +1,6 @@
 //! `modeling_bart.py`, `modeling_mbart.py` and `modeling_pegasus.py`.
 
-use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::layers::{DecoderLayer, EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
 use crate::graph::Graph;
 use crate::huggingface::Task;
@@ -262,7 +262,7 @@ fn new_encoder(
         .code
         .place(parent.path("encoder"), "Encoder");
     let words = TokenEmbedding::new(tracer, &place, config, shared);
-    let layers = EncoderLayer::all(tracer, &place, &config.encoder);
+    let layers = encoder_layers(tracer, &place, &config.encoder);
     let words = words.normalized(tracer, &place, config);
     let layer_norm = last_norm(tracer, &place, config);
     let is_moved_at_once = config.model.is_moved;
@@ -322,7 +322,7 @@ impl Decoder {
             .code
             .place(parent.path("decoder"), "Decoder");
         let words = TokenEmbedding::new(tracer, &place, config, shared);
-        let layers = DecoderLayer::all(tracer, &place, &config.decoder);
+        let layers = decoder_layers(tracer, &place, &config.decoder);
         Decoder {
             words: words.normalized(tracer, &place, config),
             layers,
@@ -355,7 +355,7 @@ impl Decoder {
                 self.words.hidden_states(&inputs_embeds, moved)
             };
             for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+                hidden_states = layer(&hidden_states, encoder_hidden_states);
             }
             if let Some(norm) = &self.layer_norm {
                 hidden_states = norm.forward(&hidden_states);

@@ -1,6 +1,6 @@
 //! `modeling_whisper.py`.
 
-use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, token_input};
 use crate::graph::Graph;
 use crate::huggingface::Task;
@@ -139,7 +139,7 @@ fn new_encoder(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> FnModu
     let conv2 = conv("conv2", config.width).stride(FRAMES);
     let embed_positions = Embedding::frozen(tracer, place.path("embed_positions"), positions);
     let positions = config.source_positions;
-    let layers = EncoderLayer::all(tracer, &place, &config.encoder);
+    let layers = encoder_layers(tracer, &place, &config.encoder);
     let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
     let p = config.dropout;
     FnModule::new(place, move |input_features| {
@@ -170,7 +170,7 @@ fn new_decoder(
     let embed_tokens = embedding("embed_tokens", config.vocabulary).padding(config.padding);
     let embed_positions = embedding("embed_positions", config.target_positions)
         .class(CODE.class("PositionalEmbedding"));
-    let layers = DecoderLayer::all(tracer, &place, &config.decoder);
+    let layers = decoder_layers(tracer, &place, &config.decoder);
     let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
     let p = config.dropout;
 
@@ -190,7 +190,7 @@ fn new_decoder(
             hidden_states = dropout(&hidden_states, p);
             tracer.look_for_packed_sequences(&position_ids);
             for layer in &layers {
-                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+                hidden_states = layer(&hidden_states, encoder_hidden_states);
             }
             hidden_states = layer_norm.forward(&hidden_states);
             hidden_states.and_drop((inputs_embeds, position_ids, positions))
