@@ -31,8 +31,9 @@ impl ProgressLine {
         let now = Instant::now();
         if self.is_shown && self.redraw.get() <= now {
             self.redraw.set(now + REDRAW);
-            let width = tcgetwinsize(stderr()).map_or(80, |size| usize::from(size.ws_col));
-            let line: String = what.chars().take(width.saturating_sub(1)).collect();
+            let width = tcgetwinsize(stderr()).map_or(0, |size| usize::from(size.ws_col));
+            let width = if width == 0 { 80 } else { width };
+            let line: String = what.chars().take(width - 1).collect();
             // A terminal that went away is told by whatever writes the answer.
             let _ = write!(stderr(), "\r{line}\x1b[K");
         }
