@@ -48,6 +48,22 @@ pub(super) fn next_token(
     task.finish(tracer, &loss)
 }
 
+/// The head of a language model, whose weight is that of its words where they are tied.
+pub(super) fn lm_head(
+    task: &Task<'_>,
+    words: &Tensor,
+    is_tied_by_default: bool,
+) -> Result<Linear, RequestError> {
+    let is_tied = task
+        .config
+        .flag("tie_word_embeddings", is_tied_by_default)?;
+    if is_tied {
+        return Ok(Linear::tied("lm_head".into(), words, None));
+    }
+    let sizes = [words.length(1), words.length(0)];
+    Ok(Linear::new(&words.tracer(), "lm_head", sizes, false))
+}
+
 /// `...ForMaskedLM`: some tokens are told from all others.
 pub(super) fn masked_token(
     task: &Task<'_>,

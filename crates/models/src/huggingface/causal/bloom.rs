@@ -63,20 +63,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let tracer = task.tracer(CODE.module);
     let (model, words) = new_model(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
     if task.class == "BloomForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let padding = task.config.token("pad_token_id", None)?;
-        let score = linear("score", labels.count);
+        let score = Linear::new(&tracer, "score", [config.width, labels.count], false);
         let head = (&score, labels);
         return text::classes_of_last_token((task, seq_len, padding), tracer, forward, head);
     }
-    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &words, None)
-    } else {
-        linear("lm_head", config.vocabulary)
-    };
+    let lm_head = text::lm_head(task, &words, true)?;
     let head = (&lm_head, config.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)
 }

@@ -13,7 +13,7 @@ use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Adapter, Code, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Activation, Adapter, Code, Embedding, FnModule, LayerNorm, ModulePath, Pointwise as _,
     Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
 };
 
@@ -121,12 +121,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.seq_len()?;
     let tracer = task.tracer(CODE.module);
     let (model, words) = new_model(&tracer, &config);
-    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &words, None)
-    } else {
-        let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "lm_head", sizes, false)
-    };
+    let lm_head = text::lm_head(task, &words, true)?;
     let forward = |ids: &Tensor| model.forward(ids);
     let head = (&lm_head, config.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)

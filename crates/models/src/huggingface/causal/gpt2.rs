@@ -118,11 +118,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             text::answer(task, tracer, seq_len, forward, &qa_outputs)
         }
         _ => {
-            let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-                Linear::tied("lm_head".into(), &words, None)
-            } else {
-                linear("lm_head", config.vocabulary, false)
-            };
+            let lm_head = text::lm_head(task, &words, true)?;
             if let Some(generation) = &task.sizes.generation {
                 let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model(ids, Some(past));
                 let how = (generation, &GenerationTraits::plain(config.layers));

@@ -92,12 +92,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let tracer = task.tracer(CODE.module);
     let (model, words) = new_model(&tracer, &config);
     let forward = |ids: &Tensor| model(ids, None);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
     if task.class == "GPTNeoXForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let padding = task.config.token("pad_token_id", None)?;
-        let score = linear("score", labels.count);
+        let score = Linear::new(&tracer, "score", [config.width, labels.count], false);
         return text::classes_of_last_token(
             (task, seq_len, padding),
             tracer,
@@ -105,11 +103,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             (&score, labels),
         );
     }
-    let lm_head = if task.config.flag("tie_word_embeddings", false)? {
-        Linear::tied("lm_head".into(), &words, None)
-    } else {
-        linear("lm_head", config.vocabulary)
-    };
+    let lm_head = text::lm_head(task, &words, false)?;
     if let Some(generation) = &task.sizes.generation {
         let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model(ids, Some(past));
         let how = (generation, &GenerationTraits::plain(config.layers));

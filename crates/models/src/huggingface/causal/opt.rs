@@ -101,11 +101,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let tracer = task.tracer(CODE.module);
     let (decoder, words) = new_decoder(&tracer, &shape);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.word_width, outputs], false);
     if task.class == "OPTForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
-        let score = linear("score", labels.count);
+        let score = Linear::new(&tracer, "score", [shape.word_width, labels.count], false);
         let model = CODE.place("model", "Model");
         let forward = |ids: &Tensor| ids.tracer().in_module(&model, || decoder(ids, None));
         let padding = shape.padding;
@@ -116,11 +114,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             (&score, labels),
         );
     }
-    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &words, None)
-    } else {
-        linear("lm_head", shape.vocabulary)
-    };
+    let lm_head = text::lm_head(task, &words, true)?;
     if let Some(generation) = &task.sizes.generation {
         let forward = |ids: &Tensor, past: &GenerationInputs<'_>| decoder(ids, Some(past));
         let traits = GenerationTraits {
