@@ -55,6 +55,12 @@ impl Module for AnyModule {
     }
 }
 
+impl Module for Vec<AnyModule> {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        run(self, x)
+    }
+}
+
 /// `for module in modules: x = module(x)`
 pub(super) fn run(modules: &[AnyModule], x: &Tensor) -> Tensor {
     let mut x = x.clone();

@@ -4,9 +4,9 @@ use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::{ConvNorm, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Activation, Module, Sequential, adaptive_pool, flat, new_relu, relu, sigmoid,
+    Activation, AnyModule, Module, Sequential, new_relu, pooled, relu, sigmoid,
 };
-use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
 /// torchvision's `RegNets`.
 #[rustfmt::skip] // A row a line.
@@ -81,16 +81,9 @@ fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
             }
             trunk_output.push(stage);
         }
-
-        let avgpool = adaptive_pool("avgpool".into(), 1);
+        let features: Vec<AnyModule> = vec![Box::new(stem), Box::new(trunk_output)];
         let fc = Linear::new(tracer, "fc", [width, sizes.classes], true);
-        move |x: &Tensor| {
-            let mut x = stem.forward(x);
-            x = trunk_output.forward(&x);
-            x = avgpool.forward(&x);
-            x = flat(&x);
-            fc.forward(&x)
-        }
+        pooled(features, 1, fc)
     })
 }
 

@@ -3,9 +3,9 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    AnyModule, Module, Pooling, Sequential, adaptive_pool, batch_norm, flat, max_pool, relu, run,
+    AnyModule, Module, Pooling, Sequential, batch_norm, max_pool, pooled, relu,
 };
-use crate::tracing::{Conv, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Conv, FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
 /// torchvision's ResNets.
 #[rustfmt::skip] // A row a line.
@@ -92,15 +92,9 @@ impl Shape {
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
     classifier(sizes, "torchvision.models.resnet.ResNet", |tracer| {
         let wide = 512 * shape.kind.expansion();
-        let body: Vec<AnyModule> = body(tracer, &ModulePath::new("", ""), sizes.channels, shape);
-        let avgpool = adaptive_pool("avgpool".into(), 1);
+        let body = body(tracer, &ModulePath::new("", ""), sizes.channels, shape);
         let fc = Linear::new(tracer, "fc", [wide, sizes.classes], true);
-        move |x: &Tensor| {
-            let mut x = run(&body, x);
-            x = avgpool.forward(&x);
-            x = flat(&x);
-            fc.forward(&x)
-        }
+        pooled(body, 1, fc)
     })
 }
 
