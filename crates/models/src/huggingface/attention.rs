@@ -169,7 +169,7 @@ pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &A
     }
 }
 
-/// Attention of all tokens to all, by the `SelfAttention` of BERT, ALBERT and DistilBERT, whose code is the same: what it gives
+/// Attention of all tokens to all, as BERT, ALBERT, DistilBERT and ViT write it: what it gives
 /// each token, with the queries, keys and values that the caller's names hold on to.
 pub(super) fn self_attention(
     x: &Tensor,

@@ -11,7 +11,8 @@ use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
 use crate::tracing::{
-    Dropout, Linear, Pointwise as _, Reductions as _, Scalar, Size, Tensor, Tracer, Views as _,
+    Dropout, FnModule, Linear, Pointwise as _, Reductions as _, Scalar, Size, Tensor, Tracer,
+    Views as _,
 };
 
 /// A batch of token ids.
@@ -47,17 +48,38 @@ pub(super) fn next_token(
     task.finish(tracer, &loss)
 }
 
+/// The head of a language model, whose weight is that of its words where they are tied.
+pub(super) fn lm_head(
+    task: &Task<'_>,
+    words: &Tensor,
+    is_tied_by_default: bool,
+) -> Result<Linear, RequestError> {
+    let is_tied = task
+        .config
+        .flag("tie_word_embeddings", is_tied_by_default)?;
+    if is_tied {
+        return Ok(Linear::tied("lm_head".into(), words, None));
+    }
+    let sizes = [words.length(1), words.length(0)];
+    Ok(Linear::new(&words.tracer(), "lm_head", sizes, false))
+}
+
 /// `...ForMaskedLM`: some tokens are told from all others.
 pub(super) fn masked_token(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
-    scores: impl FnOnce(&Tensor) -> (Tensor, Tensor),
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    head: impl FnOnce(&Tensor) -> Tensor,
     vocabulary: u64,
 ) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
-    let (outputs, prediction_scores) = padded(task, &given, || scores(&given));
+    let (outputs, prediction_scores) = padded(task, &given, || {
+        let outputs = forward(&given);
+        let scores = head(&outputs);
+        (outputs, scores)
+    });
     let loss = cross_entropy(
         (&prediction_scores).view(&[Size::REST, vocabulary.into()]),
         labels.view(&[Size::REST]),
@@ -80,6 +102,30 @@ pub(super) fn classes(
     let loss = labels.loss(&logits, &given);
     drop((held, logits));
     task.finish(tracer, &loss)
+}
+
+/// `...ForSequenceClassification` of encoders that pool: a label for each text, after `dropout`. The model gives the states of all
+/// tokens, and what stands for the whole text.
+pub(super) fn classes_of_pooled(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    model: &FnModule<(Tensor, Option<Tensor>)>,
+    (labels, width, dropout): (Labels, u64, f64),
+) -> Result<Graph, RequestError> {
+    let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
+    let dropout = Dropout::new("dropout".into(), dropout);
+    classes(task, tracer, seq_len, labels, |ids| {
+        let (sequence, pooled) = model.forward(ids);
+        let mut pooled_output = pooled.clone().unwrap_or_else(|| ids.clone());
+        pooled_output = dropout.forward(&pooled_output);
+        let logits = classifier.forward(&pooled_output);
+        let held = [sequence].into_iter().chain(pooled);
+        Classified {
+            logits,
+            held: held.chain([pooled_output]).collect(),
+        }
+    })
 }
 
 /// What a `forward` has when it computes the loss of [`classes`]: the logits, and what other names hold.
@@ -177,6 +223,26 @@ pub(super) fn answer(
     drop((start_positions, end_positions, held, output, logits));
     drop((start_loss, end_loss, start_logits, end_logits));
     task.finish(tracer, &loss)
+}
+
+/// The heads of encoders that look at each token: a label for it, after `dropout`, or where an answer begins and ends.
+pub(super) fn of_tokens(
+    task: &Task<'_>,
+    tracer: Tracer,
+    seq_len: u64,
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    (labels, width, dropout): (Labels, u64, f64),
+) -> Result<Graph, RequestError> {
+    if task.class.ends_with("ForQuestionAnswering") {
+        labels.must_be_two(&task.config)?;
+        let qa_outputs = Linear::new(&tracer, "qa_outputs", [width, 2], true);
+        let forward = |ids: &Tensor| forward(ids).into();
+        return answer(task, tracer, seq_len, forward, &qa_outputs);
+    }
+    let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
+    let dropout = Dropout::new("dropout".into(), dropout);
+    let head = (Some(&dropout), &classifier, labels.count);
+    token_classes(task, tracer, seq_len, forward, head)
 }
 
 /// What [`answer`] is found in, and what else its `forward` holds.

@@ -1,9 +1,10 @@
 //! `torchvision/ops/misc.py` and `stochastic_depth.py`
 
-use super::layers::{Activation, Module, Plain, Sequential, adaptive_pool, relu};
+use super::layers::{Activation, Module, Sequential, adaptive_pool, relu};
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+    Argument, BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tracer,
 };
 
 /// What `nn.BatchNorm2d` is called with.
@@ -129,50 +130,30 @@ impl ConvNorm {
 }
 
 /// `SqueezeExcitation`.
-pub(super) struct SqueezeExcitation {
-    place: ModulePath,
-    avgpool: Plain,
-    fc1: Conv,
-    fc2: Conv,
-    activation: Plain,
-    scale_activation: Plain,
-}
-
-impl SqueezeExcitation {
-    pub(super) fn new(
-        tracer: &Tracer,
-        path: String,
-        [input, squeeze]: [u64; 2],
-        [activation, scale_activation]: [Activation; 2],
-    ) -> SqueezeExcitation {
-        let place = ModulePath::new(path, "torchvision.ops.misc.SqueezeExcitation");
-        let conv = |name, channels| Conv::new(tracer, place.path(name), channels, &[1, 1], 1, true);
-        SqueezeExcitation {
-            avgpool: adaptive_pool(place.path("avgpool"), 1),
-            fc1: conv("fc1", [input, squeeze]),
-            fc2: conv("fc2", [squeeze, input]),
-            activation: activation(place.path("activation")),
-            scale_activation: scale_activation(place.path("scale_activation")),
-            place,
-        }
-    }
-
-    fn scale(&self, input: &Tensor) -> Tensor {
-        let mut scale = self.avgpool.forward(input);
-        scale = self.fc1.forward(&scale);
-        scale = self.activation.forward(&scale);
-        scale = self.fc2.forward(&scale);
-        self.scale_activation.forward(&scale)
-    }
-}
-
-impl Module for SqueezeExcitation {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let scale = self.scale(input);
-            (&scale).mul(input)
-        })
-    }
+pub(super) fn squeeze_excitation(
+    tracer: &Tracer,
+    path: String,
+    [input, squeeze]: [u64; 2],
+    [activation, scale_activation]: [Activation; 2],
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.ops.misc.SqueezeExcitation");
+    let conv = |name, channels| Conv::new(tracer, place.path(name), channels, &[1, 1], 1, true);
+    let avgpool = adaptive_pool(place.path("avgpool"), 1);
+    let fc1 = conv("fc1", [input, squeeze]);
+    let fc2 = conv("fc2", [squeeze, input]);
+    let activation = activation(place.path("activation"));
+    let scale_activation = scale_activation(place.path("scale_activation"));
+    let scale = move |input: &Tensor| {
+        let mut scale = avgpool.forward(input);
+        scale = fc1.forward(&scale);
+        scale = activation.forward(&scale);
+        scale = fc2.forward(&scale);
+        scale_activation.forward(&scale)
+    };
+    FnModule::new(place, move |input| {
+        let scale = scale(input);
+        (&scale).mul(input)
+    })
 }
 
 /// `StochasticDepth(p, "row")`.

@@ -1,6 +1,5 @@
 //! What the list of presets is made of.
 
-use super::layers::Module;
 use super::{Override, Preset};
 use crate::graph::{Graph, GraphError};
 use crate::shape::{DType, Extent, is_oversize};
@@ -70,18 +69,18 @@ pub(super) const fn entry(
 }
 
 /// A model of this class that gives each image a class, with its loss.
-pub(super) fn classifier<M: Module>(
+pub(super) fn classifier<M: Fn(&Tensor) -> Tensor>(
     sizes: &Sizes,
     class: &str,
     make: impl FnOnce(&Tracer) -> M,
 ) -> Result<Graph, GraphError> {
     trained(sizes, class, make, &[Extent::BATCH], |model, x, y| {
-        cross_entropy(model.forward(x), y)
+        cross_entropy(model(x), y)
     })
 }
 
 /// A model of this class that gives each pixel a class, with its loss.
-pub(super) fn segmenter<M: Module>(
+pub(super) fn segmenter<M: Fn(&Tensor) -> Tensor>(
     sizes: &Sizes,
     class: &str,
     make: impl FnOnce(&Tracer) -> M,
@@ -89,7 +88,7 @@ pub(super) fn segmenter<M: Module>(
     let [height, width] = sizes.image.map(Extent::fixed);
     let labels = [Extent::BATCH, height, width];
     trained(sizes, class, make, &labels, |model, x, y| {
-        cross_entropy(model.forward(x), y)
+        cross_entropy(model(x), y)
     })
 }
 

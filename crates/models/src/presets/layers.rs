@@ -1,8 +1,8 @@
 //! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them.
 
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor,
-    Tensors, Tracer, Views as _,
+    Argument, BatchNorm, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Tensor, Tensors, Tracer, Views as _,
 };
 
 /// What takes one tensor and makes one.
@@ -52,6 +52,12 @@ pub(super) type AnyModule = Box<dyn Module>;
 impl Module for AnyModule {
     fn forward(&self, x: &Tensor) -> Tensor {
         self.as_ref().forward(x)
+    }
+}
+
+impl Module for Vec<AnyModule> {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        run(self, x)
     }
 }
 
@@ -112,41 +118,22 @@ impl Module for Sequential {
     }
 }
 
-/// A module without parameters.
-pub(super) struct Plain {
-    place: ModulePath,
-    function: Box<dyn Fn(&Tensor) -> Tensor>,
-}
-
-impl Plain {
-    pub(super) fn new(
-        path: String,
-        class: &'static str,
-        function: impl Fn(&Tensor) -> Tensor + 'static,
-    ) -> Plain {
-        Plain {
-            place: ModulePath::new(path, class),
-            function: Box::new(function),
-        }
-    }
-}
-
-impl Module for Plain {
+impl Module for FnModule {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || (self.function)(x))
+        FnModule::forward(self, x)
     }
 }
 
 /// Makes an activation at a path.
-pub(super) type Activation = fn(String) -> Plain;
+pub(super) type Activation = fn(String) -> FnModule;
 
 /// Declares activations as modules.
 macro_rules! activations {
     ($($(#[$meta:meta])* $name:ident: $class:literal, $function:expr);+ $(;)?) => {
         $(
             $(#[$meta])*
-            pub(super) fn $name(path: String) -> Plain {
-                Plain::new(path, concat!("torch.nn.modules.activation.", $class), $function)
+            pub(super) fn $name(path: String) -> FnModule {
+                FnModule::new(ModulePath::new(path, concat!("torch.nn.modules.activation.", $class)), $function)
             }
         )+
     };
@@ -191,23 +178,30 @@ fn changed(x: &Tensor, target: &'static str, arguments: &[(&str, Argument<'_>)])
 }
 
 /// `torch.nn.Dropout(p, inplace=True)`
-pub(super) fn dropout_in_place(path: String, p: f64) -> Plain {
-    Plain::new(path, "torch.nn.modules.dropout.Dropout", move |x| {
-        let how = [("p", Argument::Float(p)), ("train", Argument::Bool(true))];
-        changed(x, "aten.dropout_.default", &how)
-    })
+pub(super) fn dropout_in_place(path: String, p: f64) -> FnModule {
+    FnModule::new(
+        ModulePath::new(path, "torch.nn.modules.dropout.Dropout"),
+        move |x| {
+            let how = [("p", Argument::Float(p)), ("train", Argument::Bool(true))];
+            changed(x, "aten.dropout_.default", &how)
+        },
+    )
 }
 
 /// `torch.nn.Flatten(1)`
-pub(super) fn flatten(path: String) -> Plain {
-    Plain::new(path, "torch.nn.modules.flatten.Flatten", |x| flat(x))
+pub(super) fn flatten(path: String) -> FnModule {
+    FnModule::new(
+        ModulePath::new(path, "torch.nn.modules.flatten.Flatten"),
+        |x| flat(x),
+    )
 }
 
 /// `torchvision.ops.Permute`
-pub(super) fn permute(path: String, dims: [i64; 4]) -> Plain {
-    Plain::new(path, "torchvision.ops.misc.Permute", move |x| {
-        x.permute(&dims)
-    })
+pub(super) fn permute(path: String, dims: [i64; 4]) -> FnModule {
+    FnModule::new(
+        ModulePath::new(path, "torchvision.ops.misc.Permute"),
+        move |x| x.permute(&dims),
+    )
 }
 
 /// How a window moves over an image.
@@ -259,27 +253,44 @@ impl Pooling {
 }
 
 /// `torch.nn.MaxPool2d`
-pub(super) fn max_pool(path: String, pooling: Pooling) -> Plain {
+pub(super) fn max_pool(path: String, pooling: Pooling) -> FnModule {
     let class = "torch.nn.modules.pooling.MaxPool2d";
-    Plain::new(path, class, move |x| pooling.max(x))
+    FnModule::new(ModulePath::new(path, class), move |x| pooling.max(x))
 }
 
 /// `torch.nn.AvgPool2d`
-pub(super) fn average_pool(path: String, pooling: Pooling) -> Plain {
+pub(super) fn average_pool(path: String, pooling: Pooling) -> FnModule {
     let class = "torch.nn.modules.pooling.AvgPool2d";
-    Plain::new(path, class, move |x| pooling.average(x))
+    FnModule::new(ModulePath::new(path, class), move |x| pooling.average(x))
 }
 
 /// `torch.nn.AdaptiveAvgPool2d(size)`
-pub(super) fn adaptive_pool(path: String, size: i64) -> Plain {
+pub(super) fn adaptive_pool(path: String, size: i64) -> FnModule {
     let class = "torch.nn.modules.pooling.AdaptiveAvgPool2d";
-    Plain::new(path, class, move |x| adaptive_average(x, size))
+    FnModule::new(ModulePath::new(path, class), move |x| {
+        adaptive_average(x, size)
+    })
 }
 
 /// `F.adaptive_avg_pool2d(x, size)`
 pub(super) fn adaptive_average(x: &Tensor, size: i64) -> Tensor {
     let size = Argument::Ints(vec![size; 2]);
     x.apply("aten.adaptive_avg_pool2d.default", &[("output_size", size)])
+}
+
+/// The `forward` of most classifiers: features, an average of this size, and what makes classes of it.
+pub(super) fn pooled(
+    features: impl Module,
+    size: i64,
+    classifier: impl Module,
+) -> impl Fn(&Tensor) -> Tensor {
+    let avgpool = adaptive_pool("avgpool".into(), size);
+    move |x| {
+        let mut x = features.forward(x);
+        x = avgpool.forward(&x);
+        x = flat(&x);
+        classifier.forward(&x)
+    }
 }
 
 /// `torch.nn.BatchNorm2d(channels)` with PyTorch's defaults.

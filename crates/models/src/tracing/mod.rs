@@ -4,6 +4,9 @@
 //! tensor notes that Python lets go of it, as the exporter notes it of Python's own names. So a model that is written with
 //! the scopes of its Python code has its lifetimes, too. See Note [Scopes].
 //!
+//! A class of a model is a function that registers its layers in the order of `__init__` and returns its `forward`: a [`FnModule`], or a
+//! closure where that takes more than one tensor.
+//!
 //! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
 //! models read like PyTorch's.
 
@@ -22,8 +25,8 @@ mod views;
 pub(crate) use activation::Activation;
 pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
-pub(crate) use module_path::ModulePath;
-pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
+pub(crate) use module_path::{Code, ModulePath};
+pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, FnModule, LayerNorm, Linear};
 pub(crate) use operands::Tensors;
 pub(crate) use pointwise::{Pointwise, Scalar};
 pub(crate) use reductions::Reductions;

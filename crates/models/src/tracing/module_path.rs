@@ -45,3 +45,26 @@ impl ModulePath {
         }
     }
 }
+
+/// Where transformers keeps the code of a family: a module, and what the names of its classes begin with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Code {
+    pub(crate) module: &'static str,
+    pub(crate) prefix: &'static str,
+}
+
+impl Code {
+    pub(crate) const fn new(module: &'static str, prefix: &'static str) -> Code {
+        Code { module, prefix }
+    }
+
+    /// The class with this name after the prefix.
+    pub(crate) fn class(self, name: &str) -> String {
+        format!("transformers.models.{}.{}{name}", self.module, self.prefix)
+    }
+
+    /// A module of the class with this name after the prefix.
+    pub(crate) fn place(self, path: impl Into<String>, name: &str) -> ModulePath {
+        ModulePath::new(path, self.class(name))
+    }
+}

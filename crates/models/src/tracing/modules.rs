@@ -1,5 +1,7 @@
 //! `torch.nn`'s modules: each registers its parameters when it is made, and runs its `forward`.
 
+use std::borrow::Cow;
+
 use super::adapters::Adapter;
 use super::argument::Argument;
 use super::functional;
@@ -9,6 +11,25 @@ use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
 use super::views::Views as _;
 use crate::shape::DType;
+
+/// A class of the model's own, whose `forward` takes one tensor. What it calls is held by the closure.
+pub(crate) struct FnModule<T = Tensor> {
+    place: ModulePath,
+    forward: Box<dyn Fn(&Tensor) -> T>,
+}
+
+impl<T> FnModule<T> {
+    pub(crate) fn new(place: ModulePath, forward: impl Fn(&Tensor) -> T + 'static) -> FnModule<T> {
+        FnModule {
+            place,
+            forward: Box::new(forward),
+        }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> T {
+        x.tracer().in_module(&self.place, || (self.forward)(x))
+    }
+}
 
 /// `torch.nn.Linear`.
 #[derive(Debug, Clone)]
@@ -152,7 +173,7 @@ impl Embedding {
 
     /// The same as a class of the model's own.
     #[must_use]
-    pub(crate) fn class(mut self, class: &'static str) -> Embedding {
+    pub(crate) fn class(mut self, class: impl Into<Cow<'static, str>>) -> Embedding {
         self.place = self.place.of_class(class);
         self
     }
@@ -199,7 +220,7 @@ impl LayerNorm {
 
     /// The same as a class of the model's own.
     #[must_use]
-    pub(crate) fn class(mut self, class: &'static str) -> LayerNorm {
+    pub(crate) fn class(mut self, class: impl Into<Cow<'static, str>>) -> LayerNorm {
         self.place = self.place.of_class(class);
         self
     }

@@ -9,19 +9,15 @@ use crate::huggingface::{Task, text};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
-    Tensor, Tensors, Tracer, Views as _, functional,
+    Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Reductions as _, Size,
+    Tensor, Tracer, Views as _, functional,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =
     &["BloomForCausalLM", "BloomForSequenceClassification"];
 
-const MODULE: &str = "transformers.models.bloom.modeling_bloom";
-
-fn place(path: impl Into<String>, class: &str) -> ModulePath {
-    ModulePath::new(path, format!("{MODULE}.Bloom{class}"))
-}
+const CODE: Code = Code::new("bloom.modeling_bloom", "Bloom");
 
 /// What a config says of such a model.
 struct Decoder {
@@ -64,23 +60,17 @@ impl Decoder {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
-    let tracer = task.tracer("bloom.modeling_bloom");
-    let model = Model::new(&tracer, &config);
+    let tracer = task.tracer(CODE.module);
+    let (model, words) = new_model(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
     if task.class == "BloomForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let padding = task.config.token("pad_token_id", None)?;
-        let score = linear("score", labels.count);
+        let score = Linear::new(&tracer, "score", [config.width, labels.count], false);
         let head = (&score, labels);
         return text::classes_of_last_token((task, seq_len, padding), tracer, forward, head);
     }
-    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &model.word_embeddings.weight, None)
-    } else {
-        linear("lm_head", config.vocabulary)
-    };
+    let lm_head = text::lm_head(task, &words, true)?;
     let head = (&lm_head, config.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)
 }
@@ -121,215 +111,160 @@ fn gelu_back(x: &Tensor, gradient: &Tensor) -> Tensor {
 }
 
 /// `BloomAttention`.
-struct Attention {
-    place: ModulePath,
-    query_key_value: Linear,
-    dense: Linear,
-    weights_dropout: Dropout,
-    heads: u64,
-    head_dim: u64,
-    dropout: f64,
-}
+fn new_attention(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, &Tensor, [&Tensor; 2]) -> [Tensor; 2] + use<> {
+    let place = CODE.place(path, "Attention");
+    let width = config.width;
+    let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], true);
+    let dropout = place.path("attention_dropout");
+    let query_key_value = linear("query_key_value", width.saturating_mul(3));
+    let dense = linear("dense", width);
+    let weights_dropout = Dropout::new(dropout, config.attention_dropout);
+    let heads = config.heads;
+    let head_dim = config.head_dim;
+    let dropout = config.dropout;
 
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
-        let place = place(path, "Attention");
-        let width = config.width;
-        let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], true);
-        let dropout = place.path("attention_dropout");
-        Attention {
-            query_key_value: linear("query_key_value", width.saturating_mul(3)),
-            dense: linear("dense", width),
-            weights_dropout: Dropout::new(dropout, config.attention_dropout),
-            heads: config.heads,
-            head_dim: config.head_dim,
-            dropout: config.dropout,
-            place,
-        }
-    }
-
-    /// The states, and the weights that the attention gave.
-    fn forward(&self, x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().in_module(&self.place, || {
+    // The states, and the weights that the attention gave.
+    move |x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]| {
+        x.tracer().in_module(&place, || {
             let (batch, length): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let (heads, dim): (Size, Size) = (self.heads.into(), self.head_dim.into());
-            let rows = x.size(0).checked_mul(Extent::fixed(self.heads));
+            let dim: Size = head_dim.into();
+            let rows = x.size(0).checked_mul(Extent::fixed(heads));
             let rows: Size = rows.unwrap_or(Extent::ONE).into();
-            let fused_qkv = self.query_key_value.forward(x);
+            let fused_qkv = query_key_value.forward(x);
             let [mut query, mut key, mut value] = {
-                let fused = (&fused_qkv).view(&[batch, length, heads, 3.into(), dim]);
+                let fused = (&fused_qkv).view(&[batch, length, heads.into(), 3.into(), dim]);
                 [0, 1, 2].map(|index| (&fused).select(3, index).transpose(1, 2))
             };
             let flat = [rows, Size::REST, dim];
             query = (&query).reshape(&flat);
             key = (&key).reshape(&flat).transpose(-1, -2);
             value = (&value).reshape(&flat);
-            let scale = 1.0 / (self.head_dim as f64).sqrt();
+            let scale = 1.0 / (head_dim as f64).sqrt();
             let scores = alibi.baddbmm(&query, &key, [1.0, scale]);
-            let mut weights = (&scores).view(&[batch, heads, length, Size::REST]);
+            let mut weights = (&scores).view(&[batch, heads.into(), length, Size::REST]);
             weights = (&weights).add(mask);
             let mut probs = {
                 let softmax = (&weights).softmax(-1, Some(DType::Float32));
                 softmax.to_dtype_of(query.dtype())
             };
-            probs = self.weights_dropout.forward(&probs);
+            probs = weights_dropout.forward(&probs);
             let reshaped = (&probs).view(&[rows, length, Size::REST]);
             let mut context = (&reshaped).bmm(&value);
-            context = self.merge_heads(&context, [batch, length]);
-            let mut output = self.dense.forward(&context);
-            output = dropout_add(&output, residual, self.dropout);
+            context = merge_heads(&context, [batch, length], heads, head_dim);
+            let mut output = dense.forward(&context);
+            output = dropout_add(&output, residual, dropout);
             drop((fused_qkv, query, key, value, scores, weights));
             drop((reshaped, context));
             [output, probs]
         })
     }
+}
 
-    /// `_merge_heads`.
-    fn merge_heads(&self, x: &Tensor, [batch, length]: [Size; 2]) -> Tensor {
-        let width = self.heads.saturating_mul(self.head_dim).into();
-        let split = x.view(&[batch, self.heads.into(), length, self.head_dim.into()]);
-        let permuted = split.permute(&[0, 2, 1, 3]);
-        permuted.reshape(&[batch, length, width])
-    }
+/// `_merge_heads`.
+fn merge_heads(x: &Tensor, [batch, length]: [Size; 2], heads: u64, head_dim: u64) -> Tensor {
+    let width = heads.saturating_mul(head_dim).into();
+    let split = x.view(&[batch, heads.into(), length, head_dim.into()]);
+    let permuted = split.permute(&[0, 2, 1, 3]);
+    permuted.reshape(&[batch, length, width])
 }
 
 /// `BloomMLP`.
-struct Mlp {
-    place: ModulePath,
-    dense_h_to_4h: Linear,
-    gelu_impl: ModulePath,
-    dense_4h_to_h: Linear,
-    dropout: f64,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let at = place(path, "MLP");
-        let (outer, inner) = (config.width, config.width.saturating_mul(4));
-        let linear = |name, sizes| Linear::new(tracer, at.path(name), sizes, true);
-        Mlp {
-            dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
-            gelu_impl: place(at.path("gelu_impl"), "Gelu"),
-            dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
-            dropout: config.dropout,
-            place: at,
-        }
-    }
-
-    /// `BloomGelu`.
-    fn gelu(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let name = format!("{MODULE}.GeLUFunction");
-        let made = tracer.in_module(&self.gelu_impl, || {
-            tracer.function(&name, x.tensor(), gelu, gelu_back)
-        });
-        made.and_drop(x)
-    }
-
-    fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let hidden_states = self.gelu(self.dense_h_to_4h.forward(x));
-            let intermediate_output = self.dense_4h_to_h.forward(&hidden_states);
-            let output = dropout_add(&intermediate_output, residual, self.dropout);
+fn new_mlp(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, &Tensor) -> Tensor + use<> {
+    let at = CODE.place(path, "MLP");
+    let (outer, inner) = (config.width, config.width.saturating_mul(4));
+    let linear = |name, sizes| Linear::new(tracer, at.path(name), sizes, true);
+    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
+    let gelu_impl = FnModule::new(CODE.place(at.path("gelu_impl"), "Gelu"), |x| {
+        let name = "transformers.models.bloom.modeling_bloom.GeLUFunction";
+        x.tracer().function(name, x, gelu, gelu_back)
+    });
+    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
+    let dropout = config.dropout;
+    let place = at;
+    move |x: &Tensor, residual: &Tensor| {
+        x.tracer().in_module(&place, || {
+            let wide = dense_h_to_4h.forward(x);
+            let hidden_states = gelu_impl.forward(&wide).and_drop(wide);
+            let intermediate_output = dense_4h_to_h.forward(&hidden_states);
+            let output = dropout_add(&intermediate_output, residual, dropout);
             output.and_drop((hidden_states, intermediate_output))
         })
     }
 }
 
 /// `BloomBlock`.
-struct Block {
-    place: ModulePath,
-    input_layernorm: LayerNorm,
-    self_attention: Attention,
-    post_attention_layernorm: LayerNorm,
-    mlp: Mlp,
-    normalizes_residual: bool,
-}
+fn new_block(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, [&Tensor; 2]) -> [Tensor; 2] + use<> {
+    let place = CODE.place(path, "Block");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let input_layernorm = norm("input_layernorm");
+    let self_attention = new_attention(tracer, place.path("self_attention"), config);
+    let post_attention_layernorm = norm("post_attention_layernorm");
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
+    let normalizes_residual = config.normalizes_residual;
 
-impl Block {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Block {
-        let place = place(path, "Block");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        Block {
-            input_layernorm: norm("input_layernorm"),
-            self_attention: Attention::new(tracer, place.path("self_attention"), config),
-            post_attention_layernorm: norm("post_attention_layernorm"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            normalizes_residual: config.normalizes_residual,
-            place,
-        }
-    }
-
-    /// The states, and the weights of the attention.
-    fn forward(&self, x: &Tensor, biases: [&Tensor; 2]) -> [Tensor; 2] {
-        x.tracer().in_module(&self.place, || {
+    // The states, and the weights of the attention.
+    move |x: &Tensor, biases: [&Tensor; 2]| {
+        x.tracer().in_module(&place, || {
             let past = |normed: &Tensor, states: &Tensor| {
-                let past = if self.normalizes_residual {
-                    normed
-                } else {
-                    states
-                };
+                let past = if normalizes_residual { normed } else { states };
                 past.clone()
             };
-            let mut layernorm_output = self.input_layernorm.forward(x);
+            let mut layernorm_output = input_layernorm.forward(x);
             let mut residual = past(&layernorm_output, x);
-            let attention = &self.self_attention;
-            let [attention_output, weights] =
-                attention.forward(&layernorm_output, &residual, biases);
-            layernorm_output = self.post_attention_layernorm.forward(&attention_output);
+            let attention = &self_attention;
+            let [attention_output, weights] = attention(&layernorm_output, &residual, biases);
+            layernorm_output = post_attention_layernorm.forward(&attention_output);
             residual = past(&layernorm_output, &attention_output);
-            let output = self.mlp.forward(&layernorm_output, &residual);
+            let output = mlp(&layernorm_output, &residual);
             drop((layernorm_output, residual, attention_output));
             [output, weights]
         })
     }
 }
 
-/// `BloomModel`.
-struct Model {
-    place: ModulePath,
-    heads: u64,
-    word_embeddings: Embedding,
-    word_embeddings_layernorm: LayerNorm,
-    h: Vec<Block>,
-    ln_f: LayerNorm,
-}
+/// `BloomModel`, and the weight of its words.
+fn new_model(tracer: &Tracer, config: &Decoder) -> (FnModule, Tensor) {
+    let place = CODE.place("transformer", "Model");
+    let words = [config.vocabulary, config.width];
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let block = |block| new_block(tracer, place.path(&format!("h.{block}")), config);
+    let heads = config.heads;
+    let word_embeddings = Embedding::new(tracer, place.path("word_embeddings"), words);
+    let word_embeddings_layernorm = norm("word_embeddings_layernorm");
+    let h: Vec<_> = (0..config.layers).map(block).collect();
+    let ln_f = norm("ln_f");
 
-impl Model {
-    fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let place = place("transformer", "Model");
-        let words = [config.vocabulary, config.width];
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let block = |block| Block::new(tracer, place.path(&format!("h.{block}")), config);
-        Model {
-            heads: config.heads,
-            word_embeddings: Embedding::new(tracer, place.path("word_embeddings"), words),
-            word_embeddings_layernorm: norm("word_embeddings_layernorm"),
-            h: (0..config.layers).map(block).collect(),
-            ln_f: norm("ln_f"),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
+    let weight = word_embeddings.weight.clone();
+    let model = FnModule::new(place, move |ids| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.word_embeddings.forward(ids);
-            let mut hidden_states = self.word_embeddings_layernorm.forward(&inputs_embeds);
-            let sizes = [ids.size(0).into(), ids.size(1).into()];
-            let attention_mask = tracer.ones(&sizes, DType::Float32);
-            let alibi = alibi(&attention_mask, self.heads, &hidden_states, Kind::Bloom);
-            let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
-            let mut outputs = None;
-            for block in &self.h {
-                let [states, weights] = block.forward(&hidden_states, [&alibi, &causal_mask]);
-                // A tuple lets go of its last item first.
-                outputs = Some((weights, states.clone()));
-                hidden_states = states;
-            }
-            hidden_states = self.ln_f.forward(&hidden_states);
-            drop((attention_mask, inputs_embeds));
-            hidden_states.and_drop((alibi, causal_mask, outputs))
-        })
-    }
+        let inputs_embeds = word_embeddings.forward(ids);
+        let mut hidden_states = word_embeddings_layernorm.forward(&inputs_embeds);
+        let sizes = [ids.size(0).into(), ids.size(1).into()];
+        let attention_mask = tracer.ones(&sizes, DType::Float32);
+        let alibi = alibi(&attention_mask, heads, &hidden_states, Kind::Bloom);
+        let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
+        let mut outputs = None;
+        for block in &h {
+            let [states, weights] = block(&hidden_states, [&alibi, &causal_mask]);
+            // A tuple lets go of its last item first.
+            outputs = Some((weights, states.clone()));
+            hidden_states = states;
+        }
+        hidden_states = ln_f.forward(&hidden_states);
+        drop((attention_mask, inputs_embeds));
+        hidden_states.and_drop((alibi, causal_mask, outputs))
+    });
+    (model, weight)
 }

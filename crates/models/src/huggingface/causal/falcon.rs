@@ -13,17 +13,14 @@ use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Adapter, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
-    Size, Tensor, Tensors, Tracer, Views as _,
+    Activation, Adapter, Code, Embedding, FnModule, LayerNorm, ModulePath, Pointwise as _,
+    Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["FalconForCausalLM"];
 
-fn place(path: impl Into<String>, class: &str) -> ModulePath {
-    let module = "transformers.models.falcon.modeling_falcon";
-    ModulePath::new(path, format!("{module}.Falcon{class}"))
-}
+const CODE: Code = Code::new("falcon.modeling_falcon", "Falcon");
 
 /// How a layer is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,14 +119,9 @@ impl Decoder {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
-    let tracer = task.tracer("falcon.modeling_falcon");
-    let model = Model::new(&tracer, &config);
-    let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-        Linear::tied("lm_head".into(), &model.word_embeddings.weight, None)
-    } else {
-        let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "lm_head", sizes, false)
-    };
+    let tracer = task.tracer(CODE.module);
+    let (model, words) = new_model(&tracer, &config);
+    let lm_head = text::lm_head(task, &words, true)?;
     let forward = |ids: &Tensor| model.forward(ids);
     let head = (&lm_head, config.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)
@@ -154,7 +146,7 @@ impl FalconLinear {
             weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
             bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
             adapter: Adapter::of_layer(tracer, &path, [inputs, outputs]),
-            place: place(own, "Linear"),
+            place: CODE.place(own, "Linear"),
         }
     }
 
@@ -198,7 +190,7 @@ struct Positions {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
-        let place = place(path, "Attention");
+        let place = CODE.place(path, "Attention");
         let (width, bias) = (config.width, config.has_bias);
         let linear =
             |name, outputs| FalconLinear::new(tracer, place.path(name), [width, outputs], bias);
@@ -297,196 +289,146 @@ impl Attention {
 }
 
 /// `FalconMLP`.
-struct Mlp {
-    place: ModulePath,
-    dense_h_to_4h: FalconLinear,
-    act: Activation,
-    dense_4h_to_h: FalconLinear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let place = place(path, "MLP");
-        let (outer, inner) = (config.width, config.intermediate);
-        let linear =
-            |name, sizes| FalconLinear::new(tracer, place.path(name), sizes, config.has_bias);
-        Mlp {
-            dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
-            act: Activation::named(tracer, place.path("act"), &config.activation),
-            dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut x = self.act.forward(self.dense_h_to_4h.forward(x));
-            x = self.dense_4h_to_h.forward(&x);
-            x
-        })
-    }
+fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
+    let place = CODE.place(path, "MLP");
+    let (outer, inner) = (config.width, config.intermediate);
+    let linear = |name, sizes| FalconLinear::new(tracer, place.path(name), sizes, config.has_bias);
+    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
+    let act = Activation::named(tracer, place.path("act"), &config.activation);
+    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
+    FnModule::new(place, move |x| {
+        let mut x = act.forward(dense_h_to_4h.forward(x));
+        x = dense_4h_to_h.forward(&x);
+        x
+    })
 }
 
 /// `FalconDecoderLayer`.
-struct Layer {
-    place: ModulePath,
-    layout: Layout,
-    self_attention: Attention,
-    mlp: Mlp,
-    /// Before the attention, and before the MLP if that has one of its own.
-    norms: [Option<LayerNorm>; 2],
-    dropout: f64,
-    attention_dropout: f64,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Layer {
-        let place = place(path, "DecoderLayer");
-        let norm = |name| {
-            Some(LayerNorm::new(
-                tracer,
-                place.path(name),
-                config.width,
-                config.eps,
-            ))
-        };
-        let self_attention = Attention::new(tracer, place.path("self_attention"), config);
-        let mlp = Mlp::new(tracer, place.path("mlp"), config);
-        let norms = match config.layout {
-            Layout::Consecutive => {
-                let after = norm("post_attention_layernorm");
-                [norm("input_layernorm"), after]
-            }
-            Layout::Parallel => [norm("input_layernorm"), None],
-            Layout::ParallelOfTwoNorms => [norm("ln_attn"), norm("ln_mlp")],
-        };
-        Layer {
-            layout: config.layout,
-            self_attention,
-            mlp,
-            norms,
-            dropout: config.dropout,
-            attention_dropout: config.attention_dropout,
-            place,
+fn new_layer(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+) -> impl Fn(&Tensor, &Positions) -> Tensor + use<> {
+    let place = CODE.place(path, "DecoderLayer");
+    let norm = |name| {
+        Some(LayerNorm::new(
+            tracer,
+            place.path(name),
+            config.width,
+            config.eps,
+        ))
+    };
+    let self_attention = Attention::new(tracer, place.path("self_attention"), config);
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
+    let norms = match config.layout {
+        Layout::Consecutive => {
+            let after = norm("post_attention_layernorm");
+            [norm("input_layernorm"), after]
         }
-    }
+        Layout::Parallel => [norm("input_layernorm"), None],
+        Layout::ParallelOfTwoNorms => [norm("ln_attn"), norm("ln_mlp")],
+    };
+    let layout = config.layout;
+    let dropout = config.dropout;
+    let attention_dropout = config.attention_dropout;
 
-    fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let norm = |index: usize, x: &Tensor| match &self.norms[index] {
+    move |x: &Tensor, positions: &Positions| {
+        x.tracer().in_module(&place, || {
+            let norm = |index: usize, x: &Tensor| match &norms[index] {
                 Some(norm) => norm.forward(x),
                 None => x.clone(),
             };
             let mut residual = x.clone();
             let attention_normed = norm(0, x);
-            let mut mlp_normed = match self.layout {
+            let mut mlp_normed = match layout {
                 Layout::ParallelOfTwoNorms => norm(1, x),
                 Layout::Consecutive | Layout::Parallel => attention_normed.clone(),
             };
-            let attention_output = self.self_attention.forward(&attention_normed, positions);
-            if self.layout == Layout::Consecutive {
-                residual = dropout_add(&attention_output, &residual, self.attention_dropout);
+            let attention_output = self_attention.forward(&attention_normed, positions);
+            if layout == Layout::Consecutive {
+                residual = dropout_add(&attention_output, &residual, attention_dropout);
                 mlp_normed = norm(1, &residual);
             }
-            let mlp_output = self.mlp.forward(&mlp_normed);
-            if self.layout != Layout::Consecutive {
+            let mlp_output = mlp.forward(&mlp_normed);
+            if layout != Layout::Consecutive {
                 mlp_output.add_in_place(&attention_output);
             }
-            let output = dropout_add(&mlp_output, &residual, self.dropout);
+            let output = dropout_add(&mlp_output, &residual, dropout);
             drop((residual, attention_normed, mlp_normed));
             output.and_drop((attention_output, mlp_output))
         })
     }
 }
 
-/// `FalconModel`.
-struct Model {
-    place: ModulePath,
-    heads: u64,
-    head_dim: u64,
-    has_alibi: bool,
-    word_embeddings: Embedding,
-    h: Vec<Layer>,
-    ln_f: LayerNorm,
-    rotary_emb: Rotary,
+/// `FalconModel`, and the weight of its words.
+fn new_model(tracer: &Tracer, config: &Decoder) -> (FnModule, Tensor) {
+    let place = CODE.place("transformer", "Model");
+    let rotation = Rotation {
+        dims: config.head_dim,
+        scaling: 1.0,
+        is_sure_of_float32: false,
+        part: Part::Whole,
+        update: Update::None,
+    };
+    let rotary = CODE.place(place.path("rotary_emb"), "RotaryEmbedding");
+    let words = [config.vocabulary, config.width];
+    let layer = |layer| new_layer(tracer, place.path(&format!("h.{layer}")), config);
+    let (heads, head_dim, has_alibi) = (config.heads, config.head_dim, config.has_alibi);
+    let word_embeddings = Embedding::new(tracer, place.path("word_embeddings"), words);
+    let h: Vec<_> = (0..config.layers).map(layer).collect();
+    let ln_f = LayerNorm::new(tracer, place.path("ln_f"), config.width, config.eps);
+    let rotary_emb = Rotary::new(tracer, rotary, &[("", rotation)]);
+    let weight = word_embeddings.weight.clone();
+    let model = FnModule::new(place, move |ids| {
+        let tracer = ids.tracer();
+        let (batch, seq_len) = (ids.size(0), ids.length(1));
+        let inputs_embeds = word_embeddings.forward(ids);
+        let mut biases = has_alibi.then(|| {
+            let mask = tracer.ones(&[batch.into(), seq_len.into()], DType::Int64);
+            let alibi = alibi(&mask, heads, &inputs_embeds, Kind::Falcon);
+            (mask, alibi)
+        });
+        let mut position_ids = tracer.arange(seq_len).add_number(0);
+        position_ids = (&position_ids).unsqueeze(0);
+        let mut mask = causal_mask(&tracer, batch, seq_len);
+        if let Some((_, alibi)) = &mut biases {
+            mask = mask_with(head_dim, alibi, mask, inputs_embeds.dtype().dtype);
+        }
+        let mut hidden_states = inputs_embeds.clone();
+        let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
+        let positions = Positions {
+            mask,
+            has_alibi,
+            rotations,
+        };
+        let mut outputs = None;
+        for layer in &h {
+            let made = layer(&hidden_states, &positions);
+            outputs = Some(made.clone());
+            hidden_states = made;
+        }
+        hidden_states = ln_f.forward(&hidden_states);
+        drop((position_ids, inputs_embeds));
+        let (ones, alibi) = biases.unzip();
+        drop((alibi, ones));
+        let Positions {
+            mask, rotations, ..
+        } = positions;
+        drop(mask);
+        rotations.let_go();
+        hidden_states.and_drop(outputs)
+    });
+    (model, weight)
 }
 
-impl Model {
-    fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let at = place("transformer", "Model");
-        let rotation = Rotation {
-            dims: config.head_dim,
-            scaling: 1.0,
-            is_sure_of_float32: false,
-            part: Part::Whole,
-            update: Update::None,
-        };
-        let rotary = place(at.path("rotary_emb"), "RotaryEmbedding");
-        let words = [config.vocabulary, config.width];
-        let layer = |layer| Layer::new(tracer, at.path(&format!("h.{layer}")), config);
-        Model {
-            heads: config.heads,
-            head_dim: config.head_dim,
-            has_alibi: config.has_alibi,
-            word_embeddings: Embedding::new(tracer, at.path("word_embeddings"), words),
-            h: (0..config.layers).map(layer).collect(),
-            ln_f: LayerNorm::new(tracer, at.path("ln_f"), config.width, config.eps),
-            rotary_emb: Rotary::new(tracer, rotary, &[("", rotation)]),
-            place: at,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let (batch, seq_len) = (ids.size(0), ids.length(1));
-            let inputs_embeds = self.word_embeddings.forward(ids);
-            let mut biases = self.has_alibi.then(|| {
-                let mask = tracer.ones(&[batch.into(), seq_len.into()], DType::Int64);
-                let alibi = alibi(&mask, self.heads, &inputs_embeds, Kind::Falcon);
-                (mask, alibi)
-            });
-            let mut position_ids = tracer.arange(seq_len).add_number(0);
-            position_ids = (&position_ids).unsqueeze(0);
-            let mut mask = causal_mask(&tracer, batch, seq_len);
-            if let Some((_, alibi)) = &mut biases {
-                mask = self.mask_with(alibi, mask, inputs_embeds.dtype().dtype);
-            }
-            let mut hidden_states = inputs_embeds.clone();
-            let rotations = self.rotary_emb.forward(&hidden_states, &position_ids, 0);
-            let positions = Positions {
-                mask,
-                has_alibi: self.has_alibi,
-                rotations,
-            };
-            let mut outputs = None;
-            for layer in &self.h {
-                let made = layer.forward(&hidden_states, &positions);
-                outputs = Some(made.clone());
-                hidden_states = made;
-            }
-            hidden_states = self.ln_f.forward(&hidden_states);
-            drop((position_ids, inputs_embeds));
-            let (ones, alibi) = biases.unzip();
-            drop((alibi, ones));
-            let Positions {
-                mask, rotations, ..
-            } = positions;
-            drop(mask);
-            rotations.let_go();
-            hidden_states.and_drop(outputs)
-        })
-    }
-
-    /// The mask with the biases in it.
-    fn mask_with(&self, alibi: &mut Tensor, mut mask: Tensor, dtype: DType) -> Tensor {
-        let tracer = mask.tracer();
-        let [batch, seq_len] = [mask.size(0), mask.size(3)];
-        let least = smallest(dtype);
-        mask = mask.choose_or_number(tracer.full(&[], 0.0, dtype), least);
-        *alibi = (&*alibi).reshape(&[batch.into(), Size::REST, 1.into(), seq_len.into()]);
-        let scaled = (&*alibi).div_number((self.head_dim as f64).sqrt());
-        let masked = (&mask).less_than_number(-1);
-        scaled.masked_fill(masked, least).and_drop(mask)
-    }
+/// The mask with the biases in it.
+fn mask_with(head_dim: u64, alibi: &mut Tensor, mut mask: Tensor, dtype: DType) -> Tensor {
+    let tracer = mask.tracer();
+    let [batch, seq_len] = [mask.size(0), mask.size(3)];
+    let least = smallest(dtype);
+    mask = mask.choose_or_number(tracer.full(&[], 0.0, dtype), least);
+    *alibi = (&*alibi).reshape(&[batch.into(), Size::REST, 1.into(), seq_len.into()]);
+    let scaled = (&*alibi).div_number((head_dim as f64).sqrt());
+    let masked = (&mask).less_than_number(-1);
+    scaled.masked_fill(masked, least).and_drop(mask)
 }

@@ -12,8 +12,8 @@ use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::{self, Attention as Settings};
 use crate::tracing::{
-    Activation, Adapter, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size,
-    Tensor, Tensors, Tracer, Views as _,
+    Activation, Adapter, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, ModulePath,
+    Pointwise as _, Size, Tensor, Tensors, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -23,6 +23,8 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
     "GPT2ForTokenClassification",
     "GPT2ForQuestionAnswering",
 ];
+
+const CODE: Code = Code::new("gpt2.modeling_gpt2", "GPT2");
 
 /// What a config says of such a model.
 struct Decoder {
@@ -88,9 +90,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = Decoder::read(&task.config)?;
     let positions = task.config.spelling(POSITIONS);
     let seq_len = task.tokens_of(positions, config.positions)?;
-    let tracer = task.tracer("gpt2.modeling_gpt2");
-    let model = Model::new(&tracer, &config);
-    let forward = |ids: &Tensor| model.forward(ids, None);
+    let tracer = task.tracer(CODE.module);
+    let (model, words) = new_model(&tracer, &config);
+    let forward = |ids: &Tensor| model(ids, None);
     let linear = |name: &str, outputs: u64, bias: bool| {
         Linear::new(&tracer, name, [config.width, outputs], bias)
     };
@@ -112,18 +114,13 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         }
         "GPT2ForQuestionAnswering" => {
             let qa_outputs = linear("qa_outputs", 2, true);
-            let forward = |ids: &Tensor| model.forward(ids, None).into();
+            let forward = |ids: &Tensor| model(ids, None).into();
             text::answer(task, tracer, seq_len, forward, &qa_outputs)
         }
         _ => {
-            let lm_head = if task.config.flag("tie_word_embeddings", true)? {
-                Linear::tied("lm_head".into(), &model.wte.weight, None)
-            } else {
-                linear("lm_head", config.vocabulary, false)
-            };
+            let lm_head = text::lm_head(task, &words, true)?;
             if let Some(generation) = &task.sizes.generation {
-                let forward =
-                    |ids: &Tensor, past: &GenerationInputs<'_>| model.forward(ids, Some(past));
+                let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model(ids, Some(past));
                 let how = (generation, &GenerationTraits::plain(config.layers));
                 return generated(task, tracer, how, forward, |x| lm_head.forward(x));
             }
@@ -167,148 +164,94 @@ impl Conv1D {
 }
 
 /// `GPT2Attention`.
-struct Attention {
-    place: ModulePath,
-    c_attn: Conv1D,
-    c_proj: Conv1D,
-    resid_dropout: Dropout,
-    dropout: f64,
-    width: u64,
-    head_dim: u64,
-    scale: f64,
-    layer: usize,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
-        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Attention");
-        let width = config.width;
-        Attention {
-            c_attn: Conv1D::new(
-                tracer,
-                place.path("c_attn"),
-                [width, width.saturating_mul(3)],
-            ),
-            c_proj: Conv1D::new(tracer, place.path("c_proj"), [width, width]),
-            resid_dropout: Dropout::new(place.path("resid_dropout"), config.residual_dropout),
-            dropout: config.attention_dropout,
-            width,
-            head_dim: config.head_dim,
-            scale: config.scale(layer),
-            layer: usize::try_from(layer).unwrap_or(usize::MAX),
-            place,
-        }
-    }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        past: Option<&GenerationInputs<'_>>,
-        mask: Option<&Tensor>,
-    ) -> Tensor {
-        x.tracer().in_module(&self.place, || {
+fn new_attention(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+    layer: u64,
+) -> impl Fn(&Tensor, Option<&GenerationInputs<'_>>, Option<&Tensor>) -> Tensor + use<> {
+    let place = CODE.place(path, "Attention");
+    let width = config.width;
+    let c_attn = Conv1D::new(
+        tracer,
+        place.path("c_attn"),
+        [width, width.saturating_mul(3)],
+    );
+    let c_proj = Conv1D::new(tracer, place.path("c_proj"), [width, width]);
+    let resid_dropout = Dropout::new(place.path("resid_dropout"), config.residual_dropout);
+    let dropout = config.attention_dropout;
+    let head_dim = config.head_dim;
+    let scale = config.scale(layer);
+    let layer = usize::try_from(layer).unwrap_or(usize::MAX);
+    move |x: &Tensor, past: Option<&GenerationInputs<'_>>, mask: Option<&Tensor>| {
+        x.tracer().in_module(&place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
-            let heads = [
-                batch.into(),
-                seq_len.into(),
-                Size::REST,
-                self.head_dim.into(),
-            ];
-            let mut states = self.c_attn.forward(x).split(self.width, 2).into_iter();
+            let heads = [batch.into(), seq_len.into(), Size::REST, head_dim.into()];
+            let mut states = c_attn.forward(x).split(width, 2).into_iter();
             let mut next = || states.next().unwrap_or_else(|| x.clone());
             let (mut query, mut key, mut value) = (next(), next(), next());
             key = (&key).view(&heads).transpose(1, 2);
             value = (&value).view(&heads).transpose(1, 2);
             query = (&query).view(&heads).transpose(1, 2);
             if let Some(past) = past {
-                [key, value] = past.cache.update(self.layer, [&key, &value]);
+                [key, value] = past.cache.update(layer, [&key, &value]);
             }
             let settings = Settings {
                 mask,
-                dropout: self.dropout,
+                dropout,
                 causal: mask.is_none() && seq_len != Extent::ONE,
-                scale: Some(self.scale),
+                scale: Some(scale),
                 ..Settings::default()
             };
             let mut output = sdpa(&query, &key, &value, settings);
             output = (&output)
                 .reshape(&[batch.into(), seq_len.into(), Size::REST])
                 .contiguous();
-            output = self.c_proj.forward(&output);
-            output = self.resid_dropout.forward(&output);
+            output = c_proj.forward(&output);
+            output = resid_dropout.forward(&output);
             output.and_drop((query, key, value))
         })
     }
 }
 
 /// `GPT2MLP`.
-struct Mlp {
-    place: ModulePath,
-    c_fc: Conv1D,
-    c_proj: Conv1D,
-    act: Activation,
-    dropout: Dropout,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2MLP");
-        let (outer, inner) = (config.width, config.intermediate);
-        Mlp {
-            c_fc: Conv1D::new(tracer, place.path("c_fc"), [outer, inner]),
-            c_proj: Conv1D::new(tracer, place.path("c_proj"), [inner, outer]),
-            act: Activation::named(tracer, place.path("act"), &config.activation),
-            dropout: Dropout::new(place.path("dropout"), config.residual_dropout),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.c_fc.forward(x);
-            hidden_states = self.act.forward(&hidden_states);
-            hidden_states = self.c_proj.forward(&hidden_states);
-            hidden_states = self.dropout.forward(&hidden_states);
-            hidden_states
-        })
-    }
+fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
+    let place = CODE.place(path, "MLP");
+    let (outer, inner) = (config.width, config.intermediate);
+    let c_fc = Conv1D::new(tracer, place.path("c_fc"), [outer, inner]);
+    let c_proj = Conv1D::new(tracer, place.path("c_proj"), [inner, outer]);
+    let act = Activation::named(tracer, place.path("act"), &config.activation);
+    let dropout = Dropout::new(place.path("dropout"), config.residual_dropout);
+    FnModule::new(place, move |x| {
+        let mut hidden_states = c_fc.forward(x);
+        hidden_states = act.forward(&hidden_states);
+        hidden_states = c_proj.forward(&hidden_states);
+        hidden_states = dropout.forward(&hidden_states);
+        hidden_states
+    })
 }
 
 /// `GPT2Block`.
-struct Block {
-    place: ModulePath,
-    ln_1: LayerNorm,
-    attn: Attention,
-    ln_2: LayerNorm,
-    mlp: Mlp,
-}
-
-impl Block {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Block {
-        let place = ModulePath::new(path, "transformers.models.gpt2.modeling_gpt2.GPT2Block");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        Block {
-            ln_1: norm("ln_1"),
-            attn: Attention::new(tracer, place.path("attn"), config, layer),
-            ln_2: norm("ln_2"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            place,
-        }
-    }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        past: Option<&GenerationInputs<'_>>,
-        mask: Option<&Tensor>,
-    ) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.ln_1.forward(x);
-            let attn_output = self.attn.forward(&hidden_states, past, mask);
+fn new_block(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+    layer: u64,
+) -> impl Fn(&Tensor, Option<&GenerationInputs<'_>>, Option<&Tensor>) -> Tensor + use<> {
+    let place = CODE.place(path, "Block");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let ln_1 = norm("ln_1");
+    let attn = new_attention(tracer, place.path("attn"), config, layer);
+    let ln_2 = norm("ln_2");
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
+    move |x: &Tensor, past: Option<&GenerationInputs<'_>>, mask: Option<&Tensor>| {
+        x.tracer().in_module(&place, || {
+            let mut hidden_states = ln_1.forward(x);
+            let attn_output = attn(&hidden_states, past, mask);
             hidden_states = (&attn_output).add(x);
             let residual = hidden_states.clone();
-            hidden_states = self.ln_2.forward(&hidden_states);
-            let feed_forward = self.mlp.forward(&hidden_states);
+            hidden_states = ln_2.forward(&hidden_states);
+            let feed_forward = mlp.forward(&hidden_states);
             hidden_states = (&residual).add(&feed_forward);
             hidden_states.and_drop((residual, attn_output, feed_forward))
         })
@@ -316,49 +259,39 @@ impl Block {
 }
 
 /// `GPT2Model`.
-struct Model {
-    place: ModulePath,
-    wte: Embedding,
-    wpe: Embedding,
-    drop: Dropout,
-    h: Vec<Block>,
-    ln_f: LayerNorm,
-}
+fn new_model(
+    tracer: &Tracer,
+    config: &Decoder,
+) -> (
+    impl Fn(&Tensor, Option<&GenerationInputs<'_>>) -> Tensor + use<>,
+    Tensor,
+) {
+    let place = CODE.place("transformer", "Model");
+    let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
+    let wte = embedding("wte", config.vocabulary);
+    let wpe = embedding("wpe", config.positions);
+    let drop = Dropout::new(place.path("drop"), config.embedding_dropout);
+    let h: Vec<_> = (0..config.layers)
+        .map(|layer| new_block(tracer, place.path(&format!("h.{layer}")), config, layer))
+        .collect();
+    let ln_f = LayerNorm::new(tracer, place.path("ln_f"), config.width, config.eps);
 
-impl Model {
-    fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let place = ModulePath::new(
-            "transformer",
-            "transformers.models.gpt2.modeling_gpt2.GPT2Model",
-        );
-        let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
-        Model {
-            wte: embedding("wte", config.vocabulary),
-            wpe: embedding("wpe", config.positions),
-            drop: Dropout::new(place.path("drop"), config.embedding_dropout),
-            h: (0..config.layers)
-                .map(|layer| Block::new(tracer, place.path(&format!("h.{layer}")), config, layer))
-                .collect(),
-            ln_f: LayerNorm::new(tracer, place.path("ln_f"), config.width, config.eps),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
+    let weight = wte.weight.clone();
+    let module = move |ids: &Tensor, past: Option<&GenerationInputs<'_>>| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
+        tracer.in_module(&place, || {
             let seq_len = ids.length(1);
             let input_ids = ids.view(&[Size::REST, seq_len.into()]);
-            let inputs_embeds = self.wte.forward(&input_ids);
+            let inputs_embeds = wte.forward(&input_ids);
             let position_ids = positions(past, &tracer, seq_len);
-            let position_embeds = self.wpe.forward(&position_ids);
+            let position_embeds = wpe.forward(&position_ids);
             let mut hidden_states = (&inputs_embeds).add((&position_embeds).to_device());
             let mask = masked(past, &position_ids, ids);
-            hidden_states = self.drop.forward(&hidden_states);
-            for block in &self.h {
-                hidden_states = block.forward(&hidden_states, past, mask.as_ref());
+            hidden_states = drop.forward(&hidden_states);
+            for block in &h {
+                hidden_states = block(&hidden_states, past, mask.as_ref());
             }
-            hidden_states = self.ln_f.forward(&hidden_states);
+            hidden_states = ln_f.forward(&hidden_states);
             let width = hidden_states.size(-1).into();
             hidden_states = (&hidden_states).view(&[Size::REST, seq_len.into(), width]);
             hidden_states.and_drop((
@@ -369,5 +302,6 @@ impl Model {
                 mask,
             ))
         })
-    }
+    };
+    (module, weight)
 }

@@ -16,18 +16,15 @@ use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
-    Tracer, Views as _,
+    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Size,
+    Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =
     &["GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"];
 
-fn place(path: impl Into<String>, class: &str) -> ModulePath {
-    let module = "transformers.models.gpt_neox.modeling_gpt_neox";
-    ModulePath::new(path, format!("{module}.GPTNeoX{class}"))
-}
+const CODE: Code = Code::new("gpt_neox.modeling_gpt_neox", "GPTNeoX");
 
 /// What a config says of such a model.
 struct Decoder {
@@ -92,15 +89,13 @@ fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, RequestError> {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.tokens_read()?;
-    let tracer = task.tracer("gpt_neox.modeling_gpt_neox");
-    let model = Model::new(&tracer, &config);
-    let forward = |ids: &Tensor| model.forward(ids, None);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
+    let tracer = task.tracer(CODE.module);
+    let (model, words) = new_model(&tracer, &config);
+    let forward = |ids: &Tensor| model(ids, None);
     if task.class == "GPTNeoXForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let padding = task.config.token("pad_token_id", None)?;
-        let score = linear("score", labels.count);
+        let score = Linear::new(&tracer, "score", [config.width, labels.count], false);
         return text::classes_of_last_token(
             (task, seq_len, padding),
             tracer,
@@ -108,13 +103,9 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             (&score, labels),
         );
     }
-    let lm_head = if task.config.flag("tie_word_embeddings", false)? {
-        Linear::tied("lm_head".into(), &model.embed_in.weight, None)
-    } else {
-        linear("lm_head", config.vocabulary)
-    };
+    let lm_head = text::lm_head(task, &words, false)?;
     if let Some(generation) = &task.sizes.generation {
-        let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model.forward(ids, Some(past));
+        let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model(ids, Some(past));
         let how = (generation, &GenerationTraits::plain(config.layers));
         return generated(task, tracer, how, forward, |x| lm_head.forward(x));
     }
@@ -136,15 +127,53 @@ fn rotate_first_part(query: &Tensor, key: &Tensor, rotations: &Rotations) -> [Te
 }
 
 /// `GPTNeoXAttention`.
-struct Attention {
-    place: ModulePath,
-    query_key_value: Linear,
-    dense: Linear,
-    head_dim: u64,
-    dropout: f64,
-    layer: usize,
+fn new_attention(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+    layer: u64,
+) -> impl Fn(&Tensor, Around<'_>) -> Tensor + use<> {
+    let place = CODE.place(path, "Attention");
+    let (width, bias) = (config.width, config.attention_bias);
+    let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], bias);
+    let query_key_value = linear("query_key_value", width.saturating_mul(3));
+    let dense = linear("dense", width);
+    let head_dim = config.head_dim;
+    let dropout = config.attention_dropout;
+    let layer = usize::try_from(layer).unwrap_or(usize::MAX);
+    move |x: &Tensor, (rotations, mask, past): Around<'_>| {
+        x.tracer().in_module(&place, || {
+            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
+            let heads = [
+                batch,
+                seq_len,
+                Size::REST,
+                head_dim.saturating_mul(3).into(),
+            ];
+            let qkv = query_key_value.forward(x).view(&heads).transpose(1, 2);
+            let mut states = (&qkv).chunk(3, -1).into_iter();
+            let mut next = || states.next().unwrap_or_else(|| x.clone());
+            let (mut query, mut key, mut value) = (next(), next(), next());
+            [query, key] = rotate_first_part(&query, &key, rotations);
+            if let Some(past) = past {
+                [key, value] = past.cache.update(layer, [&key, &value]);
+            }
+            let settings = Settings {
+                mask,
+                dropout,
+                causal: mask.is_none() && x.size(1) != Extent::ONE,
+                scale: Some((head_dim as f64).powf(-0.5)),
+                ..Settings::default()
+            };
+            let mut output = sdpa(&query, &key, &value, settings);
+            output = (&output)
+                .reshape(&[batch, seq_len, Size::REST])
+                .contiguous();
+            output = dense.forward(&output);
+            output.and_drop((qkv, query, key, value))
+        })
+    }
 }
-
 /// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
 type Around<'a> = (
     &'a Rotations,
@@ -152,135 +181,59 @@ type Around<'a> = (
     Option<&'a GenerationInputs<'a>>,
 );
 
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
-        let place = place(path, "Attention");
-        let (width, bias) = (config.width, config.attention_bias);
-        let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], bias);
-        Attention {
-            query_key_value: linear("query_key_value", width.saturating_mul(3)),
-            dense: linear("dense", width),
-            head_dim: config.head_dim,
-            dropout: config.attention_dropout,
-            layer: usize::try_from(layer).unwrap_or(usize::MAX),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [
-                batch,
-                seq_len,
-                Size::REST,
-                self.head_dim.saturating_mul(3).into(),
-            ];
-            let qkv = self.query_key_value.forward(x).view(&heads).transpose(1, 2);
-            let mut states = (&qkv).chunk(3, -1).into_iter();
-            let mut next = || states.next().unwrap_or_else(|| x.clone());
-            let (mut query, mut key, mut value) = (next(), next(), next());
-            [query, key] = rotate_first_part(&query, &key, rotations);
-            if let Some(past) = past {
-                [key, value] = past.cache.update(self.layer, [&key, &value]);
-            }
-            let settings = Settings {
-                mask,
-                dropout: self.dropout,
-                causal: mask.is_none() && x.size(1) != Extent::ONE,
-                scale: Some((self.head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
-            output = self.dense.forward(&output);
-            output.and_drop((qkv, query, key, value))
-        })
-    }
-}
-
 /// `GPTNeoXMLP`.
-struct Mlp {
-    place: ModulePath,
-    dense_h_to_4h: Linear,
-    dense_4h_to_h: Linear,
-    act: Activation,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Mlp {
-        let place = place(path, "MLP");
-        let (outer, inner) = (config.width, config.intermediate);
-        let linear = |name, sizes| Linear::new(tracer, place.path(name), sizes, true);
-        Mlp {
-            dense_h_to_4h: linear("dense_h_to_4h", [outer, inner]),
-            dense_4h_to_h: linear("dense_4h_to_h", [inner, outer]),
-            act: Activation::named(tracer, place.path("act"), &config.activation),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.dense_h_to_4h.forward(x);
-            hidden_states = self.act.forward(&hidden_states);
-            hidden_states = self.dense_4h_to_h.forward(&hidden_states);
-            hidden_states
-        })
-    }
+fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
+    let place = CODE.place(path, "MLP");
+    let (outer, inner) = (config.width, config.intermediate);
+    let linear = |name, sizes| Linear::new(tracer, place.path(name), sizes, true);
+    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
+    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
+    let act = Activation::named(tracer, place.path("act"), &config.activation);
+    FnModule::new(place, move |x| {
+        let mut hidden_states = dense_h_to_4h.forward(x);
+        hidden_states = act.forward(&hidden_states);
+        hidden_states = dense_4h_to_h.forward(&hidden_states);
+        hidden_states
+    })
 }
 
 /// `GPTNeoXLayer`.
-struct Layer {
-    place: ModulePath,
-    is_parallel: bool,
-    input_layernorm: LayerNorm,
-    post_attention_layernorm: LayerNorm,
-    post_attention_dropout: Dropout,
-    post_mlp_dropout: Dropout,
-    attention: Attention,
-    mlp: Mlp,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
-        let place = place(path, "Layer");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let dropout = |name| Dropout::new(place.path(name), config.dropout);
-        Layer {
-            is_parallel: config.is_parallel,
-            input_layernorm: norm("input_layernorm"),
-            post_attention_layernorm: norm("post_attention_layernorm"),
-            post_attention_dropout: dropout("post_attention_dropout"),
-            post_mlp_dropout: dropout("post_mlp_dropout"),
-            attention: Attention::new(tracer, place.path("attention"), config, layer),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
-        x.tracer().in_module(&self.place, || {
+fn new_layer(
+    tracer: &Tracer,
+    path: String,
+    config: &Decoder,
+    layer: u64,
+) -> impl Fn(&Tensor, Around<'_>) -> Tensor + use<> {
+    let place = CODE.place(path, "Layer");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let dropout = |name| Dropout::new(place.path(name), config.dropout);
+    let is_parallel = config.is_parallel;
+    let input_layernorm = norm("input_layernorm");
+    let post_attention_layernorm = norm("post_attention_layernorm");
+    let post_attention_dropout = dropout("post_attention_dropout");
+    let post_mlp_dropout = dropout("post_mlp_dropout");
+    let attention = new_attention(tracer, place.path("attention"), config, layer);
+    let mlp_layer = new_mlp(tracer, place.path("mlp"), config);
+    move |x: &Tensor, around: Around<'_>| {
+        x.tracer().in_module(&place, || {
             let mut attn_output = {
-                let normed = self.input_layernorm.forward(x);
-                self.attention.forward(&normed, around).and_drop(normed)
+                let normed = input_layernorm.forward(x);
+                attention(&normed, around).and_drop(normed)
             };
-            attn_output = self.post_attention_dropout.forward(&attn_output);
+            attn_output = post_attention_dropout.forward(&attn_output);
             let mlp = |x: &Tensor| {
-                let normed = self.post_attention_layernorm.forward(x);
-                self.mlp.forward(&normed).and_drop(normed)
+                let normed = post_attention_layernorm.forward(x);
+                mlp_layer.forward(&normed).and_drop(normed)
             };
-            if self.is_parallel {
+            if is_parallel {
                 let mut mlp_output = mlp(x);
-                mlp_output = self.post_mlp_dropout.forward(&mlp_output);
+                mlp_output = post_mlp_dropout.forward(&mlp_output);
                 let hidden_states = (&mlp_output).add(&attn_output).add(x);
                 hidden_states.and_drop((attn_output, mlp_output))
             } else {
                 attn_output = (&attn_output).add(x);
                 let mut mlp_output = mlp(&attn_output);
-                mlp_output = self.post_mlp_dropout.forward(&mlp_output);
+                mlp_output = post_mlp_dropout.forward(&mlp_output);
                 let hidden_states = (&mlp_output).add(&attn_output);
                 hidden_states.and_drop((attn_output, mlp_output))
             }
@@ -289,55 +242,50 @@ impl Layer {
 }
 
 /// `GPTNeoXModel`.
-struct Model {
-    place: ModulePath,
-    embed_in: Embedding,
-    emb_dropout: Dropout,
-    layers: Vec<Layer>,
-    final_layer_norm: LayerNorm,
-    rotary_emb: Rotary,
-}
+fn new_model(
+    tracer: &Tracer,
+    config: &Decoder,
+) -> (
+    impl Fn(&Tensor, Option<&GenerationInputs<'_>>) -> Tensor + use<>,
+    Tensor,
+) {
+    let at = CODE.place("gpt_neox", "Model");
+    let rotation = Rotation {
+        dims: config.rotated,
+        scaling: 1.0,
+        is_sure_of_float32: false,
+        part: Part::First,
+        update: Update::None,
+    };
+    let rotary = CODE.place(at.path("rotary_emb"), "RotaryEmbedding");
+    let words = [config.vocabulary, config.width];
+    let norm = at.path("final_layer_norm");
+    let embed_in = Embedding::new(tracer, at.path("embed_in"), words);
+    let emb_dropout = Dropout::new(at.path("emb_dropout"), config.dropout);
+    let layers: Vec<_> = (0..config.layers)
+        .map(|layer| new_layer(tracer, at.path(&format!("layers.{layer}")), config, layer))
+        .collect();
+    let final_layer_norm = LayerNorm::new(tracer, norm, config.width, config.eps);
+    let rotary_emb = Rotary::new(tracer, rotary, &[("", rotation)]);
+    let place = at;
 
-impl Model {
-    fn new(tracer: &Tracer, config: &Decoder) -> Model {
-        let at = place("gpt_neox", "Model");
-        let rotation = Rotation {
-            dims: config.rotated,
-            scaling: 1.0,
-            is_sure_of_float32: false,
-            part: Part::First,
-            update: Update::None,
-        };
-        let rotary = place(at.path("rotary_emb"), "RotaryEmbedding");
-        let words = [config.vocabulary, config.width];
-        let norm = at.path("final_layer_norm");
-        Model {
-            embed_in: Embedding::new(tracer, at.path("embed_in"), words),
-            emb_dropout: Dropout::new(at.path("emb_dropout"), config.dropout),
-            layers: (0..config.layers)
-                .map(|layer| Layer::new(tracer, at.path(&format!("layers.{layer}")), config, layer))
-                .collect(),
-            final_layer_norm: LayerNorm::new(tracer, norm, config.width, config.eps),
-            rotary_emb: Rotary::new(tracer, rotary, &[("", rotation)]),
-            place: at,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
+    let weight = embed_in.weight.clone();
+    let module = move |ids: &Tensor, past: Option<&GenerationInputs<'_>>| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.embed_in.forward(ids);
+        tracer.in_module(&place, || {
+            let inputs_embeds = embed_in.forward(ids);
             let position_ids = positions(past, &tracer, ids.length(1));
             let mask = masked(past, &position_ids, ids);
-            let mut hidden_states = self.emb_dropout.forward(&inputs_embeds);
-            let rotations = self.rotary_emb.forward(&hidden_states, &position_ids, 0);
-            for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states, (&rotations, mask.as_ref(), past));
+            let mut hidden_states = emb_dropout.forward(&inputs_embeds);
+            let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
+            for layer in &layers {
+                hidden_states = layer(&hidden_states, (&rotations, mask.as_ref(), past));
             }
-            hidden_states = self.final_layer_norm.forward(&hidden_states);
+            hidden_states = final_layer_norm.forward(&hidden_states);
             drop((position_ids, inputs_embeds, mask));
             rotations.let_go();
             hidden_states
         })
-    }
+    };
+    (module, weight)
 }

@@ -1,18 +1,18 @@
 //! DeBERTa v2 and v3: `modeling_deberta_v2.py`.
 
-use super::bert::MaskedHead;
+use super::bert::new_masked_head;
 use super::disentangled::{Attention, Relative, relative_positions};
-use super::encoder::{Code, Defaults, Intermediate, Output, Shape};
+use super::encoder::{Defaults, Shape, new_intermediate, new_output};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
 use crate::huggingface::heads::Labels;
-use crate::huggingface::text::{self, Answered};
+use crate::huggingface::text::{self};
 use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    Code, Dropout, Embedding, FnModule, LayerNorm, ModulePath, Pointwise as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -22,16 +22,10 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
     "DebertaV2ForQuestionAnswering",
 ];
 
-const CODE: Code = Code {
-    module: "deberta_v2.modeling_deberta_v2",
-    prefix: "DebertaV2",
-};
+const CODE: Code = Code::new("deberta_v2.modeling_deberta_v2", "DebertaV2");
 
 /// The head of models whose config does not say `"legacy": false`.
-const LEGACY: Code = Code {
-    module: "deberta_v2.modeling_deberta_v2",
-    prefix: "LegacyDebertaV2",
-};
+const LEGACY: Code = Code::new("deberta_v2.modeling_deberta_v2", "LegacyDebertaV2");
 
 const DEFAULTS: Defaults = Defaults {
     vocabulary: 128_100,
@@ -82,229 +76,169 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let tracer = task.tracer(CODE.module);
-    let model = Model::new(&tracer, &shape, positions);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
+    let (model, words) = new_model(&tracer, &shape, positions);
     let forward = |ids: &Tensor| model.forward(ids);
     match task.class {
-        "DebertaV2ForTokenClassification" => {
-            let dropout = Dropout::new("dropout".into(), shape.dropout);
-            let classifier = linear("classifier", labels.count);
-            let head = (Some(&dropout), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, forward, head)
-        }
-        "DebertaV2ForQuestionAnswering" => {
-            labels.must_be_two(config)?;
-            let qa_outputs = linear("qa_outputs", 2);
-            let forward = |ids: &Tensor| Answered::from(model.forward(ids));
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
+        "DebertaV2ForTokenClassification" | "DebertaV2ForQuestionAnswering" => {
+            let head = (labels, shape.width, shape.dropout);
+            text::of_tokens(task, tracer, seq_len, forward, head)
         }
         _ => {
             let is_tied = config.flag("tie_word_embeddings", true)?;
-            let words = is_tied.then_some(&model.embeddings.words.weight);
-            let cls = MaskedHead::new(&tracer, LEGACY, &shape, words);
-            let scores = |ids: &Tensor| {
-                let outputs = model.forward(ids);
-                let scores = cls.forward(&outputs);
-                (outputs, scores)
-            };
-            text::masked_token(task, tracer, seq_len, scores, shape.vocabulary)
+            let words = is_tied.then_some(&words);
+            let cls = new_masked_head(&tracer, LEGACY, &shape, words);
+            let head = |x: &Tensor| cls.forward(x);
+            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
 /// `DebertaV2Embeddings`.
-struct Embeddings {
-    place: ModulePath,
-    words: Embedding,
-    positions: Option<Embedding>,
-    types: Option<Embedding>,
-    layer_norm: LayerNorm,
-    dropout: Dropout,
-    position_ids: Tensor,
-}
+fn new_embeddings(
+    tracer: &Tracer,
+    path: String,
+    shape: &Shape,
+    biases_input: bool,
+) -> (impl Fn(&Tensor, &Tensor, &Tensor) -> Tensor + use<>, Tensor) {
+    let place = CODE.place(path, "Embeddings");
+    let width = shape.width;
+    let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
+    let norm = place.path("LayerNorm");
+    let ids = place.path("position_ids");
+    let words = embedding("word_embeddings", shape.vocabulary).padding(shape.padding);
+    let positions_layer = biases_input.then(|| embedding("position_embeddings", shape.positions));
+    let types = (shape.types > 0).then(|| embedding("token_type_embeddings", shape.types));
+    let layer_norm = LayerNorm::new(tracer, norm, width, shape.eps);
+    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
+    let position_ids = tracer.buffer(&ids, &[1, shape.positions], DType::Int64);
 
-impl Embeddings {
-    fn new(tracer: &Tracer, path: String, shape: &Shape, biases_input: bool) -> Embeddings {
-        let place = CODE.place(path, "Embeddings");
-        let width = shape.width;
-        let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
-        let norm = place.path("LayerNorm");
-        let ids = place.path("position_ids");
-        Embeddings {
-            words: embedding("word_embeddings", shape.vocabulary).padding(shape.padding),
-            positions: biases_input.then(|| embedding("position_embeddings", shape.positions)),
-            types: (shape.types > 0).then(|| embedding("token_type_embeddings", shape.types)),
-            layer_norm: LayerNorm::new(tracer, norm, width, shape.eps),
-            dropout: Dropout::new(place.path("dropout"), shape.dropout),
-            position_ids: tracer.buffer(&ids, &[1, shape.positions], DType::Int64),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor, token_type_ids: &Tensor, mask: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.place, || {
+    let weight = words.weight.clone();
+    let module = move |ids: &Tensor, token_type_ids: &Tensor, mask: &Tensor| {
+        ids.tracer().in_module(&place, || {
             let seq_len = ids.length(1).cast_signed();
-            let position_ids = (&self.position_ids).slice(1, 0, seq_len);
-            let inputs_embeds = self.words.forward(ids);
-            let position_embeddings = match &self.positions {
+            let position_ids = (&position_ids).slice(1, 0, seq_len);
+            let inputs_embeds = words.forward(ids);
+            let position_embeddings = match &positions_layer {
                 Some(positions) => positions.forward(&position_ids),
                 None => (&inputs_embeds).zeros_like(),
             };
             let mut embeddings = inputs_embeds.clone();
-            if self.positions.is_some() {
+            if positions_layer.is_some() {
                 embeddings = (&embeddings).add(&position_embeddings);
             }
             let mut token_type_embeddings = None;
-            if let Some(types) = &self.types {
+            if let Some(types) = &types {
                 let of_types = types.forward(token_type_ids);
                 embeddings = (&embeddings).add(&of_types);
                 token_type_embeddings = Some(of_types);
             }
-            embeddings = self.layer_norm.forward(&embeddings);
+            embeddings = layer_norm.forward(&embeddings);
             let mut mask = mask.unsqueeze(2);
             mask = (&mask).to_dtype_of(embeddings.dtype());
             embeddings = (&embeddings).mul(&mask);
-            embeddings = self.dropout.forward(&embeddings);
+            embeddings = dropout.forward(&embeddings);
             drop((position_ids, mask, inputs_embeds));
             embeddings.and_drop((position_embeddings, token_type_embeddings))
         })
-    }
+    };
+    (module, weight)
 }
 
 /// `DebertaV2Layer`, with its `DebertaV2Attention`.
-struct Layer {
-    place: ModulePath,
-    attention: ModulePath,
-    own: Attention,
-    attention_output: Output,
-    intermediate: Intermediate,
-    output: Output,
-}
+fn new_layer(
+    tracer: &Tracer,
+    path: String,
+    shape: &Shape,
+    relative: Option<&Relative>,
+) -> impl Fn(&Tensor, &Tensor, Option<[&Tensor; 2]>) -> Tensor + use<> {
+    let place = CODE.place(path, "Layer");
+    let attention = CODE.place(place.path("attention"), "Attention");
+    let own = ModulePath::new(
+        attention.path("self"),
+        "transformers.models.deberta_v2.modeling_deberta_v2.DisentangledSelfAttention",
+    );
+    let self_output = CODE.place(attention.path("output"), "SelfOutput");
+    let output = CODE.place(place.path("output"), "Output");
+    let own = Attention::new(tracer, own, shape, relative);
+    let attention_output_layer = new_output(tracer, self_output, shape.width, shape);
+    let intermediate = new_intermediate(tracer, place.path("intermediate"), shape);
+    let output_layer = new_output(tracer, output, shape.intermediate, shape);
 
-impl Layer {
-    fn new(tracer: &Tracer, path: String, shape: &Shape, relative: Option<&Relative>) -> Layer {
-        let place = CODE.place(path, "Layer");
-        let attention = CODE.place(place.path("attention"), "Attention");
-        let own = ModulePath::new(
-            attention.path("self"),
-            "transformers.models.deberta_v2.modeling_deberta_v2.DisentangledSelfAttention",
-        );
-        let self_output = CODE.place(attention.path("output"), "SelfOutput");
-        let output = CODE.place(place.path("output"), "Output");
-        Layer {
-            own: Attention::new(tracer, own, shape, relative),
-            attention_output: Output::new(tracer, self_output, shape.width, shape),
-            intermediate: Intermediate::new(tracer, place.path("intermediate"), shape),
-            output: Output::new(tracer, output, shape.intermediate, shape),
-            place,
-            attention,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, mask: &Tensor, relative: Option<[&Tensor; 2]>) -> Tensor {
+    move |x: &Tensor, mask: &Tensor, relative: Option<[&Tensor; 2]>| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let attention_output = tracer.in_module(&self.attention, || {
-                let self_output = self.own.forward(x, mask, relative);
-                let output = self.attention_output.forward(&self_output, x);
+        tracer.in_module(&place, || {
+            let attention_output = tracer.in_module(&attention, || {
+                let self_output = own.forward(x, mask, relative);
+                let output = attention_output_layer(&self_output, x);
                 output.and_drop(self_output)
             });
-            let intermediate_output = self.intermediate.forward(&attention_output);
-            let output = self.output.forward(&intermediate_output, &attention_output);
+            let intermediate_output = intermediate.forward(&attention_output);
+            let output = output_layer(&intermediate_output, &attention_output);
             output.and_drop((attention_output, intermediate_output))
         })
     }
 }
 
-/// `DebertaV2Model`, with its `DebertaV2Encoder`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: ModulePath,
-    layers: Vec<Layer>,
-    rel_embeddings: Option<Embedding>,
-    layer_norm: Option<LayerNorm>,
-    relative: Option<Relative>,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, shape: &Shape, positions: Positions) -> Model {
-        let place = CODE.place("deberta", "Model");
-        let encoder = CODE.place(place.path("encoder"), "Encoder");
-        let path = place.path("embeddings");
-        let embeddings = Embeddings::new(tracer, path, shape, positions.biases_input);
-        let relative = positions.relative;
-        let layer = |index| {
-            let path = encoder.path(&format!("layer.{index}"));
-            Layer::new(tracer, path, shape, relative.as_ref())
-        };
-        let layers = (0..shape.layers).map(layer).collect();
-        let rel_embeddings = relative.as_ref().map(|relative| {
-            let rows = relative.span.saturating_mul(2);
-            Embedding::new(tracer, encoder.path("rel_embeddings"), [rows, shape.width])
-        });
-        let norm = encoder.path("LayerNorm");
-        Model {
-            embeddings,
-            layers,
-            rel_embeddings,
-            layer_norm: positions
-                .normalizes_relative
-                .then(|| LayerNorm::new(tracer, norm, shape.width, shape.eps)),
-            relative,
-            place,
-            encoder,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let sizes: [Size; 2] = [ids.size(0).into(), ids.size(1).into()];
-            let attention_mask = tracer.ones(&sizes, DType::Float32);
-            let token_type_ids = tracer.zeros(&sizes, DType::Int64);
-            let embedding_output = self
-                .embeddings
-                .forward(ids, &token_type_ids, &attention_mask);
-            let mut states = self.encode(&embedding_output, &attention_mask);
-            let output = states.last().cloned();
-            let output = output.unwrap_or_else(|| embedding_output.clone());
-            drop((attention_mask, token_type_ids, embedding_output));
-            // A tuple lets go of its last item first.
-            while states.pop().is_some() {}
-            output
-        })
-    }
-
-    /// The states before the first layer and after each.
-    fn encode(&self, embedding_output: &Tensor, attention_mask: &Tensor) -> Vec<Tensor> {
-        let tracer = embedding_output.tracer();
-        tracer.in_module(&self.encoder, || {
+/// `DebertaV2Model`, with its `DebertaV2Encoder`, and the weight of its words.
+fn new_model(tracer: &Tracer, shape: &Shape, positions: Positions) -> (FnModule, Tensor) {
+    let place = CODE.place("deberta", "Model");
+    let encoder = CODE.place(place.path("encoder"), "Encoder");
+    let path = place.path("embeddings");
+    let (embeddings, words) = new_embeddings(tracer, path, shape, positions.biases_input);
+    let relative = positions.relative;
+    let layer = |index| {
+        let path = encoder.path(&format!("layer.{index}"));
+        new_layer(tracer, path, shape, relative.as_ref())
+    };
+    let layers: Vec<_> = (0..shape.layers).map(layer).collect();
+    let rel_embeddings = relative.as_ref().map(|relative| {
+        let rows = relative.span.saturating_mul(2);
+        Embedding::new(tracer, encoder.path("rel_embeddings"), [rows, shape.width])
+    });
+    let norm = encoder.path("LayerNorm");
+    let normalizes = positions.normalizes_relative;
+    let layer_norm = normalizes.then(|| LayerNorm::new(tracer, norm, shape.width, shape.eps));
+    // The states before the first layer and after each.
+    let encode = move |embedding_output: &Tensor, attention_mask: &Tensor| {
+        embedding_output.tracer().in_module(&encoder, || {
             let mask = {
                 let extended = attention_mask.unsqueeze(1).unsqueeze(2);
                 let column = (&extended).squeeze(-2).unsqueeze(-1);
                 (&extended).mul(column)
             };
-            let relative_pos = self
-                .relative
+            let relative_pos = relative
                 .as_ref()
                 .map(|relative| relative_positions(embedding_output, relative));
-            let rel_embeddings = self.rel_embeddings.as_ref().map(|embedding| {
+            let rel_embeddings = rel_embeddings.as_ref().map(|embedding| {
                 let weight = &embedding.weight;
-                let norm = self.layer_norm.as_ref();
+                let norm = layer_norm.as_ref();
                 norm.map_or_else(|| weight.clone(), |norm| norm.forward(weight))
             });
             let mut states = vec![embedding_output.clone()];
             let mut output = embedding_output.clone();
-            for layer in &self.layers {
+            for layer in &layers {
                 let relative = relative_pos.as_ref().zip(rel_embeddings.as_ref());
                 let relative = relative.map(|(positions, embeddings)| [positions, embeddings]);
-                output = layer.forward(&output, &mask, relative);
+                output = layer(&output, &mask, relative);
                 states.push(output.clone());
             }
             drop((mask, relative_pos, output, rel_embeddings));
             states
         })
-    }
+    };
+    let model = FnModule::new(place, move |ids| {
+        let tracer = ids.tracer();
+        let sizes: [Size; 2] = [ids.size(0).into(), ids.size(1).into()];
+        let attention_mask = tracer.ones(&sizes, DType::Float32);
+        let token_type_ids = tracer.zeros(&sizes, DType::Int64);
+        let embedding_output = embeddings(ids, &token_type_ids, &attention_mask);
+        let mut states = encode(&embedding_output, &attention_mask);
+        let output = states.last().cloned();
+        let output = output.unwrap_or_else(|| embedding_output.clone());
+        drop((attention_mask, token_type_ids, embedding_output));
+        // A tuple lets go of its last item first.
+        while states.pop().is_some() {}
+        output
+    });
+    (model, words)
 }

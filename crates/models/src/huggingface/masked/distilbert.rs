@@ -1,6 +1,5 @@
 //! DistilBERT: `modeling_distilbert.py`.
 
-use super::encoder::Code;
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
@@ -10,8 +9,8 @@ use crate::huggingface::text::{self, Answered, Classified};
 use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
-    Views as _,
+    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -23,10 +22,7 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
 ];
 
 /// Some of its classes have the family's name, some have not.
-const CODE: Code = Code {
-    module: "distilbert.modeling_distilbert",
-    prefix: "",
-};
+const CODE: Code = Code::new("distilbert.modeling_distilbert", "");
 
 /// Of all its layer norms; the config has none.
 const EPS: f64 = 1e-12;
@@ -75,7 +71,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let dropout = |p: f64| Dropout::new("dropout".into(), p);
-    let model = Model::new(&tracer, &shape);
+    let (model, words) = new_model(&tracer, &shape);
     match task.class {
         "DistilBertForSequenceClassification" => {
             let pre_classifier = linear("pre_classifier", shape.width);
@@ -118,189 +114,113 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             let norm = LayerNorm::new(&tracer, "vocab_layer_norm".into(), shape.width, EPS);
             let vocab_projector = if config.flag("tie_word_embeddings", true)? {
                 let bias = tracer.parameter("vocab_projector.bias", &[shape.vocabulary]);
-                Linear::tied("vocab_projector".into(), &model.words.weight, Some(bias))
+                Linear::tied("vocab_projector".into(), &words, Some(bias))
             } else {
                 linear("vocab_projector", shape.vocabulary)
             };
-            let scores = |ids: &Tensor| {
-                let hidden_states = model.forward(ids);
-                let mut logits = vocab_transform.forward(&hidden_states);
+            let forward = |ids: &Tensor| model.forward(ids);
+            let head = |x: &Tensor| {
+                let mut logits = vocab_transform.forward(x);
                 logits = activation.forward(&logits);
                 logits = norm.forward(&logits);
                 logits = vocab_projector.forward(&logits);
-                (hidden_states, logits)
+                logits
             };
-            text::masked_token(task, tracer, seq_len, scores, shape.vocabulary)
+            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
 /// `DistilBertSelfAttention`.
-struct Attention {
-    place: ModulePath,
-    q_lin: Linear,
-    k_lin: Linear,
-    v_lin: Linear,
-    out_lin: Linear,
-    dropout: f64,
-    head_dim: u64,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Attention {
-        let place = CODE.place(path, "DistilBertSelfAttention");
-        let sizes = [shape.width, shape.width];
-        let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-        Attention {
-            q_lin: linear("q_lin"),
-            k_lin: linear("k_lin"),
-            v_lin: linear("v_lin"),
-            out_lin: linear("out_lin"),
-            dropout: shape.attention_dropout,
-            head_dim: shape.head_dim,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let linears = [&self.q_lin, &self.k_lin, &self.v_lin];
-            let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
-            output = self.out_lin.forward(&output);
-            output.and_drop(states)
-        })
-    }
+fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = CODE.place(path, "DistilBertSelfAttention");
+    let sizes = [shape.width, shape.width];
+    let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
+    let q_lin = linear("q_lin");
+    let k_lin = linear("k_lin");
+    let v_lin = linear("v_lin");
+    let out_lin = linear("out_lin");
+    let dropout = shape.attention_dropout;
+    let head_dim = shape.head_dim;
+    FnModule::new(place, move |x| {
+        let linears = [&q_lin, &k_lin, &v_lin];
+        let (mut output, states) = self_attention(x, linears, head_dim, dropout);
+        output = out_lin.forward(&output);
+        output.and_drop(states)
+    })
 }
 
 /// `FFN`.
-struct FeedForward {
-    place: ModulePath,
-    lin1: Linear,
-    lin2: Linear,
-    activation: Activation,
-    dropout: Dropout,
-}
-
-impl FeedForward {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> FeedForward {
-        let place = CODE.place(path, "FFN");
-        let (outer, inner) = (shape.width, shape.intermediate);
-        let activation = place.path("activation");
-        FeedForward {
-            lin1: Linear::new(tracer, place.path("lin1"), [outer, inner], true),
-            lin2: Linear::new(tracer, place.path("lin2"), [inner, outer], true),
-            activation: Activation::named(tracer, activation, &shape.activation),
-            dropout: Dropout::new(place.path("dropout"), shape.dropout),
-            place,
-        }
-    }
-
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let mut x = self.lin1.forward(input);
-            x = self.activation.forward(&x);
-            x = self.lin2.forward(&x);
-            x = self.dropout.forward(&x);
-            x
-        })
-    }
+fn new_feed_forward(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = CODE.place(path, "FFN");
+    let (outer, inner) = (shape.width, shape.intermediate);
+    let activation = place.path("activation");
+    let lin1 = Linear::new(tracer, place.path("lin1"), [outer, inner], true);
+    let lin2 = Linear::new(tracer, place.path("lin2"), [inner, outer], true);
+    let activation = Activation::named(tracer, activation, &shape.activation);
+    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
+    FnModule::new(place, move |input| {
+        let mut x = lin1.forward(input);
+        x = activation.forward(&x);
+        x = lin2.forward(&x);
+        x = dropout.forward(&x);
+        x
+    })
 }
 
 /// `TransformerBlock`.
-struct Block {
-    place: ModulePath,
-    attention: Attention,
-    sa_layer_norm: LayerNorm,
-    ffn: FeedForward,
-    output_layer_norm: LayerNorm,
+fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = CODE.place(path, "TransformerBlock");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
+    let attention = new_attention(tracer, place.path("attention"), shape);
+    let sa_layer_norm = norm("sa_layer_norm");
+    let ffn = new_feed_forward(tracer, place.path("ffn"), shape);
+    let output_layer_norm = norm("output_layer_norm");
+    FnModule::new(place, move |x| {
+        let mut attention_output = attention.forward(x);
+        attention_output = sa_layer_norm.forward((&attention_output).add(x));
+        let mut output = ffn.forward(&attention_output);
+        output = output_layer_norm.forward((&output).add(&attention_output));
+        output.and_drop(attention_output)
+    })
 }
 
-impl Block {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Block {
-        let place = CODE.place(path, "TransformerBlock");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
-        Block {
-            attention: Attention::new(tracer, place.path("attention"), shape),
-            sa_layer_norm: norm("sa_layer_norm"),
-            ffn: FeedForward::new(tracer, place.path("ffn"), shape),
-            output_layer_norm: norm("output_layer_norm"),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut attention_output = self.attention.forward(x);
-            attention_output = self.sa_layer_norm.forward((&attention_output).add(x));
-            let mut output = self.ffn.forward(&attention_output);
-            output = self
-                .output_layer_norm
-                .forward((&output).add(&attention_output));
-            output.and_drop(attention_output)
+/// `DistilBertModel`, with its `Embeddings` and `Transformer`, and the weight of its words.
+fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
+    let place = CODE.place("distilbert", "DistilBertModel");
+    let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
+    let transformer = CODE.place(place.path("transformer"), "Transformer");
+    let ids = embeddings.path("position_ids");
+    let norm = embeddings.path("LayerNorm");
+    let width = shape.width;
+    let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
+    let block = |layer| new_block(tracer, transformer.path(&format!("layer.{layer}")), shape);
+    let words = embedding("word_embeddings", shape.vocabulary).padding(shape.padding);
+    let positions = embedding("position_embeddings", shape.positions);
+    let layer_norm = LayerNorm::new(tracer, norm, width, EPS);
+    let dropout = Dropout::new(embeddings.path("dropout"), shape.dropout);
+    let position_ids = tracer.buffer(&ids, &[1, shape.positions], DType::Int64);
+    let blocks: Vec<FnModule> = (0..shape.layers).map(block).collect();
+    let weight = words.weight.clone();
+    let embed = FnModule::new(embeddings, move |ids| {
+        let inputs_embeds = words.forward(ids);
+        let seq_len = ids.length(1).cast_signed();
+        let position_ids = (&position_ids).slice(1, 0, seq_len);
+        let position_embeddings = positions.forward(&position_ids);
+        let mut embeddings = (&inputs_embeds).add(&position_embeddings);
+        embeddings = layer_norm.forward(&embeddings);
+        embeddings = dropout.forward(&embeddings);
+        embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
+    });
+    let model = FnModule::new(place, move |ids| {
+        let embeddings = embed.forward(ids);
+        ids.tracer().in_module(&transformer, || {
+            let mut hidden_states = embeddings.clone();
+            for block in &blocks {
+                hidden_states = block.forward(&hidden_states);
+            }
+            hidden_states
         })
-    }
-}
-
-/// `DistilBertModel`, with its `Embeddings` and `Transformer`.
-struct Model {
-    place: ModulePath,
-    embeddings: ModulePath,
-    words: Embedding,
-    positions: Embedding,
-    layer_norm: LayerNorm,
-    dropout: Dropout,
-    position_ids: Tensor,
-    transformer: ModulePath,
-    blocks: Vec<Block>,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, shape: &Shape) -> Model {
-        let place = CODE.place("distilbert", "DistilBertModel");
-        let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
-        let transformer = CODE.place(place.path("transformer"), "Transformer");
-        let ids = embeddings.path("position_ids");
-        let norm = embeddings.path("LayerNorm");
-        let width = shape.width;
-        let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
-        let block = |layer| Block::new(tracer, transformer.path(&format!("layer.{layer}")), shape);
-        Model {
-            words: embedding("word_embeddings", shape.vocabulary).padding(shape.padding),
-            positions: embedding("position_embeddings", shape.positions),
-            layer_norm: LayerNorm::new(tracer, norm, width, EPS),
-            dropout: Dropout::new(embeddings.path("dropout"), shape.dropout),
-            position_ids: tracer.buffer(&ids, &[1, shape.positions], DType::Int64),
-            blocks: (0..shape.layers).map(block).collect(),
-            place,
-            embeddings,
-            transformer,
-        }
-    }
-
-    fn embed(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.embeddings, || {
-            let inputs_embeds = self.words.forward(ids);
-            let seq_len = ids.length(1).cast_signed();
-            let position_ids = (&self.position_ids).slice(1, 0, seq_len);
-            let position_embeddings = self.positions.forward(&position_ids);
-            let mut embeddings = (&inputs_embeds).add(&position_embeddings);
-            embeddings = self.layer_norm.forward(&embeddings);
-            embeddings = self.dropout.forward(&embeddings);
-            embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
-        })
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let embeddings = self.embed(ids);
-            tracer.in_module(&self.transformer, || {
-                let mut hidden_states = embeddings.clone();
-                for block in &self.blocks {
-                    hidden_states = block.forward(&hidden_states);
-                }
-                hidden_states
-            })
-        })
-    }
+    });
+    (model, weight)
 }

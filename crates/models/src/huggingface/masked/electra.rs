@@ -1,14 +1,14 @@
 //! ELECTRA: `modeling_electra.py`.
 
-use super::embeddings::{Embeddings, Numbering};
-use super::encoder::{Code, Defaults, Encoder, Shape};
+use super::embeddings::{Numbering, new_embeddings};
+use super::encoder::{Defaults, Shape, new_encoder};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
-use crate::huggingface::text::{self, Answered, Classified};
+use crate::huggingface::text::{self, Classified};
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Dropout, LayerNorm, Linear, ModulePath, Tensor, Tracer, Views as _,
+    Activation, Code, Dropout, FnModule, LayerNorm, Linear, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -19,10 +19,7 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
     "ElectraForQuestionAnswering",
 ];
 
-const CODE: Code = Code {
-    module: "electra.modeling_electra",
-    prefix: "Electra",
-};
+const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
 const DEFAULTS: Defaults = Defaults {
     vocabulary: 30522,
@@ -46,12 +43,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(config, 2)?;
     let p = shape.classifier_dropout(config)?;
     let tracer = task.tracer(CODE.module);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
-    let model = Model::new(&tracer, &shape);
+    let (model, words) = new_model(&tracer, &shape);
     match task.class {
         "ElectraForSequenceClassification" => {
-            let classifier = ClassificationHead::new(&tracer, &shape, p, labels.count);
+            let classifier = new_classification_head(&tracer, &shape, p, labels.count);
             text::classes(task, tracer, seq_len, labels, |ids| {
                 let sequence_output = model.forward(ids);
                 Classified {
@@ -60,136 +55,82 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
                 }
             })
         }
-        "ElectraForTokenClassification" => {
-            let dropout = Dropout::new("dropout".into(), p);
-            let classifier = linear("classifier", labels.count);
-            let forward = |ids: &Tensor| model.forward(ids);
-            let head = (Some(&dropout), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, forward, head)
-        }
-        "ElectraForQuestionAnswering" => {
-            labels.must_be_two(config)?;
-            let qa_outputs = linear("qa_outputs", 2);
-            let forward = |ids: &Tensor| Answered::from(model.forward(ids));
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
+        "ElectraForTokenClassification" | "ElectraForQuestionAnswering" => {
+            let head = (labels, shape.width, p);
+            text::of_tokens(task, tracer, seq_len, |ids| model.forward(ids), head)
         }
         _ => {
-            let predictions = Predictions::new(&tracer, &shape);
+            let predictions = new_predictions(&tracer, &shape);
             let head = "generator_lm_head";
             let lm_head = if config.flag("tie_word_embeddings", true)? {
                 let bias = tracer.parameter(&format!("{head}.bias"), &[shape.vocabulary]);
-                Linear::tied(head.into(), &model.embeddings.words.weight, Some(bias))
+                Linear::tied(head.into(), &words, Some(bias))
             } else {
                 let sizes = [shape.embedding_width, shape.vocabulary];
                 Linear::new(&tracer, head, sizes, true)
             };
-            let scores = |ids: &Tensor| {
-                let sequence_output = model.forward(ids);
-                let mut scores = predictions.forward(&sequence_output);
+            let head = |x: &Tensor| {
+                let mut scores = predictions.forward(x);
                 scores = lm_head.forward(&scores);
-                (sequence_output, scores)
+                scores
             };
-            text::masked_token(task, tracer, seq_len, scores, shape.vocabulary)
+            let forward = |ids: &Tensor| model.forward(ids);
+            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
-/// `ElectraModel`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    project: Option<Linear>,
-    encoder: Encoder,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, shape: &Shape) -> Model {
-        let place = CODE.place("electra", "Model");
-        let path = place.path("embeddings");
-        let (narrow, wide) = (shape.embedding_width, shape.width);
-        let project = place.path("embeddings_project");
-        Model {
-            embeddings: Embeddings::new(tracer, path, shape, Numbering::Plain, None),
-            project: (narrow != wide).then(|| Linear::new(tracer, project, [narrow, wide], true)),
-            encoder: Encoder::new(tracer, place.path("encoder"), shape),
-            place,
+/// `ElectraModel`, and the weight of its words.
+fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
+    let place = CODE.place("electra", "Model");
+    let path = place.path("embeddings");
+    let (narrow, wide) = (shape.embedding_width, shape.width);
+    let project = place.path("embeddings_project");
+    let (embeddings, words) = new_embeddings(tracer, path, shape, Numbering::Plain, None);
+    let project = (narrow != wide).then(|| Linear::new(tracer, project, [narrow, wide], true));
+    let encoder = new_encoder(tracer, place.path("encoder"), shape);
+    let model = FnModule::new(place, move |ids| {
+        let mut embedding_output = embeddings.forward(ids);
+        if let Some(project) = &project {
+            embedding_output = project.forward(&embedding_output);
         }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.place, || {
-            let mut embedding_output = self.embeddings.forward(ids);
-            if let Some(project) = &self.project {
-                embedding_output = project.forward(&embedding_output);
-            }
-            let output = self.encoder.forward(&embedding_output);
-            output.and_drop(embedding_output)
-        })
-    }
+        let output = encoder.forward(&embedding_output);
+        output.and_drop(embedding_output)
+    });
+    (model, words)
 }
 
 /// `ElectraGeneratorPredictions`.
-struct Predictions {
-    place: ModulePath,
-    activation: Activation,
-    layer_norm: LayerNorm,
-    dense: Linear,
-}
-
-impl Predictions {
-    fn new(tracer: &Tracer, shape: &Shape) -> Predictions {
-        let place = CODE.place("generator_predictions", "GeneratorPredictions");
-        let (wide, narrow) = (shape.width, shape.embedding_width);
-        let norm = place.path("LayerNorm");
-        Predictions {
-            activation: Activation::named(tracer, place.path("activation"), "gelu"),
-            layer_norm: LayerNorm::new(tracer, norm, narrow, shape.eps),
-            dense: Linear::new(tracer, place.path("dense"), [wide, narrow], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.dense.forward(x);
-            hidden_states = self.activation.forward(&hidden_states);
-            hidden_states = self.layer_norm.forward(&hidden_states);
-            hidden_states
-        })
-    }
+fn new_predictions(tracer: &Tracer, shape: &Shape) -> FnModule {
+    let place = CODE.place("generator_predictions", "GeneratorPredictions");
+    let (wide, narrow) = (shape.width, shape.embedding_width);
+    let norm = place.path("LayerNorm");
+    let activation = Activation::named(tracer, place.path("activation"), "gelu");
+    let layer_norm = LayerNorm::new(tracer, norm, narrow, shape.eps);
+    let dense = Linear::new(tracer, place.path("dense"), [wide, narrow], true);
+    FnModule::new(place, move |x| {
+        let mut hidden_states = dense.forward(x);
+        hidden_states = activation.forward(&hidden_states);
+        hidden_states = layer_norm.forward(&hidden_states);
+        hidden_states
+    })
 }
 
 /// `ElectraClassificationHead`.
-struct ClassificationHead {
-    place: ModulePath,
-    dense: Linear,
-    activation: Activation,
-    dropout: Dropout,
-    out_proj: Linear,
-}
-
-impl ClassificationHead {
-    fn new(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> ClassificationHead {
-        let place = CODE.place("classifier", "ClassificationHead");
-        let width = shape.width;
-        ClassificationHead {
-            dense: Linear::new(tracer, place.path("dense"), [width, width], true),
-            activation: Activation::named(tracer, place.path("activation"), "gelu"),
-            dropout: Dropout::new(place.path("dropout"), p),
-            out_proj: Linear::new(tracer, place.path("out_proj"), [width, labels], true),
-            place,
-        }
-    }
-
-    fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().in_module(&self.place, || {
-            let mut x = features.select(1, 0);
-            x = self.dropout.forward(&x);
-            x = self.dense.forward(&x);
-            x = self.activation.forward(&x);
-            x = self.dropout.forward(&x);
-            x = self.out_proj.forward(&x);
-            x
-        })
-    }
+fn new_classification_head(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> FnModule {
+    let place = CODE.place("classifier", "ClassificationHead");
+    let width = shape.width;
+    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
+    let activation = Activation::named(tracer, place.path("activation"), "gelu");
+    let dropout = Dropout::new(place.path("dropout"), p);
+    let out_proj = Linear::new(tracer, place.path("out_proj"), [width, labels], true);
+    FnModule::new(place, move |features| {
+        let mut x = features.select(1, 0);
+        x = dropout.forward(&x);
+        x = dense.forward(&x);
+        x = activation.forward(&x);
+        x = dropout.forward(&x);
+        x = out_proj.forward(&x);
+        x
+    })
 }

@@ -3,8 +3,8 @@
 use super::encoder::Shape;
 use crate::shape::DType;
 use crate::tracing::{
-    Dropout, Embedding, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _,
+    Dropout, Embedding, FnModule, LayerNorm, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
+    Views as _,
 };
 
 /// How tokens are numbered.
@@ -17,84 +17,63 @@ pub(super) enum Numbering {
 }
 
 /// `BertEmbeddings`.
-pub(super) struct Embeddings {
-    place: ModulePath,
-    pub(super) words: Embedding,
-    positions: Embedding,
-    types: Embedding,
-    layer_norm: LayerNorm,
-    dropout: Dropout,
-    position_ids: Tensor,
-    token_type_ids: Tensor,
+/// The module, and the weight of its words. `words` is that weight if another module has made it already.
+pub(super) fn new_embeddings(
+    tracer: &Tracer,
+    path: String,
+    shape: &Shape,
     numbering: Numbering,
-}
-
-impl Embeddings {
-    /// `words` is the embedding of words if another module has made it already.
-    pub(super) fn new(
-        tracer: &Tracer,
-        path: String,
-        shape: &Shape,
-        numbering: Numbering,
-        words: Option<&Tensor>,
-    ) -> Embeddings {
-        let place = shape.code.place(path, "Embeddings");
-        if shape.types == 0 {
-            tracer.fail(
-                "embedding",
-                "type_vocab_size is 0, but texts are of one kind at least",
-            );
-        }
-        let width = shape.embedding_width;
-        let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
-        let words = match words {
-            Some(weight) => Embedding::tied(place.path("word_embeddings"), weight),
-            None => embedding("word_embeddings", shape.vocabulary),
-        };
-        // BERT makes the embedding of positions second, RoBERTa last.
-        let positions = || embedding("position_embeddings", shape.positions);
-        let (padding, first) = match numbering {
-            Numbering::Plain => (None, Some(positions())),
-            Numbering::After(padding) => (Some(padding), None),
-        };
-        let types = embedding("token_type_embeddings", shape.types);
-        let layer_norm = LayerNorm::new(tracer, place.path("LayerNorm"), width, shape.eps);
-        let ids = |name| tracer.buffer(&place.path(name), &[1, shape.positions], DType::Int64);
-        Embeddings {
-            words: words.padding(shape.padding),
-            positions: first.unwrap_or_else(positions).padding(padding),
-            types,
-            layer_norm,
-            dropout: Dropout::new(place.path("dropout"), shape.dropout),
-            position_ids: ids("position_ids"),
-            token_type_ids: ids("token_type_ids"),
-            numbering,
-            place,
-        }
+    words: Option<&Tensor>,
+) -> (FnModule, Tensor) {
+    let place = shape.code.place(path, "Embeddings");
+    if shape.types == 0 {
+        tracer.fail(
+            "embedding",
+            "type_vocab_size is 0, but texts are of one kind at least",
+        );
     }
+    let width = shape.embedding_width;
+    let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
+    let words = match words {
+        Some(weight) => Embedding::tied(place.path("word_embeddings"), weight),
+        None => embedding("word_embeddings", shape.vocabulary),
+    };
+    // BERT makes the embedding of positions second, RoBERTa last.
+    let positions = || embedding("position_embeddings", shape.positions);
+    let (padding, first) = match numbering {
+        Numbering::Plain => (None, Some(positions())),
+        Numbering::After(padding) => (Some(padding), None),
+    };
+    let types = embedding("token_type_embeddings", shape.types);
+    let layer_norm = LayerNorm::new(tracer, place.path("LayerNorm"), width, shape.eps);
+    let ids = |name| tracer.buffer(&place.path(name), &[1, shape.positions], DType::Int64);
+    let words = words.padding(shape.padding);
+    let positions = first.unwrap_or_else(positions).padding(padding);
+    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
+    let position_ids = ids("position_ids");
+    let token_type_ids = ids("token_type_ids");
 
-    pub(super) fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.place, || {
-            let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
-            let position_ids = match self.numbering {
-                Numbering::Plain => (&self.position_ids).slice(1, 0, seq_len.cast_signed()),
-                Numbering::After(padding) => position_ids_after(ids, padding),
-            };
-            let mut buffered =
-                (&self.token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
-            buffered = (&buffered).gather(1, &position_ids);
-            let token_type_ids = (&buffered).expand(&[batch, seq_len.into()]);
-            let inputs_embeds = self.words.forward(ids);
-            let token_type_embeddings = self.types.forward(&token_type_ids);
-            let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
-            let position_embeddings = self.positions.forward(&position_ids);
-            embeddings = (&embeddings).add(&position_embeddings);
-            embeddings = self.layer_norm.forward(&embeddings);
-            embeddings = self.dropout.forward(&embeddings);
-            drop((token_type_ids, position_ids, inputs_embeds, buffered));
-            embeddings.and_drop((token_type_embeddings, position_embeddings))
-        })
-    }
+    let weight = words.weight.clone();
+    let module = FnModule::new(place, move |ids| {
+        let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
+        let position_ids = match numbering {
+            Numbering::Plain => (&position_ids).slice(1, 0, seq_len.cast_signed()),
+            Numbering::After(padding) => position_ids_after(ids, padding),
+        };
+        let mut buffered = (&token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
+        buffered = (&buffered).gather(1, &position_ids);
+        let token_type_ids = (&buffered).expand(&[batch, seq_len.into()]);
+        let inputs_embeds = words.forward(ids);
+        let token_type_embeddings = types.forward(&token_type_ids);
+        let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
+        let position_embeddings = positions.forward(&position_ids);
+        embeddings = (&embeddings).add(&position_embeddings);
+        embeddings = layer_norm.forward(&embeddings);
+        embeddings = dropout.forward(&embeddings);
+        drop((token_type_ids, position_ids, inputs_embeds, buffered));
+        embeddings.and_drop((token_type_embeddings, position_embeddings))
+    });
+    (module, weight)
 }
 
 /// `create_position_ids_from_input_ids`.

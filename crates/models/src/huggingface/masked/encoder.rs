@@ -4,26 +4,9 @@ use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
+    Activation, Code, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor,
+    Tracer, Views as _,
 };
-
-/// Where transformers keeps the code of a family: a module, and what the names of its classes begin with.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Code {
-    pub(super) module: &'static str,
-    pub(super) prefix: &'static str,
-}
-
-impl Code {
-    /// A module of a model, of the class with this name after the prefix.
-    pub(super) fn place(self, path: impl Into<String>, class: &str) -> ModulePath {
-        let Code { module, prefix } = self;
-        ModulePath::new(
-            path,
-            format!("transformers.models.{module}.{prefix}{class}"),
-        )
-    }
-}
 
 /// What a config says of an encoder.
 pub(super) struct Shape {
@@ -96,205 +79,111 @@ impl Shape {
 }
 
 /// `BertSelfAttention`.
-struct SelfAttention {
-    place: ModulePath,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    dropout: f64,
-    head_dim: u64,
-}
-
-impl SelfAttention {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> SelfAttention {
-        let place = shape.code.place(path, "SelfAttention");
-        let sizes = [shape.width, shape.width];
-        let of_heads = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-        SelfAttention {
-            query: of_heads("query"),
-            key: of_heads("key"),
-            value: of_heads("value"),
-            dropout: shape.attention_dropout,
-            head_dim: shape.head_dim,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let linears = [&self.query, &self.key, &self.value];
-            let (output, states) = self_attention(x, linears, self.head_dim, self.dropout);
-            output.and_drop(states)
-        })
-    }
+fn new_self_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "SelfAttention");
+    let sizes = [shape.width, shape.width];
+    let of_heads = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
+    let query = of_heads("query");
+    let key = of_heads("key");
+    let value = of_heads("value");
+    let dropout = shape.attention_dropout;
+    let head_dim = shape.head_dim;
+    FnModule::new(place, move |x| {
+        let linears = [&query, &key, &value];
+        let (output, states) = self_attention(x, linears, head_dim, dropout);
+        output.and_drop(states)
+    })
 }
 
 /// `BertSelfOutput`, and `BertOutput`, which differs in its width.
-pub(super) struct Output {
+pub(super) fn new_output(
+    tracer: &Tracer,
     place: ModulePath,
-    dense: Linear,
-    layer_norm: LayerNorm,
-    dropout: Dropout,
-}
+    inputs: u64,
+    shape: &Shape,
+) -> impl Fn(&Tensor, &Tensor) -> Tensor + use<> {
+    let norm = place.path("LayerNorm");
+    let dense = Linear::new(tracer, place.path("dense"), [inputs, shape.width], true);
+    let layer_norm = LayerNorm::new(tracer, norm, shape.width, shape.eps);
+    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
 
-impl Output {
-    pub(super) fn new(tracer: &Tracer, place: ModulePath, inputs: u64, shape: &Shape) -> Output {
-        let norm = place.path("LayerNorm");
-        Output {
-            dense: Linear::new(tracer, place.path("dense"), [inputs, shape.width], true),
-            layer_norm: LayerNorm::new(tracer, norm, shape.width, shape.eps),
-            dropout: Dropout::new(place.path("dropout"), shape.dropout),
-            place,
-        }
-    }
-
-    pub(super) fn forward(&self, x: &Tensor, input: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.dense.forward(x);
-            hidden_states = self.dropout.forward(&hidden_states);
-            hidden_states = self.layer_norm.forward((&hidden_states).add(input));
+    move |x: &Tensor, input: &Tensor| {
+        x.tracer().in_module(&place, || {
+            let mut hidden_states = dense.forward(x);
+            hidden_states = dropout.forward(&hidden_states);
+            hidden_states = layer_norm.forward((&hidden_states).add(input));
             hidden_states
         })
     }
 }
 
 /// `BertAttention`.
-struct Attention {
-    place: ModulePath,
-    own: SelfAttention,
-    output: Output,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Attention {
-        let place = shape.code.place(path, "Attention");
-        let output = shape.code.place(place.path("output"), "SelfOutput");
-        Attention {
-            own: SelfAttention::new(tracer, place.path("self"), shape),
-            output: Output::new(tracer, output, shape.width, shape),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut output = self.own.forward(x);
-            output = self.output.forward(&output, x);
-            output
-        })
-    }
+fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "Attention");
+    let output = shape.code.place(place.path("output"), "SelfOutput");
+    let own = new_self_attention(tracer, place.path("self"), shape);
+    let output_layer = new_output(tracer, output, shape.width, shape);
+    FnModule::new(place, move |x| {
+        let mut output = own.forward(x);
+        output = output_layer(&output, x);
+        output
+    })
 }
 
 /// `BertIntermediate`.
-pub(super) struct Intermediate {
-    place: ModulePath,
-    dense: Linear,
-    act: Activation,
-}
-
-impl Intermediate {
-    pub(super) fn new(tracer: &Tracer, path: String, shape: &Shape) -> Intermediate {
-        let place = shape.code.place(path, "Intermediate");
-        let sizes = [shape.width, shape.intermediate];
-        let act = place.path("intermediate_act_fn");
-        Intermediate {
-            dense: Linear::new(tracer, place.path("dense"), sizes, true),
-            act: Activation::named(tracer, act, &shape.activation),
-            place,
-        }
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = self.dense.forward(x);
-            hidden_states = self.act.forward(&hidden_states);
-            hidden_states
-        })
-    }
+pub(super) fn new_intermediate(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "Intermediate");
+    let sizes = [shape.width, shape.intermediate];
+    let act = place.path("intermediate_act_fn");
+    let dense = Linear::new(tracer, place.path("dense"), sizes, true);
+    let act = Activation::named(tracer, act, &shape.activation);
+    FnModule::new(place, move |x| {
+        let mut hidden_states = dense.forward(x);
+        hidden_states = act.forward(&hidden_states);
+        hidden_states
+    })
 }
 
 /// `BertLayer`.
-struct Layer {
-    place: ModulePath,
-    attention: Attention,
-    intermediate: Intermediate,
-    output: Output,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Layer {
-        let place = shape.code.place(path, "Layer");
-        let output = shape.code.place(place.path("output"), "Output");
-        Layer {
-            attention: Attention::new(tracer, place.path("attention"), shape),
-            intermediate: Intermediate::new(tracer, place.path("intermediate"), shape),
-            output: Output::new(tracer, output, shape.intermediate, shape),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let attention_output = self.attention.forward(x);
-            let intermediate_output = self.intermediate.forward(&attention_output);
-            let output = self.output.forward(&intermediate_output, &attention_output);
-            output.and_drop((intermediate_output, attention_output))
-        })
-    }
+fn new_layer(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "Layer");
+    let output = shape.code.place(place.path("output"), "Output");
+    let attention = new_attention(tracer, place.path("attention"), shape);
+    let intermediate = new_intermediate(tracer, place.path("intermediate"), shape);
+    let output = new_output(tracer, output, shape.intermediate, shape);
+    FnModule::new(place, move |x| {
+        let attention_output = attention.forward(x);
+        let intermediate_output = intermediate.forward(&attention_output);
+        let output = output(&intermediate_output, &attention_output);
+        output.and_drop((intermediate_output, attention_output))
+    })
 }
 
 /// `BertEncoder`.
-pub(super) struct Encoder {
-    place: ModulePath,
-    layers: Vec<Layer>,
-}
-
-impl Encoder {
-    pub(super) fn new(tracer: &Tracer, path: String, shape: &Shape) -> Encoder {
-        let place = shape.code.place(path, "Encoder");
-        Encoder {
-            layers: (0..shape.layers)
-                .map(|layer| Layer::new(tracer, place.path(&format!("layer.{layer}")), shape))
-                .collect(),
-            place,
+pub(super) fn new_encoder(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "Encoder");
+    let layers: Vec<FnModule> = (0..shape.layers)
+        .map(|layer| new_layer(tracer, place.path(&format!("layer.{layer}")), shape))
+        .collect();
+    FnModule::new(place, move |x| {
+        let mut hidden_states = x.clone();
+        for layer in &layers {
+            hidden_states = layer.forward(&hidden_states);
         }
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_states = x.clone();
-            for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states);
-            }
-            hidden_states
-        })
-    }
+        hidden_states
+    })
 }
 
 /// `BertPooler`: what stands for the whole text.
-pub(super) struct Pooler {
-    place: ModulePath,
-    dense: Linear,
-    activation: Activation,
-}
-
-impl Pooler {
-    pub(super) fn new(tracer: &Tracer, path: String, shape: &Shape) -> Pooler {
-        let place = shape.code.place(path, "Pooler");
-        let sizes = [shape.width, shape.width];
-        Pooler {
-            dense: Linear::new(tracer, place.path("dense"), sizes, true),
-            activation: Activation::named(tracer, place.path("activation"), "tanh"),
-            place,
-        }
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let first_token = x.select(1, 0);
-            let mut pooled_output = self.dense.forward(&first_token);
-            pooled_output = self.activation.forward(&pooled_output);
-            pooled_output.and_drop(first_token)
-        })
-    }
+pub(super) fn new_pooler(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = shape.code.place(path, "Pooler");
+    let sizes = [shape.width, shape.width];
+    let dense = Linear::new(tracer, place.path("dense"), sizes, true);
+    let activation = Activation::named(tracer, place.path("activation"), "tanh");
+    FnModule::new(place, move |x| {
+        let first_token = x.select(1, 0);
+        let mut pooled_output = dense.forward(&first_token);
+        pooled_output = activation.forward(&pooled_output);
+        pooled_output.and_drop(first_token)
+    })
 }

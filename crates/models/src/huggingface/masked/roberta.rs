@@ -1,15 +1,15 @@
 //! RoBERTa, and XLM-RoBERTa and CamemBERT, which are its code with the modules of a model in another order:
 //! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`.
 
-use super::embeddings::{Embeddings, Numbering};
-use super::encoder::{Code, Defaults, Encoder, Shape};
+use super::embeddings::{Numbering, new_embeddings};
+use super::encoder::{Defaults, Shape, new_encoder};
 use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::huggingface::text::{self, Answered, Classified};
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
+    Code, Dropout, FnModule, LayerNorm, Linear, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -28,20 +28,11 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
     "CamembertForQuestionAnswering",
 ];
 
-const ROBERTA: Code = Code {
-    module: "roberta.modeling_roberta",
-    prefix: "Roberta",
-};
+const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
 
-const XLM_ROBERTA: Code = Code {
-    module: "xlm_roberta.modeling_xlm_roberta",
-    prefix: "XLMRoberta",
-};
+const XLM_ROBERTA: Code = Code::new("xlm_roberta.modeling_xlm_roberta", "XLMRoberta");
 
-const CAMEMBERT: Code = Code {
-    module: "camembert.modeling_camembert",
-    prefix: "Camembert",
-};
+const CAMEMBERT: Code = Code::new("camembert.modeling_camembert", "Camembert");
 
 /// XLM-RoBERTa and CamemBERT have BERT's vocabulary as a default, though no model of theirs has.
 const DEFAULTS: Defaults = Defaults {
@@ -104,13 +95,13 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let tracer = task.tracer(code.module);
     let dropout = Dropout::new("dropout".into(), p);
     // RoBERTa makes the model first, the others the head; a head that is tied makes the embedding of words, too.
-    let mut model = is_roberta.then(|| Model::new(&tracer, &shape, padding, None));
+    let model = is_roberta.then(|| new_model(&tracer, &shape, padding, None));
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     match head {
         Head::SequenceClassification => {
-            let classifier = ClassificationHead::new(&tracer, &shape, p, labels.count);
-            let model = model.unwrap_or_else(|| Model::new(&tracer, &shape, padding, None));
+            let classifier = new_classification_head(&tracer, &shape, p, labels.count);
+            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
             text::classes(task, tracer, seq_len, labels, |ids| {
                 let sequence_output = model.forward(ids);
                 Classified {
@@ -121,7 +112,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         }
         Head::TokenClassification => {
             let classifier = linear("classifier", labels.count);
-            let model = model.unwrap_or_else(|| Model::new(&tracer, &shape, padding, None));
+            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
             let forward = |ids: &Tensor| model.forward(ids);
             let head = (Some(&dropout), &classifier, labels.count);
             text::token_classes(task, tracer, seq_len, forward, head)
@@ -129,127 +120,91 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         Head::QuestionAnswering => {
             labels.must_be_two(config)?;
             let qa_outputs = linear("qa_outputs", 2);
-            let model = model.unwrap_or_else(|| Model::new(&tracer, &shape, padding, None));
+            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
             let forward = |ids: &Tensor| Answered::from(model.forward(ids));
             text::answer(task, tracer, seq_len, forward, &qa_outputs)
         }
         Head::MaskedLM => {
-            let words = model.as_ref().map(|model| &model.embeddings.words.weight);
-            let lm_head = MaskedHead::new(&tracer, &shape, words.filter(|_| is_tied), is_tied);
-            let words = is_tied.then_some(&lm_head.decoder.weight);
-            let model = model.take();
-            let model = model.unwrap_or_else(|| Model::new(&tracer, &shape, padding, words));
-            let scores = |ids: &Tensor| {
-                let outputs = model.forward(ids);
-                let scores = lm_head.forward(&outputs);
-                (outputs, scores)
-            };
-            text::masked_token(task, tracer, seq_len, scores, shape.vocabulary)
+            let words = model.as_ref().map(|(_, words)| words);
+            let words = words.filter(|_| is_tied);
+            let (lm_head, words) = new_masked_head(&tracer, &shape, words, is_tied);
+            let words = is_tied.then_some(&words);
+            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, words));
+            let forward = |ids: &Tensor| model.forward(ids);
+            let head = |x: &Tensor| lm_head.forward(x);
+            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
-/// `RobertaModel` without a pooler.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: Encoder,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, shape: &Shape, padding: u64, words: Option<&Tensor>) -> Model {
-        let place = shape.code.place("roberta", "Model");
-        let path = place.path("embeddings");
-        Model {
-            embeddings: Embeddings::new(tracer, path, shape, Numbering::After(padding), words),
-            encoder: Encoder::new(tracer, place.path("encoder"), shape),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
-        ids.tracer().in_module(&self.place, || {
-            let embedding_output = self.embeddings.forward(ids);
-            let output = self.encoder.forward(&embedding_output);
-            output.and_drop(embedding_output)
-        })
-    }
+/// `RobertaModel` without a pooler, and the weight of its words.
+fn new_model(
+    tracer: &Tracer,
+    shape: &Shape,
+    padding: u64,
+    words: Option<&Tensor>,
+) -> (FnModule, Tensor) {
+    let place = shape.code.place("roberta", "Model");
+    let path = place.path("embeddings");
+    let (embeddings, words) = new_embeddings(tracer, path, shape, Numbering::After(padding), words);
+    let encoder = new_encoder(tracer, place.path("encoder"), shape);
+    let model = FnModule::new(place, move |ids| {
+        let embedding_output = embeddings.forward(ids);
+        let output = encoder.forward(&embedding_output);
+        output.and_drop(embedding_output)
+    });
+    (model, words)
 }
 
 /// `RobertaLMHead`.
-struct MaskedHead {
-    place: ModulePath,
-    dense: Linear,
-    layer_norm: LayerNorm,
-    decoder: Linear,
-}
-
-impl MaskedHead {
-    /// `words` is the embedding of words if that is made already, and the same weight.
-    fn new(tracer: &Tracer, shape: &Shape, words: Option<&Tensor>, is_tied: bool) -> MaskedHead {
-        let place = shape.code.place("lm_head", "LMHead");
-        let width = shape.width;
-        let bias = tracer.parameter(&place.path("bias"), &[shape.vocabulary]);
-        let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
-        let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), width, shape.eps);
-        let decoder = place.path("decoder");
-        let decoder = match words {
-            Some(words) => Linear::tied(decoder, words, Some(bias)),
-            None if is_tied => {
-                let sizes = [shape.vocabulary, width];
-                let words = tracer.parameter(&format!("{decoder}.weight"), &sizes);
-                Linear::tied(decoder, &words, Some(bias))
-            }
-            None => Linear::new(tracer, decoder, [width, shape.vocabulary], true),
-        };
-        MaskedHead {
-            place,
-            dense,
-            layer_norm,
-            decoder,
+/// `words` is the embedding of words if that is made already, and the same weight. Also gives the weight of its decoder.
+fn new_masked_head(
+    tracer: &Tracer,
+    shape: &Shape,
+    words: Option<&Tensor>,
+    is_tied: bool,
+) -> (FnModule, Tensor) {
+    let place = shape.code.place("lm_head", "LMHead");
+    let width = shape.width;
+    let bias = tracer.parameter(&place.path("bias"), &[shape.vocabulary]);
+    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
+    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), width, shape.eps);
+    let decoder = place.path("decoder");
+    let decoder = match words {
+        Some(words) => Linear::tied(decoder, words, Some(bias)),
+        None if is_tied => {
+            let sizes = [shape.vocabulary, width];
+            let words = tracer.parameter(&format!("{decoder}.weight"), &sizes);
+            Linear::tied(decoder, &words, Some(bias))
         }
-    }
+        None => Linear::new(tracer, decoder, [width, shape.vocabulary], true),
+    };
 
-    fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().in_module(&self.place, || {
-            let mut x = self.dense.forward(features);
-            x = (&x).gelu("none");
-            x = self.layer_norm.forward(&x);
-            x = self.decoder.forward(&x);
-            x
-        })
-    }
+    let weight = decoder.weight.clone();
+    let head = FnModule::new(place, move |features| {
+        let mut x = dense.forward(features);
+        x = (&x).gelu("none");
+        x = layer_norm.forward(&x);
+        x = decoder.forward(&x);
+        x
+    });
+    (head, weight)
 }
 
 /// `RobertaClassificationHead`.
-struct ClassificationHead {
-    place: ModulePath,
-    dense: Linear,
-    dropout: Dropout,
-    out_proj: Linear,
-}
-
-impl ClassificationHead {
-    fn new(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> ClassificationHead {
-        let place = shape.code.place("classifier", "ClassificationHead");
-        let width = shape.width;
-        ClassificationHead {
-            dense: Linear::new(tracer, place.path("dense"), [width, width], true),
-            dropout: Dropout::new(place.path("dropout"), p),
-            out_proj: Linear::new(tracer, place.path("out_proj"), [width, labels], true),
-            place,
-        }
-    }
-
-    fn forward(&self, features: &Tensor) -> Tensor {
-        features.tracer().in_module(&self.place, || {
-            let mut x = features.select(1, 0);
-            x = self.dropout.forward(&x);
-            x = self.dense.forward(&x);
-            x = (&x).tanh();
-            x = self.dropout.forward(&x);
-            x = self.out_proj.forward(&x);
-            x
-        })
-    }
+fn new_classification_head(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> FnModule {
+    let place = shape.code.place("classifier", "ClassificationHead");
+    let width = shape.width;
+    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
+    let dropout = Dropout::new(place.path("dropout"), p);
+    let out_proj = Linear::new(tracer, place.path("out_proj"), [width, labels], true);
+    FnModule::new(place, move |features| {
+        let mut x = features.select(1, 0);
+        x = dropout.forward(&x);
+        x = dense.forward(&x);
+        x = (&x).tanh();
+        x = dropout.forward(&x);
+        x = out_proj.forward(&x);
+        x
+    })
 }

@@ -1,6 +1,6 @@
 //! `modeling_bart.py`, `modeling_mbart.py` and `modeling_pegasus.py`.
 
-use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::layers::{DecoderLayer, EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
 use crate::graph::Graph;
 use crate::huggingface::Task;
@@ -8,8 +8,8 @@ use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 use crate::tracing::functional::dropout;
 use crate::tracing::{
-    Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tensors, Tracer,
-    Views as _,
+    Code, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tensors, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -22,12 +22,6 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
 /// What the families differ in besides their layers.
 struct Model {
     layers: Family,
-    module: &'static str,
-    class: &'static str,
-    encoder: &'static str,
-    decoder: &'static str,
-    word_embedding: &'static str,
-    position_embedding: &'static str,
     /// Whether positions are those of sine and cosine, instead of learned ones that are normalized with the words.
     is_sinusoidal: bool,
     /// Whether the answer's first token is its language, instead of a fixed one.
@@ -40,26 +34,18 @@ struct Model {
     start: u64,
 }
 
-macro_rules! classes {
-    ($prefix:literal, $is_normalized_first:literal) => {
-        Family {
-            is_normalized_first: $is_normalized_first,
-            is_whisper: false,
-            attention: concat!($prefix, "Attention"),
-            encoder_layer: concat!($prefix, "EncoderLayer"),
-            decoder_layer: concat!($prefix, "DecoderLayer"),
+impl Model {
+    /// An embedding of words, as one of the class that the family has for them.
+    fn of_words(&self, words: Embedding) -> Embedding {
+        if self.is_sinusoidal {
+            return words;
         }
-    };
+        words.class(self.layers.code.class("ScaledWordEmbedding"))
+    }
 }
 
 const BART: Model = Model {
-    layers: classes!("transformers.models.bart.modeling_bart.Bart", false),
-    module: "bart.modeling_bart",
-    class: "transformers.models.bart.modeling_bart.BartModel",
-    encoder: "transformers.models.bart.modeling_bart.BartEncoder",
-    decoder: "transformers.models.bart.modeling_bart.BartDecoder",
-    word_embedding: "transformers.models.bart.modeling_bart.BartScaledWordEmbedding",
-    position_embedding: "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding",
+    layers: Family::new(Code::new("bart.modeling_bart", "Bart"), false),
     is_sinusoidal: false,
     starts_with_language: false,
     is_moved: true,
@@ -69,13 +55,7 @@ const BART: Model = Model {
 };
 
 const MBART: Model = Model {
-    layers: classes!("transformers.models.mbart.modeling_mbart.MBart", true),
-    module: "mbart.modeling_mbart",
-    class: "transformers.models.mbart.modeling_mbart.MBartModel",
-    encoder: "transformers.models.mbart.modeling_mbart.MBartEncoder",
-    decoder: "transformers.models.mbart.modeling_mbart.MBartDecoder",
-    word_embedding: "transformers.models.mbart.modeling_mbart.MBartScaledWordEmbedding",
-    position_embedding: "transformers.models.mbart.modeling_mbart.MBartLearnedPositionalEmbedding",
+    layers: Family::new(Code::new("mbart.modeling_mbart", "MBart"), true),
     is_sinusoidal: false,
     starts_with_language: true,
     is_moved: false,
@@ -85,13 +65,7 @@ const MBART: Model = Model {
 };
 
 const PEGASUS: Model = Model {
-    layers: classes!("transformers.models.pegasus.modeling_pegasus.Pegasus", true),
-    module: "pegasus.modeling_pegasus",
-    class: "transformers.models.pegasus.modeling_pegasus.PegasusModel",
-    encoder: "transformers.models.pegasus.modeling_pegasus.PegasusEncoder",
-    decoder: "transformers.models.pegasus.modeling_pegasus.PegasusDecoder",
-    word_embedding: "torch.nn.modules.sparse.Embedding",
-    position_embedding: "transformers.models.pegasus.modeling_pegasus.PegasusSinusoidalPositionalEmbedding",
+    layers: Family::new(Code::new("pegasus.modeling_pegasus", "Pegasus"), true),
     is_sinusoidal: true,
     starts_with_language: false,
     is_moved: false,
@@ -161,13 +135,12 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             ));
         }
     }
-    let tracer = task.tracer(model.module);
-    let place = ModulePath::new("model", model.class);
+    let tracer = task.tracer(model.layers.code.module);
+    let place = model.layers.code.place("model", "Model");
     let sizes = [config.vocabulary, config.width];
-    let shared = Embedding::new(&tracer, place.path("shared"), sizes)
-        .padding(config.padding)
-        .class(model.word_embedding);
-    let encoder = Encoder::new(&tracer, &place, &config, &shared);
+    let shared = Embedding::new(&tracer, place.path("shared"), sizes).padding(config.padding);
+    let shared = model.of_words(shared);
+    let encoder = new_encoder(&tracer, &place, &config, &shared);
     let decoder = Decoder::new(&tracer, &place, &config, &shared);
     let dtype = tracer.dtype();
     let lm_head = if config.is_tied {
@@ -227,21 +200,21 @@ impl TokenEmbedding {
             shared.at(path)
         } else {
             let sizes = [config.vocabulary, config.width];
-            Embedding::new(tracer, path, sizes)
-                .padding(config.padding)
-                .class(model.word_embedding)
+            model.of_words(Embedding::new(tracer, path, sizes).padding(config.padding))
         };
         let path = place.path("embed_positions");
-        let embed_positions = if model.is_sinusoidal {
-            Embedding::frozen(tracer, path, [config.positions, config.width])
+        let (embed_positions, class) = if model.is_sinusoidal {
+            let table = Embedding::frozen(tracer, path, [config.positions, config.width]);
+            (table, "SinusoidalPositionalEmbedding")
         } else {
             // Learned positions begin with two that stand for nothing.
             let rows = config.positions.saturating_add(2);
-            Embedding::new(tracer, path, [rows, config.width])
+            let table = Embedding::new(tracer, path, [rows, config.width]);
+            (table, "LearnedPositionalEmbedding")
         };
         TokenEmbedding {
             embed_tokens,
-            embed_positions: embed_positions.class(model.position_embedding),
+            embed_positions: embed_positions.class(model.layers.code.class(class)),
             layernorm_embedding: None,
             is_sinusoidal: model.is_sinusoidal,
             scale: config.scale,
@@ -277,73 +250,57 @@ impl TokenEmbedding {
 }
 
 /// `BartEncoder`.
-struct Encoder {
-    place: ModulePath,
-    words: TokenEmbedding,
-    layers: Vec<EncoderLayer>,
-    layer_norm: Option<LayerNorm>,
-    is_moved_at_once: bool,
-}
-
-impl Encoder {
-    fn new(tracer: &Tracer, parent: &ModulePath, config: &Sizes, shared: &Embedding) -> Encoder {
-        let place = ModulePath::new(parent.path("encoder"), config.model.encoder);
-        let words = TokenEmbedding::new(tracer, &place, config, shared);
-        let layers = EncoderLayer::all(tracer, &place, &config.encoder);
-        Encoder {
-            words: words.normalized(tracer, &place, config),
-            layers,
-            layer_norm: last_norm(tracer, &place, config),
-            is_moved_at_once: config.model.is_moved,
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor) -> Tensor {
+fn new_encoder(
+    tracer: &Tracer,
+    parent: &ModulePath,
+    config: &Sizes,
+    shared: &Embedding,
+) -> FnModule {
+    let place = config
+        .model
+        .layers
+        .code
+        .place(parent.path("encoder"), "Encoder");
+    let words = TokenEmbedding::new(tracer, &place, config, shared);
+    let layers = encoder_layers(tracer, &place, &config.encoder);
+    let words = words.normalized(tracer, &place, config);
+    let layer_norm = last_norm(tracer, &place, config);
+    let is_moved_at_once = config.model.is_moved;
+    FnModule::new(place, move |ids| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.words.embed(ids);
-            let (mut hidden_states, embed_pos) = if self.words.is_sinusoidal {
-                let embed_pos = tracer.in_module(self.words.embed_positions.place(), || {
-                    tracer.no_grad(|| {
-                        let position_ids = tracer.arange_from(0, ids.length(1));
-                        self.words.embed_positions.look_up(&position_ids)
-                    })
-                });
-                (
-                    self.words.hidden_states(&inputs_embeds, &embed_pos),
-                    embed_pos,
-                )
+        let inputs_embeds = words.embed(ids);
+        let (mut hidden_states, embed_pos) = if words.is_sinusoidal {
+            let embed_pos = tracer.in_module(words.embed_positions.place(), || {
+                tracer.no_grad(|| {
+                    let position_ids = tracer.arange_from(0, ids.length(1));
+                    words.embed_positions.look_up(&position_ids)
+                })
+            });
+            (words.hidden_states(&inputs_embeds, &embed_pos), embed_pos)
+        } else {
+            let last = (&inputs_embeds).select(2, -1);
+            let mut embed_pos = tracer.in_module(words.embed_positions.place(), || {
+                let position_ids = tracer.arange_from(0, last.length(1));
+                let position_ids = position_ids.expand(&[last.size(0).into(), Size::REST]);
+                words.embed_positions.look_up((&position_ids).add_number(2))
+            });
+            drop(last);
+            if is_moved_at_once {
+                embed_pos = (&embed_pos).to_device();
+                (words.hidden_states(&inputs_embeds, &embed_pos), embed_pos)
             } else {
-                let last = (&inputs_embeds).select(2, -1);
-                let mut embed_pos = tracer.in_module(self.words.embed_positions.place(), || {
-                    let position_ids = tracer.arange_from(0, last.length(1));
-                    let position_ids = position_ids.expand(&[last.size(0).into(), Size::REST]);
-                    self.words
-                        .embed_positions
-                        .look_up((&position_ids).add_number(2))
-                });
-                drop(last);
-                if self.is_moved_at_once {
-                    embed_pos = (&embed_pos).to_device();
-                    (
-                        self.words.hidden_states(&inputs_embeds, &embed_pos),
-                        embed_pos,
-                    )
-                } else {
-                    let moved = (&embed_pos).to_device();
-                    (self.words.hidden_states(&inputs_embeds, moved), embed_pos)
-                }
-            };
-            for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states);
+                let moved = (&embed_pos).to_device();
+                (words.hidden_states(&inputs_embeds, moved), embed_pos)
             }
-            if let Some(norm) = &self.layer_norm {
-                hidden_states = norm.forward(&hidden_states);
-            }
-            hidden_states.and_drop((inputs_embeds, embed_pos))
-        })
-    }
+        };
+        for layer in &layers {
+            hidden_states = layer.forward(&hidden_states);
+        }
+        if let Some(norm) = &layer_norm {
+            hidden_states = norm.forward(&hidden_states);
+        }
+        hidden_states.and_drop((inputs_embeds, embed_pos))
+    })
 }
 
 /// `BartDecoder`.
@@ -359,9 +316,13 @@ struct Decoder {
 
 impl Decoder {
     fn new(tracer: &Tracer, parent: &ModulePath, config: &Sizes, shared: &Embedding) -> Decoder {
-        let place = ModulePath::new(parent.path("decoder"), config.model.decoder);
+        let place = config
+            .model
+            .layers
+            .code
+            .place(parent.path("decoder"), "Decoder");
         let words = TokenEmbedding::new(tracer, &place, config, shared);
-        let layers = DecoderLayer::all(tracer, &place, &config.decoder);
+        let layers = decoder_layers(tracer, &place, &config.decoder);
         Decoder {
             words: words.normalized(tracer, &place, config),
             layers,
@@ -394,7 +355,7 @@ impl Decoder {
                 self.words.hidden_states(&inputs_embeds, moved)
             };
             for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+                hidden_states = layer(&hidden_states, encoder_hidden_states);
             }
             if let Some(norm) = &self.layer_norm {
                 hidden_states = norm.forward(&hidden_states);

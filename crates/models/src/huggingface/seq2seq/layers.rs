@@ -6,8 +6,8 @@ use crate::request_error::RequestError;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::{Attention as Settings, dropout};
 use crate::tracing::{
-    Activation, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _,
+    Activation, Code, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
+    Size, Tensor, Tracer, Views as _,
 };
 
 /// What a `LayerNorm` is given where nothing says so.
@@ -19,9 +19,17 @@ pub(super) struct Family {
     pub(super) is_normalized_first: bool,
     /// Whether queries are scaled, and all heads laid out again, before the attention; keys have no bias then.
     pub(super) is_whisper: bool,
-    pub(super) attention: &'static str,
-    pub(super) encoder_layer: &'static str,
-    pub(super) decoder_layer: &'static str,
+    pub(super) code: Code,
+}
+
+impl Family {
+    pub(super) const fn new(code: Code, is_normalized_first: bool) -> Family {
+        Family {
+            is_normalized_first,
+            is_whisper: false,
+            code,
+        }
+    }
 }
 
 /// What a config says of the layers of an encoder or a decoder.
@@ -90,7 +98,7 @@ struct Attention {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &Layers, is_causal: bool) -> Attention {
-        let place = ModulePath::new(path, config.family.attention);
+        let place = config.family.code.place(path, "Attention");
         let sizes = [config.width, config.width];
         let linear = |name: &str, bias| Linear::new(tracer, place.path(name), sizes, bias);
         Attention {
@@ -161,184 +169,124 @@ impl Attention {
     }
 }
 
-/// The branch of a layer that works on each token alone.
-struct FeedForward {
-    activation_fn: Activation,
-    fc1: Linear,
-    fc2: Linear,
-    final_layer_norm: LayerNorm,
-    dropout: f64,
-    activation_dropout: f64,
-    is_normalized_first: bool,
-}
-
-impl FeedForward {
-    fn new(tracer: &Tracer, place: &ModulePath, config: &Layers) -> FeedForward {
-        let (outer, inner) = (config.width, config.intermediate);
-        FeedForward {
-            activation_fn: Activation::named(
-                tracer,
-                place.path("activation_fn"),
-                &config.activation,
-            ),
-            fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            final_layer_norm: LayerNorm::new(tracer, place.path("final_layer_norm"), outer, EPS),
-            dropout: config.dropout,
-            activation_dropout: config.activation_dropout,
-            is_normalized_first: config.family.is_normalized_first,
-        }
-    }
-
-    /// The result, and the name of what is added, which its layer holds until it returns.
-    fn forward(&self, mut hidden_states: Tensor) -> (Tensor, Tensor) {
+/// The branch of a layer that works on each token alone: the result, and the name of what is added, which its layer holds until it
+/// returns.
+fn new_feed_forward(
+    tracer: &Tracer,
+    place: &ModulePath,
+    config: &Layers,
+) -> impl Fn(Tensor) -> (Tensor, Tensor) + use<> {
+    let (outer, inner) = (config.width, config.intermediate);
+    let activation = place.path("activation_fn");
+    let activation_fn = Activation::named(tracer, activation, &config.activation);
+    let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
+    let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
+    let final_layer_norm = LayerNorm::new(tracer, place.path("final_layer_norm"), outer, EPS);
+    let (p, activation_p) = (config.dropout, config.activation_dropout);
+    let is_normalized_first = config.family.is_normalized_first;
+    move |mut hidden_states| {
         let residual = hidden_states.clone();
-        if self.is_normalized_first {
-            hidden_states = self.final_layer_norm.forward(&hidden_states);
+        if is_normalized_first {
+            hidden_states = final_layer_norm.forward(&hidden_states);
         }
-        hidden_states = self.activation_fn.forward(self.fc1.forward(&hidden_states));
-        hidden_states = dropout(&hidden_states, self.activation_dropout);
-        hidden_states = self.fc2.forward(&hidden_states);
-        hidden_states = dropout(&hidden_states, self.dropout);
+        hidden_states = activation_fn.forward(fc1.forward(&hidden_states));
+        hidden_states = dropout(&hidden_states, activation_p);
+        hidden_states = fc2.forward(&hidden_states);
+        hidden_states = dropout(&hidden_states, p);
         hidden_states = (&residual).add(&hidden_states);
-        if !self.is_normalized_first {
-            hidden_states = self.final_layer_norm.forward(&hidden_states);
+        if !is_normalized_first {
+            hidden_states = final_layer_norm.forward(&hidden_states);
         }
         (hidden_states, residual)
     }
 }
 
-/// The branch of a layer that attends to other tokens.
-struct Attending {
-    attention: Attention,
-    layer_norm: LayerNorm,
-    dropout: f64,
-    is_normalized_first: bool,
-}
-
-impl Attending {
-    /// `residual` is what is added.
-    fn forward(&self, residual: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
+/// The branch of a layer that attends to other tokens, of what is added and of the states of keys and values.
+fn new_attending(
+    tracer: &Tracer,
+    place: &ModulePath,
+    config: &Layers,
+    name: &str,
+    is_causal: bool,
+) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
+    let attention = Attention::new(tracer, place.path(name), config, is_causal);
+    let norm = place.path(&format!("{name}_layer_norm"));
+    let layer_norm = LayerNorm::new(tracer, norm, config.width, EPS);
+    let p = config.dropout;
+    let is_normalized_first = config.family.is_normalized_first;
+    move |residual, key_value_states| {
         let mut hidden_states = residual.clone();
-        if self.is_normalized_first {
-            hidden_states = self.layer_norm.forward(&hidden_states);
+        if is_normalized_first {
+            hidden_states = layer_norm.forward(&hidden_states);
         }
-        hidden_states = self.attention.forward(&hidden_states, key_value_states);
-        hidden_states = dropout(&hidden_states, self.dropout);
+        hidden_states = attention.forward(&hidden_states, key_value_states);
+        hidden_states = dropout(&hidden_states, p);
         hidden_states = residual.add(&hidden_states);
-        if !self.is_normalized_first {
-            hidden_states = self.layer_norm.forward(&hidden_states);
+        if !is_normalized_first {
+            hidden_states = layer_norm.forward(&hidden_states);
         }
         hidden_states
     }
 }
 
-/// `BartEncoderLayer`.
-pub(super) struct EncoderLayer {
-    place: ModulePath,
-    self_attn: Attending,
-    feed_forward: FeedForward,
-    family: &'static Family,
-}
-
-impl EncoderLayer {
-    fn new(tracer: &Tracer, path: String, config: &Layers) -> EncoderLayer {
-        let place = ModulePath::new(path, config.family.encoder_layer);
-        EncoderLayer {
-            self_attn: Attending {
-                attention: Attention::new(tracer, place.path("self_attn"), config, false),
-                layer_norm: LayerNorm::new(
-                    tracer,
-                    place.path("self_attn_layer_norm"),
-                    config.width,
-                    EPS,
-                ),
-                dropout: config.dropout,
-                is_normalized_first: config.family.is_normalized_first,
-            },
-            feed_forward: FeedForward::new(tracer, &place, config),
-            family: config.family,
-            place,
-        }
-    }
-
-    /// The layers below a path.
-    pub(super) fn all(tracer: &Tracer, place: &ModulePath, config: &Layers) -> Vec<EncoderLayer> {
-        let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
-        paths
-            .map(|path| EncoderLayer::new(tracer, path, config))
-            .collect()
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let hidden_states = self.self_attn.forward(x, None);
-            let (mut hidden_states, residual) = self.feed_forward.forward(hidden_states);
+/// The layers of an encoder below a path: `BartEncoderLayer`.
+pub(super) fn encoder_layers(
+    tracer: &Tracer,
+    place: &ModulePath,
+    config: &Layers,
+) -> Vec<FnModule> {
+    let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
+    let layer = |path| {
+        let place = config.family.code.place(path, "EncoderLayer");
+        let self_attn = new_attending(tracer, &place, config, "self_attn", false);
+        let feed_forward = new_feed_forward(tracer, &place, config);
+        let is_normalized_first = config.family.is_normalized_first;
+        FnModule::new(place, move |x| {
+            let hidden_states = self_attn(x, None);
+            let (mut hidden_states, residual) = feed_forward(hidden_states);
             if hidden_states.dtype().dtype == DType::Float16 {
-                hidden_states = self.kept_finite(hidden_states);
+                hidden_states = kept_finite(hidden_states, is_normalized_first);
             }
             hidden_states.and_drop(residual)
         })
-    }
+    };
+    paths.map(layer).collect()
 }
 
-impl EncoderLayer {
-    /// What layers do to numbers of half precision; they are taken to be finite where only that decides.
-    fn kept_finite(&self, hidden_states: Tensor) -> Tensor {
-        if !self.family.is_normalized_first {
-            drop((&hidden_states).isfinite().all());
-            return hidden_states;
-        }
-        let most = -smallest(DType::Float16) - 1000.0;
-        (&hidden_states).clamp(Some((-most).into()), Some(most.into()))
+/// What layers do to numbers of half precision; they are taken to be finite where only that decides.
+fn kept_finite(hidden_states: Tensor, is_normalized_first: bool) -> Tensor {
+    if !is_normalized_first {
+        drop((&hidden_states).isfinite().all());
+        return hidden_states;
     }
+    let most = -smallest(DType::Float16) - 1000.0;
+    (&hidden_states).clamp(Some((-most).into()), Some(most.into()))
 }
 
-/// `BartDecoderLayer`.
-pub(super) struct DecoderLayer {
-    place: ModulePath,
-    self_attn: Attending,
-    encoder_attn: Attending,
-    feed_forward: FeedForward,
-}
+/// `BartDecoderLayer`, of its states and the encoder's.
+pub(super) type DecoderLayer = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
 
-impl DecoderLayer {
-    fn new(tracer: &Tracer, path: String, config: &Layers) -> DecoderLayer {
-        let place = ModulePath::new(path, config.family.decoder_layer);
-        let attending = |name: &str, is_causal| {
-            let norm = place.path(&format!("{name}_layer_norm"));
-            Attending {
-                attention: Attention::new(tracer, place.path(name), config, is_causal),
-                layer_norm: LayerNorm::new(tracer, norm, config.width, EPS),
-                dropout: config.dropout,
-                is_normalized_first: config.family.is_normalized_first,
-            }
-        };
-        DecoderLayer {
-            self_attn: attending("self_attn", true),
-            encoder_attn: attending("encoder_attn", false),
-            feed_forward: FeedForward::new(tracer, &place, config),
-            place,
-        }
-    }
-
-    /// The layers below a path.
-    pub(super) fn all(tracer: &Tracer, place: &ModulePath, config: &Layers) -> Vec<DecoderLayer> {
-        let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
-        paths
-            .map(|path| DecoderLayer::new(tracer, path, config))
-            .collect()
-    }
-
-    pub(super) fn forward(&self, x: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let earlier = self.self_attn.forward(x, None);
-            let hidden_states = self
-                .encoder_attn
-                .forward(&earlier, Some(encoder_hidden_states));
-            drop(earlier);
-            let (hidden_states, residual) = self.feed_forward.forward(hidden_states);
-            hidden_states.and_drop(residual)
+/// The layers of a decoder below a path.
+pub(super) fn decoder_layers(
+    tracer: &Tracer,
+    place: &ModulePath,
+    config: &Layers,
+) -> Vec<DecoderLayer> {
+    let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
+    let layer = |path| -> DecoderLayer {
+        let place = config.family.code.place(path, "DecoderLayer");
+        let self_attn = new_attending(tracer, &place, config, "self_attn", true);
+        let encoder_attn = new_attending(tracer, &place, config, "encoder_attn", false);
+        let feed_forward = new_feed_forward(tracer, &place, config);
+        Box::new(move |x: &Tensor, encoder_hidden_states: &Tensor| {
+            x.tracer().in_module(&place, || {
+                let earlier = self_attn(x, None);
+                let hidden_states = encoder_attn(&earlier, Some(encoder_hidden_states));
+                drop(earlier);
+                let (hidden_states, residual) = feed_forward(hidden_states);
+                hidden_states.and_drop(residual)
+            })
         })
-    }
+    };
+    paths.map(layer).collect()
 }

@@ -1,6 +1,6 @@
 //! `modeling_whisper.py`.
 
-use super::layers::{DecoderLayer, EPS, EncoderLayer, Family, Layers};
+use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, token_input};
 use crate::graph::Graph;
 use crate::huggingface::Task;
@@ -9,19 +9,19 @@ use crate::request_error::RequestError;
 use crate::shape::Extent;
 use crate::tracing::functional::{cross_entropy, dropout};
 use crate::tracing::{
-    Conv, Embedding, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    Code, Conv, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["WhisperForConditionalGeneration"];
 
+const CODE: Code = Code::new("whisper.modeling_whisper", "Whisper");
+
 const FAMILY: Family = Family {
     is_normalized_first: true,
     is_whisper: true,
-    attention: "transformers.models.whisper.modeling_whisper.WhisperAttention",
-    encoder_layer: "transformers.models.whisper.modeling_whisper.WhisperEncoderLayer",
-    decoder_layer: "transformers.models.whisper.modeling_whisper.WhisperDecoderLayer",
+    code: CODE,
 };
 
 /// Frames of sound for each position of the encoder, whose second convolution has this stride.
@@ -95,15 +95,12 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = Whisper::of(&task.config)?;
     let shifted = Shifted::of(&task.config, Some(50257), Some(50256))?;
     let [frames, tokens] = config.lengths(task)?;
-    let tracer = task.tracer("whisper.modeling_whisper");
-    let place = ModulePath::new(
-        "model",
-        "transformers.models.whisper.modeling_whisper.WhisperModel",
-    );
-    let encoder = Encoder::new(&tracer, &place, &config);
-    let decoder = Decoder::new(&tracer, &place, &config);
+    let tracer = task.tracer(CODE.module);
+    let place = CODE.place("model", "Model");
+    let encoder = new_encoder(&tracer, &place, &config);
+    let (decoder, words) = new_decoder(&tracer, &place, &config);
     let proj_out = if config.is_tied {
-        Linear::tied("proj_out".into(), &decoder.embed_tokens.weight, None)
+        Linear::tied("proj_out".into(), &words, None)
     } else {
         let sizes = [config.width, config.vocabulary];
         Linear::new(&tracer, "proj_out", sizes, false)
@@ -116,7 +113,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let decoder_input_ids = shifted.tokens(&labels);
     let [outputs, encoder_outputs] = tracer.in_module(&place, || {
         let encoder_outputs = encoder.forward(&input_features);
-        let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
+        let outputs = decoder(&decoder_input_ids, &encoder_outputs);
         [outputs, encoder_outputs]
     });
     let logits = proj_out.forward(&outputs);
@@ -131,107 +128,73 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
 }
 
 /// `WhisperEncoder`.
-struct Encoder {
-    place: ModulePath,
-    conv1: Conv,
-    conv2: Conv,
-    embed_positions: Embedding,
-    positions: u64,
-    layers: Vec<EncoderLayer>,
-    layer_norm: LayerNorm,
-    dropout: f64,
-}
-
-impl Encoder {
-    fn new(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> Encoder {
-        let place = ModulePath::new(
-            parent.path("encoder"),
-            "transformers.models.whisper.modeling_whisper.WhisperEncoder",
-        );
-        let conv = |name: &str, inputs| {
-            let sizes = [inputs, config.width];
-            Conv::new(tracer, place.path(name), sizes, &[3], 1, true).padding(1)
-        };
-        let positions = [config.source_positions, config.width];
-        Encoder {
-            conv1: conv("conv1", config.bins),
-            conv2: conv("conv2", config.width).stride(FRAMES),
-            embed_positions: Embedding::frozen(tracer, place.path("embed_positions"), positions),
-            positions: config.source_positions,
-            layers: EncoderLayer::all(tracer, &place, &config.encoder),
-            layer_norm: LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS),
-            dropout: config.dropout,
-            place,
-        }
-    }
-
-    fn forward(&self, input_features: &Tensor) -> Tensor {
+fn new_encoder(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> FnModule {
+    let place = CODE.place(parent.path("encoder"), "Encoder");
+    let conv = |name: &str, inputs| {
+        let sizes = [inputs, config.width];
+        Conv::new(tracer, place.path(name), sizes, &[3], 1, true).padding(1)
+    };
+    let positions = [config.source_positions, config.width];
+    let conv1 = conv("conv1", config.bins);
+    let conv2 = conv("conv2", config.width).stride(FRAMES);
+    let embed_positions = Embedding::frozen(tracer, place.path("embed_positions"), positions);
+    let positions = config.source_positions;
+    let layers = encoder_layers(tracer, &place, &config.encoder);
+    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
+    let p = config.dropout;
+    FnModule::new(place, move |input_features| {
         let tracer = input_features.tracer();
-        tracer.in_module(&self.place, || {
-            let mut inputs_embeds = self.conv1.forward(input_features).gelu("none");
-            inputs_embeds = self.conv2.forward(&inputs_embeds).gelu("none");
-            inputs_embeds = (&inputs_embeds).permute(&[0, 2, 1]);
-            let all_positions = tracer.arange(self.positions);
-            let mut hidden_states =
-                (&inputs_embeds).add(self.embed_positions.forward(&all_positions));
-            hidden_states = dropout(&hidden_states, self.dropout);
-            for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states);
-            }
-            hidden_states = self.layer_norm.forward(&hidden_states);
-            hidden_states.and_drop((inputs_embeds, all_positions))
-        })
-    }
+        let mut inputs_embeds = conv1.forward(input_features).gelu("none");
+        inputs_embeds = conv2.forward(&inputs_embeds).gelu("none");
+        inputs_embeds = (&inputs_embeds).permute(&[0, 2, 1]);
+        let all_positions = tracer.arange(positions);
+        let mut hidden_states = (&inputs_embeds).add(embed_positions.forward(&all_positions));
+        hidden_states = dropout(&hidden_states, p);
+        for layer in &layers {
+            hidden_states = layer.forward(&hidden_states);
+        }
+        hidden_states = layer_norm.forward(&hidden_states);
+        hidden_states.and_drop((inputs_embeds, all_positions))
+    })
 }
 
 /// `WhisperDecoder`.
-struct Decoder {
-    place: ModulePath,
-    embed_tokens: Embedding,
-    embed_positions: Embedding,
-    layers: Vec<DecoderLayer>,
-    layer_norm: LayerNorm,
-    dropout: f64,
-}
+fn new_decoder(
+    tracer: &Tracer,
+    parent: &ModulePath,
+    config: &Whisper,
+) -> (impl Fn(&Tensor, &Tensor) -> Tensor + use<>, Tensor) {
+    let place = CODE.place(parent.path("decoder"), "Decoder");
+    let embedding =
+        |name: &str, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
+    let embed_tokens = embedding("embed_tokens", config.vocabulary).padding(config.padding);
+    let embed_positions = embedding("embed_positions", config.target_positions)
+        .class(CODE.class("PositionalEmbedding"));
+    let layers = decoder_layers(tracer, &place, &config.decoder);
+    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
+    let p = config.dropout;
 
-impl Decoder {
-    fn new(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> Decoder {
-        let place = ModulePath::new(
-            parent.path("decoder"),
-            "transformers.models.whisper.modeling_whisper.WhisperDecoder",
-        );
-        let embedding =
-            |name: &str, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
-        Decoder {
-            embed_tokens: embedding("embed_tokens", config.vocabulary).padding(config.padding),
-            embed_positions: embedding("embed_positions", config.target_positions)
-                .class("transformers.models.whisper.modeling_whisper.WhisperPositionalEmbedding"),
-            layers: DecoderLayer::all(tracer, &place, &config.decoder),
-            layer_norm: LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS),
-            dropout: config.dropout,
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
+    let weight = embed_tokens.weight.clone();
+    let module = move |ids: &Tensor, encoder_hidden_states: &Tensor| {
         let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.embed_tokens.forward(ids);
+        tracer.in_module(&place, || {
+            let inputs_embeds = embed_tokens.forward(ids);
             let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
             position_ids = (&position_ids)
                 .unsqueeze(0)
                 .repeat(&[ids.size(0).into(), 1.into()]);
-            let positions = tracer.in_module(self.embed_positions.place(), || {
-                self.embed_positions.index(&position_ids)
+            let positions = tracer.in_module(embed_positions.place(), || {
+                embed_positions.index(&position_ids)
             });
             let mut hidden_states = (&inputs_embeds).add((&positions).to_device());
-            hidden_states = dropout(&hidden_states, self.dropout);
+            hidden_states = dropout(&hidden_states, p);
             tracer.look_for_packed_sequences(&position_ids);
-            for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states, encoder_hidden_states);
+            for layer in &layers {
+                hidden_states = layer(&hidden_states, encoder_hidden_states);
             }
-            hidden_states = self.layer_norm.forward(&hidden_states);
+            hidden_states = layer_norm.forward(&hidden_states);
             hidden_states.and_drop((inputs_embeds, position_ids, positions))
         })
-    }
+    };
+    (module, weight)
 }

@@ -6,8 +6,8 @@ use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Activation, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor,
-    Tracer, Views as _,
+    Activation, Code, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Reductions as _, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -24,51 +24,22 @@ const INNER_EPS: f64 = 1e-6;
 
 /// What the two families differ in.
 struct Family {
-    module: &'static str,
     /// Where the model is below its head.
     path: &'static str,
-    classes: Classes,
+    code: Code,
     /// Whether responses are normalized, instead of layers scaled.
     is_second: bool,
 }
 
-struct Classes {
-    norm: &'static str,
-    embeddings: &'static str,
-    drop_path: &'static str,
-    grn: &'static str,
-    layer: &'static str,
-    stage: &'static str,
-    encoder: &'static str,
-    model: &'static str,
-}
-
-macro_rules! classes {
-    ($prefix:literal) => {
-        Classes {
-            norm: concat!($prefix, "LayerNorm"),
-            embeddings: concat!($prefix, "Embeddings"),
-            drop_path: concat!($prefix, "DropPath"),
-            grn: concat!($prefix, "GRN"),
-            layer: concat!($prefix, "Layer"),
-            stage: concat!($prefix, "Stage"),
-            encoder: concat!($prefix, "Encoder"),
-            model: concat!($prefix, "Model"),
-        }
-    };
-}
-
 const FIRST: Family = Family {
-    module: "convnext.modeling_convnext",
     path: "convnext",
-    classes: classes!("transformers.models.convnext.modeling_convnext.ConvNext"),
+    code: Code::new("convnext.modeling_convnext", "ConvNext"),
     is_second: false,
 };
 
 const SECOND: Family = Family {
-    module: "convnextv2.modeling_convnextv2",
     path: "convnextv2",
-    classes: classes!("transformers.models.convnextv2.modeling_convnextv2.ConvNextV2"),
+    code: Code::new("convnextv2.modeling_convnextv2", "ConvNextV2"),
     is_second: true,
 };
 
@@ -151,20 +122,15 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     };
     let config = Net::of(task, family)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(family.module);
-    let model = Model::new(&tracer, &config);
-    let sizes = [config.last_width, labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let [_, pooled_output] = &outputs;
-    let pooled_output = pooled_output.clone();
-    let logits = classifier.forward(&pooled_output);
-    let loss = labels.loss(&logits, &targets);
-    drop((outputs, pooled_output));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let tracer = task.tracer(family.code.module);
+    let model = new_model(&tracer, &config);
+    let head = (labels, config.last_width);
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let [_, pooled_output] = &outputs;
+        (pooled_output.clone(), outputs)
+    })
 }
 
 /// `ConvNextLayerNorm` with channels first: they are put last and back.
@@ -177,238 +143,149 @@ fn normalized_channels(norm: &LayerNorm, x: &Tensor) -> Tensor {
 }
 
 /// `ConvNextEmbeddings`.
-struct Embeddings {
-    place: ModulePath,
-    projection: Conv,
-    layernorm: LayerNorm,
-}
-
-impl Embeddings {
-    fn new(tracer: &Tracer, path: String, config: &Net) -> Embeddings {
-        let classes = &config.family.classes;
-        let place = ModulePath::new(path, classes.embeddings);
-        let width = config.stages[0].width;
-        Embeddings {
-            projection: Conv::new(
-                tracer,
-                place.path("patch_embeddings"),
-                [config.images.channels, width],
-                &config.patch,
-                1,
-                true,
-            )
-            .strides(&config.patch),
-            layernorm: LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
-                .class(classes.norm),
-            place,
-        }
-    }
-
-    fn forward(&self, pixel_values: &Tensor) -> Tensor {
-        pixel_values.tracer().in_module(&self.place, || {
-            let mut embeddings = self.projection.forward(pixel_values);
-            embeddings = normalized_channels(&self.layernorm, &embeddings);
-            embeddings
-        })
-    }
+fn new_embeddings(tracer: &Tracer, path: String, config: &Net) -> FnModule {
+    let code = config.family.code;
+    let place = code.place(path, "Embeddings");
+    let width = config.stages[0].width;
+    let projection = Conv::new(
+        tracer,
+        place.path("patch_embeddings"),
+        [config.images.channels, width],
+        &config.patch,
+        1,
+        true,
+    )
+    .strides(&config.patch);
+    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
+        .class(code.class("LayerNorm"));
+    FnModule::new(place, move |pixel_values| {
+        let mut embeddings = projection.forward(pixel_values);
+        embeddings = normalized_channels(&layernorm, &embeddings);
+        embeddings
+    })
 }
 
 /// `ConvNextV2GRN`.
-struct ResponseNorm {
-    place: ModulePath,
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl ResponseNorm {
-    fn new(tracer: &Tracer, path: String, class: &'static str, width: u64) -> ResponseNorm {
-        let place = ModulePath::new(path, class);
-        let parameter = |name: &str| tracer.parameter(&place.path(name), &[1, 1, 1, width]);
-        ResponseNorm {
-            weight: parameter("weight"),
-            bias: parameter("bias"),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let global_features = x.vector_norm(2, &[1, 2], true);
-            let norm_features =
-                (&global_features).div((&global_features).mean(&[-1], true).add_number(1e-6));
-            let hidden_states = (&self.weight)
-                .mul(x.mul(&norm_features))
-                .add(&self.bias)
-                .add(x);
-            hidden_states.and_drop((global_features, norm_features))
-        })
-    }
+fn new_response_norm(tracer: &Tracer, place: ModulePath, width: u64) -> FnModule {
+    let parameter = |name: &str| tracer.parameter(&place.path(name), &[1, 1, 1, width]);
+    let weight = parameter("weight");
+    let bias = parameter("bias");
+    FnModule::new(place, move |x| {
+        let global_features = x.vector_norm(2, &[1, 2], true);
+        let norm_features =
+            (&global_features).div((&global_features).mean(&[-1], true).add_number(1e-6));
+        let hidden_states = (&weight).mul(x.mul(&norm_features)).add(&bias).add(x);
+        hidden_states.and_drop((global_features, norm_features))
+    })
 }
 
 /// `ConvNextLayer`.
-struct Layer {
-    place: ModulePath,
-    dwconv: Conv,
-    layernorm: LayerNorm,
-    pwconv1: Linear,
-    act: Activation,
-    grn: Option<ResponseNorm>,
-    pwconv2: Linear,
-    scale: Option<Tensor>,
-    drop_path: DropPath,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Net, width: u64, rate: f64) -> Layer {
-        let classes = &config.family.classes;
-        let place = ModulePath::new(path, classes.layer);
-        let wide = width.saturating_mul(4);
-        let scale = place.path("layer_scale_parameter");
-        Layer {
-            scale: config.is_scaled.then(|| tracer.parameter(&scale, &[width])),
-            dwconv: Conv::new(
-                tracer,
-                place.path("dwconv"),
-                [width, width],
-                &[7, 7],
-                width,
-                true,
-            )
-            .padding(3),
-            layernorm: LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
-                .class(classes.norm),
-            pwconv1: Linear::new(tracer, place.path("pwconv1"), [width, wide], true),
-            act: Activation::named(tracer, place.path("act"), &config.activation),
-            grn: config
-                .family
-                .is_second
-                .then(|| ResponseNorm::new(tracer, place.path("grn"), classes.grn, wide)),
-            pwconv2: Linear::new(tracer, place.path("pwconv2"), [wide, width], true),
-            drop_path: DropPath::new(place.path("drop_path"), classes.drop_path, rate),
-            place,
+fn new_layer(tracer: &Tracer, path: String, config: &Net, width: u64, rate: f64) -> FnModule {
+    let code = config.family.code;
+    let place = code.place(path, "Layer");
+    let wide = width.saturating_mul(4);
+    let scale = place.path("layer_scale_parameter");
+    let scale = config.is_scaled.then(|| tracer.parameter(&scale, &[width]));
+    let dwconv = Conv::new(
+        tracer,
+        place.path("dwconv"),
+        [width, width],
+        &[7, 7],
+        width,
+        true,
+    )
+    .padding(3);
+    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
+        .class(code.class("LayerNorm"));
+    let pwconv1 = Linear::new(tracer, place.path("pwconv1"), [width, wide], true);
+    let act = Activation::named(tracer, place.path("act"), &config.activation);
+    let grn = config
+        .family
+        .is_second
+        .then(|| new_response_norm(tracer, code.place(place.path("grn"), "GRN"), wide));
+    let pwconv2 = Linear::new(tracer, place.path("pwconv2"), [wide, width], true);
+    let drop_path = DropPath::new(code.place(place.path("drop_path"), "DropPath"), rate);
+    FnModule::new(place, move |x| {
+        let mut features = dwconv.forward(x);
+        features = (&features).permute(&[0, 2, 3, 1]);
+        features = layernorm.forward(&features);
+        features = pwconv1.forward(&features);
+        features = act.forward(&features);
+        if let Some(grn) = &grn {
+            features = grn.forward(&features);
         }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut features = self.dwconv.forward(x);
-            features = (&features).permute(&[0, 2, 3, 1]);
-            features = self.layernorm.forward(&features);
-            features = self.pwconv1.forward(&features);
-            features = self.act.forward(&features);
-            if let Some(grn) = &self.grn {
-                features = grn.forward(&features);
-            }
-            features = self.pwconv2.forward(&features);
-            if let Some(scale) = &self.scale {
-                features = scale.mul(&features);
-            }
-            features = (&features).permute(&[0, 3, 1, 2]);
-            features = x.add(self.drop_path.forward(&features));
-            features
-        })
-    }
+        features = pwconv2.forward(&features);
+        if let Some(scale) = &scale {
+            features = scale.mul(&features);
+        }
+        features = (&features).permute(&[0, 3, 1, 2]);
+        features = x.add(drop_path.forward(&features));
+        features
+    })
 }
 
 /// `ConvNextStage`.
-struct Stage {
-    place: ModulePath,
-    downsampling: Option<(LayerNorm, Conv)>,
-    layers: Vec<Layer>,
-}
-
-impl Stage {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        config: &Net,
-        earlier_width: Option<u64>,
-        sizes: &Sizes,
-    ) -> Stage {
-        let classes = &config.family.classes;
-        let place = ModulePath::new(path, classes.stage);
-        let below = |name: &str, index: usize| place.path(&format!("{name}.{index}"));
-        let downsampling = earlier_width.map(|width| {
-            let at = |index| below("downsampling_layer", index);
-            let norm = LayerNorm::new(tracer, at(0), width, INNER_EPS).class(classes.norm);
-            let conv = Conv::new(tracer, at(1), [width, sizes.width], &[2, 2], 1, true).stride(2);
-            (norm, conv)
-        });
-        let rates = sizes.drop_paths.iter().enumerate();
-        Stage {
-            downsampling,
-            layers: rates
-                .map(|(index, rate)| {
-                    Layer::new(tracer, below("layers", index), config, sizes.width, *rate)
-                })
-                .collect(),
-            place,
+fn new_stage(
+    tracer: &Tracer,
+    path: String,
+    config: &Net,
+    earlier_width: Option<u64>,
+    sizes: &Sizes,
+) -> FnModule {
+    let code = config.family.code;
+    let place = code.place(path, "Stage");
+    let below = |name: &str, index: usize| place.path(&format!("{name}.{index}"));
+    let downsampling = earlier_width.map(|width| {
+        let at = |index| below("downsampling_layer", index);
+        let norm = LayerNorm::new(tracer, at(0), width, INNER_EPS).class(code.class("LayerNorm"));
+        let conv = Conv::new(tracer, at(1), [width, sizes.width], &[2, 2], 1, true).stride(2);
+        (norm, conv)
+    });
+    let rates = sizes.drop_paths.iter().enumerate();
+    let layers: Vec<FnModule> = rates
+        .map(|(index, rate)| new_layer(tracer, below("layers", index), config, sizes.width, *rate))
+        .collect();
+    FnModule::new(place, move |x| {
+        let mut features = x.clone();
+        if let Some((norm, conv)) = &downsampling {
+            features = normalized_channels(norm, &features);
+            features = conv.forward(&features);
         }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut features = x.clone();
-            if let Some((norm, conv)) = &self.downsampling {
-                features = normalized_channels(norm, &features);
-                features = conv.forward(&features);
-            }
-            for layer in &self.layers {
-                features = layer.forward(&features);
-            }
-            features
-        })
-    }
+        for layer in &layers {
+            features = layer.forward(&features);
+        }
+        features
+    })
 }
 
 /// `ConvNextModel` with its `ConvNextEncoder`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: ModulePath,
-    stages: Vec<Stage>,
-    layernorm: LayerNorm,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, config: &Net) -> Model {
-        let classes = &config.family.classes;
-        let place = ModulePath::new(config.family.path, classes.model);
-        let encoder = ModulePath::new(place.path("encoder"), classes.encoder);
-        let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
-        let mut stages = Vec::new();
-        let mut earlier = None;
-        for (index, sizes) in config.stages.iter().enumerate() {
-            let path = encoder.path(&format!("stages.{index}"));
-            stages.push(Stage::new(tracer, path, config, earlier, sizes));
-            earlier = Some(sizes.width);
-        }
-        let norm = place.path("layernorm");
-        Model {
-            embeddings,
-            encoder,
-            stages,
-            layernorm: LayerNorm::new(tracer, norm, config.last_width, config.eps),
-            place,
-        }
+fn new_model(tracer: &Tracer, config: &Net) -> FnModule<[Tensor; 2]> {
+    let code = config.family.code;
+    let place = code.place(config.family.path, "Model");
+    let encoder = code.place(place.path("encoder"), "Encoder");
+    let embeddings = new_embeddings(tracer, place.path("embeddings"), config);
+    let mut stages = Vec::new();
+    let mut earlier = None;
+    for (index, sizes) in config.stages.iter().enumerate() {
+        let path = encoder.path(&format!("stages.{index}"));
+        stages.push(new_stage(tracer, path, config, earlier, sizes));
+        earlier = Some(sizes.width);
     }
-
-    /// The last hidden state, and what is pooled from it.
-    fn forward(&self, pixel_values: &Tensor) -> [Tensor; 2] {
+    let norm = place.path("layernorm");
+    let layernorm = LayerNorm::new(tracer, norm, config.last_width, config.eps);
+    FnModule::new(place, move |pixel_values| {
         let tracer = pixel_values.tracer();
-        tracer.in_module(&self.place, || {
-            let embedding_output = self.embeddings.forward(pixel_values);
-            let last_hidden_state = tracer.in_module(&self.encoder, || {
-                let mut hidden_states = embedding_output.clone();
-                for stage in &self.stages {
-                    hidden_states = stage.forward(&hidden_states);
-                }
-                hidden_states
-            });
-            let pooled_output = (&last_hidden_state).mean(&[-2, -1], false);
-            let pooled_output = self.layernorm.forward(pooled_output);
-            drop(embedding_output);
-            [last_hidden_state, pooled_output]
-        })
-    }
+        let embedding_output = embeddings.forward(pixel_values);
+        let last_hidden_state = tracer.in_module(&encoder, || {
+            let mut hidden_states = embedding_output.clone();
+            for stage in &stages {
+                hidden_states = stage.forward(&hidden_states);
+            }
+            hidden_states
+        });
+        let pooled_output = (&last_hidden_state).mean(&[-2, -1], false);
+        let pooled_output = layernorm.forward(pooled_output);
+        drop(embedding_output);
+        [last_hidden_state, pooled_output]
+    })
 }

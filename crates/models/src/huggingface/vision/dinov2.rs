@@ -9,12 +9,14 @@ use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    Activation, Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Reductions as _, Size, Tensor, Tracer, Views as _,
+    Activation, Argument, Code, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath,
+    Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassification"];
+
+const CODE: Code = Code::new("dinov2.modeling_dinov2", "Dinov2");
 
 /// What a config says of such a model.
 struct Dino {
@@ -93,30 +95,23 @@ fn truncated(number: f64) -> u64 {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Dino::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer("dinov2.modeling_dinov2");
-    let model = Model::new(&tracer, &config);
-    let sizes = [config.width.saturating_mul(2), labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let sequence_output = outputs.clone();
-    let cls_token = (&sequence_output).select(1, 0);
-    let patch_tokens = (&sequence_output).slice_from(1, 1);
-    let mean = (&patch_tokens).mean(&[1], false);
-    let linear_input = tracer.cat_of(&[&cls_token, &mean], 1);
-    drop(mean);
-    let logits = classifier.forward(&linear_input);
-    let loss = labels.loss(&logits, &targets);
-    drop((
-        outputs,
-        sequence_output,
-        cls_token,
-        patch_tokens,
-        linear_input,
-    ));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let tracer = task.tracer(CODE.module);
+    let model = new_model(&tracer, &config);
+    let head = (labels, config.width.saturating_mul(2));
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let sequence_output = outputs.clone();
+        let cls_token = (&sequence_output).select(1, 0);
+        let patch_tokens = (&sequence_output).slice_from(1, 1);
+        let mean = (&patch_tokens).mean(&[1], false);
+        let linear_input = outputs.tracer().cat_of(&[&cls_token, &mean], 1);
+        drop(mean);
+        (
+            linear_input,
+            (outputs, sequence_output, cls_token, patch_tokens),
+        )
+    })
 }
 
 /// `Dinov2Embeddings`.
@@ -133,10 +128,7 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Dino) -> Embeddings {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Embeddings",
-        );
+        let place = CODE.place(path, "Embeddings");
         let cls_token = tracer.parameter(&place.path("cls_token"), &[1, 1, config.width]);
         if config.has_mask_token {
             tracer.parameter(&place.path("mask_token"), &[1, config.width]);
@@ -147,10 +139,7 @@ impl Embeddings {
             &place.path("position_embeddings"),
             &[1, positions, config.width],
         );
-        let patches = ModulePath::new(
-            place.path("patch_embeddings"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2PatchEmbeddings",
-        );
+        let patches = CODE.place(place.path("patch_embeddings"), "PatchEmbeddings");
         let sizes = [config.images.channels, config.width];
         let projection = patches.path("projection");
         Embeddings {
@@ -220,252 +209,133 @@ impl Embeddings {
 }
 
 /// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
-struct Attention {
-    place: ModulePath,
-    attending: ModulePath,
-    query: Linear,
-    key: Linear,
-    value: Linear,
-    output: ModulePath,
-    dense: Linear,
-    output_dropout: Dropout,
-    heads: u64,
-    head_dim: u64,
-    dropout: f64,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Attention {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Attention",
-        );
-        let attention = ModulePath::new(
-            place.path("attention"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfAttention",
-        );
-        let output = ModulePath::new(
-            place.path("output"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2SelfOutput",
-        );
-        let sizes = [config.width, config.width];
-        let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
-        Attention {
-            query: linear("query"),
-            key: linear("key"),
-            value: linear("value"),
-            dense: Linear::new(tracer, output.path("dense"), sizes, true),
-            output_dropout: Dropout::new(output.path("dropout"), config.dropout),
-            heads: config.heads,
-            head_dim: config.width / config.heads,
-            dropout: config.attention_dropout,
-            attending: attention,
-            output,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let self_attn_output = tracer.in_module(&self.attending, || self.attend(x));
-            let output = tracer.in_module(&self.output, || {
-                let mut hidden_states = self.dense.forward(&self_attn_output);
-                hidden_states = self.output_dropout.forward(&hidden_states);
-                hidden_states
-            });
-            output.and_drop(self_attn_output)
-        })
-    }
-
-    fn attend(&self, x: &Tensor) -> Tensor {
+fn new_attention(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let place = CODE.place(path, "Attention");
+    let attention = CODE.place(place.path("attention"), "SelfAttention");
+    let output = CODE.place(place.path("output"), "SelfOutput");
+    let sizes = [config.width, config.width];
+    let linear = |name: &str| Linear::new(tracer, attention.path(name), sizes, config.qkv_bias);
+    let query = linear("query");
+    let key = linear("key");
+    let value = linear("value");
+    let dense = Linear::new(tracer, output.path("dense"), sizes, true);
+    let output_dropout = Dropout::new(output.path("dropout"), config.dropout);
+    let (heads, head_dim) = (config.heads, config.width / config.heads);
+    let dropout = config.attention_dropout;
+    let attend = FnModule::new(attention, move |x| {
         let batch = x.size(0);
-        let [heads, head_dim] = [self.heads.into(), self.head_dim.into()];
-        let shape = [batch.into(), Size::REST, heads, head_dim];
-        let key = self.key.forward(x).view(&shape).transpose(1, 2);
-        let value = self.value.forward(x).view(&shape).transpose(1, 2);
-        let query = self.query.forward(x).view(&shape).transpose(1, 2);
+        let shape = [batch.into(), Size::REST, heads.into(), head_dim.into()];
+        let keys = key.forward(x).view(&shape).transpose(1, 2);
+        let values = value.forward(x).view(&shape).transpose(1, 2);
+        let queries = query.forward(x).view(&shape).transpose(1, 2);
         let settings = Settings {
-            dropout: self.dropout,
-            scale: Some((self.head_dim as f64).powf(-0.5)),
+            dropout,
+            scale: Some((head_dim as f64).powf(-0.5)),
             ..Settings::default()
         };
-        let mut context = sdpa(&query, &key, &value, settings);
-        let all_heads = self.heads.saturating_mul(self.head_dim);
+        let mut context = sdpa(&queries, &keys, &values, settings);
+        let all_heads = heads.saturating_mul(head_dim);
         context = (&context).reshape(&[batch.into(), x.size(1).into(), all_heads.into()]);
-        context.and_drop((key, value, query))
-    }
+        context.and_drop((keys, values, queries))
+    });
+    let output = FnModule::new(output, move |self_attn_output| {
+        let mut hidden_states = dense.forward(self_attn_output);
+        hidden_states = output_dropout.forward(&hidden_states);
+        hidden_states
+    });
+    FnModule::new(place, move |x| {
+        let self_attn_output = attend.forward(x);
+        let output = output.forward(&self_attn_output);
+        output.and_drop(self_attn_output)
+    })
 }
 
 /// `Dinov2LayerScale`.
-struct Scale {
-    place: ModulePath,
-    lambda: Tensor,
-}
-
-impl Scale {
-    fn new(tracer: &Tracer, path: String, width: u64) -> Scale {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2LayerScale",
-        );
-        Scale {
-            lambda: tracer.parameter(&place.path("lambda1"), &[width]),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || x.mul(&self.lambda))
-    }
+fn new_scale(tracer: &Tracer, path: String, width: u64) -> FnModule {
+    let place = CODE.place(path, "LayerScale");
+    let lambda = tracer.parameter(&place.path("lambda1"), &[width]);
+    FnModule::new(place, move |x| x.mul(&lambda))
 }
 
 /// `Dinov2MLP` or `Dinov2SwiGLUFFN`.
-struct Mlp {
-    place: ModulePath,
-    first: Linear,
-    /// `None` where one half of what the first layer makes is the other's gate.
-    activation: Option<Activation>,
-    second: Linear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Mlp {
-        let (inner, outer) = (config.intermediate, config.width);
-        if config.is_gated {
-            let place = ModulePath::new(
-                path,
-                "transformers.models.dinov2.modeling_dinov2.Dinov2SwiGLUFFN",
-            );
-            let wide = [outer, inner.saturating_mul(2)];
-            return Mlp {
-                first: Linear::new(tracer, place.path("weights_in"), wide, true),
-                activation: None,
-                second: Linear::new(tracer, place.path("weights_out"), [inner, outer], true),
-                place,
-            };
-        }
-        let place = ModulePath::new(path, "transformers.models.dinov2.modeling_dinov2.Dinov2MLP");
-        let activation = place.path("activation");
-        Mlp {
-            first: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            activation: Some(Activation::named(tracer, activation, &config.activation)),
-            second: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut hidden_state = self.first.forward(x);
-            if let Some(activation) = &self.activation {
-                hidden_state = activation.forward(&hidden_state);
-                hidden_state = self.second.forward(&hidden_state);
-                return hidden_state;
-            }
+fn new_mlp(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let (inner, outer) = (config.intermediate, config.width);
+    if config.is_gated {
+        let place = CODE.place(path, "SwiGLUFFN");
+        let wide = [outer, inner.saturating_mul(2)];
+        let weights_in = Linear::new(tracer, place.path("weights_in"), wide, true);
+        let narrow = [inner, outer];
+        let weights_out = Linear::new(tracer, place.path("weights_out"), narrow, true);
+        return FnModule::new(place, move |x| {
+            let hidden_state = weights_in.forward(x);
             let halves = (&hidden_state).chunk(2, -1);
             let hidden = (&halves[0]).silu().mul(&halves[1]);
-            let made = self.second.forward(&hidden);
+            let made = weights_out.forward(&hidden);
             made.and_drop((hidden_state, halves, hidden))
-        })
+        });
     }
+    let place = CODE.place(path, "MLP");
+    let activation = place.path("activation");
+    let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
+    let activation = Activation::named(tracer, activation, &config.activation);
+    let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
+    FnModule::new(place, move |x| {
+        let mut hidden_state = fc1.forward(x);
+        hidden_state = activation.forward(&hidden_state);
+        hidden_state = fc2.forward(&hidden_state);
+        hidden_state
+    })
 }
 
 /// `Dinov2Layer`.
-struct Layer {
-    place: ModulePath,
-    norm1: LayerNorm,
-    attention: Attention,
-    scale1: Scale,
-    drop_path: DropPath,
-    norm2: LayerNorm,
-    mlp: Mlp,
-    scale2: Scale,
-}
-
-impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Dino) -> Layer {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Layer",
-        );
-        let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-        let scale = |name| Scale::new(tracer, place.path(name), config.width);
-        Layer {
-            norm1: norm("norm1"),
-            attention: Attention::new(tracer, place.path("attention"), config),
-            scale1: scale("layer_scale1"),
-            drop_path: DropPath::new(
-                place.path("drop_path"),
-                "transformers.models.dinov2.modeling_dinov2.Dinov2DropPath",
-                config.drop_path,
-            ),
-            norm2: norm("norm2"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
-            scale2: scale("layer_scale2"),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let normed = self.norm1.forward(x);
-            let mut attended = self.attention.forward(&normed);
-            attended = self.scale1.forward(&attended);
-            let hidden_states = self.drop_path.forward(&attended).add(x);
-            let mut layer_output = self.norm2.forward(&hidden_states);
-            layer_output = self.mlp.forward(&layer_output);
-            layer_output = self.scale2.forward(&layer_output);
-            layer_output = self.drop_path.forward(&layer_output).add(&hidden_states);
-            layer_output.and_drop((hidden_states, normed, attended))
-        })
-    }
+fn new_layer(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
+    let place = CODE.place(path, "Layer");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+    let scale = |name| new_scale(tracer, place.path(name), config.width);
+    let norm1 = norm("norm1");
+    let attention = new_attention(tracer, place.path("attention"), config);
+    let scale1 = scale("layer_scale1");
+    let drop_path = DropPath::new(
+        CODE.place(place.path("drop_path"), "DropPath"),
+        config.drop_path,
+    );
+    let norm2 = norm("norm2");
+    let mlp = new_mlp(tracer, place.path("mlp"), config);
+    let scale2 = scale("layer_scale2");
+    FnModule::new(place, move |x| {
+        let normed = norm1.forward(x);
+        let mut attended = attention.forward(&normed);
+        attended = scale1.forward(&attended);
+        let hidden_states = drop_path.forward(&attended).add(x);
+        let mut layer_output = norm2.forward(&hidden_states);
+        layer_output = mlp.forward(&layer_output);
+        layer_output = scale2.forward(&layer_output);
+        layer_output = drop_path.forward(&layer_output).add(&hidden_states);
+        layer_output.and_drop((hidden_states, normed, attended))
+    })
 }
 
 /// `Dinov2Model` with its `Dinov2Encoder`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: ModulePath,
-    layers: Vec<Layer>,
-    layernorm: LayerNorm,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, config: &Dino) -> Model {
-        let place = ModulePath::new(
-            "dinov2",
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Model",
-        );
-        let encoder = ModulePath::new(
-            place.path("encoder"),
-            "transformers.models.dinov2.modeling_dinov2.Dinov2Encoder",
-        );
-        Model {
-            embeddings: Embeddings::new(tracer, place.path("embeddings"), config),
-            layers: (0..config.layers)
-                .map(|layer| Layer::new(tracer, encoder.path(&format!("layer.{layer}")), config))
-                .collect(),
-            layernorm: LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps),
-            encoder,
-            place,
-        }
-    }
-
-    fn forward(&self, pixel_values: &Tensor) -> Tensor {
+fn new_model(tracer: &Tracer, config: &Dino) -> FnModule {
+    let place = CODE.place("dinov2", "Model");
+    let encoder = CODE.place(place.path("encoder"), "Encoder");
+    let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
+    let layers: Vec<FnModule> = (0..config.layers)
+        .map(|layer| new_layer(tracer, encoder.path(&format!("layer.{layer}")), config))
+        .collect();
+    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps);
+    FnModule::new(place, move |pixel_values| {
         let tracer = pixel_values.tracer();
-        tracer.in_module(&self.place, || {
-            let embedding_output = self.embeddings.forward(pixel_values);
-            let encoder_outputs = tracer.in_module(&self.encoder, || {
-                let mut hidden_states = embedding_output.clone();
-                for layer in &self.layers {
-                    hidden_states = layer.forward(&hidden_states);
-                }
-                hidden_states
-            });
-            let sequence_output = self.layernorm.forward(&encoder_outputs);
-            let pooled_output = (&sequence_output).select(1, 0);
-            sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
-        })
-    }
+        let embedding_output = embeddings.forward(pixel_values);
+        let encoder_outputs = tracer.in_module(&encoder, || {
+            let mut hidden_states = embedding_output.clone();
+            for layer in &layers {
+                hidden_states = layer.forward(&hidden_states);
+            }
+            hidden_states
+        });
+        let sequence_output = layernorm.forward(&encoder_outputs);
+        let pooled_output = (&sequence_output).select(1, 0);
+        sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
+    })
 }

@@ -7,11 +7,13 @@ mod mlp;
 pub(super) mod swin;
 pub(super) mod vit;
 
+use crate::graph::Graph;
 use crate::huggingface::Task;
 use crate::huggingface::config::Config;
+use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
 use crate::shape::Extent;
-use crate::tracing::{ModulePath, Pointwise as _, Size, Tensor, Tracer};
+use crate::tracing::{Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer};
 
 /// Height and width of the images that a config is for, where its class says 224.
 const USUAL_SIZE: u64 = 224;
@@ -58,6 +60,25 @@ impl Images {
         let shape = [Extent::BATCH, channels, height, width];
         tracer.input("pixel_values", &shape, tracer.dtype())
     }
+
+    /// `...ForImageClassification`: a label for each image, from what `forward` makes of them. What else it names is held until the
+    /// loss is there.
+    fn classify<T>(
+        &self,
+        task: &Task<'_>,
+        tracer: Tracer,
+        (labels, width): (Labels, u64),
+        forward: impl FnOnce(&Tensor) -> (Tensor, T),
+    ) -> Result<Graph, RequestError> {
+        let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
+        let pixel_values = self.input(&tracer);
+        let targets = labels.input(&tracer);
+        let (features, held) = forward(&pixel_values);
+        let logits = classifier.forward(&features);
+        let loss = labels.loss(&logits, &targets);
+        drop((held, features));
+        task.finish(tracer, &loss)
+    }
 }
 
 /// How many patches of this size there are in height and width.
@@ -101,11 +122,8 @@ struct DropPath {
 }
 
 impl DropPath {
-    fn new(path: String, class: &'static str, rate: f64) -> DropPath {
-        DropPath {
-            place: ModulePath::new(path, class),
-            rate,
-        }
+    fn new(place: ModulePath, rate: f64) -> DropPath {
+        DropPath { place, rate }
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {

@@ -3,9 +3,10 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::StochasticDepth;
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, gelu, permute};
+use crate::presets::layers::{Module, Sequential, adaptive_pool, flatten, gelu, permute};
 use crate::tracing::{
-    Argument, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer, Views as _,
+    Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
+    Views as _,
 };
 
 /// torchvision's `ConvNeXts`.
@@ -33,7 +34,7 @@ fn build(
         let channels = [sizes.channels, width];
         let conv = Conv::new(tracer, stem.next(), channels, &[4, 4], 1, true);
         stem.push(conv.stride(4));
-        stem.push(LayerNorm2d::new(tracer, stem.next(), width));
+        stem.push(new_layer_norm2d(tracer, stem.next(), width));
         features.push(stem);
         let blocks = [3, 3, third, 3];
         let total: u32 = blocks.iter().sum();
@@ -43,13 +44,13 @@ fn build(
             let mut stage = Sequential::new(features.next());
             for _ in 0..layers {
                 let p = stochastic_depth * f64::from(made) / (f64::from(total) - 1.0);
-                stage.push(CnBlock::new(tracer, stage.next(), dim, p));
+                stage.push(new_cn_block(tracer, stage.next(), dim, p));
                 made += 1;
             }
             features.push(stage);
             if index + 1 < blocks.len() {
                 let mut down = Sequential::new(features.next());
-                down.push(LayerNorm2d::new(tracer, down.next(), dim));
+                down.push(new_layer_norm2d(tracer, down.next(), dim));
                 let channels = [dim, 2 * dim];
                 let conv = Conv::new(tracer, down.next(), channels, &[2, 2], 1, true);
                 down.push(conv.stride(2));
@@ -58,56 +59,27 @@ fn build(
             }
         }
         let mut classifier = Sequential::new("classifier".into());
-        classifier.push(LayerNorm2d::new(tracer, classifier.next(), dim));
+        classifier.push(new_layer_norm2d(tracer, classifier.next(), dim));
         classifier.push(flatten(classifier.next()));
         let linear = Linear::new(tracer, classifier.next(), [dim, sizes.classes], true);
         classifier.push(linear);
-        ConvNext {
-            features,
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            classifier,
+        let avgpool = adaptive_pool("avgpool".into(), 1);
+        move |x: &Tensor| {
+            let mut x = features.forward(x);
+            x = avgpool.forward(&x);
+            classifier.forward(&x)
         }
     })
 }
 
-/// `ConvNeXt`.
-struct ConvNext {
-    features: Sequential,
-    avgpool: Plain,
-    classifier: Sequential,
-}
-
-impl Module for ConvNext {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.avgpool.forward(&x);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `LayerNorm2d`.
-struct LayerNorm2d {
-    place: ModulePath,
-    weight: Tensor,
-    bias: Tensor,
-    width: u64,
-}
-
-impl LayerNorm2d {
-    fn new(tracer: &Tracer, path: String, width: u64) -> LayerNorm2d {
-        LayerNorm2d {
-            weight: tracer.parameter(&format!("{path}.weight"), &[width]),
-            bias: tracer.parameter(&format!("{path}.bias"), &[width]),
-            place: ModulePath::new(path, "torchvision.models.convnext.LayerNorm2d"),
-            width,
-        }
-    }
-}
-
-impl Module for LayerNorm2d {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
+fn new_layer_norm2d(tracer: &Tracer, path: String, width: u64) -> FnModule {
+    let weight = tracer.parameter(&format!("{path}.weight"), &[width]);
+    let bias = tracer.parameter(&format!("{path}.bias"), &[width]);
+    FnModule::new(
+        ModulePath::new(path, "torchvision.models.convnext.LayerNorm2d"),
+        move |x| {
+            let tracer = x.tracer();
             let mut x = x.permute(&[0, 2, 3, 1]);
             x = tracer.call(
                 "aten.layer_norm.default",
@@ -115,55 +87,36 @@ impl Module for LayerNorm2d {
                     ("input", Argument::Tensor(&x)),
                     (
                         "normalized_shape",
-                        Argument::Ints(vec![self.width.cast_signed()]),
+                        Argument::Ints(vec![width.cast_signed()]),
                     ),
-                    ("weight", Argument::Tensor(&self.weight)),
-                    ("bias", Argument::Tensor(&self.bias)),
+                    ("weight", Argument::Tensor(&weight)),
+                    ("bias", Argument::Tensor(&bias)),
                     ("eps", Argument::Float(EPS)),
                 ],
             );
             (&x).permute(&[0, 3, 1, 2])
-        })
-    }
+        },
+    )
 }
 
 /// `CNBlock`.
-struct CnBlock {
-    place: ModulePath,
-    layer_scale: Tensor,
-    block: Sequential,
-    stochastic_depth: StochasticDepth,
-}
-
-impl CnBlock {
-    fn new(tracer: &Tracer, path: String, dim: u64, p: f64) -> CnBlock {
-        let place = ModulePath::new(path, "torchvision.models.convnext.CNBlock");
-        let layer_scale = tracer.parameter(&place.path("layer_scale"), &[dim, 1, 1]);
-        let mut block = Sequential::new(place.path("block"));
-        let conv = Conv::new(tracer, block.next(), [dim, dim], &[7, 7], dim, true);
-        block.push(conv.padding(3));
-        block.push(permute(block.next(), [0, 2, 3, 1]));
-        block.push(LayerNorm::new(tracer, block.next(), dim, EPS));
-        block.push(Linear::new(tracer, block.next(), [dim, 4 * dim], true));
-        block.push(gelu(block.next()));
-        block.push(Linear::new(tracer, block.next(), [4 * dim, dim], true));
-        block.push(permute(block.next(), [0, 3, 1, 2]));
-        CnBlock {
-            layer_scale,
-            block,
-            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
-            place,
-        }
-    }
-}
-
-impl Module for CnBlock {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let mut result = (&self.layer_scale).mul(self.block.forward(input));
-            result = self.stochastic_depth.forward(&result);
-            result.add_in_place(input);
-            result
-        })
-    }
+fn new_cn_block(tracer: &Tracer, path: String, dim: u64, p: f64) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.convnext.CNBlock");
+    let layer_scale = tracer.parameter(&place.path("layer_scale"), &[dim, 1, 1]);
+    let mut block = Sequential::new(place.path("block"));
+    let conv = Conv::new(tracer, block.next(), [dim, dim], &[7, 7], dim, true);
+    block.push(conv.padding(3));
+    block.push(permute(block.next(), [0, 2, 3, 1]));
+    block.push(LayerNorm::new(tracer, block.next(), dim, EPS));
+    block.push(Linear::new(tracer, block.next(), [dim, 4 * dim], true));
+    block.push(gelu(block.next()));
+    block.push(Linear::new(tracer, block.next(), [4 * dim, dim], true));
+    block.push(permute(block.next(), [0, 3, 1, 2]));
+    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
+    FnModule::new(place, move |input| {
+        let mut result = (&layer_scale).mul(block.forward(input));
+        result = stochastic_depth.forward(&result);
+        result.add_in_place(input);
+        result
+    })
 }

@@ -3,10 +3,10 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Module, Plain, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool,
-    relu, relu_in_place,
+    Module, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool, relu,
+    relu_in_place,
 };
-use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Tensor, Tracer};
+use crate::tracing::{Conv, FnModule, Linear, ModulePath, Tensor, Tracer};
 
 /// torchvision's `DenseNets`.
 #[rustfmt::skip] // A row a line.
@@ -37,7 +37,7 @@ fn build(
         let mut width = init_features;
         for (number, layers) in (1..).zip(blocks) {
             let path = features.at(&format!("denseblock{number}"));
-            features.push(DenseBlock::new(tracer, path, layers, width, growth_rate));
+            features.push(new_dense_block(tracer, path, layers, width, growth_rate));
             width += layers * growth_rate;
             if number < blocks.len() {
                 let path = features.at(&format!("transition{number}"));
@@ -46,28 +46,16 @@ fn build(
             }
         }
         features.push(batch_norm(tracer, features.at("norm5"), width));
-        DenseNet {
-            features,
-            classifier: Linear::new(tracer, "classifier", [width, sizes.classes], true),
+        let classifier = Linear::new(tracer, "classifier", [width, sizes.classes], true);
+        move |x: &Tensor| {
+            let features = features.forward(x);
+            let mut out = relu_in_place(&features);
+            out = adaptive_average(&out, 1);
+            out = flat(&out);
+            out = classifier.forward(&out);
+            out.and_drop(features)
         }
     })
-}
-
-/// `DenseNet`.
-struct DenseNet {
-    features: Sequential,
-    classifier: Linear,
-}
-
-impl Module for DenseNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let features = self.features.forward(x);
-        let mut out = relu_in_place(&features);
-        out = adaptive_average(&out, 1);
-        out = flat(&out);
-        out = self.classifier.forward(&out);
-        out.and_drop(features)
-    }
 }
 
 /// `_Transition`.
@@ -83,86 +71,66 @@ fn transition(tracer: &Tracer, path: String, width: u64) -> Sequential {
 }
 
 /// `_DenseBlock`.
-struct DenseBlock {
-    place: ModulePath,
-    layers: Vec<DenseLayer>,
-}
-
-impl DenseBlock {
-    fn new(tracer: &Tracer, path: String, layers: u64, width: u64, growth_rate: u64) -> DenseBlock {
-        let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
-        let layer = |index: u64| {
-            let path = place.path(&format!("denselayer{}", index + 1));
-            DenseLayer::new(tracer, path, width + index * growth_rate, growth_rate)
-        };
-        DenseBlock {
-            layers: (0..layers).map(layer).collect(),
-            place,
-        }
-    }
-}
-
-impl Module for DenseBlock {
-    fn forward(&self, init_features: &Tensor) -> Tensor {
+fn new_dense_block(
+    tracer: &Tracer,
+    path: String,
+    layers: u64,
+    width: u64,
+    growth_rate: u64,
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
+    let layer = |index: u64| {
+        let path = place.path(&format!("denselayer{}", index + 1));
+        new_dense_layer(tracer, path, width + index * growth_rate, growth_rate)
+    };
+    let layers: Vec<_> = (0..layers).map(layer).collect();
+    FnModule::new(place, move |init_features| {
         let tracer = init_features.tracer();
-        tracer.in_module(&self.place, || {
-            let mut features = vec![init_features.clone()];
-            let mut last = None;
-            for layer in &self.layers {
-                let new_features = layer.forward(&tracer, &features);
-                features.push(new_features.clone());
-                last = Some(new_features);
-            }
-            let all: Vec<&Tensor> = features.iter().collect();
-            let made = tracer.cat_of(&all, 1);
-            features.into_iter().rev().for_each(drop);
-            made.and_drop(last)
-        })
-    }
+        let mut features = vec![init_features.clone()];
+        let mut last = None;
+        for layer in &layers {
+            let new_features = layer(&tracer, &features);
+            features.push(new_features.clone());
+            last = Some(new_features);
+        }
+        let all: Vec<&Tensor> = features.iter().collect();
+        let made = tracer.cat_of(&all, 1);
+        features.into_iter().rev().for_each(drop);
+        made.and_drop(last)
+    })
 }
 
 /// `_DenseLayer`.
-struct DenseLayer {
-    place: ModulePath,
-    norm1: BatchNorm,
-    relu1: Plain,
-    conv1: Conv,
-    norm2: BatchNorm,
-    relu2: Plain,
-    conv2: Conv,
-}
-
-impl DenseLayer {
-    fn new(tracer: &Tracer, path: String, width: u64, growth_rate: u64) -> DenseLayer {
-        let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
-        let narrow = BOTTLENECK * growth_rate;
-        let conv = |name, channels, kernel| {
-            Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
-        };
-        DenseLayer {
-            norm1: batch_norm(tracer, place.path("norm1"), width),
-            relu1: relu(place.path("relu1")),
-            conv1: conv("conv1", [width, narrow], 1),
-            norm2: batch_norm(tracer, place.path("norm2"), narrow),
-            relu2: relu(place.path("relu2")),
-            conv2: conv("conv2", [narrow, growth_rate], 3).padding(1),
-            place,
-        }
-    }
-
-    fn bn_function(&self, tracer: &Tracer, inputs: &[Tensor]) -> Tensor {
+fn new_dense_layer(
+    tracer: &Tracer,
+    path: String,
+    width: u64,
+    growth_rate: u64,
+) -> impl Fn(&Tracer, &[Tensor]) -> Tensor + use<> {
+    let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
+    let narrow = BOTTLENECK * growth_rate;
+    let conv = |name, channels, kernel| {
+        Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
+    };
+    let norm1 = batch_norm(tracer, place.path("norm1"), width);
+    let relu1 = relu(place.path("relu1"));
+    let conv1 = conv("conv1", [width, narrow], 1);
+    let norm2 = batch_norm(tracer, place.path("norm2"), narrow);
+    let relu2 = relu(place.path("relu2"));
+    let conv2 = conv("conv2", [narrow, growth_rate], 3).padding(1);
+    // `bn_function`
+    let bottleneck = move |tracer: &Tracer, inputs: &[Tensor]| {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
         let concated_features = tracer.cat_of(&inputs, 1);
-        let normal = self.norm1.forward(&concated_features);
-        let bottleneck_output = self.conv1.forward(self.relu1.on(normal));
+        let normal = norm1.forward(&concated_features);
+        let bottleneck_output = conv1.forward(relu1.on(normal));
         bottleneck_output.and_drop(concated_features)
-    }
-
-    fn forward(&self, tracer: &Tracer, prev_features: &[Tensor]) -> Tensor {
-        tracer.in_module(&self.place, || {
-            let bottleneck_output = self.bn_function(tracer, prev_features);
-            let normal = self.norm2.forward(&bottleneck_output);
-            let new_features = self.conv2.forward(self.relu2.on(normal));
+    };
+    move |tracer: &Tracer, prev_features: &[Tensor]| {
+        tracer.in_module(&place, || {
+            let bottleneck_output = bottleneck(tracer, prev_features);
+            let normal = norm2.forward(&bottleneck_output);
+            let new_features = conv2.forward(relu2.on(normal));
             new_features.and_drop(bottleneck_output)
         })
     }

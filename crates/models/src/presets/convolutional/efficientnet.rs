@@ -2,12 +2,12 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::Override;
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation, StochasticDepth};
+use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
 use crate::presets::layers::{
-    Activation, Module, Plain, Sequential, adaptive_pool, dropout_in_place, flat, sigmoid, silu,
+    Activation, Module, Sequential, dropout_in_place, pooled, sigmoid, silu,
 };
-use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
 /// torchvision's `EfficientNets`.
 #[rustfmt::skip] // A row a line.
@@ -170,7 +170,7 @@ fn build(
                         ..*stage
                     };
                     let p = STOCHASTIC_DEPTH * f64::from(made) / f64::from(total);
-                    layers.push(MbConv::new(tracer, layers.next(), &block, p, norm));
+                    layers.push(new_mb_conv(tracer, layers.next(), &block, p, norm));
                     made += 1;
                 }
                 features.push(layers);
@@ -187,61 +187,36 @@ fn build(
                 true,
             );
             classifier.push(linear);
-            EfficientNet {
-                features,
-                avgpool: adaptive_pool("avgpool".into(), 1),
-                classifier,
-            }
+            pooled(features, 1, classifier)
         },
     )
 }
 
-/// `EfficientNet`.
-struct EfficientNet {
-    features: Sequential,
-    avgpool: Plain,
-    classifier: Sequential,
-}
-
-impl Module for EfficientNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.avgpool.forward(&x);
-        x = flat(&x);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `MBConv` and `FusedMBConv`.
-struct MbConv {
-    place: ModulePath,
-    use_res_connect: bool,
-    block: Sequential,
-    stochastic_depth: StochasticDepth,
-}
-
-impl MbConv {
-    fn new(tracer: &Tracer, path: String, stage: &Stage, p: f64, norm: Norm) -> MbConv {
-        let class = if stage.is_fused {
-            "torchvision.models.efficientnet.FusedMBConv"
-        } else {
-            "torchvision.models.efficientnet.MBConv"
-        };
-        let place = ModulePath::new(path, class);
-        let block = Sequential::new(place.path("block"));
-        MbConv {
-            use_res_connect: stage.stride == 1 && stage.input == stage.output,
-            block: if stage.is_fused {
-                fused_block(tracer, block, stage, norm)
-            } else {
-                separate_block(tracer, block, stage, norm)
-            },
-            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
-            place,
+fn new_mb_conv(tracer: &Tracer, path: String, stage: &Stage, p: f64, norm: Norm) -> FnModule {
+    let class = if stage.is_fused {
+        "torchvision.models.efficientnet.FusedMBConv"
+    } else {
+        "torchvision.models.efficientnet.MBConv"
+    };
+    let place = ModulePath::new(path, class);
+    let block = Sequential::new(place.path("block"));
+    let use_res_connect = stage.stride == 1 && stage.input == stage.output;
+    let block = if stage.is_fused {
+        fused_block(tracer, block, stage, norm)
+    } else {
+        separate_block(tracer, block, stage, norm)
+    };
+    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
+    FnModule::new(place, move |input| {
+        let mut result = block.forward(input);
+        if use_res_connect {
+            result = stochastic_depth.forward(&result);
+            result.add_in_place(input);
         }
-    }
+        result
+    })
 }
-
 fn separate_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: Norm) -> Sequential {
     let expanded = stage.input * stage.expansion;
     let conv = |input, output| ConvNorm::new(input, output).norm(norm).activation(silu);
@@ -256,7 +231,7 @@ fn separate_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: N
     block.push(depthwise.make(tracer, block.next()));
     let channels = [expanded, (stage.input / 4).max(1)];
     let activations: [Activation; 2] = [silu, sigmoid];
-    let squeeze = SqueezeExcitation::new(tracer, block.next(), channels, activations);
+    let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
     block.push(squeeze);
     let project = conv(expanded, stage.output).kernel(1).without_activation();
     block.push(project.make(tracer, block.next()));
@@ -278,17 +253,4 @@ fn fused_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: Norm
         block.push(project.make(tracer, block.next()));
     }
     block
-}
-
-impl Module for MbConv {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let mut result = self.block.forward(input);
-            if self.use_res_connect {
-                result = self.stochastic_depth.forward(&result);
-                result.add_in_place(input);
-            }
-            result
-        })
-    }
 }

@@ -5,12 +5,12 @@ use crate::presets::Override;
 use crate::presets::blocks::Norm;
 use crate::presets::entry::{Entry, Sizes, classifier, entry, image, trained};
 use crate::presets::layers::{
-    Module, Plain, Pooling, adaptive_average, adaptive_pool, flat, max_pool, relu_in_place,
+    AnyModule, Module, Pooling, adaptive_average, adaptive_pool, flat, max_pool, relu_in_place, run,
 };
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
 use crate::tracing::{
-    BatchNorm, Conv, Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
+    BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
 };
 
 /// torchvision's Inception v3.
@@ -24,13 +24,16 @@ const AT_299: &[Override] = &image(299, 1000);
 const CLASS: &str = "torchvision.models.inception.Inception3";
 
 fn without_aux(sizes: &Sizes) -> Result<Graph, GraphError> {
-    classifier(sizes, CLASS, |tracer| Inception3::new(tracer, sizes, false))
+    classifier(sizes, CLASS, |tracer| {
+        let outputs = new_outputs(tracer, sizes, false);
+        move |x: &Tensor| outputs(x).0
+    })
 }
 
 fn with_aux(sizes: &Sizes) -> Result<Graph, GraphError> {
-    let make = |tracer: &Tracer| Inception3::new(tracer, sizes, true);
-    trained(sizes, CLASS, make, &[Extent::BATCH], |model, x, y| {
-        let (outputs, auxiliary) = model.outputs(x);
+    let make = |tracer: &Tracer| new_outputs(tracer, sizes, true);
+    trained(sizes, CLASS, make, &[Extent::BATCH], |outputs, x, y| {
+        let (outputs, auxiliary) = outputs(x);
         let Some(aux_outputs) = auxiliary else {
             return cross_entropy(outputs, y);
         };
@@ -293,106 +296,68 @@ impl Module for Block {
     }
 }
 
-/// `Inception3`.
-struct Inception3 {
-    first: Vec<Box<dyn Module>>,
-    aux: Option<Auxiliary>,
-    second: Vec<Box<dyn Module>>,
-    avgpool: Plain,
-    dropout: Dropout,
-    fc: Linear,
-}
-
-impl Inception3 {
-    fn new(tracer: &Tracer, sizes: &Sizes, has_aux: bool) -> Inception3 {
-        let conv = |name: &str, channels, kernel: u64| {
-            BasicConv::new(tracer, name.into(), channels, [kernel; 2])
-        };
-        let pool = |name: &str| max_pool(name.into(), Pooling::new(3, 2, 0));
-        let first: Vec<Box<dyn Module>> = vec![
-            Box::new(conv("Conv2d_1a_3x3", [sizes.channels, 32], 3).stride(2)),
-            Box::new(conv("Conv2d_2a_3x3", [32, 32], 3)),
-            Box::new(conv("Conv2d_2b_3x3", [32, 64], 3).padding([1, 1])),
-            Box::new(pool("maxpool1")),
-            Box::new(conv("Conv2d_3b_1x1", [64, 80], 1)),
-            Box::new(conv("Conv2d_4a_3x3", [80, 192], 3)),
-            Box::new(pool("maxpool2")),
-            Block::a(tracer, "Mixed_5b", 192, 32),
-            Block::a(tracer, "Mixed_5c", 256, 64),
-            Block::a(tracer, "Mixed_5d", 288, 64),
-            Block::b(tracer, "Mixed_6a", 288),
-            Block::c(tracer, "Mixed_6b", 768, 128),
-            Block::c(tracer, "Mixed_6c", 768, 160),
-            Block::c(tracer, "Mixed_6d", 768, 160),
-            Block::c(tracer, "Mixed_6e", 768, 192),
-        ];
-        let aux = has_aux.then(|| Auxiliary::new(tracer, [768, sizes.classes]));
-        let second = vec![
-            Block::d(tracer, "Mixed_7a", 768),
-            Block::e(tracer, "Mixed_7b", 1280),
-            Block::e(tracer, "Mixed_7c", 2048),
-        ];
-        Inception3 {
-            first,
-            aux,
-            second,
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            dropout: Dropout::new("dropout".into(), 0.5),
-            fc: Linear::new(tracer, "fc", [2048, sizes.classes], true),
-        }
-    }
-
-    /// Logits, and those of the auxiliary classifier.
-    fn outputs(&self, x: &Tensor) -> (Tensor, Option<Tensor>) {
-        let mut x = x.clone();
-        for module in &self.first {
+/// `Inception3`: logits, and those of the auxiliary classifier.
+fn new_outputs(
+    tracer: &Tracer,
+    sizes: &Sizes,
+    has_aux: bool,
+) -> impl Fn(&Tensor) -> (Tensor, Option<Tensor>) + use<> {
+    let conv = |name: &str, channels, kernel: u64| {
+        BasicConv::new(tracer, name.into(), channels, [kernel; 2])
+    };
+    let pool = |name: &str| max_pool(name.into(), Pooling::new(3, 2, 0));
+    let first: Vec<AnyModule> = vec![
+        Box::new(conv("Conv2d_1a_3x3", [sizes.channels, 32], 3).stride(2)),
+        Box::new(conv("Conv2d_2a_3x3", [32, 32], 3)),
+        Box::new(conv("Conv2d_2b_3x3", [32, 64], 3).padding([1, 1])),
+        Box::new(pool("maxpool1")),
+        Box::new(conv("Conv2d_3b_1x1", [64, 80], 1)),
+        Box::new(conv("Conv2d_4a_3x3", [80, 192], 3)),
+        Box::new(pool("maxpool2")),
+        Block::a(tracer, "Mixed_5b", 192, 32),
+        Block::a(tracer, "Mixed_5c", 256, 64),
+        Block::a(tracer, "Mixed_5d", 288, 64),
+        Block::b(tracer, "Mixed_6a", 288),
+        Block::c(tracer, "Mixed_6b", 768, 128),
+        Block::c(tracer, "Mixed_6c", 768, 160),
+        Block::c(tracer, "Mixed_6d", 768, 160),
+        Block::c(tracer, "Mixed_6e", 768, 192),
+    ];
+    let aux = has_aux.then(|| new_auxiliary(tracer, [768, sizes.classes]));
+    let second = vec![
+        Block::d(tracer, "Mixed_7a", 768),
+        Block::e(tracer, "Mixed_7b", 1280),
+        Block::e(tracer, "Mixed_7c", 2048),
+    ];
+    let avgpool = adaptive_pool("avgpool".into(), 1);
+    let dropout = Dropout::new("dropout".into(), 0.5);
+    let fc = Linear::new(tracer, "fc", [2048, sizes.classes], true);
+    move |x| {
+        let mut x = run(&first, x);
+        let aux = aux.as_ref().map(|aux| aux.forward(&x));
+        for module in &second {
             x = module.forward(&x);
         }
-        let aux = self.aux.as_ref().map(|aux| aux.forward(&x));
-        for module in &self.second {
-            x = module.forward(&x);
-        }
-        x = self.avgpool.forward(&x);
-        x = self.dropout.forward(&x);
+        x = avgpool.forward(&x);
+        x = dropout.forward(&x);
         x = flat(&x);
-        x = self.fc.forward(&x);
+        x = fc.forward(&x);
         (x, aux)
     }
 }
 
-impl Module for Inception3 {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        self.outputs(x).0
-    }
-}
-
 /// `InceptionAux`.
-struct Auxiliary {
-    place: ModulePath,
-    conv0: BasicConv,
-    conv1: BasicConv,
-    fc: Linear,
-}
-
-impl Auxiliary {
-    fn new(tracer: &Tracer, [input, classes]: [u64; 2]) -> Auxiliary {
-        let place = ModulePath::new("AuxLogits", "torchvision.models.inception.InceptionAux");
-        Auxiliary {
-            conv0: BasicConv::new(tracer, place.path("conv0"), [input, 128], [1, 1]),
-            conv1: BasicConv::new(tracer, place.path("conv1"), [128, 768], [5, 5]),
-            fc: Linear::new(tracer, place.path("fc"), [768, classes], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut x = Pooling::new(5, 3, 0).average(x);
-            x = self.conv0.forward(&x);
-            x = self.conv1.forward(&x);
-            x = adaptive_average(&x, 1);
-            x = flat(&x);
-            self.fc.forward(&x)
-        })
-    }
+fn new_auxiliary(tracer: &Tracer, [input, classes]: [u64; 2]) -> FnModule {
+    let place = ModulePath::new("AuxLogits", "torchvision.models.inception.InceptionAux");
+    let conv0 = BasicConv::new(tracer, place.path("conv0"), [input, 128], [1, 1]);
+    let conv1 = BasicConv::new(tracer, place.path("conv1"), [128, 768], [5, 5]);
+    let fc = Linear::new(tracer, place.path("fc"), [768, classes], true);
+    FnModule::new(place, move |x| {
+        let mut x = Pooling::new(5, 3, 0).average(x);
+        x = conv0.forward(&x);
+        x = conv1.forward(&x);
+        x = adaptive_average(&x, 1);
+        x = flat(&x);
+        fc.forward(&x)
+    })
 }

@@ -4,7 +4,9 @@ use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::Norm;
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Sequential, dropout_in_place, relu};
-use crate::tracing::{Conv, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer};
+use crate::tracing::{
+    Conv, FnModule, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
+};
 
 /// torchvision's `MNASNets`.
 #[rustfmt::skip] // A row a line.
@@ -48,7 +50,7 @@ fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
                 let stride = if block == 0 { stride } else { 1 };
                 let settings = (kernel, stride, expansion);
                 let residual =
-                    InvertedResidual::new(tracer, stack.next(), [input, width[1]], settings);
+                    new_inverted_residual(tracer, stack.next(), [input, width[1]], settings);
                 stack.push(residual);
                 input = width[1];
             }
@@ -60,7 +62,11 @@ fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
         classifier.push(dropout_in_place(classifier.next(), 0.2));
         let linear = Linear::new(tracer, classifier.next(), [1280, sizes.classes], true);
         classifier.push(linear);
-        MnasNet { layers, classifier }
+        move |x: &Tensor| {
+            let mut x = layers.forward(x);
+            x = (&x).mean(&[2, 3], false);
+            classifier.forward(&x)
+        }
     })
 }
 
@@ -76,59 +82,28 @@ fn conv(
     layers.push(NORM.make(tracer, layers.next(), channels[1]));
 }
 
-/// `MNASNet`.
-struct MnasNet {
-    layers: Sequential,
-    classifier: Sequential,
-}
-
-impl Module for MnasNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.layers.forward(x);
-        x = (&x).mean(&[2, 3], false);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `_InvertedResidual`.
-struct InvertedResidual {
-    place: ModulePath,
-    apply_residual: bool,
-    layers: Sequential,
-}
-
-impl InvertedResidual {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        [input, output]: [u64; 2],
-        (kernel, stride, expansion): (u64, u64, u64),
-    ) -> InvertedResidual {
-        let place = ModulePath::new(path, "torchvision.models.mnasnet._InvertedResidual");
-        let wide = input * expansion;
-        let mut layers = Sequential::new(place.path("layers"));
-        conv(tracer, &mut layers, [input, wide], (1, 1, 1));
-        layers.push(relu(layers.next()));
-        conv(tracer, &mut layers, [wide, wide], (kernel, stride, wide));
-        layers.push(relu(layers.next()));
-        conv(tracer, &mut layers, [wide, output], (1, 1, 1));
-        InvertedResidual {
-            place,
-            apply_residual: input == output && stride == 1,
-            layers,
+fn new_inverted_residual(
+    tracer: &Tracer,
+    path: String,
+    [input, output]: [u64; 2],
+    (kernel, stride, expansion): (u64, u64, u64),
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.mnasnet._InvertedResidual");
+    let wide = input * expansion;
+    let mut layers = Sequential::new(place.path("layers"));
+    conv(tracer, &mut layers, [input, wide], (1, 1, 1));
+    layers.push(relu(layers.next()));
+    conv(tracer, &mut layers, [wide, wide], (kernel, stride, wide));
+    layers.push(relu(layers.next()));
+    conv(tracer, &mut layers, [wide, output], (1, 1, 1));
+    let apply_residual = input == output && stride == 1;
+    FnModule::new(place, move |input| {
+        let layers = layers.forward(input);
+        if apply_residual {
+            layers.add(input)
+        } else {
+            layers
         }
-    }
-}
-
-impl Module for InvertedResidual {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let layers = self.layers.forward(input);
-            if self.apply_residual {
-                layers.add(input)
-            } else {
-                layers
-            }
-        })
-    }
+    })
 }

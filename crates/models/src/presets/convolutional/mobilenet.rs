@@ -1,13 +1,13 @@
 //! `torchvision/models/mobilenetv2.py` and `mobilenetv3.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation};
+use crate::presets::blocks::{ConvNorm, Norm, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Activation, AnyModule, Module, Plain, Sequential, adaptive_average, adaptive_pool, batch_norm,
-    dropout_in_place, flat, hardsigmoid, hardswish, new_relu, relu, relu6,
+    Activation, AnyModule, Module, Sequential, adaptive_average, batch_norm, dropout_in_place,
+    flat, hardsigmoid, hardswish, new_relu, pooled, relu, relu6,
 };
-use crate::tracing::{Conv, Dropout, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `MobileNets`.
 #[rustfmt::skip] // A row a line.
@@ -43,7 +43,7 @@ fn second(sizes: &Sizes) -> Result<Graph, GraphError> {
                 for block in 0..blocks {
                     let stride = if block == 0 { stride } else { 1 };
                     let block =
-                        Inverted2::new(tracer, features.next(), [input, output], stride, expansion);
+                        new_inverted2(tracer, features.next(), [input, output], stride, expansion);
                     features.push(block);
                     input = output;
                 }
@@ -54,74 +54,44 @@ fn second(sizes: &Sizes) -> Result<Graph, GraphError> {
             classifier.push(Dropout::new(classifier.next(), 0.2));
             let linear = Linear::new(tracer, classifier.next(), [1280, sizes.classes], true);
             classifier.push(linear);
-            MobileNetV2 {
-                features,
-                classifier,
+            move |x: &Tensor| {
+                let mut x = features.forward(x);
+                x = adaptive_average(&x, 1);
+                x = flat(&x);
+                classifier.forward(&x)
             }
         },
     )
 }
 
-/// `MobileNetV2`.
-struct MobileNetV2 {
-    features: Sequential,
-    classifier: Sequential,
-}
-
-impl Module for MobileNetV2 {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = adaptive_average(&x, 1);
-        x = flat(&x);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `InvertedResidual` of `mobilenetv2.py`.
-struct Inverted2 {
-    place: ModulePath,
-    use_res_connect: bool,
-    conv: Sequential,
-}
-
-impl Inverted2 {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        [input, output]: [u64; 2],
-        stride: u64,
-        expansion: u64,
-    ) -> Inverted2 {
-        let place = ModulePath::new(path, "torchvision.models.mobilenetv2.InvertedResidual");
-        let hidden = input * expansion;
-        let mut conv = Sequential::new(place.path("conv"));
-        if expansion != 1 {
-            let expand = ConvNorm::new(input, hidden).kernel(1).activation(relu6);
-            conv.push(expand.make(tracer, conv.next()));
-        }
-        let depthwise = ConvNorm::new(hidden, hidden).stride(stride).groups(hidden);
-        conv.push(depthwise.activation(relu6).make(tracer, conv.next()));
-        let project = Conv::new(tracer, conv.next(), [hidden, output], &[1, 1], 1, false);
-        conv.push(project);
-        conv.push(batch_norm(tracer, conv.next(), output));
-        Inverted2 {
-            place,
-            use_res_connect: stride == 1 && input == output,
-            conv,
-        }
+fn new_inverted2(
+    tracer: &Tracer,
+    path: String,
+    [input, output]: [u64; 2],
+    stride: u64,
+    expansion: u64,
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.mobilenetv2.InvertedResidual");
+    let hidden = input * expansion;
+    let mut conv = Sequential::new(place.path("conv"));
+    if expansion != 1 {
+        let expand = ConvNorm::new(input, hidden).kernel(1).activation(relu6);
+        conv.push(expand.make(tracer, conv.next()));
     }
-}
-
-impl Module for Inverted2 {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            if self.use_res_connect {
-                x.add(self.conv.forward(x))
-            } else {
-                self.conv.forward(x)
-            }
-        })
-    }
+    let depthwise = ConvNorm::new(hidden, hidden).stride(stride).groups(hidden);
+    conv.push(depthwise.activation(relu6).make(tracer, conv.next()));
+    let project = Conv::new(tracer, conv.next(), [hidden, output], &[1, 1], 1, false);
+    conv.push(project);
+    conv.push(batch_norm(tracer, conv.next(), output));
+    let use_res_connect = stride == 1 && input == output;
+    FnModule::new(place, move |x| {
+        if use_res_connect {
+            x.add(conv.forward(x))
+        } else {
+            conv.forward(x)
+        }
+    })
 }
 
 /// `InvertedResidualConfig`.
@@ -217,7 +187,7 @@ pub(in crate::presets) fn features(
     let mut features: Vec<AnyModule> = vec![Box::new(stem.make(tracer, below.path("0")))];
     for block in blocks {
         let path = below.path(&features.len().to_string());
-        features.push(Box::new(Inverted3::new(tracer, path, block)));
+        features.push(Box::new(new_inverted3(tracer, path, block)));
     }
     let input = blocks.last().map_or(0, |block| block.output);
     let last = mobile(ConvNorm::new(input, 6 * input).kernel(1));
@@ -244,90 +214,53 @@ fn third(sizes: &Sizes, blocks: &[Block], last_channel: u64) -> Result<Graph, Gr
             classifier.push(dropout_in_place(classifier.next(), 0.2));
             let head = [last_channel, sizes.classes];
             classifier.push(Linear::new(tracer, classifier.next(), head, true));
-            MobileNetV3 {
-                features: layers,
-                avgpool: adaptive_pool("avgpool".into(), 1),
-                classifier,
-            }
+            pooled(layers, 1, classifier)
         },
     )
 }
 
-/// `MobileNetV3`.
-struct MobileNetV3 {
-    features: Sequential,
-    avgpool: Plain,
-    classifier: Sequential,
-}
-
-impl Module for MobileNetV3 {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.avgpool.forward(&x);
-        x = flat(&x);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `InvertedResidual` of `mobilenetv3.py`.
-struct Inverted3 {
-    place: ModulePath,
-    use_res_connect: bool,
-    block: Sequential,
-}
-
-impl Inverted3 {
-    fn new(tracer: &Tracer, path: String, config: &Block) -> Inverted3 {
-        let place = ModulePath::new(path, "torchvision.models.mobilenetv3.InvertedResidual");
-        let Block {
-            input,
-            kernel,
-            expanded,
-            output,
-            activation,
-            ..
-        } = *config;
-        let mut block = Sequential::new(place.path("block"));
-        if expanded != input {
-            let expand = ConvNorm::new(input, expanded).kernel(1).norm(Norm::MOBILE);
-            block.push(expand.activation(activation).make(tracer, block.next()));
-        }
-        let stride = if config.dilation > 1 {
-            1
-        } else {
-            config.stride
-        };
-        let depthwise = ConvNorm::new(expanded, expanded)
-            .kernel(kernel)
-            .stride(stride)
-            .dilation(config.dilation)
-            .groups(expanded)
-            .norm(Norm::MOBILE);
-        block.push(depthwise.activation(activation).make(tracer, block.next()));
-        if config.use_se {
-            let channels = [expanded, make_divisible(expanded / 4)];
-            let activations: [Activation; 2] = [new_relu, hardsigmoid];
-            let squeeze = SqueezeExcitation::new(tracer, block.next(), channels, activations);
-            block.push(squeeze);
-        }
-        let project = ConvNorm::new(expanded, output).kernel(1).norm(Norm::MOBILE);
-        block.push(project.without_activation().make(tracer, block.next()));
-        Inverted3 {
-            use_res_connect: config.stride == 1 && input == output,
-            block,
-            place,
-        }
+fn new_inverted3(tracer: &Tracer, path: String, config: &Block) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.mobilenetv3.InvertedResidual");
+    let Block {
+        input,
+        kernel,
+        expanded,
+        output,
+        activation,
+        ..
+    } = *config;
+    let mut block = Sequential::new(place.path("block"));
+    if expanded != input {
+        let expand = ConvNorm::new(input, expanded).kernel(1).norm(Norm::MOBILE);
+        block.push(expand.activation(activation).make(tracer, block.next()));
     }
-}
-
-impl Module for Inverted3 {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let result = self.block.forward(input);
-            if self.use_res_connect {
-                result.add_in_place(input);
-            }
-            result
-        })
+    let stride = if config.dilation > 1 {
+        1
+    } else {
+        config.stride
+    };
+    let depthwise = ConvNorm::new(expanded, expanded)
+        .kernel(kernel)
+        .stride(stride)
+        .dilation(config.dilation)
+        .groups(expanded)
+        .norm(Norm::MOBILE);
+    block.push(depthwise.activation(activation).make(tracer, block.next()));
+    if config.use_se {
+        let channels = [expanded, make_divisible(expanded / 4)];
+        let activations: [Activation; 2] = [new_relu, hardsigmoid];
+        let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
+        block.push(squeeze);
     }
+    let project = ConvNorm::new(expanded, output).kernel(1).norm(Norm::MOBILE);
+    block.push(project.without_activation().make(tracer, block.next()));
+    let use_res_connect = config.stride == 1 && input == output;
+    FnModule::new(place, move |input| {
+        let result = block.forward(input);
+        if use_res_connect {
+            result.add_in_place(input);
+        }
+        result
+    })
 }

@@ -1,12 +1,12 @@
 //! `torchvision/models/regnet.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, SqueezeExcitation};
+use crate::presets::blocks::{ConvNorm, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Activation, Module, Plain, Sequential, adaptive_pool, flat, new_relu, relu, sigmoid,
+    Activation, AnyModule, Module, Sequential, new_relu, pooled, relu, sigmoid,
 };
-use crate::tracing::{Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
 /// torchvision's `RegNets`.
 #[rustfmt::skip] // A row a line.
@@ -76,36 +76,15 @@ fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
                     group: shape.groups[index],
                     squeezes: shape.squeezes,
                 };
-                stage.push(Block::new(tracer, path, &block));
+                stage.push(new_block(tracer, path, &block));
                 width = shape.widths[index];
             }
             trunk_output.push(stage);
         }
-        RegNet {
-            stem,
-            trunk_output,
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            fc: Linear::new(tracer, "fc", [width, sizes.classes], true),
-        }
+        let features: Vec<AnyModule> = vec![Box::new(stem), Box::new(trunk_output)];
+        let fc = Linear::new(tracer, "fc", [width, sizes.classes], true);
+        pooled(features, 1, fc)
     })
-}
-
-/// `RegNet`.
-struct RegNet {
-    stem: Sequential,
-    trunk_output: Sequential,
-    avgpool: Plain,
-    fc: Linear,
-}
-
-impl Module for RegNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.stem.forward(x);
-        x = self.trunk_output.forward(&x);
-        x = self.avgpool.forward(&x);
-        x = flat(&x);
-        self.fc.forward(&x)
-    }
 }
 
 /// What a block is made from.
@@ -117,57 +96,38 @@ struct Bottleneck {
 }
 
 /// `ResBottleneckBlock`.
-struct Block {
-    place: ModulePath,
-    proj: Option<Sequential>,
-    f: Sequential,
-    activation: Plain,
-}
-
-impl Block {
-    fn new(tracer: &Tracer, path: String, block: &Bottleneck) -> Block {
-        let place = ModulePath::new(path, "torchvision.models.regnet.ResBottleneckBlock");
-        let [input, width] = block.channels;
-        let should_proj = input != width || block.stride != 1;
-        let proj = should_proj.then(|| {
-            let conv = ConvNorm::new(input, width).kernel(1).stride(block.stride);
-            conv.without_activation().make(tracer, place.path("proj"))
-        });
-        let class = "torchvision.models.regnet.BottleneckTransform";
-        let mut f = Sequential::of_class(place.path("f"), class);
-        let conv = |input, output| ConvNorm::new(input, output).kernel(1);
-        f.push(conv(input, width).make(tracer, f.at("a")));
-        let spatial = ConvNorm::new(width, width).stride(block.stride);
-        f.push(spatial.groups(width / block.group).make(tracer, f.at("b")));
-        if block.squeezes {
-            let channels = [width, input / 4];
-            let activations: [Activation; 2] = [new_relu, sigmoid];
-            f.push(SqueezeExcitation::new(
-                tracer,
-                f.at("se"),
-                channels,
-                activations,
-            ));
-        }
-        let last = conv(width, width).without_activation();
-        f.push(last.make(tracer, f.at("c")));
-        Block {
-            proj,
-            f,
-            activation: relu(place.path("activation")),
-            place,
-        }
+fn new_block(tracer: &Tracer, path: String, block: &Bottleneck) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.regnet.ResBottleneckBlock");
+    let [input, width] = block.channels;
+    let should_proj = input != width || block.stride != 1;
+    let proj = should_proj.then(|| {
+        let conv = ConvNorm::new(input, width).kernel(1).stride(block.stride);
+        conv.without_activation().make(tracer, place.path("proj"))
+    });
+    let class = "torchvision.models.regnet.BottleneckTransform";
+    let mut f = Sequential::of_class(place.path("f"), class);
+    let conv = |input, output| ConvNorm::new(input, output).kernel(1);
+    f.push(conv(input, width).make(tracer, f.at("a")));
+    let spatial = ConvNorm::new(width, width).stride(block.stride);
+    f.push(spatial.groups(width / block.group).make(tracer, f.at("b")));
+    if block.squeezes {
+        let channels = [width, input / 4];
+        let activations: [Activation; 2] = [new_relu, sigmoid];
+        f.push(squeeze_excitation(
+            tracer,
+            f.at("se"),
+            channels,
+            activations,
+        ));
     }
-}
-
-impl Module for Block {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let x = match &self.proj {
-                Some(proj) => proj.forward(x).add(self.f.forward(x)),
-                None => x.add(self.f.forward(x)),
-            };
-            self.activation.forward(&x)
-        })
-    }
+    let last = conv(width, width).without_activation();
+    f.push(last.make(tracer, f.at("c")));
+    let activation = relu(place.path("activation"));
+    FnModule::new(place, move |x| {
+        let x = match &proj {
+            Some(proj) => proj.forward(x).add(f.forward(x)),
+            None => x.add(f.forward(x)),
+        };
+        activation.forward(&x)
+    })
 }

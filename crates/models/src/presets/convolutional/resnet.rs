@@ -3,10 +3,9 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    AnyModule, Module, Plain, Pooling, Sequential, adaptive_pool, batch_norm, flat, max_pool, relu,
-    run,
+    AnyModule, Module, Pooling, Sequential, batch_norm, max_pool, pooled, relu,
 };
-use crate::tracing::{BatchNorm, Conv, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::tracing::{Conv, FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
 /// torchvision's ResNets.
 #[rustfmt::skip] // A row a line.
@@ -93,28 +92,10 @@ impl Shape {
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
     classifier(sizes, "torchvision.models.resnet.ResNet", |tracer| {
         let wide = 512 * shape.kind.expansion();
-        Resnet {
-            body: body(tracer, &ModulePath::new("", ""), sizes.channels, shape),
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            fc: Linear::new(tracer, "fc", [wide, sizes.classes], true),
-        }
+        let body = body(tracer, &ModulePath::new("", ""), sizes.channels, shape);
+        let fc = Linear::new(tracer, "fc", [wide, sizes.classes], true);
+        pooled(body, 1, fc)
     })
-}
-
-/// `ResNet`.
-struct Resnet {
-    body: Vec<AnyModule>,
-    avgpool: Plain,
-    fc: Linear,
-}
-
-impl Module for Resnet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = run(&self.body, x);
-        x = self.avgpool.forward(&x);
-        x = flat(&x);
-        self.fc.forward(&x)
-    }
 }
 
 /// Everything before the pooling, below a module.
@@ -162,8 +143,8 @@ pub(in crate::presets) fn body(
                 },
             };
             match shape.kind {
-                Kind::Basic => layer.push(BasicBlock::new(tracer, layer.next(), &residual)),
-                Kind::Bottleneck => layer.push(Bottleneck::new(tracer, layer.next(), &residual)),
+                Kind::Basic => layer.push(new_basic_block(tracer, layer.next(), &residual)),
+                Kind::Bottleneck => layer.push(new_bottleneck(tracer, layer.next(), &residual)),
             }
             inplanes = planes * shape.kind.expansion();
         }
@@ -206,109 +187,67 @@ fn conv1x1(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
 }
 
 /// `BasicBlock`.
-struct BasicBlock {
-    place: ModulePath,
-    conv1: Conv,
-    bn1: BatchNorm,
-    relu: Plain,
-    conv2: Conv,
-    bn2: BatchNorm,
-    downsample: Option<Sequential>,
-}
-
-impl BasicBlock {
-    fn new(tracer: &Tracer, path: String, block: &Residual<'_>) -> BasicBlock {
-        let place = ModulePath::new(path, "torchvision.models.resnet.BasicBlock");
-        let [inplanes, planes] = block.channels;
-        let conv1 = conv3x3(tracer, place.path("conv1"), [inplanes, planes], 1);
-        BasicBlock {
-            conv1: conv1.stride(block.stride),
-            bn1: batch_norm(tracer, place.path("bn1"), planes),
-            relu: relu(place.path("relu")),
-            conv2: conv3x3(tracer, place.path("conv2"), [planes, planes], 1),
-            bn2: batch_norm(tracer, place.path("bn2"), planes),
-            downsample: block.downsample(tracer, place.path("downsample")),
-            place,
+fn new_basic_block(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.resnet.BasicBlock");
+    let [inplanes, planes] = block.channels;
+    let conv1 = conv3x3(tracer, place.path("conv1"), [inplanes, planes], 1);
+    let conv1 = conv1.stride(block.stride);
+    let bn1 = batch_norm(tracer, place.path("bn1"), planes);
+    let relu = relu(place.path("relu"));
+    let conv2 = conv3x3(tracer, place.path("conv2"), [planes, planes], 1);
+    let bn2 = batch_norm(tracer, place.path("bn2"), planes);
+    let downsample = block.downsample(tracer, place.path("downsample"));
+    FnModule::new(place, move |x| {
+        let mut identity = x.clone();
+        let mut out = conv1.forward(x);
+        out = bn1.forward(&out);
+        out = relu.forward(&out);
+        out = conv2.forward(&out);
+        out = bn2.forward(&out);
+        if let Some(downsample) = &downsample {
+            identity = downsample.forward(x);
         }
-    }
-}
-
-impl Module for BasicBlock {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut identity = x.clone();
-            let mut out = self.conv1.forward(x);
-            out = self.bn1.forward(&out);
-            out = self.relu.forward(&out);
-            out = self.conv2.forward(&out);
-            out = self.bn2.forward(&out);
-            if let Some(downsample) = &self.downsample {
-                identity = downsample.forward(x);
-            }
-            out.add_in_place(&identity);
-            self.relu.forward(&out)
-        })
-    }
+        out.add_in_place(&identity);
+        relu.forward(&out)
+    })
 }
 
 /// `Bottleneck`.
-struct Bottleneck {
-    place: ModulePath,
-    conv1: Conv,
-    bn1: BatchNorm,
-    conv2: Conv,
-    bn2: BatchNorm,
-    conv3: Conv,
-    bn3: BatchNorm,
-    relu: Plain,
-    downsample: Option<Sequential>,
-}
-
-impl Bottleneck {
-    fn new(tracer: &Tracer, path: String, block: &Residual<'_>) -> Bottleneck {
-        let place = ModulePath::new(path, "torchvision.models.resnet.Bottleneck");
-        let [inplanes, planes] = block.channels;
-        let Shape {
-            groups,
-            width_per_group,
-            ..
-        } = *block.shape;
-        let width = planes * width_per_group / 64 * groups;
-        let wide = planes * block.shape.kind.expansion();
-        Bottleneck {
-            conv1: conv1x1(tracer, place.path("conv1"), [inplanes, width]),
-            bn1: batch_norm(tracer, place.path("bn1"), width),
-            conv2: conv3x3(tracer, place.path("conv2"), [width, width], groups)
-                .stride(block.stride)
-                .padding(block.dilation)
-                .dilation(block.dilation),
-            bn2: batch_norm(tracer, place.path("bn2"), width),
-            conv3: conv1x1(tracer, place.path("conv3"), [width, wide]),
-            bn3: batch_norm(tracer, place.path("bn3"), wide),
-            relu: relu(place.path("relu")),
-            downsample: block.downsample(tracer, place.path("downsample")),
-            place,
+fn new_bottleneck(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.resnet.Bottleneck");
+    let [inplanes, planes] = block.channels;
+    let Shape {
+        groups,
+        width_per_group,
+        ..
+    } = *block.shape;
+    let width = planes * width_per_group / 64 * groups;
+    let wide = planes * block.shape.kind.expansion();
+    let conv1 = conv1x1(tracer, place.path("conv1"), [inplanes, width]);
+    let bn1 = batch_norm(tracer, place.path("bn1"), width);
+    let conv2 = conv3x3(tracer, place.path("conv2"), [width, width], groups)
+        .stride(block.stride)
+        .padding(block.dilation)
+        .dilation(block.dilation);
+    let bn2 = batch_norm(tracer, place.path("bn2"), width);
+    let conv3 = conv1x1(tracer, place.path("conv3"), [width, wide]);
+    let bn3 = batch_norm(tracer, place.path("bn3"), wide);
+    let relu = relu(place.path("relu"));
+    let downsample = block.downsample(tracer, place.path("downsample"));
+    FnModule::new(place, move |x| {
+        let mut identity = x.clone();
+        let mut out = conv1.forward(x);
+        out = bn1.forward(&out);
+        out = relu.forward(&out);
+        out = conv2.forward(&out);
+        out = bn2.forward(&out);
+        out = relu.forward(&out);
+        out = conv3.forward(&out);
+        out = bn3.forward(&out);
+        if let Some(downsample) = &downsample {
+            identity = downsample.forward(x);
         }
-    }
-}
-
-impl Module for Bottleneck {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut identity = x.clone();
-            let mut out = self.conv1.forward(x);
-            out = self.bn1.forward(&out);
-            out = self.relu.forward(&out);
-            out = self.conv2.forward(&out);
-            out = self.bn2.forward(&out);
-            out = self.relu.forward(&out);
-            out = self.conv3.forward(&out);
-            out = self.bn3.forward(&out);
-            if let Some(downsample) = &self.downsample {
-                identity = downsample.forward(x);
-            }
-            out.add_in_place(&identity);
-            self.relu.forward(&out)
-        })
-    }
+        out.add_in_place(&identity);
+        relu.forward(&out)
+    })
 }

@@ -2,8 +2,10 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Plain, Pooling, Sequential, batch_norm, max_pool, relu};
-use crate::tracing::{Conv, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, max_pool, relu};
+use crate::tracing::{
+    Conv, FnModule, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _,
+};
 
 /// torchvision's `ShuffleNets`.
 #[rustfmt::skip] // A row a line.
@@ -36,7 +38,7 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
                         (width[1], 1)
                     };
                     let channels = [input, width[1]];
-                    stage.push(InvertedResidual::new(
+                    stage.push(new_inverted_residual(
                         tracer,
                         stage.next(),
                         channels,
@@ -49,12 +51,16 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
             let mut conv5 = Sequential::new("conv5".into());
             conv(tracer, &mut conv5, [channels[3], channels[4]], (1, 1, 1));
             conv5.push(relu(conv5.next()));
-            ShuffleNet {
-                conv1,
-                maxpool,
-                stages,
-                conv5,
-                fc: Linear::new(tracer, "fc", [channels[4], sizes.classes], true),
+            let fc = Linear::new(tracer, "fc", [channels[4], sizes.classes], true);
+            move |x: &Tensor| {
+                let mut x = conv1.forward(x);
+                x = maxpool.forward(&x);
+                for stage in &stages {
+                    x = stage.forward(&x);
+                }
+                x = conv5.forward(&x);
+                x = (&x).mean(&[2, 3], false);
+                fc.forward(&x)
             }
         },
     )
@@ -72,28 +78,6 @@ fn conv(
     layers.push(batch_norm(tracer, layers.next(), channels[1]));
 }
 
-/// `ShuffleNetV2`.
-struct ShuffleNet {
-    conv1: Sequential,
-    maxpool: Plain,
-    stages: Vec<Sequential>,
-    conv5: Sequential,
-    fc: Linear,
-}
-
-impl Module for ShuffleNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.conv1.forward(x);
-        x = self.maxpool.forward(&x);
-        for stage in &self.stages {
-            x = stage.forward(&x);
-        }
-        x = self.conv5.forward(&x);
-        x = (&x).mean(&[2, 3], false);
-        self.fc.forward(&x)
-    }
-}
-
 /// `channel_shuffle(x, 2)`
 fn channel_shuffle(x: &Tensor) -> Tensor {
     let groups = 2_u64;
@@ -106,54 +90,40 @@ fn channel_shuffle(x: &Tensor) -> Tensor {
 }
 
 /// `InvertedResidual`.
-struct InvertedResidual {
-    place: ModulePath,
-    /// Where the image gets smaller.
-    branch1: Option<Sequential>,
-    branch2: Sequential,
-}
-
-impl InvertedResidual {
-    fn new(tracer: &Tracer, path: String, [input, output]: [u64; 2], stride: u64) -> Self {
-        let place = ModulePath::new(path, "torchvision.models.shufflenetv2.InvertedResidual");
-        let half = output / 2;
-        let branch1 = (stride > 1).then(|| {
-            let mut branch = Sequential::new(place.path("branch1"));
-            conv(tracer, &mut branch, [input, input], (3, stride, input));
-            conv(tracer, &mut branch, [input, half], (1, 1, 1));
-            branch.push(relu(branch.next()));
-            branch
-        });
-        let mut branch2 = Sequential::new(place.path("branch2"));
-        let first = if stride > 1 { input } else { half };
-        conv(tracer, &mut branch2, [first, half], (1, 1, 1));
-        branch2.push(relu(branch2.next()));
-        conv(tracer, &mut branch2, [half, half], (3, stride, half));
-        conv(tracer, &mut branch2, [half, half], (1, 1, 1));
-        branch2.push(relu(branch2.next()));
-        InvertedResidual {
-            place,
-            branch1,
-            branch2,
-        }
-    }
-}
-
-impl Module for InvertedResidual {
-    fn forward(&self, x: &Tensor) -> Tensor {
+fn new_inverted_residual(
+    tracer: &Tracer,
+    path: String,
+    [input, output]: [u64; 2],
+    stride: u64,
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.shufflenetv2.InvertedResidual");
+    let half = output / 2;
+    let branch1 = (stride > 1).then(|| {
+        let mut branch = Sequential::new(place.path("branch1"));
+        conv(tracer, &mut branch, [input, input], (3, stride, input));
+        conv(tracer, &mut branch, [input, half], (1, 1, 1));
+        branch.push(relu(branch.next()));
+        branch
+    });
+    let mut branch2 = Sequential::new(place.path("branch2"));
+    let first = if stride > 1 { input } else { half };
+    conv(tracer, &mut branch2, [first, half], (1, 1, 1));
+    branch2.push(relu(branch2.next()));
+    conv(tracer, &mut branch2, [half, half], (3, stride, half));
+    conv(tracer, &mut branch2, [half, half], (1, 1, 1));
+    branch2.push(relu(branch2.next()));
+    FnModule::new(place, move |x| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let mut out = if let Some(branch1) = &self.branch1 {
-                tracer.cat([branch1.forward(x), self.branch2.forward(x)], 1)
-            } else {
-                let halves = x.chunk(2, 1);
-                let [x1, x2] = [0, 1].map(|half| halves[half].clone());
-                drop(halves);
-                let out = tracer.cat([x1.clone(), self.branch2.forward(&x2)], 1);
-                out.and_drop((x1, x2))
-            };
-            out = channel_shuffle(&out);
-            out
-        })
-    }
+        let mut out = if let Some(branch1) = &branch1 {
+            tracer.cat([branch1.forward(x), branch2.forward(x)], 1)
+        } else {
+            let halves = x.chunk(2, 1);
+            let [x1, x2] = [0, 1].map(|half| halves[half].clone());
+            drop(halves);
+            let out = tracer.cat([x1.clone(), branch2.forward(&x2)], 1);
+            out.and_drop((x1, x2))
+        };
+        out = channel_shuffle(&out);
+        out
+    })
 }

@@ -2,10 +2,8 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Module, Plain, Pooling, Sequential, adaptive_pool, flat, max_pool, relu,
-};
-use crate::tracing::{Conv, Dropout, ModulePath, Tensor, Tracer};
+use crate::presets::layers::{Module, Pooling, Sequential, adaptive_pool, flat, max_pool, relu};
+use crate::tracing::{Conv, Dropout, FnModule, ModulePath, Tensor, Tracer};
 
 /// torchvision's `SqueezeNets`.
 #[rustfmt::skip] // A row a line.
@@ -70,7 +68,7 @@ fn build(
                     }
                     Part::Fire(inputs, squeezed, expanded) => {
                         let sizes = [inputs, squeezed, expanded];
-                        features.push(Fire::new(tracer, features.next(), sizes));
+                        features.push(new_fire(tracer, features.next(), sizes));
                     }
                 }
             }
@@ -80,67 +78,34 @@ fn build(
             classifier.push(last);
             classifier.push(relu(classifier.next()));
             classifier.push(adaptive_pool(classifier.next(), 1));
-            SqueezeNet {
-                features,
-                classifier,
+            move |x: &Tensor| {
+                let mut x = features.forward(x);
+                x = classifier.forward(&x);
+                flat(&x)
             }
         },
     )
 }
 
-/// `SqueezeNet`.
-struct SqueezeNet {
-    features: Sequential,
-    classifier: Sequential,
-}
-
-impl Module for SqueezeNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.classifier.forward(&x);
-        flat(&x)
-    }
-}
-
 /// `Fire`.
-struct Fire {
-    place: ModulePath,
-    squeeze: Conv,
-    squeeze_activation: Plain,
-    expand1x1: Conv,
-    expand1x1_activation: Plain,
-    expand3x3: Conv,
-    expand3x3_activation: Plain,
-}
-
-impl Fire {
-    fn new(tracer: &Tracer, path: String, [inputs, squeezed, expanded]: [u64; 3]) -> Fire {
-        let place = ModulePath::new(path, "torchvision.models.squeezenet.Fire");
-        let expand = |name, kernel| conv(tracer, place.path(name), [squeezed, expanded], kernel);
-        Fire {
-            squeeze: conv(tracer, place.path("squeeze"), [inputs, squeezed], 1),
-            squeeze_activation: relu(place.path("squeeze_activation")),
-            expand1x1: expand("expand1x1", 1),
-            expand1x1_activation: relu(place.path("expand1x1_activation")),
-            expand3x3: expand("expand3x3", 3).padding(1),
-            expand3x3_activation: relu(place.path("expand3x3_activation")),
-            place,
-        }
-    }
-}
-
-impl Module for Fire {
-    fn forward(&self, x: &Tensor) -> Tensor {
+fn new_fire(tracer: &Tracer, path: String, [inputs, squeezed, expanded]: [u64; 3]) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.squeezenet.Fire");
+    let expand = |name, kernel| conv(tracer, place.path(name), [squeezed, expanded], kernel);
+    let squeeze = conv(tracer, place.path("squeeze"), [inputs, squeezed], 1);
+    let squeeze_activation = relu(place.path("squeeze_activation"));
+    let expand1x1 = expand("expand1x1", 1);
+    let expand1x1_activation = relu(place.path("expand1x1_activation"));
+    let expand3x3 = expand("expand3x3", 3).padding(1);
+    let expand3x3_activation = relu(place.path("expand3x3_activation"));
+    FnModule::new(place, move |x| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let x = self.squeeze_activation.on(self.squeeze.forward(x));
-            let expanded = [
-                self.expand1x1_activation.on(self.expand1x1.forward(&x)),
-                self.expand3x3_activation.on(self.expand3x3.forward(&x)),
-            ];
-            tracer.cat(expanded, 1)
-        })
-    }
+        let x = squeeze_activation.on(squeeze.forward(x));
+        let expanded = [
+            expand1x1_activation.on(expand1x1.forward(&x)),
+            expand3x3_activation.on(expand3x3.forward(&x)),
+        ];
+        tracer.cat(expanded, 1)
+    })
 }
 
 fn conv(tracer: &Tracer, path: String, channels: [u64; 2], kernel: u64) -> Conv {

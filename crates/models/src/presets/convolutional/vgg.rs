@@ -2,9 +2,7 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Module, Plain, Pooling, Sequential, adaptive_pool, batch_norm, flat, max_pool, relu,
-};
+use crate::presets::layers::{Pooling, Sequential, batch_norm, max_pool, pooled, relu};
 use crate::tracing::{Conv, Dropout, Linear, Tensor, Tracer};
 
 /// torchvision's VGGs.
@@ -27,9 +25,8 @@ pub(in crate::presets) const ALEXNET: &[Entry] = &[entry(
     61_100_840,
     AT_224,
     |sizes| {
-        classifier(sizes, "torchvision.models.alexnet.AlexNet", |tracer| {
-            Vgg::alexnet(tracer, sizes)
-        })
+        let class = "torchvision.models.alexnet.AlexNet";
+        classifier(sizes, class, |tracer| alexnet(tracer, sizes))
     },
 )];
 
@@ -47,21 +44,8 @@ const E: Layout = &[
     64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0,
 ];
 
-/// `VGG` and `AlexNet`.
-struct Vgg {
-    features: Sequential,
-    avgpool: Plain,
-    classifier: Sequential,
-}
-
 fn build(sizes: &Sizes, layout: Layout, normalizes: bool) -> Result<Graph, GraphError> {
     classifier(sizes, "torchvision.models.vgg.VGG", |tracer| {
-        Vgg::new(tracer, sizes, layout, normalizes)
-    })
-}
-
-impl Vgg {
-    fn new(tracer: &Tracer, sizes: &Sizes, layout: Layout, normalizes: bool) -> Vgg {
         let mut features = Sequential::new("features".into());
         let mut channels = sizes.channels;
         for width in layout.iter().copied() {
@@ -86,50 +70,33 @@ impl Vgg {
         }
         let last = Linear::new(tracer, classifier.next(), [4096, sizes.classes], true);
         classifier.push(last);
-        Vgg {
-            features,
-            avgpool: adaptive_pool("avgpool".into(), 7),
-            classifier,
-        }
-    }
-
-    fn alexnet(tracer: &Tracer, sizes: &Sizes) -> Vgg {
-        let mut features = Sequential::new("features".into());
-        let first = conv(tracer, features.next(), [sizes.channels, 64], 11);
-        features.push(first.stride(4).padding(2));
-        features.push(relu(features.next()));
-        features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-        features.push(conv(tracer, features.next(), [64, 192], 5).padding(2));
-        features.push(relu(features.next()));
-        features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-        for channels in [[192, 384], [384, 256], [256, 256]] {
-            features.push(conv(tracer, features.next(), channels, 3).padding(1));
-            features.push(relu(features.next()));
-        }
-        features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-        let mut classifier = Sequential::new("classifier".into());
-        for widths in [[256 * 6 * 6, 4096], [4096, 4096]] {
-            classifier.push(Dropout::new(classifier.next(), 0.5));
-            classifier.push(Linear::new(tracer, classifier.next(), widths, true));
-            classifier.push(relu(classifier.next()));
-        }
-        let last = Linear::new(tracer, classifier.next(), [4096, sizes.classes], true);
-        classifier.push(last);
-        Vgg {
-            features,
-            avgpool: adaptive_pool("avgpool".into(), 6),
-            classifier,
-        }
-    }
+        pooled(features, 7, classifier)
+    })
 }
 
-impl Module for Vgg {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.avgpool.forward(&x);
-        x = flat(&x);
-        self.classifier.forward(&x)
+fn alexnet(tracer: &Tracer, sizes: &Sizes) -> impl Fn(&Tensor) -> Tensor + use<> {
+    let mut features = Sequential::new("features".into());
+    let first = conv(tracer, features.next(), [sizes.channels, 64], 11);
+    features.push(first.stride(4).padding(2));
+    features.push(relu(features.next()));
+    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
+    features.push(conv(tracer, features.next(), [64, 192], 5).padding(2));
+    features.push(relu(features.next()));
+    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
+    for channels in [[192, 384], [384, 256], [256, 256]] {
+        features.push(conv(tracer, features.next(), channels, 3).padding(1));
+        features.push(relu(features.next()));
     }
+    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
+    let mut classifier = Sequential::new("classifier".into());
+    for widths in [[256 * 6 * 6, 4096], [4096, 4096]] {
+        classifier.push(Dropout::new(classifier.next(), 0.5));
+        classifier.push(Linear::new(tracer, classifier.next(), widths, true));
+        classifier.push(relu(classifier.next()));
+    }
+    let last = Linear::new(tracer, classifier.next(), [4096, sizes.classes], true);
+    classifier.push(last);
+    pooled(features, 6, classifier)
 }
 
 fn conv(tracer: &Tracer, path: String, channels: [u64; 2], kernel: u64) -> Conv {

@@ -5,10 +5,12 @@ use crate::presets::Override;
 use crate::presets::convolutional::{mobilenet, resnet};
 use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
 use crate::presets::layers::{
-    AnyModule, Module, Plain, Sequential, adaptive_pool, batch_norm, new_relu, relu, sigmoid,
+    AnyModule, Module, Sequential, adaptive_pool, batch_norm, new_relu, relu, sigmoid,
 };
 use crate::shape::Extent;
-use crate::tracing::{Argument, Conv, Dropout, ModulePath, Pointwise as _, Size, Tensor, Tracer};
+use crate::tracing::{
+    Argument, Conv, Dropout, FnModule, ModulePath, Pointwise as _, Size, Tensor, Tracer,
+};
 
 /// torchvision's segmenters.
 pub(in crate::presets) const PRESETS: &[Entry] = &[
@@ -17,56 +19,28 @@ pub(in crate::presets) const PRESETS: &[Entry] = &[
         "torchvision's FCN on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
         32_957_013,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                FCN,
-                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
-                fcn_head,
-            )
-        },
+        |sizes| fcn(sizes, [3, 4, 6, 3]),
     ),
     entry(
         "fcn_resnet101",
         "torchvision's FCN on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
         51_949_141,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                FCN,
-                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
-                fcn_head,
-            )
-        },
+        |sizes| fcn(sizes, [3, 4, 23, 3]),
     ),
     entry(
         "deeplabv3_resnet50",
         "torchvision's DeepLabV3 on a dilated ResNet-50, without auxiliary classifier; loss: cross entropy of each pixel",
         39_638_869,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                DEEPLAB,
-                |tracer| resnet(tracer, sizes, [3, 4, 6, 3]),
-                deeplab_head,
-            )
-        },
+        |sizes| deeplab(sizes, [3, 4, 6, 3]),
     ),
     entry(
         "deeplabv3_resnet101",
         "torchvision's DeepLabV3 on a dilated ResNet-101, without auxiliary classifier; loss: cross entropy of each pixel",
         58_630_997,
         AT_480,
-        |sizes| {
-            build(
-                sizes,
-                DEEPLAB,
-                |tracer| resnet(tracer, sizes, [3, 4, 23, 3]),
-                deeplab_head,
-            )
-        },
+        |sizes| deeplab(sizes, [3, 4, 23, 3]),
     ),
     entry(
         "deeplabv3_mobilenet_v3_large",
@@ -150,6 +124,19 @@ impl Backbone {
     }
 }
 
+fn fcn(sizes: &Sizes, layers: [u64; 4]) -> Result<Graph, GraphError> {
+    build(sizes, FCN, |tracer| resnet(tracer, sizes, layers), fcn_head)
+}
+
+fn deeplab(sizes: &Sizes, layers: [u64; 4]) -> Result<Graph, GraphError> {
+    build(
+        sizes,
+        DEEPLAB,
+        |tracer| resnet(tracer, sizes, layers),
+        deeplab_head,
+    )
+}
+
 /// A model with one result of its backbone and a head, made from channels and classes.
 fn build(
     sizes: &Sizes,
@@ -159,30 +146,18 @@ fn build(
 ) -> Result<Graph, GraphError> {
     segmenter(sizes, class, |tracer| {
         let backbone = backbone(tracer);
-        Simple {
-            classifier: head(tracer, [backbone.channels, sizes.classes]),
-            backbone,
+        let classifier = head(tracer, [backbone.channels, sizes.classes]);
+        move |x: &Tensor| {
+            let input_shape = [x.size(2), x.size(3)];
+            let features = backbone.forward(x);
+            let Some(out) = features.last() else {
+                return x.clone();
+            };
+            let mut x = classifier.forward(out);
+            x = interpolate(&x, input_shape);
+            x.and_drop(features)
         }
     })
-}
-
-/// `_SimpleSegmentationModel` without `aux_classifier`.
-struct Simple {
-    backbone: Backbone,
-    classifier: Sequential,
-}
-
-impl Module for Simple {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let input_shape = [x.size(2), x.size(3)];
-        let features = self.backbone.forward(x);
-        let Some(out) = features.last() else {
-            return x.clone();
-        };
-        let mut x = self.classifier.forward(out);
-        x = interpolate(&x, input_shape);
-        x.and_drop(features)
-    }
 }
 
 /// `F.interpolate(x, size=size, mode="bilinear", align_corners=False)`
@@ -233,7 +208,7 @@ fn pixelwise(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
 fn deeplab_head(tracer: &Tracer, [channels, classes]: [u64; 2]) -> Sequential {
     let class = "torchvision.models.segmentation.deeplabv3.DeepLabHead";
     let mut layers = Sequential::of_class("classifier".into(), class);
-    layers.push(Aspp::new(tracer, layers.next(), channels));
+    layers.push(new_aspp(tracer, layers.next(), channels));
     conv_norm(tracer, &mut layers, [ASPP, ASPP], 3);
     layers.push(new_relu(layers.next()));
     layers.push(pixelwise(tracer, layers.next(), [ASPP, classes]));
@@ -244,166 +219,108 @@ fn deeplab_head(tracer: &Tracer, [channels, classes]: [u64; 2]) -> Sequential {
 const ASPP: u64 = 256;
 
 /// `ASPP`.
-struct Aspp {
-    place: ModulePath,
-    convs: Vec<AnyModule>,
-    project: Sequential,
-}
-
-impl Aspp {
-    fn new(tracer: &Tracer, path: String, channels: u64) -> Aspp {
-        let place = ModulePath::new(path, "torchvision.models.segmentation.deeplabv3.ASPP");
-        let at = |index: usize| place.path(&format!("convs.{index}"));
-        let mut first = Sequential::new(at(0));
-        conv_norm(tracer, &mut first, [channels, ASPP], 1);
-        first.push(new_relu(first.next()));
-        let mut convs: Vec<AnyModule> = vec![Box::new(first)];
-        for rate in [12, 24, 36] {
-            let class = "torchvision.models.segmentation.deeplabv3.ASPPConv";
-            let mut conv = Sequential::of_class(at(convs.len()), class);
-            dilated(tracer, &mut conv, [channels, ASPP], 3, rate);
-            conv.push(new_relu(conv.next()));
-            convs.push(Box::new(conv));
-        }
-        convs.push(Box::new(AsppPooling::new(
-            tracer,
-            at(convs.len()),
-            channels,
-        )));
-        let mut project = Sequential::new(place.path("project"));
-        conv_norm(tracer, &mut project, [5 * ASPP, ASPP], 1);
-        project.push(new_relu(project.next()));
-        project.push(Dropout::new(project.next(), 0.5));
-        Aspp {
-            place,
-            convs,
-            project,
-        }
+fn new_aspp(tracer: &Tracer, path: String, channels: u64) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.segmentation.deeplabv3.ASPP");
+    let at = |index: usize| place.path(&format!("convs.{index}"));
+    let mut first = Sequential::new(at(0));
+    conv_norm(tracer, &mut first, [channels, ASPP], 1);
+    first.push(new_relu(first.next()));
+    let mut convs: Vec<AnyModule> = vec![Box::new(first)];
+    for rate in [12, 24, 36] {
+        let class = "torchvision.models.segmentation.deeplabv3.ASPPConv";
+        let mut conv = Sequential::of_class(at(convs.len()), class);
+        dilated(tracer, &mut conv, [channels, ASPP], 3, rate);
+        conv.push(new_relu(conv.next()));
+        convs.push(Box::new(conv));
     }
-}
-
-impl Module for Aspp {
-    fn forward(&self, x: &Tensor) -> Tensor {
+    convs.push(Box::new(new_aspp_pooling(
+        tracer,
+        at(convs.len()),
+        channels,
+    )));
+    let mut project = Sequential::new(place.path("project"));
+    conv_norm(tracer, &mut project, [5 * ASPP, ASPP], 1);
+    project.push(new_relu(project.next()));
+    project.push(Dropout::new(project.next(), 0.5));
+    FnModule::new(place, move |x| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let results: Vec<Tensor> = self.convs.iter().map(|conv| conv.forward(x)).collect();
-            let all: Vec<&Tensor> = results.iter().collect();
-            let res = tracer.cat_of(&all, 1);
-            let projected = self.project.forward(&res);
-            // Python lets go of a list's last item first.
-            results.into_iter().rev().for_each(drop);
-            projected.and_drop(res)
-        })
-    }
+        let results: Vec<Tensor> = convs.iter().map(|conv| conv.forward(x)).collect();
+        let all: Vec<&Tensor> = results.iter().collect();
+        let res = tracer.cat_of(&all, 1);
+        let projected = project.forward(&res);
+        // Python lets go of a list's last item first.
+        results.into_iter().rev().for_each(drop);
+        projected.and_drop(res)
+    })
 }
 
 /// `ASPPPooling`.
-struct AsppPooling {
-    place: ModulePath,
-    modules: Vec<AnyModule>,
-}
-
-impl AsppPooling {
-    fn new(tracer: &Tracer, path: String, channels: u64) -> AsppPooling {
-        let class = "torchvision.models.segmentation.deeplabv3.ASPPPooling";
-        let place = ModulePath::new(path, class);
-        let conv = Conv::new(tracer, place.path("1"), [channels, ASPP], &[1, 1], 1, false);
-        AsppPooling {
-            modules: vec![
-                Box::new(adaptive_pool(place.path("0"), 1)),
-                Box::new(conv),
-                Box::new(batch_norm(tracer, place.path("2"), ASPP)),
-                Box::new(new_relu(place.path("3"))),
-            ],
-            place,
+fn new_aspp_pooling(tracer: &Tracer, path: String, channels: u64) -> FnModule {
+    let class = "torchvision.models.segmentation.deeplabv3.ASPPPooling";
+    let place = ModulePath::new(path, class);
+    let conv = Conv::new(tracer, place.path("1"), [channels, ASPP], &[1, 1], 1, false);
+    let modules: Vec<AnyModule> = vec![
+        Box::new(adaptive_pool(place.path("0"), 1)),
+        Box::new(conv),
+        Box::new(batch_norm(tracer, place.path("2"), ASPP)),
+        Box::new(new_relu(place.path("3"))),
+    ];
+    FnModule::new(place, move |x| {
+        let size = [x.size(2), x.size(3)];
+        let mut x = x.clone();
+        for module in &modules {
+            x = module.forward(&x);
         }
-    }
-}
-
-impl Module for AsppPooling {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let size = [x.size(2), x.size(3)];
-            let mut x = x.clone();
-            for module in &self.modules {
-                x = module.forward(&x);
-            }
-            interpolate(&x, size)
-        })
-    }
+        interpolate(&x, size)
+    })
 }
 
 fn lraspp(sizes: &Sizes) -> Result<Graph, GraphError> {
     segmenter(
         sizes,
         "torchvision.models.segmentation.lraspp.LRASPP",
-        |tracer| Lraspp {
-            backbone: mobilenet(tracer, sizes, &[4, 16]),
-            classifier: LrasppHead::new(tracer, [40, 960, sizes.classes]),
+        |tracer| {
+            let backbone = mobilenet(tracer, sizes, &[4, 16]);
+            let classifier = new_lraspp_head(tracer, [40, 960, sizes.classes]);
+            move |input: &Tensor| {
+                let features = backbone.forward(input);
+                let [low, high] = features.as_slice() else {
+                    return input.clone();
+                };
+                let mut out = classifier(low, high);
+                out = interpolate(&out, [input.size(2), input.size(3)]);
+                out.and_drop(features)
+            }
         },
     )
 }
 
-/// `LRASPP`.
-struct Lraspp {
-    backbone: Backbone,
-    classifier: LrasppHead,
-}
-
-impl Module for Lraspp {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        let features = self.backbone.forward(input);
-        let [low, high] = features.as_slice() else {
-            return input.clone();
-        };
-        let mut out = self.classifier.forward(low, high);
-        out = interpolate(&out, [input.size(2), input.size(3)]);
-        out.and_drop(features)
-    }
-}
-
 /// `LRASPPHead`.
-struct LrasppHead {
-    place: ModulePath,
-    cbr: Sequential,
-    scale: Sequential,
-    low_classifier: Conv,
-    high_classifier: Conv,
-}
-
-impl LrasppHead {
-    fn new(tracer: &Tracer, [low, high, classes]: [u64; 3]) -> LrasppHead {
-        let inter = 128;
-        let class = "torchvision.models.segmentation.lraspp.LRASPPHead";
-        let place = ModulePath::new("classifier", class);
-        let mut cbr = Sequential::new(place.path("cbr"));
-        conv_norm(tracer, &mut cbr, [high, inter], 1);
-        cbr.push(relu(cbr.next()));
-        let mut scale = Sequential::new(place.path("scale"));
-        scale.push(adaptive_pool(scale.next(), 1));
-        let conv = Conv::new(tracer, scale.next(), [high, inter], &[1, 1], 1, false);
-        scale.push(conv);
-        let gate: Plain = sigmoid(scale.next());
-        scale.push(gate);
-        LrasppHead {
-            cbr,
-            scale,
-            low_classifier: pixelwise(tracer, place.path("low_classifier"), [low, classes]),
-            high_classifier: pixelwise(tracer, place.path("high_classifier"), [inter, classes]),
-            place,
-        }
-    }
-
-    fn forward(&self, low: &Tensor, high: &Tensor) -> Tensor {
-        low.tracer().in_module(&self.place, || {
-            let mut x = self.cbr.forward(high);
-            let s = self.scale.forward(high);
+fn new_lraspp_head(
+    tracer: &Tracer,
+    [low, high, classes]: [u64; 3],
+) -> impl Fn(&Tensor, &Tensor) -> Tensor + use<> {
+    let inter = 128;
+    let class = "torchvision.models.segmentation.lraspp.LRASPPHead";
+    let place = ModulePath::new("classifier", class);
+    let mut cbr = Sequential::new(place.path("cbr"));
+    conv_norm(tracer, &mut cbr, [high, inter], 1);
+    cbr.push(relu(cbr.next()));
+    let mut scale = Sequential::new(place.path("scale"));
+    scale.push(adaptive_pool(scale.next(), 1));
+    let conv = Conv::new(tracer, scale.next(), [high, inter], &[1, 1], 1, false);
+    scale.push(conv);
+    let gate: FnModule = sigmoid(scale.next());
+    scale.push(gate);
+    let low_classifier = pixelwise(tracer, place.path("low_classifier"), [low, classes]);
+    let high_classifier = pixelwise(tracer, place.path("high_classifier"), [inter, classes]);
+    move |low: &Tensor, high: &Tensor| {
+        low.tracer().in_module(&place, || {
+            let mut x = cbr.forward(high);
+            let s = scale.forward(high);
             x = (&x).mul(&s);
             x = interpolate(&x, [low.size(2), low.size(3)]);
-            let classes = self
-                .low_classifier
-                .forward(low)
-                .add(self.high_classifier.forward(&x));
+            let classes = low_classifier.forward(low).add(high_classifier.forward(&x));
             classes.and_drop((x, s))
         })
     }

@@ -2,8 +2,8 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
-use crate::presets::layers::{Module, Plain, Pooling, Sequential, batch_norm, max_pool, relu};
-use crate::tracing::{Argument, Conv, ModulePath, Tensor, Tracer};
+use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, max_pool, relu};
+use crate::tracing::{Argument, Conv, FnModule, ModulePath, Tensor, Tracer};
 
 /// The U-Net.
 pub(in crate::presets) const PRESETS: &[Entry] = &[entry(
@@ -33,7 +33,7 @@ fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
         let inc = double_conv(tracer, "inc".into(), [sizes.channels, CHANNELS[0]]);
         let down =
             levels().map(|(index, channels)| double_conv(tracer, path("down", index), channels));
-        let down = down.collect();
+        let down: Vec<Sequential> = down.collect();
         let upwards = || {
             levels()
                 .rev()
@@ -41,52 +41,35 @@ fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
                 .enumerate()
         };
         let up = upwards()
-            .map(|(index, channels)| ConvTranspose::new(tracer, path("up", index), channels));
-        let up = up.collect();
+            .map(|(index, channels)| new_conv_transpose(tracer, path("up", index), channels));
+        let up: Vec<FnModule> = up.collect();
         let dec =
             upwards().map(|(index, channels)| double_conv(tracer, path("dec", index), channels));
-        UNet {
-            inc,
-            down,
-            pool: max_pool("pool".into(), Pooling::new(2, 2, 0)),
-            up,
-            dec: dec.collect(),
-            out: Conv::new(
-                tracer,
-                "out".into(),
-                [CHANNELS[0], sizes.classes],
-                &[1, 1],
-                1,
-                true,
-            ),
+        let pool = max_pool("pool".into(), Pooling::new(2, 2, 0));
+        let dec: Vec<Sequential> = dec.collect();
+        let out = Conv::new(
+            tracer,
+            "out".into(),
+            [CHANNELS[0], sizes.classes],
+            &[1, 1],
+            1,
+            true,
+        );
+        move |x: &Tensor| {
+            let tracer = x.tracer();
+            let mut skips = Vec::new();
+            let mut deepest = inc.forward(x);
+            for down in &down {
+                let deeper = down.on(pool.forward(&deepest));
+                skips.push(std::mem::replace(&mut deepest, deeper));
+            }
+            let mut x = deepest;
+            for ((up, dec), skip) in up.iter().zip(&dec).zip(skips.into_iter().rev()) {
+                x = dec.on(tracer.cat([skip, up.forward(&x)], 1));
+            }
+            out.forward(&x)
         }
     })
-}
-
-struct UNet {
-    inc: Sequential,
-    down: Vec<Sequential>,
-    pool: Plain,
-    up: Vec<ConvTranspose>,
-    dec: Vec<Sequential>,
-    out: Conv,
-}
-
-impl Module for UNet {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        let mut skips = Vec::new();
-        let mut deepest = self.inc.forward(x);
-        for down in &self.down {
-            let deeper = down.on(self.pool.forward(&deepest));
-            skips.push(std::mem::replace(&mut deepest, deeper));
-        }
-        let mut x = deepest;
-        for ((up, dec), skip) in self.up.iter().zip(&self.dec).zip(skips.into_iter().rev()) {
-            x = dec.on(tracer.cat([skip, up.forward(&x)], 1));
-        }
-        self.out.forward(&x)
-    }
 }
 
 /// Two convolutions with normalization and ReLU.
@@ -102,35 +85,22 @@ fn double_conv(tracer: &Tracer, path: String, [input, output]: [u64; 2]) -> Sequ
 }
 
 /// `torch.nn.ConvTranspose2d(input, output, 2, stride=2)`
-struct ConvTranspose {
-    place: ModulePath,
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl ConvTranspose {
-    fn new(tracer: &Tracer, path: String, [input, output]: [u64; 2]) -> ConvTranspose {
-        ConvTranspose {
-            weight: tracer.parameter(&format!("{path}.weight"), &[input, output, 2, 2]),
-            bias: tracer.parameter(&format!("{path}.bias"), &[output]),
-            place: ModulePath::new(path, "torch.nn.modules.conv.ConvTranspose2d"),
-        }
-    }
-}
-
-impl Module for ConvTranspose {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
+fn new_conv_transpose(tracer: &Tracer, path: String, [input, output]: [u64; 2]) -> FnModule {
+    let weight = tracer.parameter(&format!("{path}.weight"), &[input, output, 2, 2]);
+    let bias = tracer.parameter(&format!("{path}.bias"), &[output]);
+    FnModule::new(
+        ModulePath::new(path, "torch.nn.modules.conv.ConvTranspose2d"),
+        move |x| {
+            let tracer = x.tracer();
             tracer.call(
                 "aten.conv_transpose2d.input",
                 &[
                     ("input", Argument::Tensor(x)),
-                    ("weight", Argument::Tensor(&self.weight)),
-                    ("bias", Argument::Tensor(&self.bias)),
+                    ("weight", Argument::Tensor(&weight)),
+                    ("bias", Argument::Tensor(&bias)),
                     ("stride", Argument::Ints(vec![2, 2])),
                 ],
             )
-        })
-    }
+        },
+    )
 }

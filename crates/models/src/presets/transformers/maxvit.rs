@@ -1,16 +1,16 @@
 //! `torchvision/models/maxvit.py`
 
 use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, SqueezeExcitation, StochasticDepth};
+use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    Activation, AnyModule, Module, Plain, Pooling, Sequential, adaptive_pool, average_pool,
-    flatten, gelu, new_silu, run, sigmoid, tanh,
+    Activation, AnyModule, Module, Pooling, Sequential, adaptive_pool, average_pool, flatten, gelu,
+    new_silu, run, sigmoid, tanh,
 };
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
-    Tensor, Tensors as _, Tracer, Views as _,
+    Argument, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Reductions as _, Size, Tensor, Tensors as _, Tracer, Views as _,
 };
 
 /// torchvision's `MaxViT`.
@@ -71,10 +71,12 @@ fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
             }
             blocks.push(Box::new(block) as AnyModule);
         }
-        MaxVit {
-            stem,
-            blocks,
-            classifier: head(tracer, input, sizes.classes),
+
+        let classifier = head(tracer, input, sizes.classes);
+        move |x: &Tensor| {
+            let mut x = stem.forward(x);
+            x = run(&blocks, &x);
+            classifier.forward(&x)
         }
     })
 }
@@ -99,21 +101,6 @@ fn head(tracer: &Tracer, width: u64, classes: u64) -> Sequential {
     head
 }
 
-/// `MaxVit`.
-struct MaxVit {
-    stem: Sequential,
-    blocks: Vec<AnyModule>,
-    classifier: Sequential,
-}
-
-impl Module for MaxVit {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.stem.forward(x);
-        x = run(&self.blocks, &x);
-        self.classifier.forward(&x)
-    }
-}
-
 /// `MaxVitLayer`.
 fn max_vit_layer(
     tracer: &Tracer,
@@ -125,7 +112,7 @@ fn max_vit_layer(
 ) -> Sequential {
     let mut outer = Sequential::of_class(path, "torchvision.models.maxvit.MaxVitLayer");
     let mut layers = Sequential::new(outer.at("layers"));
-    layers.push(MbConv::new(
+    layers.push(new_mb_conv(
         tracer,
         layers.at("MBconv"),
         channels,
@@ -141,67 +128,47 @@ fn max_vit_layer(
 }
 
 /// `MBConv`.
-struct MbConv {
-    place: ModulePath,
-    proj: Option<Sequential>,
-    stochastic_depth: StochasticDepth,
-    layers: Sequential,
-}
-
-impl MbConv {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        [input, output]: [u64; 2],
-        stride: u64,
-        p: f64,
-    ) -> MbConv {
-        let place = ModulePath::new(path, "torchvision.models.maxvit.MBConv");
-        let should_proj = stride != 1 || input != output;
-        let proj = should_proj.then(|| {
-            let mut proj = Sequential::new(place.path("proj"));
-            if stride == 2 {
-                proj.push(average_pool(proj.next(), Pooling::new(3, 2, 1)));
-            }
-            proj.push(pointwise(tracer, proj.next(), [input, output]));
-            proj
-        });
-        let mid = 4 * output;
-        let mut layers = Sequential::new(place.path("layers"));
-        layers.push(Norm::MOBILE.make(tracer, layers.at("pre_norm"), input));
-        let expand = ConvNorm::new(input, mid).kernel(1);
-        layers.push(mobile(expand).make(tracer, layers.at("conv_a")));
-        let depthwise = ConvNorm::new(mid, mid).stride(stride).groups(mid);
-        layers.push(mobile(depthwise).make(tracer, layers.at("conv_b")));
-        let activations: [Activation; 2] = [new_silu, sigmoid];
-        let squeezed = [mid, output / 4];
-        let path = layers.at("squeeze_excitation");
-        layers.push(SqueezeExcitation::new(tracer, path, squeezed, activations));
-        layers.push(pointwise(tracer, layers.at("conv_c"), [mid, output]));
-        MbConv {
-            proj,
-            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
-            layers,
-            place,
+fn new_mb_conv(
+    tracer: &Tracer,
+    path: String,
+    [input, output]: [u64; 2],
+    stride: u64,
+    p: f64,
+) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.maxvit.MBConv");
+    let should_proj = stride != 1 || input != output;
+    let proj = should_proj.then(|| {
+        let mut proj = Sequential::new(place.path("proj"));
+        if stride == 2 {
+            proj.push(average_pool(proj.next(), Pooling::new(3, 2, 1)));
         }
-    }
+        proj.push(pointwise(tracer, proj.next(), [input, output]));
+        proj
+    });
+    let mid = 4 * output;
+    let mut layers = Sequential::new(place.path("layers"));
+    layers.push(Norm::MOBILE.make(tracer, layers.at("pre_norm"), input));
+    let expand = ConvNorm::new(input, mid).kernel(1);
+    layers.push(mobile(expand).make(tracer, layers.at("conv_a")));
+    let depthwise = ConvNorm::new(mid, mid).stride(stride).groups(mid);
+    layers.push(mobile(depthwise).make(tracer, layers.at("conv_b")));
+    let activations: [Activation; 2] = [new_silu, sigmoid];
+    let squeezed = [mid, output / 4];
+    let path = layers.at("squeeze_excitation");
+    layers.push(squeeze_excitation(tracer, path, squeezed, activations));
+    layers.push(pointwise(tracer, layers.at("conv_c"), [mid, output]));
+    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
+    FnModule::new(place, move |x| {
+        let res = match &proj {
+            Some(proj) => proj.forward(x),
+            None => x.clone(),
+        };
+        let x = stochastic_depth.on(layers.forward(x));
+        (&res).add(&x).and_drop((x, res))
+    })
 }
-
 fn pointwise(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
     Conv::new(tracer, path, channels, &[1, 1], 1, true)
-}
-
-impl Module for MbConv {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let res = match &self.proj {
-                Some(proj) => proj.forward(x),
-                None => x.clone(),
-            };
-            let x = self.stochastic_depth.on(self.layers.forward(x));
-            (&res).add(&x).and_drop((x, res))
-        })
-    }
 }
 
 /// `PartitionAttentionLayer`: of windows, or of a grid of pixels from all over the image.
@@ -264,33 +231,39 @@ impl Attention {
     }
 
     /// `WindowPartition`.
-    fn partition(&self) -> Plain {
+    fn partition(&self) -> FnModule {
         let ([p, _], [rows, columns]) = (self.side, self.counts);
         let class = "torchvision.models.maxvit.WindowPartition";
-        Plain::new(self.place.path("partition_op"), class, move |x| {
-            let batch = Size::from(x.size(0));
-            let channels = Size::from(x.length(1));
-            let side = Size::from(p);
-            let x = x.reshape(&[batch, channels, rows.into(), side, columns.into(), side]);
-            let x = (&x).permute(&[0, 2, 4, 3, 5, 1]).and_drop(x);
-            let sizes = [batch, (rows * columns).into(), (p * p).into(), channels];
-            (&x).reshape(&sizes).and_drop(x)
-        })
+        FnModule::new(
+            ModulePath::new(self.place.path("partition_op"), class),
+            move |x| {
+                let batch = Size::from(x.size(0));
+                let channels = Size::from(x.length(1));
+                let side = Size::from(p);
+                let x = x.reshape(&[batch, channels, rows.into(), side, columns.into(), side]);
+                let x = (&x).permute(&[0, 2, 4, 3, 5, 1]).and_drop(x);
+                let sizes = [batch, (rows * columns).into(), (p * p).into(), channels];
+                (&x).reshape(&sizes).and_drop(x)
+            },
+        )
     }
 
     /// `WindowDepartition`.
-    fn departition(&self) -> Plain {
+    fn departition(&self) -> FnModule {
         let ([p, _], [rows, columns]) = (self.side, self.counts);
         let class = "torchvision.models.maxvit.WindowDepartition";
-        Plain::new(self.place.path("departition_op"), class, move |x| {
-            let batch = Size::from(x.size(0));
-            let channels = Size::from(x.length(3));
-            let side = Size::from(p);
-            let x = x.reshape(&[batch, rows.into(), columns.into(), side, side, channels]);
-            let x = (&x).permute(&[0, 5, 1, 3, 2, 4]).and_drop(x);
-            let sizes = [batch, channels, (rows * p).into(), (columns * p).into()];
-            (&x).reshape(&sizes).and_drop(x)
-        })
+        FnModule::new(
+            ModulePath::new(self.place.path("departition_op"), class),
+            move |x| {
+                let batch = Size::from(x.size(0));
+                let channels = Size::from(x.length(3));
+                let side = Size::from(p);
+                let x = x.reshape(&[batch, rows.into(), columns.into(), side, side, channels]);
+                let x = (&x).permute(&[0, 5, 1, 3, 2, 4]).and_drop(x);
+                let sizes = [batch, channels, (rows * p).into(), (columns * p).into()];
+                (&x).reshape(&sizes).and_drop(x)
+            },
+        )
     }
 
     /// `SwapAxes(-2, -3)` in a grid, else nothing.

@@ -6,7 +6,7 @@ use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{Module, Sequential};
 use crate::tracing::functional::{self, Attention};
 use crate::tracing::{
-    Argument, Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
+    Argument, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
     Tensors as _, Tracer, Views as _,
 };
 
@@ -65,21 +65,6 @@ const EPS: f64 = 1e-6;
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
     let class = "torchvision.models.vision_transformer.VisionTransformer";
     classifier(sizes, class, |tracer| {
-        VisionTransformer::new(tracer, sizes, shape)
-    })
-}
-
-/// `VisionTransformer`.
-struct VisionTransformer {
-    class_token: Tensor,
-    conv_proj: Conv,
-    encoder: Encoder,
-    heads: Sequential,
-    width: u64,
-}
-
-impl VisionTransformer {
-    fn new(tracer: &Tracer, sizes: &Sizes, shape: &Shape) -> VisionTransformer {
         let [height, width] = sizes.image;
         let patch = shape.patch;
         if height != width || !height.is_multiple_of(patch) {
@@ -94,116 +79,70 @@ impl VisionTransformer {
         let channels = [sizes.channels, shape.width];
         let conv_proj = Conv::new(tracer, "conv_proj".into(), channels, &[patch; 2], 1, true);
         let side = height / patch;
-        let encoder = Encoder::new(tracer, side * side + 1, shape);
+        let encoder = new_encoder(tracer, side * side + 1, shape);
         let mut heads = Sequential::new("heads".into());
         let head = [shape.width, sizes.classes];
         heads.push(Linear::new(tracer, heads.at("head"), head, true));
-        VisionTransformer {
-            class_token,
-            conv_proj: conv_proj.stride(patch),
-            encoder,
-            heads,
-            width: shape.width,
+        let conv_proj = conv_proj.stride(patch);
+        let width = shape.width;
+        move |x: &Tensor| {
+            let mut x = process_input(x, &conv_proj, width);
+            let batch = Size::from(x.size(0));
+            let token = (&class_token).expand(&[batch, Size::REST, Size::REST]);
+            x = x.tracer().cat_of(&[&token, &x], 1);
+            x = encoder.forward(&x);
+            x = (&x).select(1, 0);
+            heads.forward(&x)
         }
-    }
-
-    fn process_input(&self, x: &Tensor) -> Tensor {
-        let batch = Size::from(x.size(0));
-        let mut x = self.conv_proj.forward(x);
-        let patches = x.length(2) * x.length(3);
-        x = (&x).reshape(&[batch, self.width.into(), patches.into()]);
-        (&x).permute(&[0, 2, 1])
-    }
+    })
 }
 
-impl Module for VisionTransformer {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let tracer = x.tracer();
-        let mut x = self.process_input(x);
-        let batch = Size::from(x.size(0));
-        let token = (&self.class_token).expand(&[batch, Size::REST, Size::REST]);
-        x = tracer.cat_of(&[&token, &x], 1);
-        x = self.encoder.forward(&x);
-        x = (&x).select(1, 0);
-        self.heads.forward(&x)
-    }
+/// `_process_input`
+fn process_input(x: &Tensor, conv_proj: &Conv, width: u64) -> Tensor {
+    let batch = Size::from(x.size(0));
+    let mut x = conv_proj.forward(x);
+    let patches = x.length(2) * x.length(3);
+    x = (&x).reshape(&[batch, width.into(), patches.into()]);
+    (&x).permute(&[0, 2, 1])
 }
 
 /// `Encoder`.
-struct Encoder {
-    place: ModulePath,
-    pos_embedding: Tensor,
-    dropout: Dropout,
-    layers: Sequential,
-    ln: LayerNorm,
-}
-
-impl Encoder {
-    fn new(tracer: &Tracer, length: u64, shape: &Shape) -> Encoder {
-        let place = ModulePath::new("encoder", "torchvision.models.vision_transformer.Encoder");
-        let sizes = [1, length, shape.width];
-        let pos_embedding = tracer.parameter(&place.path("pos_embedding"), &sizes);
-        let mut layers = Sequential::new(place.path("layers"));
-        for layer in 0..shape.layers {
-            let path = layers.at(&format!("encoder_layer_{layer}"));
-            layers.push(Block::new(tracer, path, shape));
-        }
-        Encoder {
-            pos_embedding,
-            dropout: Dropout::new(place.path("dropout"), 0.0),
-            layers,
-            ln: LayerNorm::new(tracer, place.path("ln"), shape.width, EPS),
-            place,
-        }
+fn new_encoder(tracer: &Tracer, length: u64, shape: &Shape) -> FnModule {
+    let place = ModulePath::new("encoder", "torchvision.models.vision_transformer.Encoder");
+    let sizes = [1, length, shape.width];
+    let pos_embedding = tracer.parameter(&place.path("pos_embedding"), &sizes);
+    let mut layers = Sequential::new(place.path("layers"));
+    for layer in 0..shape.layers {
+        let path = layers.at(&format!("encoder_layer_{layer}"));
+        layers.push(new_block(tracer, path, shape));
     }
-
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let input = input.add(&self.pos_embedding);
-            self.ln
-                .on(self.layers.on(Module::forward(&self.dropout, &input)))
-        })
-    }
+    let dropout = Dropout::new(place.path("dropout"), 0.0);
+    let ln = LayerNorm::new(tracer, place.path("ln"), shape.width, EPS);
+    FnModule::new(place, move |input| {
+        let input = input.add(&pos_embedding);
+        ln.on(layers.on(Module::forward(&dropout, &input)))
+    })
 }
 
 /// `EncoderBlock`.
-struct Block {
-    place: ModulePath,
-    ln_1: LayerNorm,
-    self_attention: SelfAttention,
-    dropout: Dropout,
-    ln_2: LayerNorm,
-    mlp: Sequential,
-}
-
-impl Block {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Block {
-        let place = ModulePath::new(path, "torchvision.models.vision_transformer.EncoderBlock");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
-        let class = "torchvision.models.vision_transformer.MLPBlock";
-        Block {
-            ln_1: norm("ln_1"),
-            self_attention: SelfAttention::new(tracer, place.path("self_attention"), shape),
-            dropout: Dropout::new(place.path("dropout"), 0.0),
-            ln_2: norm("ln_2"),
-            mlp: mlp(tracer, place.path("mlp"), class, [shape.width, shape.mlp]),
-            place,
-        }
-    }
-}
-
-impl Module for Block {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        input.tracer().in_module(&self.place, || {
-            let mut x = self.ln_1.forward(input);
-            x = self.self_attention.forward(&x);
-            x = self.dropout.forward(&x);
-            x = (&x).add(input);
-            let mut y = self.ln_2.forward(&x);
-            y = self.mlp.forward(&y);
-            (&x).add(&y).and_drop((x, y))
-        })
-    }
+fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
+    let place = ModulePath::new(path, "torchvision.models.vision_transformer.EncoderBlock");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
+    let class = "torchvision.models.vision_transformer.MLPBlock";
+    let ln_1 = norm("ln_1");
+    let self_attention = SelfAttention::new(tracer, place.path("self_attention"), shape);
+    let dropout = Dropout::new(place.path("dropout"), 0.0);
+    let ln_2 = norm("ln_2");
+    let mlp = mlp(tracer, place.path("mlp"), class, [shape.width, shape.mlp]);
+    FnModule::new(place, move |input| {
+        let mut x = ln_1.forward(input);
+        x = self_attention.forward(&x);
+        x = dropout.forward(&x);
+        x = (&x).add(input);
+        let mut y = ln_2.forward(&x);
+        y = mlp.forward(&y);
+        (&x).add(&y).and_drop((x, y))
+    })
 }
 
 /// `nn.MultiheadAttention(width, heads, batch_first=True)` of one tensor with itself, without weights in its answer.

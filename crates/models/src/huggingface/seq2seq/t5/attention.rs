@@ -1,6 +1,6 @@
 //! Attention with a bias that depends on how far apart tokens are.
 
-use super::{Norm, Part, T5};
+use super::{CODE, Part, T5, new_norm};
 use crate::huggingface::attention::{sdpa, smallest};
 use crate::shape::DType;
 use crate::tracing::functional::Attention as Settings;
@@ -35,7 +35,7 @@ pub(super) struct Role {
 
 impl Attention {
     fn new(tracer: &Tracer, path: String, config: &T5, role: Role) -> Attention {
-        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Attention");
+        let place = CODE.place(path, "Attention");
         let inner = config.heads.saturating_mul(config.head_dim);
         let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
         Attention {
@@ -172,50 +172,28 @@ impl Attention {
 }
 
 /// `T5LayerSelfAttention` or `T5LayerCrossAttention`.
-pub(super) struct AttentionLayer {
-    place: ModulePath,
-    attention: Attention,
-    layer_norm: Norm,
-    dropout: Dropout,
-    is_cross: bool,
-}
-
-impl AttentionLayer {
-    pub(super) fn new(tracer: &Tracer, path: String, config: &T5, role: Role) -> AttentionLayer {
-        let (class, name) = if role.is_cross {
-            (
-                "transformers.models.t5.modeling_t5.T5LayerCrossAttention",
-                "EncDecAttention",
-            )
-        } else {
-            (
-                "transformers.models.t5.modeling_t5.T5LayerSelfAttention",
-                "SelfAttention",
-            )
-        };
-        let place = ModulePath::new(path, class);
-        AttentionLayer {
-            attention: Attention::new(tracer, place.path(name), config, role),
-            layer_norm: Norm::new(tracer, place.path("layer_norm"), config),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            is_cross: role.is_cross,
-            place,
-        }
-    }
-
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        key_value_states: Option<&Tensor>,
-        position_bias: Option<&Tensor>,
-    ) -> (Tensor, Tensor) {
-        x.tracer().in_module(&self.place, || {
-            let normed = self.layer_norm.forward(x);
-            let (mut output, bias) =
-                self.attention
-                    .forward(&normed, key_value_states, position_bias);
-            let sum = x.add(self.dropout.forward(&output));
-            if self.is_cross {
+pub(super) fn new_attention_layer(
+    tracer: &Tracer,
+    path: String,
+    config: &T5,
+    role: Role,
+) -> impl Fn(&Tensor, Option<&Tensor>, Option<&Tensor>) -> (Tensor, Tensor) + use<> {
+    let (class, name) = if role.is_cross {
+        ("LayerCrossAttention", "EncDecAttention")
+    } else {
+        ("LayerSelfAttention", "SelfAttention")
+    };
+    let place = CODE.place(path, class);
+    let attention = Attention::new(tracer, place.path(name), config, role);
+    let layer_norm = new_norm(tracer, place.path("layer_norm"), config);
+    let dropout = Dropout::new(place.path("dropout"), config.dropout);
+    let is_cross = role.is_cross;
+    move |x: &Tensor, key_value_states: Option<&Tensor>, position_bias: Option<&Tensor>| {
+        x.tracer().in_module(&place, || {
+            let normed = layer_norm.forward(x);
+            let (mut output, bias) = attention.forward(&normed, key_value_states, position_bias);
+            let sum = x.add(dropout.forward(&output));
+            if is_cross {
                 return (sum.and_drop((normed, output)), bias);
             }
             output = sum;

@@ -10,13 +10,15 @@ use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 use crate::shape::DType;
 use crate::tracing::{
-    Activation, Dropout, Embedding, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor,
-    Tracer,
+    Activation, Code, Dropout, Embedding, FnModule, Linear, Pointwise as _, Reductions as _,
+    Tensor, Tracer,
 };
-use attention::{AttentionLayer, Role};
+use attention::{Role, new_attention_layer};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["T5ForConditionalGeneration"];
+
+const CODE: Code = Code::new("t5.modeling_t5", "T5");
 
 /// What a config says of such a model.
 struct T5 {
@@ -87,18 +89,18 @@ fn feed_forward(config: &Config<'_>) -> Result<(String, bool), RequestError> {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = T5::of(&task.config)?;
     let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
-    let tracer = task.tracer("t5.modeling_t5");
+    let tracer = task.tracer(CODE.module);
     let shared = Embedding::new(&tracer, "shared".into(), [config.vocabulary, config.width]);
-    let encoder = Stack::new(&tracer, "encoder", &config, &shared, Part::Encoder);
-    let decoder = Stack::new(&tracer, "decoder", &config, &shared, Part::Decoder);
+    let encoder = new_stack(&tracer, "encoder", &config, &shared, Part::Encoder);
+    let decoder = new_stack(&tracer, "decoder", &config, &shared, Part::Decoder);
     let lm_head = Linear::tied("lm_head".into(), &shared.weight, None);
     let input_ids = token_input(&tracer, "input_ids", seq_len);
     let labels = token_input(&tracer, "labels", target_len);
 
-    let encoder_outputs = encoder.forward(&input_ids, None);
+    let encoder_outputs = encoder(&input_ids, None);
     let hidden_states = encoder_outputs.clone();
     let decoder_input_ids = config.shifted.tokens(&labels);
-    let decoder_outputs = decoder.forward(&decoder_input_ids, Some(&hidden_states));
+    let decoder_outputs = decoder(&decoder_input_ids, Some(&hidden_states));
     let mut sequence_output = decoder_outputs.clone();
     if config.is_scaled {
         sequence_output = (&sequence_output).mul_number((config.width as f64).powf(-0.5));
@@ -118,173 +120,112 @@ enum Part {
 }
 
 /// `T5LayerNorm`.
-struct Norm {
-    place: ModulePath,
-    weight: Tensor,
-    eps: f64,
-}
-
-impl Norm {
-    fn new(tracer: &Tracer, path: String, config: &T5) -> Norm {
-        Norm {
-            weight: tracer.parameter(&format!("{path}.weight"), &[config.width]),
-            place: ModulePath::new(path, "transformers.models.t5.modeling_t5.T5LayerNorm"),
-            eps: config.eps,
+fn new_norm(tracer: &Tracer, path: String, config: &T5) -> FnModule {
+    let weight = tracer.parameter(&format!("{path}.weight"), &[config.width]);
+    let eps = config.eps;
+    FnModule::new(CODE.place(path, "LayerNorm"), move |x| {
+        let variance = x.to(DType::Float32).pow(2).mean(&[-1], true);
+        let mut hidden_states = x.mul((&variance).add_number(eps).rsqrt());
+        let dtype = weight.dtype();
+        if matches!(dtype.dtype, DType::Float16 | DType::BFloat16) {
+            hidden_states = (&hidden_states).to_dtype_of(dtype);
         }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let variance = x.to(DType::Float32).pow(2).mean(&[-1], true);
-            let mut hidden_states = x.mul((&variance).add_number(self.eps).rsqrt());
-            let dtype = self.weight.dtype();
-            if matches!(dtype.dtype, DType::Float16 | DType::BFloat16) {
-                hidden_states = (&hidden_states).to_dtype_of(dtype);
-            }
-            (&self.weight)
-                .mul(&hidden_states)
-                .and_drop((hidden_states, variance))
-        })
-    }
+        (&weight)
+            .mul(&hidden_states)
+            .and_drop((hidden_states, variance))
+    })
 }
 
 /// `T5DenseActDense` or `T5DenseGatedActDense`.
-struct Dense {
-    place: ModulePath,
-    wi: Linear,
-    /// What the activation's result is multiplied by.
-    linear: Option<Linear>,
-    wo: Linear,
-    dropout: Dropout,
-    act: Activation,
-}
-
-impl Dense {
-    fn new(tracer: &Tracer, path: String, config: &T5) -> Dense {
-        let class = if config.is_gated {
-            "transformers.models.t5.modeling_t5.T5DenseGatedActDense"
-        } else {
-            "transformers.models.t5.modeling_t5.T5DenseActDense"
+fn new_dense(tracer: &Tracer, path: String, config: &T5) -> FnModule {
+    let class = if config.is_gated {
+        "DenseGatedActDense"
+    } else {
+        "DenseActDense"
+    };
+    let place = CODE.place(path, class);
+    let wide = [config.width, config.intermediate];
+    let narrow = [config.intermediate, config.width];
+    let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
+    let first = if config.is_gated { "wi_0" } else { "wi" };
+    let wi = linear(first, wide);
+    // What the activation's result is multiplied by.
+    let gated = config.is_gated.then(|| linear("wi_1", wide));
+    let wo = linear("wo", narrow);
+    let dropout = Dropout::new(place.path("dropout"), config.dropout);
+    let act = Activation::named(tracer, place.path("act"), &config.activation);
+    FnModule::new(place, move |x| {
+        let Some(linear) = &gated else {
+            let mut hidden_states = wi.forward(x);
+            hidden_states = act.forward(&hidden_states);
+            hidden_states = dropout.forward(&hidden_states);
+            hidden_states = wo.forward(&hidden_states);
+            return hidden_states;
         };
-        let place = ModulePath::new(path, class);
-        let wide = [config.width, config.intermediate];
-        let narrow = [config.intermediate, config.width];
-        let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
-        let first = if config.is_gated { "wi_0" } else { "wi" };
-        Dense {
-            wi: linear(first, wide),
-            linear: config.is_gated.then(|| linear("wi_1", wide)),
-            wo: linear("wo", narrow),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            act: Activation::named(tracer, place.path("act"), &config.activation),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let Some(linear) = &self.linear else {
-                let mut hidden_states = self.wi.forward(x);
-                hidden_states = self.act.forward(&hidden_states);
-                hidden_states = self.dropout.forward(&hidden_states);
-                hidden_states = self.wo.forward(&hidden_states);
-                return hidden_states;
-            };
-            let hidden_gelu = self.act.forward(self.wi.forward(x));
-            let hidden_linear = linear.forward(x);
-            let mut hidden_states = (&hidden_gelu).mul(&hidden_linear);
-            hidden_states = self.dropout.forward(&hidden_states);
-            hidden_states = self.wo.forward(&hidden_states);
-            hidden_states.and_drop((hidden_gelu, hidden_linear))
-        })
-    }
+        let hidden_gelu = act.forward(wi.forward(x));
+        let hidden_linear = linear.forward(x);
+        let mut hidden_states = (&hidden_gelu).mul(&hidden_linear);
+        hidden_states = dropout.forward(&hidden_states);
+        hidden_states = wo.forward(&hidden_states);
+        hidden_states.and_drop((hidden_gelu, hidden_linear))
+    })
 }
 
 /// `T5LayerFF`.
-struct FeedForward {
-    place: ModulePath,
-    dense: Dense,
-    layer_norm: Norm,
-    dropout: Dropout,
-}
-
-impl FeedForward {
-    fn new(tracer: &Tracer, path: String, config: &T5) -> FeedForward {
-        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5LayerFF");
-        FeedForward {
-            dense: Dense::new(tracer, place.path("DenseReluDense"), config),
-            layer_norm: Norm::new(tracer, place.path("layer_norm"), config),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut forwarded_states = self.layer_norm.forward(x);
-            forwarded_states = self.dense.forward(&forwarded_states);
-            let hidden_states = x.add(self.dropout.forward(&forwarded_states));
-            hidden_states.and_drop(forwarded_states)
-        })
-    }
+fn new_feed_forward(tracer: &Tracer, path: String, config: &T5) -> FnModule {
+    let place = CODE.place(path, "LayerFF");
+    let dense = new_dense(tracer, place.path("DenseReluDense"), config);
+    let layer_norm = new_norm(tracer, place.path("layer_norm"), config);
+    let dropout = Dropout::new(place.path("dropout"), config.dropout);
+    FnModule::new(place, move |x| {
+        let mut forwarded_states = layer_norm.forward(x);
+        forwarded_states = dense.forward(&forwarded_states);
+        let hidden_states = x.add(dropout.forward(&forwarded_states));
+        hidden_states.and_drop(forwarded_states)
+    })
 }
 
 /// `T5Block`.
-struct Block {
-    place: ModulePath,
-    self_attention: AttentionLayer,
-    cross_attention: Option<AttentionLayer>,
-    feed_forward: FeedForward,
-}
-
-/// The biases of positions of self attention and of cross attention.
-type Biases = [Option<Tensor>; 2];
-
-impl Block {
-    fn new(tracer: &Tracer, path: String, config: &T5, part: Part, is_first: bool) -> Block {
-        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Block");
-        let at = |index: usize| place.path(&format!("layer.{index}"));
-        let role = |is_cross| Role {
-            part,
-            is_cross,
-            has_bias: is_first && !is_cross,
-        };
-        let is_decoder = part == Part::Decoder;
-        Block {
-            self_attention: AttentionLayer::new(tracer, at(0), config, role(false)),
-            cross_attention: is_decoder
-                .then(|| AttentionLayer::new(tracer, at(1), config, role(true))),
-            feed_forward: FeedForward::new(tracer, at(1 + usize::from(is_decoder)), config),
-            place,
-        }
-    }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        encoder_hidden_states: Option<&Tensor>,
-        [position_bias, cross_bias]: &Biases,
-    ) -> (Tensor, Biases) {
-        x.tracer().in_module(&self.place, || {
-            let (mut hidden_states, self_bias) =
-                self.self_attention.forward(x, None, position_bias.as_ref());
+fn new_block(
+    tracer: &Tracer,
+    path: String,
+    config: &T5,
+    part: Part,
+    is_first: bool,
+) -> impl Fn(&Tensor, Option<&Tensor>, &Biases) -> (Tensor, Biases) + use<> {
+    let place = CODE.place(path, "Block");
+    let at = |index: usize| place.path(&format!("layer.{index}"));
+    let role = |is_cross| Role {
+        part,
+        is_cross,
+        has_bias: is_first && !is_cross,
+    };
+    let is_decoder = part == Part::Decoder;
+    let self_attention = new_attention_layer(tracer, at(0), config, role(false));
+    let cross_attention =
+        is_decoder.then(|| new_attention_layer(tracer, at(1), config, role(true)));
+    let feed_forward = new_feed_forward(tracer, at(1 + usize::from(is_decoder)), config);
+    move |x: &Tensor,
+          encoder_hidden_states: Option<&Tensor>,
+          [position_bias, cross_bias]: &Biases| {
+        x.tracer().in_module(&place, || {
+            let (mut hidden_states, self_bias) = self_attention(x, None, position_bias.as_ref());
             hidden_states = clamped(hidden_states);
             let mut biases = [Some(self_bias), None];
-            if let Some(cross_attention) = &self.cross_attention {
-                let (output, bias) = cross_attention.forward(
-                    &hidden_states,
-                    encoder_hidden_states,
-                    cross_bias.as_ref(),
-                );
+            if let Some(cross_attention) = &cross_attention {
+                let (output, bias) =
+                    cross_attention(&hidden_states, encoder_hidden_states, cross_bias.as_ref());
                 hidden_states = output;
                 biases[1] = Some(bias);
                 hidden_states = clamped(hidden_states);
             }
-            hidden_states = self.feed_forward.forward(&hidden_states);
+            hidden_states = feed_forward.forward(&hidden_states);
             (clamped(hidden_states), biases)
         })
     }
 }
+/// The biases of positions of self attention and of cross attention.
+type Biases = [Option<Tensor>; 2];
 
 /// Keeps numbers of half precision finite.
 fn clamped(mut hidden_states: Tensor) -> Tensor {
@@ -299,47 +240,38 @@ fn clamped(mut hidden_states: Tensor) -> Tensor {
 }
 
 /// `T5Stack`.
-struct Stack {
-    place: ModulePath,
-    embed_tokens: Embedding,
-    blocks: Vec<Block>,
-    final_layer_norm: Norm,
-    dropout: Dropout,
-}
-
-impl Stack {
-    fn new(tracer: &Tracer, path: &str, config: &T5, shared: &Embedding, part: Part) -> Stack {
-        let place = ModulePath::new(path, "transformers.models.t5.modeling_t5.T5Stack");
-        let [encoder_layers, decoder_layers] = config.layers;
-        let layers = match part {
-            Part::Encoder => encoder_layers,
-            Part::Decoder => decoder_layers,
-        };
-        Stack {
-            embed_tokens: shared.at(place.path("embed_tokens")),
-            blocks: (0..layers)
-                .map(|layer| {
-                    let path = place.path(&format!("block.{layer}"));
-                    Block::new(tracer, path, config, part, layer == 0)
-                })
-                .collect(),
-            final_layer_norm: Norm::new(tracer, place.path("final_layer_norm"), config),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            place,
-        }
-    }
-
-    fn forward(&self, ids: &Tensor, encoder_hidden_states: Option<&Tensor>) -> Tensor {
-        ids.tracer().in_module(&self.place, || {
-            let inputs_embeds = self.embed_tokens.forward(ids);
+fn new_stack(
+    tracer: &Tracer,
+    path: &str,
+    config: &T5,
+    shared: &Embedding,
+    part: Part,
+) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
+    let place = CODE.place(path, "Stack");
+    let [encoder_layers, decoder_layers] = config.layers;
+    let layers = match part {
+        Part::Encoder => encoder_layers,
+        Part::Decoder => decoder_layers,
+    };
+    let embed_tokens = shared.at(place.path("embed_tokens"));
+    let blocks: Vec<_> = (0..layers)
+        .map(|layer| {
+            let path = place.path(&format!("block.{layer}"));
+            new_block(tracer, path, config, part, layer == 0)
+        })
+        .collect();
+    let final_layer_norm = new_norm(tracer, place.path("final_layer_norm"), config);
+    let dropout = Dropout::new(place.path("dropout"), config.dropout);
+    move |ids: &Tensor, encoder_hidden_states: Option<&Tensor>| {
+        ids.tracer().in_module(&place, || {
+            let inputs_embeds = embed_tokens.forward(ids);
             let mut biases: Biases = [None, None];
-            let mut hidden_states = self.dropout.forward(&inputs_embeds);
-            for block in &self.blocks {
-                (hidden_states, biases) =
-                    block.forward(&hidden_states, encoder_hidden_states, &biases);
+            let mut hidden_states = dropout.forward(&inputs_embeds);
+            for block in &blocks {
+                (hidden_states, biases) = block(&hidden_states, encoder_hidden_states, &biases);
             }
-            hidden_states = self.final_layer_norm.forward(&hidden_states);
-            hidden_states = self.dropout.forward(&hidden_states);
+            hidden_states = final_layer_norm.forward(&hidden_states);
+            hidden_states = dropout.forward(&hidden_states);
             hidden_states.and_drop((inputs_embeds, biases))
         })
     }

@@ -1,49 +1,37 @@
 //! Layers whose tokens attend to those in the same window.
 
-use super::{Sizes, Swin};
+use super::{CODE, Sizes, Swin};
 use crate::huggingface::attention::sdpa;
 use crate::huggingface::vision::DropPath;
-use crate::huggingface::vision::mlp::Mlp;
+use crate::huggingface::vision::mlp::new_mlp;
 use crate::shape::{DType, Extent};
 use crate::tracing::functional::Attention as Settings;
 use crate::tracing::{
-    AsksFor, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    AsksFor, Dropout, LayerNorm, Linear, Pointwise as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// What is added to scores of tokens that do not attend to each other.
 const APART: f64 = -100.0;
 
 /// `SwinRelativePositionBias`.
-struct PositionBias {
-    place: ModulePath,
-    table: Tensor,
-    index: Tensor,
-    window_area: u64,
-}
+fn new_position_bias(
+    tracer: &Tracer,
+    path: String,
+    heads: u64,
+    window: u64,
+) -> impl Fn() -> Tensor + use<> {
+    let place = CODE.place(path, "RelativePositionBias");
+    let distances = window.saturating_mul(2).saturating_sub(1);
+    let table = [distances.saturating_mul(distances), heads];
+    let window_area = window.saturating_mul(window);
+    let index = [window_area.saturating_mul(window_area)];
+    let table = tracer.parameter(&place.path("relative_position_bias_table"), &table);
+    let index = tracer.buffer(&place.path("relative_position_index"), &index, DType::Int64);
 
-impl PositionBias {
-    fn new(tracer: &Tracer, path: String, heads: u64, window: u64) -> PositionBias {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.swin.modeling_swin.SwinRelativePositionBias",
-        );
-        let distances = window.saturating_mul(2).saturating_sub(1);
-        let table = [distances.saturating_mul(distances), heads];
-        let window_area = window.saturating_mul(window);
-        let index = [window_area.saturating_mul(window_area)];
-        PositionBias {
-            table: tracer.parameter(&place.path("relative_position_bias_table"), &table),
-            index: tracer.buffer(&place.path("relative_position_index"), &index, DType::Int64),
-            window_area,
-            place,
-        }
-    }
-
-    fn forward(&self) -> Tensor {
-        self.table.tracer().in_module(&self.place, || {
-            let mut bias = (&self.table).index(&[Some(&self.index)]);
-            let area = self.window_area.into();
+    move || {
+        table.tracer().in_module(&place, || {
+            let mut bias = (&table).index(&[Some(&index)]);
+            let area = window_area.into();
             bias = (&bias).view(&[area, area, Size::REST]);
             (&bias).permute(&[2, 0, 1]).contiguous().unsqueeze(0)
         })
@@ -51,53 +39,36 @@ impl PositionBias {
 }
 
 /// `SwinAttention`.
-struct Attention {
-    place: ModulePath,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    relative_position_bias: PositionBias,
-    head_dim: u64,
-    dropout: f64,
-}
+fn new_attention(
+    tracer: &Tracer,
+    path: String,
+    config: &Swin,
+    sizes: &Sizes,
+) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
+    let place = CODE.place(path, "Attention");
+    let linear =
+        |name: &str, bias| Linear::new(tracer, place.path(name), [sizes.width, sizes.width], bias);
+    let q_proj = linear("q_proj", config.qkv_bias);
+    let k_proj = linear("k_proj", config.qkv_bias);
+    let v_proj = linear("v_proj", config.qkv_bias);
+    let o_proj = linear("o_proj", true);
+    let relative_position_bias = new_position_bias(
+        tracer,
+        place.path("relative_position_bias"),
+        sizes.heads,
+        config.window,
+    );
+    let head_dim = sizes.width / sizes.heads;
+    let dropout = config.attention_dropout;
 
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Swin, sizes: &Sizes) -> Attention {
-        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinAttention");
-        let linear = |name: &str, bias| {
-            Linear::new(tracer, place.path(name), [sizes.width, sizes.width], bias)
-        };
-        Attention {
-            q_proj: linear("q_proj", config.qkv_bias),
-            k_proj: linear("k_proj", config.qkv_bias),
-            v_proj: linear("v_proj", config.qkv_bias),
-            o_proj: linear("o_proj", true),
-            relative_position_bias: PositionBias::new(
-                tracer,
-                place.path("relative_position_bias"),
-                sizes.heads,
-                config.window,
-            ),
-            head_dim: sizes.width / sizes.heads,
-            dropout: config.attention_dropout,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
-        x.tracer().in_module(&self.place, || {
+    move |x: &Tensor, mask: Option<&Tensor>| {
+        x.tracer().in_module(&place, || {
             let (windows, tokens) = (x.size(0), x.size(1));
-            let heads = [
-                windows.into(),
-                tokens.into(),
-                Size::REST,
-                self.head_dim.into(),
-            ];
-            let query = self.q_proj.forward(x).view(&heads).transpose(1, 2);
-            let key = self.k_proj.forward(x).view(&heads).transpose(1, 2);
-            let value = self.v_proj.forward(x).view(&heads).transpose(1, 2);
-            let bias = self.relative_position_bias.forward();
+            let heads = [windows.into(), tokens.into(), Size::REST, head_dim.into()];
+            let query = q_proj.forward(x).view(&heads).transpose(1, 2);
+            let key = k_proj.forward(x).view(&heads).transpose(1, 2);
+            let value = v_proj.forward(x).view(&heads).transpose(1, 2);
+            let bias = relative_position_bias();
             let mask = mask.map(|mask| for_all_samples(mask, windows, tokens));
             let combined_mask = match &mask {
                 Some(mask) => (&bias).add(mask),
@@ -105,15 +76,15 @@ impl Attention {
             };
             let settings = Settings {
                 mask: Some(&combined_mask),
-                dropout: self.dropout,
-                scale: Some((self.head_dim as f64).powf(-0.5)),
+                dropout,
+                scale: Some((head_dim as f64).powf(-0.5)),
                 ..Settings::default()
             };
             let mut output = sdpa(&query, &key, &value, settings);
             output = (&output)
                 .reshape(&[windows.into(), tokens.into(), Size::REST])
                 .contiguous();
-            output = self.o_proj.forward(&output);
+            output = o_proj.forward(&output);
             output.and_drop((mask, query, key, value, bias, combined_mask))
         })
     }
@@ -130,68 +101,43 @@ fn for_all_samples(mask: &Tensor, windows: Extent, tokens: Extent) -> Tensor {
 }
 
 /// `SwinLayer`.
-pub(super) struct Layer {
-    place: ModulePath,
-    attention: Attention,
-    layernorm_before: LayerNorm,
-    layernorm_after: LayerNorm,
-    mlp: Mlp,
-    dropout: Dropout,
-    drop_path: DropPath,
-    window: u64,
+pub(super) fn new_layer(
+    tracer: &Tracer,
+    path: String,
+    config: &Swin,
+    sizes: &Sizes,
+    drop_path: f64,
     shift: u64,
-}
+) -> impl Fn(&Tensor, [u64; 2]) -> Tensor + use<> {
+    let place = CODE.place(path, "Layer");
+    let norm = |name| LayerNorm::new(tracer, place.path(name), sizes.width, config.eps);
+    let mlp = CODE.place(place.path("mlp"), "MLP");
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "`int()` truncates, and what does not fit is too large for any device"
+    )]
+    let inner = (config.mlp_ratio * sizes.width as f64) as u64;
+    let attention = new_attention(tracer, place.path("attention"), config, sizes);
+    let layernorm_before = norm("layernorm_before");
+    let layernorm_after = norm("layernorm_after");
+    let mlp = new_mlp(tracer, mlp, [sizes.width, inner], &config.activation);
+    let dropout = Dropout::new(place.path("dropout"), config.dropout);
+    let drop_path = DropPath::new(CODE.place(place.path("drop_path"), "DropPath"), drop_path);
+    let window = config.window;
 
-impl Layer {
-    pub(super) fn new(
-        tracer: &Tracer,
-        path: String,
-        config: &Swin,
-        sizes: &Sizes,
-        drop_path: f64,
-        shift: u64,
-    ) -> Layer {
-        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinLayer");
-        let norm = |name| LayerNorm::new(tracer, place.path(name), sizes.width, config.eps);
-        let mlp = ModulePath::new(
-            place.path("mlp"),
-            "transformers.models.swin.modeling_swin.SwinMLP",
-        );
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "`int()` truncates, and what does not fit is too large for any device"
-        )]
-        let inner = (config.mlp_ratio * sizes.width as f64) as u64;
-        Layer {
-            attention: Attention::new(tracer, place.path("attention"), config, sizes),
-            layernorm_before: norm("layernorm_before"),
-            layernorm_after: norm("layernorm_after"),
-            mlp: Mlp::new(tracer, mlp, [sizes.width, inner], &config.activation),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            drop_path: DropPath::new(
-                place.path("drop_path"),
-                "transformers.models.swin.modeling_swin.SwinDropPath",
-                drop_path,
-            ),
-            window: config.window,
-            shift,
-            place,
-        }
-    }
-
-    pub(super) fn forward(&self, x: &Tensor, [height, width]: [u64; 2]) -> Tensor {
+    move |x: &Tensor, [height, width]: [u64; 2]| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
+        tracer.in_module(&place, || {
             // `set_shift_and_window_size`
             let shortest = height.min(width);
-            let (window, shift) = if shortest <= self.window {
+            let (window, shift) = if shortest <= window {
                 (shortest, 0)
             } else {
-                (self.window, self.shift)
+                (window, shift)
             };
             let (batch, channels) = (x.size(0), x.length(2));
-            let mut hidden_states = self.layernorm_before.forward(x);
+            let mut hidden_states = layernorm_before.forward(x);
             hidden_states = (&hidden_states).view(&[
                 batch.into(),
                 height.into(),
@@ -208,8 +154,8 @@ impl Layer {
             windows = (&windows).view(&[Size::REST, area.into(), channels.into()]);
             let dtype = hidden_states.dtype();
             let mask = (shift > 0).then(|| attention_mask(&tracer, padded, window, shift, dtype));
-            let mut attention_output = self.attention.forward(&windows, mask.as_ref());
-            attention_output = self.dropout.forward(&attention_output);
+            let mut attention_output = attention(&windows, mask.as_ref());
+            attention_output = dropout.forward(&attention_output);
             let mut attention_windows = (&attention_output).view(&[
                 Size::REST,
                 window.into(),
@@ -226,11 +172,11 @@ impl Layer {
             let tokens = height.saturating_mul(width);
             attention_windows =
                 (&attention_windows).view(&[batch.into(), tokens.into(), channels.into()]);
-            hidden_states = x.add(self.drop_path.forward(&attention_windows));
+            hidden_states = x.add(drop_path.forward(&attention_windows));
             let residual = hidden_states.clone();
-            hidden_states = self.layernorm_after.forward(&hidden_states);
-            hidden_states = self.mlp.forward(&hidden_states);
-            hidden_states = self.dropout.forward(&hidden_states).add(&residual);
+            hidden_states = layernorm_after.forward(&hidden_states);
+            hidden_states = mlp.forward(&hidden_states);
+            hidden_states = dropout.forward(&hidden_states).add(&residual);
             hidden_states.and_drop((windows, mask, attention_output, attention_windows, residual))
         })
     }

@@ -9,13 +9,15 @@ use crate::huggingface::Task;
 use crate::huggingface::heads::Labels;
 use crate::request_error::RequestError;
 use crate::tracing::{
-    Conv, Dropout, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
-    Views as _,
+    Code, Conv, Dropout, FnModule, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor,
+    Tracer, Views as _,
 };
-use stage::Stage;
+use stage::new_stage;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["SwinForImageClassification"];
+
+const CODE: Code = Code::new("swin.modeling_swin", "Swin");
 
 /// Most stages read; those in use have four, and each doubles the width.
 const MOST_STAGES: usize = 16;
@@ -123,20 +125,15 @@ impl Swin {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Swin::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer("swin.modeling_swin");
-    let model = Model::new(&tracer, &config);
-    let sizes = [config.last_width(), labels.count];
-    let classifier = Linear::new(&tracer, "classifier", sizes, true);
-    let pixel_values = config.images.input(&tracer);
-    let targets = labels.input(&tracer);
-
-    let outputs = model.forward(&pixel_values);
-    let [_, pooled_output] = &outputs;
-    let pooled_output = pooled_output.clone();
-    let logits = classifier.forward(&pooled_output);
-    let loss = labels.loss(&logits, &targets);
-    drop((outputs, pooled_output));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    let tracer = task.tracer(CODE.module);
+    let model = new_model(&tracer, &config);
+    let head = (labels, config.last_width());
+    let images = config.images;
+    images.classify(task, tracer, head, |pixel_values| {
+        let outputs = model.forward(pixel_values);
+        let [_, pooled_output] = &outputs;
+        (pooled_output.clone(), outputs)
+    })
 }
 
 /// `SwinEmbeddings`.
@@ -152,18 +149,12 @@ struct Embeddings {
 
 impl Embeddings {
     fn new(tracer: &Tracer, path: String, config: &Swin) -> Embeddings {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.swin.modeling_swin.SwinEmbeddings",
-        );
+        let place = CODE.place(path, "Embeddings");
         let position_embeddings = config.has_positions.then(|| {
             let shape = [1, config.patches, config.width];
             tracer.parameter(&place.path("position_embeddings"), &shape)
         });
-        let patches = ModulePath::new(
-            place.path("patch_embeddings"),
-            "transformers.models.swin.modeling_swin.SwinPatchEmbeddings",
-        );
+        let patches = CODE.place(place.path("patch_embeddings"), "PatchEmbeddings");
         let sizes = [config.images.channels, config.width];
         let projection = patches.path("projection");
         Embeddings {
@@ -216,71 +207,44 @@ impl Embeddings {
 }
 
 /// `SwinModel` with its `SwinEncoder`.
-struct Model {
-    place: ModulePath,
-    embeddings: Embeddings,
-    encoder: ModulePath,
-    stages: Vec<Stage>,
-    layernorm: LayerNorm,
-    pooler: ModulePath,
-}
-
-impl Model {
-    fn new(tracer: &Tracer, config: &Swin) -> Model {
-        let place = ModulePath::new("swin", "transformers.models.swin.modeling_swin.SwinModel");
-        let encoder = ModulePath::new(
-            place.path("encoder"),
-            "transformers.models.swin.modeling_swin.SwinEncoder",
-        );
-        let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
-        let stages = (0..config.stages.len())
-            .map(|index| {
-                let path = encoder.path(&format!("layers.{index}"));
-                Stage::new(tracer, path, config, index)
-            })
-            .collect();
-        let norm = place.path("layernorm");
-        Model {
-            embeddings,
-            encoder,
-            stages,
-            layernorm: LayerNorm::new(tracer, norm, config.last_width(), config.eps),
-            pooler: ModulePath::new(
-                place.path("pooler"),
-                "torch.nn.modules.pooling.AdaptiveAvgPool1d",
-            ),
-            place,
-        }
-    }
-
-    /// The last hidden state, and what is pooled from it.
-    fn forward(&self, pixel_values: &Tensor) -> [Tensor; 2] {
-        let tracer = pixel_values.tracer();
-        tracer.in_module(&self.place, || {
-            let (embedding_output, dimensions) = self.embeddings.forward(pixel_values);
-            let encoder_outputs = tracer.in_module(&self.encoder, || {
-                let mut hidden_states = embedding_output.clone();
-                let mut dimensions = dimensions;
-                let mut reshaped = None;
-                for stage in &self.stages {
-                    let (made, other) = stage.forward(&hidden_states, dimensions);
-                    hidden_states = made;
-                    reshaped = Some(other);
-                    if stage.has_downsampling() {
-                        dimensions = dimensions.map(|length| length.div_ceil(2));
-                    }
-                }
-                drop(reshaped);
-                hidden_states
-            });
-            let sequence_output = self.layernorm.forward(&encoder_outputs);
-            let turned = (&sequence_output).transpose(1, 2);
-            let mut pooled_output =
-                tracer.in_module(&self.pooler, || (&turned).adaptive_average_1d(1));
-            drop(turned);
-            pooled_output = (&pooled_output).flatten(1, -1);
-            drop((embedding_output, encoder_outputs));
-            [sequence_output, pooled_output]
+fn new_model(tracer: &Tracer, config: &Swin) -> FnModule<[Tensor; 2]> {
+    let place = CODE.place("swin", "Model");
+    let encoder = CODE.place(place.path("encoder"), "Encoder");
+    let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
+    let stages: Vec<_> = (0..config.stages.len())
+        .map(|index| {
+            let path = encoder.path(&format!("layers.{index}"));
+            new_stage(tracer, path, config, index)
         })
-    }
+        .collect();
+    let norm = place.path("layernorm");
+    let layernorm = LayerNorm::new(tracer, norm, config.last_width(), config.eps);
+    let pooler = ModulePath::new(
+        place.path("pooler"),
+        "torch.nn.modules.pooling.AdaptiveAvgPool1d",
+    );
+    FnModule::new(place, move |pixel_values| {
+        let tracer = pixel_values.tracer();
+        let (embedding_output, dimensions) = embeddings.forward(pixel_values);
+        let encoder_outputs = tracer.in_module(&encoder, || {
+            let mut hidden_states = embedding_output.clone();
+            let mut dimensions = dimensions;
+            let mut reshaped = None;
+            for stage in &stages {
+                let (made, other, after) = stage(&hidden_states, dimensions);
+                hidden_states = made;
+                reshaped = Some(other);
+                dimensions = after;
+            }
+            drop(reshaped);
+            hidden_states
+        });
+        let sequence_output = layernorm.forward(&encoder_outputs);
+        let turned = (&sequence_output).transpose(1, 2);
+        let mut pooled_output = tracer.in_module(&pooler, || (&turned).adaptive_average_1d(1));
+        drop(turned);
+        pooled_output = (&pooled_output).flatten(1, -1);
+        drop((embedding_output, encoder_outputs));
+        [sequence_output, pooled_output]
+    })
 }

@@ -1,55 +1,41 @@
 //! Stages, which end in fewer and wider patches.
 
-use super::layer::Layer;
-use super::{INNER_EPS, Swin};
-use crate::tracing::{LayerNorm, Linear, ModulePath, Size, Tensor, Tracer, Views as _};
+use super::layer::new_layer;
+use super::{CODE, INNER_EPS, Swin};
+use crate::tracing::{LayerNorm, Linear, Size, Tensor, Tracer, Views as _};
 
-/// `SwinStage`.
-pub(super) struct Stage {
-    place: ModulePath,
-    blocks: Vec<Layer>,
-    downsample: Option<Merging>,
-}
-
-impl Stage {
-    pub(super) fn new(tracer: &Tracer, path: String, config: &Swin, index: usize) -> Stage {
-        let place = ModulePath::new(path, "transformers.models.swin.modeling_swin.SwinStage");
-        let sizes = &config.stages[index];
-        let rates = sizes.drop_paths.iter().enumerate();
-        let blocks = rates.map(|(block, rate)| {
-            let path = place.path(&format!("blocks.{block}"));
-            let shift = if block.is_multiple_of(2) {
-                0
-            } else {
-                config.window / 2
-            };
-            Layer::new(tracer, path, config, sizes, *rate, shift)
-        });
-        let blocks = blocks.collect();
-        let is_last = index + 1 == config.stages.len();
-        Stage {
-            blocks,
-            downsample: (!is_last)
-                .then(|| Merging::new(tracer, place.path("downsample"), sizes.width)),
-            place,
-        }
-    }
-
-    pub(super) fn has_downsampling(&self) -> bool {
-        self.downsample.is_some()
-    }
-
-    /// The result, and the same as an image.
-    pub(super) fn forward(&self, x: &Tensor, dimensions: [u64; 2]) -> (Tensor, Tensor) {
-        x.tracer().in_module(&self.place, || {
+/// `SwinStage`: the result, the same as an image, and how many patches there are then.
+pub(super) fn new_stage(
+    tracer: &Tracer,
+    path: String,
+    config: &Swin,
+    index: usize,
+) -> impl Fn(&Tensor, [u64; 2]) -> (Tensor, Tensor, [u64; 2]) + use<> {
+    let place = CODE.place(path, "Stage");
+    let sizes = &config.stages[index];
+    let rates = sizes.drop_paths.iter().enumerate();
+    let blocks = rates.map(|(block, rate)| {
+        let path = place.path(&format!("blocks.{block}"));
+        let shift = if block.is_multiple_of(2) {
+            0
+        } else {
+            config.window / 2
+        };
+        new_layer(tracer, path, config, sizes, *rate, shift)
+    });
+    let blocks: Vec<_> = blocks.collect();
+    let is_last = index + 1 == config.stages.len();
+    let downsample = (!is_last).then(|| new_merging(tracer, place.path("downsample"), sizes.width));
+    move |x: &Tensor, dimensions: [u64; 2]| {
+        x.tracer().in_module(&place, || {
             let mut hidden_states = x.clone();
-            for block in &self.blocks {
-                hidden_states = block.forward(&hidden_states, dimensions);
+            for block in &blocks {
+                hidden_states = block(&hidden_states, dimensions);
             }
             let before_downsampling = hidden_states.clone();
             let [mut height, mut width] = dimensions;
-            if let Some(downsample) = &self.downsample {
-                hidden_states = downsample.forward(&before_downsampling, dimensions);
+            if let Some(downsample) = &downsample {
+                hidden_states = downsample(&before_downsampling, dimensions);
                 [height, width] = [height.div_ceil(2), width.div_ceil(2)];
             }
             let (batch, channels) = (x.size(0), hidden_states.size(2));
@@ -58,36 +44,26 @@ impl Stage {
                 .permute(&[0, 3, 1, 2])
                 .contiguous();
             drop(before_downsampling);
-            (hidden_states, reshaped)
+            (hidden_states, reshaped, [height, width])
         })
     }
 }
 
 /// `SwinPatchMerging`.
-struct Merging {
-    place: ModulePath,
-    reduction: Linear,
-    norm: LayerNorm,
-}
+fn new_merging(
+    tracer: &Tracer,
+    path: String,
+    width: u64,
+) -> impl Fn(&Tensor, [u64; 2]) -> Tensor + use<> {
+    let place = CODE.place(path, "PatchMerging");
+    let four = width.saturating_mul(4);
+    let sizes = [four, width.saturating_mul(2)];
+    let reduction = Linear::new(tracer, place.path("reduction"), sizes, false);
+    let norm = LayerNorm::new(tracer, place.path("norm"), four, INNER_EPS);
 
-impl Merging {
-    fn new(tracer: &Tracer, path: String, width: u64) -> Merging {
-        let place = ModulePath::new(
-            path,
-            "transformers.models.swin.modeling_swin.SwinPatchMerging",
-        );
-        let four = width.saturating_mul(4);
-        let sizes = [four, width.saturating_mul(2)];
-        Merging {
-            reduction: Linear::new(tracer, place.path("reduction"), sizes, false),
-            norm: LayerNorm::new(tracer, place.path("norm"), four, INNER_EPS),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, [height, width]: [u64; 2]) -> Tensor {
+    move |x: &Tensor, [height, width]: [u64; 2]| {
         let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
+        tracer.in_module(&place, || {
             let (batch, channels) = (x.size(0), x.length(2));
             let mut input_feature =
                 x.view(&[batch.into(), height.into(), width.into(), channels.into()]);
@@ -103,8 +79,8 @@ impl Merging {
             input_feature = tracer.cat(corners, -1);
             let four = channels.saturating_mul(4);
             input_feature = (&input_feature).view(&[batch.into(), Size::REST, four.into()]);
-            input_feature = self.norm.forward(&input_feature);
-            input_feature = self.reduction.forward(&input_feature);
+            input_feature = norm.forward(&input_feature);
+            input_feature = reduction.forward(&input_feature);
             input_feature
         })
     }

@@ -5,9 +5,10 @@ mod attention;
 use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::{StochasticDepth, mlp};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
-use crate::presets::layers::{Module, Plain, Sequential, adaptive_pool, flatten, permute};
+use crate::presets::layers::{Module, Sequential, adaptive_pool, flatten, permute};
 use crate::tracing::{
-    Argument, Conv, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors, Tracer,
+    Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors,
+    Tracer,
 };
 use attention::ShiftedWindowAttention;
 
@@ -69,167 +70,92 @@ fn build(
             for layer in 0..depth {
                 let p = stochastic_depth * f64::from(made) / f64::from(total - 1);
                 let is_shifted = layer % 2 == 1;
-                stage.push(Block::new(
-                    tracer,
-                    stage.next(),
-                    version,
-                    dim,
-                    is_shifted,
-                    p,
-                ));
+                stage.push(new_block(tracer, stage.next(), version, dim, is_shifted, p));
                 made += 1;
             }
             features.push(stage);
             if index + 1 < depths.len() {
-                features.push(PatchMerging::new(tracer, features.next(), version, dim));
+                features.push(new_patch_merging(tracer, features.next(), version, dim));
                 dim *= 2;
             }
         }
-        SwinTransformer {
-            features,
-            norm: LayerNorm::new(tracer, "norm".into(), dim, EPS),
-            permute: permute("permute".into(), [0, 3, 1, 2]),
-            avgpool: adaptive_pool("avgpool".into(), 1),
-            flatten: flatten("flatten".into()),
-            head: Linear::new(tracer, "head", [dim, sizes.classes], true),
+
+        let norm = LayerNorm::new(tracer, "norm".into(), dim, EPS);
+        let permute = permute("permute".into(), [0, 3, 1, 2]);
+        let avgpool = adaptive_pool("avgpool".into(), 1);
+        let flatten = flatten("flatten".into());
+        let head = Linear::new(tracer, "head", [dim, sizes.classes], true);
+        move |x: &Tensor| {
+            let mut x = features.forward(x);
+            x = norm.forward(&x);
+            x = permute.forward(&x);
+            x = avgpool.forward(&x);
+            x = flatten.forward(&x);
+            head.forward(&x)
         }
     })
 }
 
-/// `SwinTransformer`.
-struct SwinTransformer {
-    features: Sequential,
-    norm: LayerNorm,
-    permute: Plain,
-    avgpool: Plain,
-    flatten: Plain,
-    head: Linear,
-}
-
-impl Module for SwinTransformer {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = self.features.forward(x);
-        x = self.norm.forward(&x);
-        x = self.permute.forward(&x);
-        x = self.avgpool.forward(&x);
-        x = self.flatten.forward(&x);
-        self.head.forward(&x)
-    }
-}
-
 /// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
-struct Block {
-    place: ModulePath,
+fn new_block(
+    tracer: &Tracer,
+    path: String,
     version: Version,
-    norm1: LayerNorm,
-    attn: ShiftedWindowAttention,
-    stochastic_depth: StochasticDepth,
-    norm2: LayerNorm,
-    mlp: Sequential,
-}
-
-impl Block {
-    fn new(
-        tracer: &Tracer,
-        path: String,
-        version: Version,
-        dim: u64,
-        is_shifted: bool,
-        p: f64,
-    ) -> Block {
-        let class = match version {
-            Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
-            Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
-        };
-        let place = ModulePath::new(path, class);
-        let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
-        let mlp_class = "torchvision.ops.misc.MLP";
-        Block {
-            version,
-            norm1: norm("norm1"),
-            attn: ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted),
-            stochastic_depth: StochasticDepth::new(place.path("stochastic_depth"), p),
-            norm2: norm("norm2"),
-            mlp: mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]),
-            place,
+    dim: u64,
+    is_shifted: bool,
+    p: f64,
+) -> FnModule {
+    let class = match version {
+        Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
+        Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
+    };
+    let place = ModulePath::new(path, class);
+    let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
+    let mlp_class = "torchvision.ops.misc.MLP";
+    let norm1 = norm("norm1");
+    let attn = ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted);
+    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
+    let norm2 = norm("norm2");
+    let mlp = mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]);
+    FnModule::new(place, move |x| match version {
+        Version::First => {
+            let x = x.add(stochastic_depth.on(attn.on(norm1.forward(x))));
+            let changed = stochastic_depth.on(mlp.on(norm2.forward(&x)));
+            (&x).add(changed)
         }
-    }
-
-    fn first(&self, x: &Tensor) -> Tensor {
-        let x = x.add(
-            self.stochastic_depth
-                .on(self.attn.on(Module::forward(&self.norm1, x))),
-        );
-        let changed = self
-            .stochastic_depth
-            .on(self.mlp.on(Module::forward(&self.norm2, &x)));
-        (&x).add(changed)
-    }
-
-    fn second(&self, x: &Tensor) -> Tensor {
-        let x = x.add(
-            self.stochastic_depth
-                .on(self.norm1.on(self.attn.forward(x))),
-        );
-        let changed = self
-            .stochastic_depth
-            .on(self.norm2.on(self.mlp.forward(&x)));
-        (&x).add(changed)
-    }
-}
-
-impl Module for Block {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || match self.version {
-            Version::First => self.first(x),
-            Version::Second => self.second(x),
-        })
-    }
+        Version::Second => {
+            let x = x.add(stochastic_depth.on(norm1.on(attn.forward(x))));
+            let changed = stochastic_depth.on(norm2.on(mlp.forward(&x)));
+            (&x).add(changed)
+        }
+    })
 }
 
 /// `PatchMerging` and `PatchMergingV2`.
-struct PatchMerging {
-    place: ModulePath,
-    version: Version,
-    reduction: Linear,
-    norm: LayerNorm,
-}
-
-impl PatchMerging {
-    fn new(tracer: &Tracer, path: String, version: Version, dim: u64) -> PatchMerging {
-        let (class, width) = match version {
-            Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
-            Version::Second => (
-                "torchvision.models.swin_transformer.PatchMergingV2",
-                2 * dim,
-            ),
-        };
-        let place = ModulePath::new(path, class);
-        PatchMerging {
-            version,
-            reduction: Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false),
-            norm: LayerNorm::new(tracer, place.path("norm"), width, EPS),
-            place,
-        }
-    }
-}
-
-impl Module for PatchMerging {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let mut x = patch_merging_pad(x);
-            match self.version {
-                Version::First => {
-                    x = self.norm.forward(&x);
-                    self.reduction.forward(&x)
-                }
-                Version::Second => {
-                    x = self.reduction.forward(&x);
-                    self.norm.forward(&x)
-                }
+fn new_patch_merging(tracer: &Tracer, path: String, version: Version, dim: u64) -> FnModule {
+    let (class, width) = match version {
+        Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
+        Version::Second => (
+            "torchvision.models.swin_transformer.PatchMergingV2",
+            2 * dim,
+        ),
+    };
+    let place = ModulePath::new(path, class);
+    let reduction = Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false);
+    let norm = LayerNorm::new(tracer, place.path("norm"), width, EPS);
+    FnModule::new(place, move |x| {
+        let mut x = patch_merging_pad(x);
+        match version {
+            Version::First => {
+                x = norm.forward(&x);
+                reduction.forward(&x)
             }
-        })
-    }
+            Version::Second => {
+                x = reduction.forward(&x);
+                norm.forward(&x)
+            }
+        }
+    })
 }
 
 /// `_patch_merging_pad`.
