@@ -20,7 +20,6 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 
 /// Simulated devices that requests in these tests may name.
-const SIMS: &[&str] = &["h200", "h100", "a100-80g", "rtx4090"];
 
 /// The bytes of an exported graph of the corpus.
 pub(crate) fn golden(name: &str) -> Vec<u8> {
@@ -53,5 +52,5 @@ fn golden_json(name: &str) -> Value {
 
 /// Reads a request.
 fn request(document: Value) -> Result<Request, RequestError> {
-    Request::parse(RequestDocument::from(document), SIMS)
+    Request::parse(RequestDocument::from(document))
 }
