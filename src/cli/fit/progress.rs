@@ -1,36 +1,49 @@
 //! Says on a terminal what is being done.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::termios::tcgetwinsize;
 
 use crate::cli::arguments::Format;
 use crate::model::Variant;
 
+/// How often the line changes at most.
+const REDRAW: Duration = Duration::from_millis(100);
+
 /// A line on stderr, where that is a terminal; nothing beside a document.
-pub(super) struct ProgressLine(ProgressBar);
+pub(super) struct ProgressLine {
+    is_shown: bool,
+    redraw: Cell<Instant>,
+}
 
 impl ProgressLine {
     pub(super) fn new(format: Format) -> ProgressLine {
-        let target = match format {
-            Format::Json => ProgressDrawTarget::hidden(),
-            _ => ProgressDrawTarget::stderr(),
-        };
-        let style = ProgressStyle::with_template("{spinner} {wide_msg}")
-            .expect("the template is well formed");
-        let bar = ProgressBar::with_draw_target(None, target).with_style(style);
-        bar.enable_steady_tick(Duration::from_millis(100));
-        ProgressLine(bar)
+        ProgressLine {
+            is_shown: format != Format::Json && stderr().is_terminal(),
+            redraw: Cell::new(Instant::now()),
+        }
     }
 
     /// Says what is being done now.
     pub(super) fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+        let now = Instant::now();
+        if self.is_shown && self.redraw.get() <= now {
+            self.redraw.set(now + REDRAW);
+            let width = tcgetwinsize(stderr()).map_or(0, |size| usize::from(size.ws_col));
+            let width = if width == 0 { 80 } else { width };
+            let line: String = what.chars().take(width - 1).collect();
+            // A terminal that went away is told by whatever writes the answer.
+            let _ = write!(stderr(), "\r{line}\x1b[K");
+        }
     }
 
     /// Takes the line away, before an answer is written.
     pub(super) fn end(&self) {
-        self.0.finish_and_clear();
+        if self.is_shown {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
     }
 }
 

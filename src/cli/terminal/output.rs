@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -126,8 +126,14 @@ pub(in crate::cli) fn error(text: &str) {
 }
 
 fn report_line(kind: &str, text: &str) {
+    // A line of progress may stand there.
+    let clear = if io::stderr().is_terminal() {
+        "\r\x1b[K"
+    } else {
+        ""
+    };
     // There is no stream left to report on when stderr is gone.
-    let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
+    let _ = writeln!(io::stderr(), "{clear}{kind}: {}", harmless(text));
 }
 
 /// Prints why there is no answer to stderr: as the service's problem document, or for a person.

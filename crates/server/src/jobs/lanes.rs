@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::queue::Shared;
 use super::shares::{
-    KeyPermit, is_alone, niceness, niceness_of, permit_to_work, permits_in_use, yield_to_others,
+    KeyPermit, is_alone, niceness, niceness_of, permit_to_work, permits_in_use, yielding,
 };
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
@@ -194,17 +194,24 @@ impl Shared {
     }
 }
 
-/// Has this thread give way to others where work in this lane asks no real card.
-/// It does so the more, the more work the request is, of so many that its key asks.
-pub(super) fn yield_in(lane: &str, request: &Request, asked: usize) {
-    if matches!(lane, SIMULATED_LANE | LARGE_LANE) {
-        let size = work(request) / SMALL_WORK;
-        yield_to_others(niceness_of(asked.max(1).saturating_mul(size + 1)));
+/// Answers a request, making no graph that is larger than the service takes on. Where work in this lane asks no real card it gives way to others:
+/// the more, the more work the request is, of so many that its key asks.
+pub(super) fn answering<T>(
+    lane: &str,
+    request: &Request,
+    asked: usize,
+    answer: impl FnOnce() -> T,
+) -> T {
+    let answer = || of_any_size(answer);
+    if !matches!(lane, SIMULATED_LANE | LARGE_LANE) {
+        return answer();
     }
+    let size = work(request) / SMALL_WORK;
+    let niceness = niceness_of(asked.max(1).saturating_mul(size + 1));
+    yielding(niceness, answer)
 }
 
-/// Makes no graph that is larger than the service takes on.
-pub(super) fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
+fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
     graphs_within(LARGEST, work).0
 }
 
@@ -231,8 +238,7 @@ impl Jobs {
                 let memory = reserved.await.map_err(late)?;
                 let first = work.clone();
                 let reading = move |engine: &dyn Engine| {
-                    yield_to_others(niceness);
-                    graphs_within(LARGE, || first(engine))
+                    yielding(niceness, || graphs_within(LARGE, || first(engine)))
                 };
                 let (read, is_larger) = self.on_thread(name, reading).await?;
                 if !is_larger {
@@ -246,10 +252,8 @@ impl Jobs {
                 acquired.await.map_err(late)?
             }
         };
-        let reading = move |engine: &dyn Engine| {
-            yield_to_others(niceness);
-            of_any_size(|| work(engine))
-        };
+        let reading =
+            move |engine: &dyn Engine| yielding(niceness, || of_any_size(|| work(engine)));
         Ok((self.on_thread(name, reading).await??, Some(large)))
     }
 }

@@ -44,7 +44,7 @@ pub use readiness::NotReadyReason;
 pub use runs::record_run;
 pub use searches::{ObservationReply, SearchCancellation, SearchDocument, record_search};
 pub use shares::{Share, permit_to_read, room_of_key, under_key};
-pub(crate) use shares::{niceness, yield_to_others};
+pub(crate) use shares::{niceness, yielding};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 
 pub use batchfit_fit::{

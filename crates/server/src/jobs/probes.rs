@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::document::{chance, json, model_name};
-use super::lanes::{LARGE_LANE, ReadPermit, lane_of, of_any_size, yield_in};
+use super::lanes::{LARGE_LANE, ReadPermit, answering, lane_of};
 use super::queue::Checked;
 use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
@@ -83,9 +83,9 @@ impl Jobs {
         let cancel = abandoned.0.clone();
         let asked = permits_in_use();
         let working = self.on_thread("probe", move |engine| {
-            yield_in(&lane, &request, asked);
             let detail = if events { Detail::Events } else { Detail::Full };
-            let report = of_any_size(|| engine.probe(&request, batch, detail, &cancel));
+            let probe = || engine.probe(&request, batch, detail, &cancel);
+            let report = answering(&lane, &request, asked, probe);
             drop((place, memory));
             (request, report)
         });

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use super::document::{FitError, chance, json, recommendations};
 use super::events::Notification;
-use super::lanes::{of_any_size, yield_in};
+use super::lanes::answering;
 use super::queue::{Running, Shared};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
@@ -256,7 +256,6 @@ async fn answer(
         let lane = claimed.lane.clone();
         let asked = usize::try_from(claimed.of_key).unwrap_or(0);
         move |engine: &dyn Engine| {
-            yield_in(&lane, &request, asked);
             let progress = |step: Progress| {
                 if let Some(log) = &log {
                     log.push(Notification::Probe(step.clone()));
@@ -267,7 +266,8 @@ async fn answer(
                 cancel: &running.cancel,
                 progress: &progress,
             };
-            let outcome = of_any_size(|| engine.fit(&request, Isolation::of(apart), &work));
+            let fit = || engine.fit(&request, Isolation::of(apart), &work);
+            let outcome = answering(&lane, &request, asked, fit);
             drop((place, memory));
             outcome
         }

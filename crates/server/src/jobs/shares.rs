@@ -1,10 +1,16 @@
 //! What a key gets beside others. What it asks beyond its permits waits where it is in no other key's way, and what runs for a key that asks much
 //! gets less of a processor than what runs for one that asks little.
 
+use std::cell::Cell;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::pausing;
 
 /// What work yields to threads that serve others: it gets a tenth of what they get where both want all of a processor
 /// (`sched_prio_to_weight` in Linux).
@@ -13,6 +19,10 @@ const NICE: i32 = 10;
 /// How much more a key yields with each doubling of what it asks at a time: half of a processor goes to it then. 19 is the most in Linux.
 const NICER: i32 = 3;
 const NICEST: i32 = 19;
+
+/// How long work pauses at most for what yields less, and how long it goes on then: it gets a tenth of what it asks for, as by [`NICE`].
+const PAUSE: Duration = Duration::from_millis(45);
+const RUN: Duration = Duration::from_millis(5);
 
 /// Bodies of a key that are read at a time: half of what are read at all.
 const READ: usize = 2;
@@ -114,10 +124,82 @@ pub(super) fn niceness_of(asked: usize) -> i32 {
     NICEST.min(NICE.saturating_add(more))
 }
 
-/// Has this thread give way to others where processors are short: a service answers at once, however much it simulates.
-pub(crate) fn yield_to_others(niceness: i32) {
+/// Runs work on this thread that gives way to others where processors are short: a service answers at once, however much it simulates. It pauses
+/// while others that yield less have work for half of the processors: two processors are often one core, and what the second one does slows the
+/// first one down.
+pub(crate) fn yielding<T>(niceness: i32, work: impl FnOnce() -> T) -> T {
     // Where it is refused, work is as important as before.
     let _ = rustix::process::setpriority_process(None, niceness);
+    let niceness = usize::try_from(niceness.clamp(0, NICEST)).unwrap_or(0);
+    let _at_work = AT_WORK.begin(niceness);
+    let runs_until = Cell::new(None);
+    let pause = move || {
+        let runs = |until: Instant| Instant::now() < until;
+        if AT_WORK.wants_processors_before(niceness) && !runs_until.get().is_some_and(runs) {
+            AT_WORK.pause(niceness);
+            runs_until.set(Some(Instant::now() + RUN));
+        }
+    };
+    pausing(pause, work)
+}
+
+/// How much is at work on the processors of this process, by how much it yields.
+#[derive(Debug)]
+struct Counts {
+    count: [AtomicUsize; NICEST as usize + 1],
+    processors: OnceLock<usize>,
+    halts: Mutex<()>,
+    ended: Condvar,
+}
+
+static AT_WORK: Counts = Counts {
+    count: [const { AtomicUsize::new(0) }; NICEST as usize + 1],
+    processors: OnceLock::new(),
+    halts: Mutex::new(()),
+    ended: Condvar::new(),
+};
+
+/// Counts as work until it is dropped.
+struct AtWork<'a> {
+    counts: &'a Counts,
+    niceness: usize,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.counts.count[self.niceness].fetch_sub(1, Ordering::Relaxed);
+        self.counts.ended.notify_all();
+    }
+}
+
+impl Counts {
+    fn begin(&self, niceness: usize) -> AtWork<'_> {
+        self.count[niceness].fetch_add(1, Ordering::Relaxed);
+        AtWork {
+            counts: self,
+            niceness,
+        }
+    }
+
+    /// Whether work that yields less has half of the processors to do.
+    fn wants_processors_before(&self, niceness: usize) -> bool {
+        let before = self.count[..niceness].iter();
+        let working: usize = before.map(|count| count.load(Ordering::Relaxed)).sum();
+        working > 0 && 2 * working >= self.processors()
+    }
+
+    fn processors(&self) -> usize {
+        let found = || available_parallelism().map_or(1, NonZero::get);
+        *self.processors.get_or_init(found)
+    }
+
+    /// Waits while it has.
+    fn pause(&self, niceness: usize) {
+        let halted = self.halts.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |(): &mut ()| self.wants_processors_before(niceness);
+        // What was counted down between looking and waiting is seen when the pause is over.
+        drop(self.ended.wait_timeout_while(halted, PAUSE, waits));
+    }
 }
 
 #[cfg(test)]
@@ -128,5 +210,25 @@ mod tests {
     fn whoever_asks_twice_as_much_yields_more_until_nothing_is_left_to_yield() {
         let asked = [0, 1, 2, 3, 4, 8, usize::MAX];
         assert_eq!(asked.map(niceness_of), [10, 10, 13, 13, 16, 19, 19]);
+    }
+
+    #[test]
+    fn work_pauses_while_what_yields_less_has_work_for_half_of_the_processors() {
+        let pauses = |processors, working: &[usize], niceness| {
+            let counts = Counts {
+                count: Default::default(),
+                processors: OnceLock::from(processors),
+                halts: Mutex::default(),
+                ended: Condvar::default(),
+            };
+            let begin = |niceness: &usize| counts.begin(*niceness);
+            let _working: Vec<_> = working.iter().map(begin).collect();
+            counts.wants_processors_before(niceness)
+        };
+        assert!(pauses(2, &[10], 19));
+        assert!(!pauses(2, &[19, 19], 19), "its own work is none of others");
+        assert!(!pauses(4, &[10, 19], 19), "there are processors for both");
+        assert!(pauses(4, &[10, 13], 19));
+        assert!(!pauses(1, &[], 19));
     }
 }

@@ -43,6 +43,8 @@ thread_local! {
     static ACCOUNT: Cell<Option<Budget>> = const { Cell::new(None) };
     /// Becomes true when what this thread reads is not wanted any more.
     static CANCEL: RefCell<Option<Cancel>> = const { RefCell::new(None) };
+    /// See [`pausing`].
+    static PAUSE: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,8 +96,21 @@ pub fn graphs_within<T>(most: usize, make: impl FnOnce() -> T) -> (T, bool) {
     (result, growth.is_some_and(|growth| growth.largest > most))
 }
 
+/// Runs `work`, which calls `pause` often: as its graphs grow, and when it looks whether it was cancelled.
+pub fn pausing<T>(pause: impl Fn() + 'static, work: impl FnOnce() -> T) -> T {
+    let outer = PAUSE.replace(Some(Box::new(pause)));
+    let result = work();
+    PAUSE.replace(outer);
+    result
+}
+
+fn pause() {
+    PAUSE.with_borrow(|pause| pause.iter().for_each(|pause| pause()));
+}
+
 /// Says that a graph grows to this size. An error where that is more than the thread may make: see [`graphs_within`].
 pub fn grow(size: usize) -> Result<(), String> {
+    pause();
     let Some(growth) = GROWTH.get() else {
         return Ok(());
     };
@@ -136,8 +151,9 @@ impl Cancel {
         }
     }
 
-    /// Whether it was asked to stop.
+    /// Whether it was asked to stop. Returns late where work has to pause: see [`pausing`].
     pub fn is_cancelled(&self) -> bool {
+        pause();
         let flag = self.0.as_ref();
         flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
@@ -298,6 +314,15 @@ mod tests {
         assert_eq!(graphs_within(8, || grow(8).is_ok()), (true, false));
         let (inner, outer) = graphs_within(8, || graphs_within(4, || grow(5).is_ok()));
         assert_eq!((inner, outer), ((false, true), false));
+    }
+
+    #[test]
+    fn work_pauses_as_graphs_grow_and_when_it_looks_whether_it_was_cancelled() {
+        thread_local!(static PAUSES: Cell<u32> = const { Cell::new(0) });
+        let looks = || assert!(grow(1).is_ok() && !Cancel::NEVER.is_cancelled());
+        pausing(|| PAUSES.set(PAUSES.get() + 1), looks);
+        looks();
+        assert_eq!(PAUSES.get(), 2);
     }
 
     #[test]

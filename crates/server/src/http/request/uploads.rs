@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::http::request::unpack::{Unpacked, is_packed, unpack};
 use crate::http::response::problem::{Code, Problem};
-use crate::jobs::{ReadPermit, niceness, permit_to_read, room_of_key, yield_to_others};
+use crate::jobs::{ReadPermit, niceness, permit_to_read, room_of_key, yielding};
 use crate::limits::{CancelOnDrop, is_cancelled, with_cancel};
 use crate::model::Digest;
 
@@ -365,9 +365,9 @@ pub(in crate::http) async fn on_thread<T: Send + 'static>(
         .name("upload".to_owned())
         .stack_size(STACK)
         .spawn(move || {
-            yield_to_others(niceness);
+            let outcome = yielding(niceness, || with_cancel(&cancel, work));
             // There is no receiver when the client is gone.
-            let _ = with_cancel(&cancel, work).map(|outcome| done.send(outcome));
+            let _ = outcome.map(|outcome| done.send(outcome));
         });
     if let Err(error) = thread {
         tracing::error!("no thread could be started: {error}");

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 use crate::device::sim::CARDS;
 use crate::jobs::lanes::LARGE_LANE;
-use crate::jobs::shares::{niceness, yield_to_others};
+use crate::jobs::shares::{niceness, yielding};
 use crate::jobs::uploads::Found;
 use crate::jobs::{Engine, EngineError, JobError, Jobs};
 use crate::limits::CancelOnDrop;
@@ -101,9 +101,10 @@ impl Jobs {
         let cancel = abandoned.0.clone();
         let niceness = niceness();
         let work = move |_: &dyn Engine| {
-            yield_to_others(niceness);
-            let request = read(&terms, &recorded, packed)?;
-            batchfit_fit::predict(&request, &runs, &cancel).map_err(told_of)
+            yielding(niceness, || {
+                let request = read(&terms, &recorded, packed)?;
+                batchfit_fit::predict(&request, &runs, &cancel).map_err(told_of)
+            })
         };
         Ok(self.on_thread("predict", work).await??)
     }
