@@ -21,7 +21,8 @@ pub enum Purpose {
 }
 
 /// Reads the model of a request, checks all that it asks for, and last has `find` look for its device and say whether that is
-/// simulated: what is wrong with a request is said before a missing device. A queue that accepts a request and an engine that answers it both begin here, with the same errors.
+/// simulated: what is wrong with a request is said before a missing device. A queue that accepts a request and an engine that
+/// answers it both begin here, with the same errors.
 pub fn resolve<'r, T>(
     request: &'r Request,
     purpose: Purpose,
