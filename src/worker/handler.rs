@@ -213,7 +213,7 @@ impl Handler for GpuHandler {
     fn open(&mut self, request: &str, rank: u32) -> Result<Answer, Refused> {
         self.work = None;
         let request = RequestDocument::from_json(request.as_bytes())
-            .and_then(|document| Request::parse(document))
+            .and_then(Request::parse)
             .map_err(|error| invalid(&error))?;
         let settings = request.allocator.parse().map_err(|error| invalid(&error))?;
         let graph = request.graph().map_err(|error| invalid(&error))?;

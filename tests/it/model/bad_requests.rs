@@ -424,7 +424,7 @@ fn a_member_given_twice_is_refused_wherever_it_is() {
         format!(r#""model": {{"exported": {graph}, "exported": {graph}}}"#),
     ] {
         let document = RequestDocument::from_json(format!("{{{members}}}").as_bytes());
-        let read = document.and_then(|document| Request::parse(document));
+        let read = document.and_then(Request::parse);
         let refused = read
             .and_then(|request| request.lower().map(drop))
             .unwrap_err();

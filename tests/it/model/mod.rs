@@ -19,8 +19,6 @@ use batchfit::model::{Request, RequestDocument, RequestError};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// Simulated devices that requests in these tests may name.
-
 /// The bytes of an exported graph of the corpus.
 pub(crate) fn golden(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -276,7 +276,7 @@ pub fn run_isolated(
     input.read_until(b'\n', &mut question)?;
     let calibration: Vec<HeadroomCalibration> = serde_json::from_slice(&calibration)?;
     let outcome = RequestDocument::from_json(&question)
-        .and_then(|document| Request::parse(document))
+        .and_then(Request::parse)
         .map_err(EngineError::Invalid)
         .and_then(|request| {
             let progress = |progress| {
