@@ -75,7 +75,7 @@ fn unknown_words_are_answered_with_the_nearest() {
         training(json!({ "mode": "eval" })),
         with("search", json!("probe")),
         with("device", json!("hx200")),
-        with("device", json!("sim:h20")),
+        with("device", json!("sim:h9")),
         with("device", json!("sim:zx81")),
         with("device", json!("gpu")),
         with("device", json!("cuda:-1")),
