@@ -1,15 +1,16 @@
-//! `batchfit devices`.
+//! `batchfit devices`, and the engine of this process with what records steps for it.
 
 use super::Outcome;
-use super::arguments::Devices;
+use super::arguments::{Devices, ModuleFlags, RecorderFlags};
 use super::error::CliError;
+use super::python::interpreter;
 use crate::cli::terminal::{output, style};
 use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
-use crate::worker::Deadlines;
+use crate::worker::{Deadlines, RecorderCommand};
 
 pub(super) fn run(arguments: &Devices) -> Result<Outcome, CliError> {
-    let devices = engine(Deadlines::default())?.devices();
+    let devices = engine(Deadlines::default())?.catalogue().devices();
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
     } else {
@@ -24,4 +25,27 @@ pub(super) fn engine(deadlines: Deadlines) -> Result<FitEngine, CliError> {
         CliError::Broken(anyhow::Error::new(error).context("could not find this program's file"))
     })?;
     Ok(FitEngine::new(program).with_deadlines(deadlines))
+}
+
+/// What records, if an interpreter or a module is named. A module is trained by the interpreter that `batchfit export`
+/// takes, unless one is named.
+pub(super) fn recorder(
+    flags: &RecorderFlags,
+    module: &ModuleFlags,
+) -> Result<Option<RecorderCommand>, CliError> {
+    let module = module.named();
+    let python = match (&flags.recorder, &module) {
+        (Some(python), _) => python.clone(),
+        (None, Some(_)) => interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref())?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(RecorderCommand { python, module }))
+}
+
+/// What records graphs.
+pub(super) fn recorder_of_graphs(flags: &RecorderFlags) -> Option<RecorderCommand> {
+    flags.recorder.clone().map(|python| RecorderCommand {
+        python,
+        module: None,
+    })
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::arguments::Doctor;
 use super::error::CliError;
-use super::{Outcome, database};
+use super::{Outcome, storage};
 use crate::cli::terminal::output;
 use crate::device::cuda::plan::{self, Target};
 use crate::device::cuda::{self, Library};
@@ -214,7 +214,7 @@ fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
     let text = format!(r#"{{"model": {{"preset": "{preset}"{and}}}, "device": "sim:{CARD}"}}"#);
     let document =
         RequestDocument::from_json(text.as_bytes()).map_err(|error| error.to_string())?;
-    let request = Request::parse(document, &[CARD]).map_err(|error| error.to_string())?;
+    let request = Request::parse(document).map_err(|error| error.to_string())?;
     let graph = request.graph().map_err(|error| error.to_string())?;
     let mut programs = Programs::new(graph, card.capability);
     let mut gaps = Vec::new();
@@ -235,7 +235,7 @@ fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
 
 /// What the database says, which is not made where it is missing.
 fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
-    let database = match database::place(&arguments.kept) {
+    let database = match storage::database(&arguments.kept) {
         Ok(database) => database,
         Err(error) => {
             findings.push(Finding {

@@ -33,11 +33,8 @@ const YES: [&str; 4] = ["", "1", "yes", "true"];
 const NOT_FOUND: &str = "cuDNN was not found on the library path, nor in the packages of this environment's Python; `pip install torch` brings it, and \
                          --ask-cudnn=FOLDER names the folder of its libcudnn.so.9";
 
-/// Has simulations of this process ask cuDNN, if that is wanted.
-pub(in crate::cli) fn set_heuristics(wanted: Option<&OsStr>) -> Result<(), CliError> {
-    let Some(wanted) = wanted else {
-        return Ok(());
-    };
+/// Has simulations of this process ask cuDNN, unless the word says no.
+pub(in crate::cli) fn set_heuristics(wanted: &OsStr) -> Result<(), CliError> {
     let word = wanted.to_str().unwrap_or("/").to_lowercase();
     if NO.contains(&word.as_str()) {
         return Ok(());

@@ -9,12 +9,10 @@ mod answers;
 mod arguments;
 mod cards;
 mod children;
-mod database;
 mod devices;
 mod doctor;
 mod error;
 mod fit;
-mod folders;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzed;
@@ -24,11 +22,11 @@ mod probe;
 mod program;
 mod python;
 mod question;
-mod recorder;
 mod recordings;
 mod search;
 mod service;
 mod soak;
+mod storage;
 mod terminal;
 mod virtual_gpu;
 
@@ -87,7 +85,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
     if let Some(code) = supervised::run_if_asked() {
         return code;
     }
-    if let Some(folder) = folders::calibrations() {
+    if let Some(folder) = storage::calibrations() {
         sim::look_in(folder);
     }
     let arguments = match Arguments::read() {
@@ -118,7 +116,9 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Run(run) => &run.cudnn,
         _ => &AskCudnn { ask_cudnn: None },
     };
-    if let Err(trouble) = heuristics::set_heuristics(asks.ask_cudnn.as_deref()) {
+    if let Some(wanted) = asks.ask_cudnn.as_deref()
+        && let Err(trouble) = heuristics::set_heuristics(wanted)
+    {
         return exit(trouble, false);
     }
     let settings = arguments.settings;

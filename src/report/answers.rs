@@ -5,8 +5,8 @@ use crate::jobs::NearDocument;
 use crate::store::{Outdated, StoredRecommendation};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
+use batchfit_report::style::paragraph;
 use batchfit_report::table::facts;
-use batchfit_report::wrap::paragraph;
 
 /// Writes a line for each answer.
 pub fn answers(answers: &[StoredRecommendation], style: &Style) -> String {

@@ -3,8 +3,8 @@
 use crate::jobs::{AccuracyDocument, OutcomeDocument};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
+use batchfit_report::style::paragraph;
 use batchfit_report::table::{facts, text, with_header};
-use batchfit_report::wrap::paragraph;
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {

@@ -4,8 +4,8 @@ use crate::jobs::SearchDocument;
 use crate::search::ask_tell::{Observation, Outcome, Recommended};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
+use batchfit_report::style::paragraph;
 use batchfit_report::table::{facts, notes, text, with_header};
-use batchfit_report::wrap::paragraph;
 
 /// Writes what to train with, and with detail every run. `command` is what ran.
 pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String {

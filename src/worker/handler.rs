@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::alloc::{CachingAllocator, SegmentSource, Settings};
 use crate::device::cuda::plan::Target;
 use crate::device::cuda::{self, Facts, Library};
-use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
+use crate::device::sim::{Card, Estimates, SimulatedLauncher};
 use crate::device::{Capability, LaunchError, Launcher};
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestDocument, Variant};
@@ -193,7 +193,7 @@ impl Handler for GpuHandler {
     fn take(&mut self, device: &str) -> Result<Answer, Refused> {
         self.work = None;
         self.taken = None;
-        match DeviceChoice::parse(device, "/device", &sim::names()).map_err(|it| invalid(&it))? {
+        match DeviceChoice::parse(device, "/device").map_err(|it| invalid(&it))? {
             DeviceChoice::Sim(name) => {
                 let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
                 let card = Card::find(&name).ok_or_else(absent)?;
@@ -213,7 +213,7 @@ impl Handler for GpuHandler {
     fn open(&mut self, request: &str, rank: u32) -> Result<Answer, Refused> {
         self.work = None;
         let request = RequestDocument::from_json(request.as_bytes())
-            .and_then(|document| Request::parse(document, &sim::names()))
+            .and_then(Request::parse)
             .map_err(|error| invalid(&error))?;
         let settings = request.allocator.parse().map_err(|error| invalid(&error))?;
         let graph = request.graph().map_err(|error| invalid(&error))?;

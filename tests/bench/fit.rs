@@ -36,7 +36,7 @@ fn request(model: &Value, training: &Value, limit: &str) -> Request {
         "model": model, "training": training, "device": "sim:h200", "memory_limit": limit,
     });
     let document = RequestDocument::from_json(text.to_string().as_bytes()).unwrap();
-    Request::parse(document, &["h200"]).unwrap()
+    Request::parse(document).unwrap()
 }
 
 fn llama() -> Request {

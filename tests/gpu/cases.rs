@@ -224,7 +224,7 @@ fn recorded_cases_run() {
         let case: Case = serde_json::from_str(line).unwrap();
         let document = RequestDocument::from_json(&fs::read(&case.request).unwrap()).unwrap();
         let model = fs::read(&case.model).unwrap();
-        let request = Request::parse_with_model(document, &model, &["h200"]).unwrap();
+        let request = Request::parse_with_model(document, &model).unwrap();
         let graph = request.graph().unwrap();
         let settings: Settings = request.allocator.parse().unwrap();
         let program = compile(&graph, &request.variants[0], gpu.facts().capability).unwrap();

@@ -64,9 +64,9 @@ fn one_of_several() {
     let request = match setting("MODEL") {
         Some(model) => {
             let model = fs::read(model).unwrap();
-            Request::parse_with_model(document, &model, &["h200"]).unwrap()
+            Request::parse_with_model(document, &model).unwrap()
         }
-        None => Request::parse(document, &["h200"]).unwrap(),
+        None => Request::parse(document).unwrap(),
     };
     let gpu = Gpu::open(rank).expect("this test needs a GPU for each rank");
     let free_before = gpu.free_and_total().unwrap().0;

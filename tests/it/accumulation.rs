@@ -2,7 +2,7 @@
 
 use batchfit::alloc::{CachingAllocator, SimulatedMemory};
 use batchfit::compile::compile;
-use batchfit::device::sim::{self, SimulatedLauncher};
+use batchfit::device::sim::SimulatedLauncher;
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, Isolation, Work};
 use batchfit::limits::Cancel;
@@ -262,7 +262,7 @@ fn a_gpu_runs_a_few_micro_steps_and_the_report_says_so() {
 }
 
 fn request(document: Value) -> Request {
-    Request::parse(RequestDocument::from(document), &sim::names()).unwrap()
+    Request::parse(RequestDocument::from(document)).unwrap()
 }
 
 fn resnet152() -> Value {

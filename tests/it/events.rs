@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine};
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
@@ -174,7 +173,7 @@ fn shares<K: std::hash::Hash + Eq>(
 
 fn probe(document: &Value, batch: u64) -> ProbeReport {
     let document = RequestDocument::from(document.clone());
-    let request = Request::parse(document, &sim::names()).unwrap();
+    let request = Request::parse(document).unwrap();
     let engine = FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
     engine
         .probe(&request, batch, Detail::Events, &Cancel::NEVER)

@@ -101,7 +101,7 @@ fn request(case: &Case, limit: Option<u64>) -> Request {
         other => panic!("no graph of {other}"),
     };
     let graph = std::fs::read(golden(graph)).unwrap();
-    Request::parse_with_model(document, &graph, &["h200"]).unwrap()
+    Request::parse_with_model(document, &graph).unwrap()
 }
 
 fn engine() -> FitEngine {

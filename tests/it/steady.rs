@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
@@ -44,7 +43,7 @@ impl SteadyCase {
             "device": "sim:h100-80g",
             "memory_limit": format!("{}GiB", self.limit_gib),
         });
-        Request::parse(RequestDocument::from(request), &sim::names()).unwrap()
+        Request::parse(RequestDocument::from(request)).unwrap()
     }
 
     fn probe(&self) -> ProbeReport {
@@ -155,8 +154,7 @@ fn a_larger_limit_never_lowers_the_largest_batch_without_retries() {
                     "device": card,
                     "memory_limit": format!("{}MiB", from + 64 * step),
                 });
-                let request =
-                    Request::parse(RequestDocument::from(request), &sim::names()).unwrap();
+                let request = Request::parse(RequestDocument::from(request)).unwrap();
                 let answered = engine().fit(&request, Isolation::Shared, &Work::UNWATCHED);
                 answered.unwrap().recommendation.max_batch_without_retries
             })

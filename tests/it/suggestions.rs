@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use batchfit::device::sim;
 use batchfit::jobs::{
     Engine as _, EngineError, FitEngine, FitResult, Isolation, Progress, Suggestion,
     SuggestionKind, Work,
@@ -19,7 +18,7 @@ fn engine() -> FitEngine {
 
 fn fit(request: &Value) -> Result<FitResult, EngineError> {
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
-    let request = Request::parse(document, &sim::names()).unwrap();
+    let request = Request::parse(document).unwrap();
     engine().fit(&request, Isolation::Shared, &Work::UNWATCHED)
 }
 
@@ -318,7 +317,7 @@ fn changes_of_several_lengths_leave_the_lengths_as_they_are() {
 fn a_client_that_disconnects_ends_the_suggestions() {
     let request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
-    let request = Request::parse(document, &sim::names()).unwrap();
+    let request = Request::parse(document).unwrap();
     let cancel = Cancel::default();
     let progress = |progress: Progress| {
         if progress.note.starts_with("answering with") {
@@ -344,7 +343,7 @@ fn a_wish_is_a_truth_value_or_a_micro_batch() {
         let request =
             json!({ "model": { "preset": "resnet18" }, "device": "sim:t4", "suggest": wrong });
         let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
-        let refused = Request::parse(document, &sim::names()).unwrap_err();
+        let refused = Request::parse(document).unwrap_err();
         assert_eq!(refused.pointer, "/suggest");
     }
 }

@@ -63,11 +63,11 @@ fn request(case: &str, limit: Option<String>) -> Request {
         .get("model")
         .is_some()
     {
-        return Request::parse(document, &["h200"]).unwrap();
+        return Request::parse(document).unwrap();
     }
     let model = case.split('-').next().unwrap();
     let graph = std::fs::read(golden().join(format!("exported/{model}.json.gz"))).unwrap();
-    Request::parse_with_model(document, &graph, &["h200"]).unwrap()
+    Request::parse_with_model(document, &graph).unwrap()
 }
 
 fn engine() -> FitEngine {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, LimitKind, Work};
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 fn request(document: &Value) -> Request {
     let document = RequestDocument::from(document.clone());
-    Request::parse(document, &sim::names()).unwrap()
+    Request::parse(document).unwrap()
 }
 
 fn engine() -> FitEngine {
@@ -238,7 +237,7 @@ fn the_memory_of_the_host_can_be_what_binds() {
 fn the_memory_of_the_host_is_a_size() {
     for wrong in [json!(0), json!("0.5"), json!("much"), json!([1]), json!(-1)] {
         let document = offloaded(&json!({ "host_memory": wrong }));
-        let refused = Request::parse(RequestDocument::from(document), &sim::names()).unwrap_err();
+        let refused = Request::parse(RequestDocument::from(document)).unwrap_err();
         assert_eq!(refused.pointer, "/host_memory");
         assert!(
             refused.problem.starts_with("host_memory must be"),

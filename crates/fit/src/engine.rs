@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::FitResult;
+use super::fitting::Catalogue;
 use crate::limits::Cancel;
-use crate::model::{DeviceChoice, Request, RequestError};
+use crate::model::{Request, RequestError};
 use crate::probe::{Detail, ProbeReport};
-use crate::search::ask_tell::Prediction;
 
 /// The error where steps are to be recorded and no recorder was named.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
@@ -60,32 +60,8 @@ impl Isolation {
 
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {
-    /// The names that may follow `sim:` in a request. Asked for each request: it must be quick.
-    fn simulated(&self) -> Vec<String> {
-        let devices = self.devices();
-        let names = devices
-            .iter()
-            .filter_map(|summary| summary.device.strip_prefix("sim:"));
-        names.map(str::to_owned).collect()
-    }
-
-    /// Says whether the request's device is here, before anything is queued, and which card that is: its name and
-    /// driver, since `cuda:0` may be another card tomorrow. A simulated one is known by its name.
-    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        match &request.device {
-            // A request with an unknown name would not have been read.
-            DeviceChoice::Sim(_) => Ok(None),
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..) => check_device(&request.device.to_string(), &self.devices()),
-        }
-    }
-
-    /// Whether it can record steps of graphs that are not understood.
-    fn records(&self) -> bool {
-        false
-    }
+    /// What it answers with.
+    fn catalogue(&self) -> &Catalogue;
 
     /// Finds the largest batch. Returns `Cancelled` soon after the work is cancelled, and `Died` where a process of its own ended more than once.
     fn fit(
@@ -103,17 +79,6 @@ pub trait Engine: Send + Sync + 'static {
         detail: Detail,
         cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError>;
-
-    /// Says what recordings predict for a search; `request` names them, and what is looked for.
-    fn predict(
-        &self,
-        request: &Request,
-        runs: &Runs,
-        cancel: &Cancel,
-    ) -> Result<Prediction, EngineError>;
-
-    /// The simulated cards, and the real GPUs found, or what is missing to find any.
-    fn devices(&self) -> Vec<DeviceSummary>;
 }
 
 /// What runs of a search came to, besides their recordings.
@@ -243,30 +208,4 @@ pub fn named_card(card: &str) -> (&str, Option<&str>) {
         Some((gpu, driver)) => (gpu, Some(driver)),
         None => (card, None),
     }
-}
-
-/// Which card `device` is among `known`, `auto` standing for any real one.
-pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<Option<String>, EngineError> {
-    let asked = |summary: &&DeviceSummary| match device {
-        "auto" => summary.kind == DeviceKind::Cuda,
-        named => summary.device == named,
-    };
-    let mut here = known.iter().filter(asked);
-    if let Some(summary) = here.find(|summary| summary.available) {
-        let gpu = summary.gpu.as_deref().unwrap_or_default();
-        return Ok(Some(card_name(gpu, summary.driver.as_deref())));
-    }
-    let missing = known
-        .iter()
-        .filter(asked)
-        .find_map(|summary| summary.missing.clone());
-    Err(EngineError::DeviceUnavailable {
-        device: device.to_owned(),
-        missing: missing.unwrap_or_else(|| "there is no such device on this machine".to_owned()),
-        simulated: known
-            .iter()
-            .filter(|summary| summary.kind == DeviceKind::Simulated)
-            .map(|summary| summary.device.clone())
-            .collect(),
-    })
 }

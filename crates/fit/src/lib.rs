@@ -24,11 +24,11 @@ pub mod worker;
 
 pub use engine::{
     DeviceKind, DeviceSummary, Engine, EngineError, Isolation, Progress, Runs, Work, card_name,
-    check_device, named_card,
+    named_card,
 };
 pub use fitting::{
-    FailingStep, FitEngine, FromRecordings, SafeBatch, SoakResult, SoakStep, StepKind,
-    run_isolated, soak,
+    Catalogue, FailingStep, FitEngine, FromRecordings, SafeBatch, SoakResult, SoakStep, StepKind,
+    predict, run_isolated, soak,
 };
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use result::{
@@ -36,9 +36,7 @@ pub use result::{
     LimitKind, MARGIN, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult,
     Why,
 };
-pub use validate::{
-    invalid_variant, validate, validate_alone, validate_batch, validate_fit, validate_single, work,
-};
+pub use validate::{Purpose, invalid_variant, resolve, validate, validate_batch, work};
 
 use batchfit_card::{alloc, device, probe, replay, timing};
 use batchfit_step::{limits, program, shape, units};

@@ -1,20 +1,77 @@
 //! What can be wrong with a request before any device is looked for.
 
+use crate::EngineError;
 use crate::alloc::{Settings, SettingsError};
 use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel, smoothed};
 use crate::engine::NO_RECORDER;
-use crate::fitting::check_soak;
+use crate::fitting::{check_soak, soak_on_a_gpu};
 use crate::graph::Graph;
-use crate::limits::shorten;
+use crate::limits::{Cancel, shorten, with_cancel};
 use crate::model::{
     Checkpointing, DeviceChoice, Lowered, Request, RequestError, SearchMode, Variant, Workload,
 };
+
+/// What a request is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The largest batch.
+    Fit,
+    /// One run of this batch.
+    Probe(u64),
+}
+
+/// Reads the model of a request, checks all that it asks for, and last has `find` look for its device and say whether that is
+/// simulated: what is wrong with a request is said before a missing device. A queue that accepts a request and an engine that
+/// answers it both begin here, with the same errors.
+pub fn resolve<'r, T>(
+    request: &'r Request,
+    purpose: Purpose,
+    cancel: &Cancel,
+    find: impl FnOnce(&'r Lowered) -> Result<(T, bool), EngineError>,
+) -> Result<T, EngineError> {
+    let check = || match purpose {
+        Purpose::Fit => validate(request).and_then(|it| validate_fit(it).map(|()| it)),
+        Purpose::Probe(batch) => {
+            validate_alone(request)?;
+            validate(request).and_then(|it| validate_batch(it, batch).map(|()| it))
+        }
+    };
+    let checked = with_cancel(cancel, check).ok_or(EngineError::Cancelled)?;
+    let (found, is_simulated) = find(checked.map_err(EngineError::Invalid)?)?;
+    if !is_simulated {
+        check_gpu(request).map_err(EngineError::Invalid)?;
+    }
+    Ok(found)
+}
+
+/// Refuses what a GPU is not asked.
+fn check_gpu(request: &Request) -> Result<(), RequestError> {
+    if request.soak.is_some() {
+        return Err(soak_on_a_gpu());
+    }
+    match &request.lengths {
+        Some(lengths) if lengths.each.len() > MOST_PROBED_LENGTHS => Err(RequestError::at(
+            lengths.pointer(),
+            format!(
+                "{} lengths are more than the {MOST_PROBED_LENGTHS} that are probed on a GPU, each for some seconds; name fewer, \
+                 or simulate the card",
+                lengths.each.len()
+            ),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, RequestError> {
     settings(request)?;
     if request.search == SearchMode::Recorded && !request.has_recorder() {
         return Err(RequestError::at("/search", NO_RECORDER));
+    }
+    match request.device {
+        // A kind of card is simulated where there is none.
+        DeviceChoice::Sim(_) | DeviceChoice::Kind(_) => {}
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Host(..) => check_gpu(request)?,
     }
     if request.soak.is_some() {
         check_soak(request)?;
@@ -47,15 +104,6 @@ fn check_lengths(request: &Request, longest: &Graph) -> Result<(), RequestError>
     let Some(lengths) = &request.lengths else {
         return Ok(());
     };
-    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
-    if !is_simulated && lengths.each.len() > MOST_PROBED_LENGTHS {
-        let problem = format!(
-            "{} lengths are more than the {MOST_PROBED_LENGTHS} that are probed on a GPU, each for some seconds; name fewer, \
-             or simulate the card",
-            lengths.each.len()
-        );
-        return Err(RequestError::at(lengths.pointer(), problem));
-    }
     let (of, shortest) = (lengths.of.name(), lengths.each[0].length);
     if shortest == lengths.longest() {
         return Ok(());
@@ -85,8 +133,9 @@ fn check_lengths(request: &Request, longest: &Graph) -> Result<(), RequestError>
     Ok(())
 }
 
-/// A probe is of one length, and of three steps.
-pub fn validate_alone(request: &Request) -> Result<(), RequestError> {
+/// A probe is of one variant, one length and three steps.
+fn validate_alone(request: &Request) -> Result<(), RequestError> {
+    validate_single(request)?;
     if request.soak.is_some() {
         let problem = "a probe runs three steps; a soak belongs to a fit, or to `batchfit soak`";
         return Err(RequestError::at("/soak", problem));
@@ -123,7 +172,7 @@ pub fn invalid_variant(error: &CompileError) -> RequestError {
 }
 
 /// What can be fitted: one recording says nothing of other batches.
-pub fn validate_fit(lowered: &Lowered) -> Result<(), RequestError> {
+fn validate_fit(lowered: &Lowered) -> Result<(), RequestError> {
     match &lowered.workload {
         Workload::Recorded(steps) => match steps.batches.as_slice() {
             [only] => Err(RequestError::at(
@@ -253,7 +302,7 @@ pub(super) fn settings(request: &Request) -> Result<Settings, RequestError> {
 }
 
 /// A probe tries one batch of one variant.
-pub fn validate_single(request: &Request) -> Result<(), RequestError> {
+pub(super) fn validate_single(request: &Request) -> Result<(), RequestError> {
     match request.variants.as_slice() {
         [_one] => Ok(()),
         several => Err(RequestError::at(
@@ -299,7 +348,7 @@ mod tests {
             );
             let text = format!(r#"{{"model": {model}, "device": "sim:h200"{more}}}"#);
             let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            let request = Request::parse(document, &["h200"]).unwrap();
+            let request = Request::parse(document).unwrap();
             request.lower().unwrap();
             request
         };
@@ -323,6 +372,20 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_of_card_is_soaked_where_it_is_simulated() {
+        let text =
+            br#"{"model": {"preset": "resnet18"}, "device": "rtx4090", "soak": {"steps": 5}}"#;
+        let request = Request::parse(RequestDocument::from_json(text).unwrap()).unwrap();
+        let on = |is_simulated| {
+            let found = |_: &Lowered| Ok(((), is_simulated));
+            resolve(&request, Purpose::Fit, &Cancel::NEVER, found)
+        };
+
+        assert_eq!(on(true), Ok(()));
+        assert_eq!(on(false), Err(EngineError::Invalid(soak_on_a_gpu())));
+    }
+
+    #[test]
     fn what_cannot_be_checkpointed_is_refused_before_anything_runs() {
         let asked = |checkpointing: &str| {
             let layers = r#"{"type": "linear", "out_features": 8}, {"type": "relu"}"#;
@@ -330,7 +393,7 @@ mod tests {
             let training = format!(r#"{{"checkpointing": {checkpointing}}}"#);
             let text = format!(r#"{{"model": {model}, "training": {training}}}"#);
             let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            validate(&Request::parse(document, &[]).unwrap()).map(drop)
+            validate(&Request::parse(document).unwrap()).map(drop)
         };
 
         assert_eq!(asked(r#""none""#), Ok(()));

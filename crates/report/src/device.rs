@@ -1,8 +1,8 @@
 //! Which devices there are.
 
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{text, with_header};
-use super::wrap::paragraph;
 use batchfit_fit::DeviceSummary;
 use batchfit_step::units::Bytes;
 

@@ -18,10 +18,9 @@ pub mod table;
 mod times;
 mod virtual_gpu;
 pub mod why;
-pub mod wrap;
 
 pub use device::devices;
-pub use fit::fit;
+pub use fit::{ShownRequest, fit};
 pub use formats::{Answer, Form, NOTHING_FITS, markdown, no_env, overview};
 pub use preset::presets;
 pub use probe::probe;

@@ -1,9 +1,9 @@
 //! What one probe found.
 
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{assumptions, facts, notes, text, with_header};
 use super::why::{categories, held, modules};
-use super::wrap::paragraph;
 use batchfit_card::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use batchfit_step::units::Bytes;
 

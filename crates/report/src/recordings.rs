@@ -1,8 +1,8 @@
 //! What recordings say together.
 
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{text, with_header};
-use super::wrap::paragraph;
 use batchfit_fit::recorded::Check;
 use batchfit_step::units::Bytes;
 

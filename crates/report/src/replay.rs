@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::probe::verdict;
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{facts, notes, text, with_header};
-use super::wrap::paragraph;
 use batchfit_card::replay::{
     AddressSource, ComparisonReport, Finding, Findings, RecordingFormat, ReplayReport,
 };

@@ -2,8 +2,8 @@
 
 use super::probe::verdict;
 use super::style::Style;
+use super::style::paragraph;
 use super::table::facts;
-use super::wrap::paragraph;
 use batchfit_card::probe::Verdict;
 use batchfit_fit::SoakResult;
 use batchfit_step::units::Bytes;

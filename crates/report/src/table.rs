@@ -1,7 +1,7 @@
 //! Tables without frames, and what stands below them.
 
 use super::style::Style;
-use super::wrap::{columns, longest_word, paragraph, wrapped};
+use super::style::{columns, longest_word, paragraph, wrapped};
 
 /// What is between two columns.
 const GAP: usize = 2;

@@ -3,8 +3,8 @@
 use super::probe::verdict;
 use super::replay::findings;
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{facts, notes, text, with_header};
-use super::wrap::paragraph;
 use batchfit_card::probe::Verdict;
 use batchfit_fit::virtual_gpu::{
     Answer, Certainty, NamedCount, Shortage, UncomputedRead, Versions,

@@ -5,8 +5,8 @@ pub(super) mod outcomes;
 mod stored;
 
 use super::arguments::DatabaseFlags;
-use super::database;
 use super::error::CliError;
+use super::storage;
 use crate::limits::shorten;
 use crate::store::{Db, StoreError};
 
@@ -18,8 +18,8 @@ fn with_database<T, E>(
     kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, E>,
 ) -> Result<Result<T, E>, CliError> {
-    let database = database::place(kept).map_err(CliError::Broken)?;
-    let runtime = database::runtime().map_err(CliError::Broken)?;
+    let database = storage::database(kept).map_err(CliError::Broken)?;
+    let runtime = storage::runtime().map_err(CliError::Broken)?;
     let opened = runtime.block_on(Db::open_for_one(&database));
     let db = opened.map_err(|error| CliError::Broken(error.into()))?;
     Ok(runtime.block_on(async {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cli::arguments::Worker;
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, folders};
+use crate::cli::{Outcome, storage};
 use crate::worker::{self, FakeGpu, FaultPlan, GpuHandler};
 
 /// How long a worker whose parent is gone may take to end by itself, and then to exit.
@@ -37,7 +37,7 @@ pub(in crate::cli) fn run(arguments: &Worker) -> Result<Outcome, CliError> {
 /// Where compiled kernels are kept: as told, or where this user's programs keep what can be made again.
 fn kernel_cache(arguments: &Worker) -> Option<PathBuf> {
     let named = arguments.kernel_cache.clone();
-    named.or_else(|| Some(folders::cache()?.join("batchfit/kernels")))
+    named.or_else(|| Some(storage::cache()?.join("batchfit/kernels")))
 }
 
 /// Stdin, whose end is noticed even while a probe runs or hangs: the parent is gone then, killed

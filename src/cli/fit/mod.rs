@@ -9,14 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::info;
 
 use super::arguments::{DatabaseFlags, Fit, Format};
 use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, ParsedArgs};
-use super::{Outcome, answers, database, python, recorder};
+use super::{Outcome, answers, devices, python, storage};
 use crate::cli::terminal::{output, style};
 use crate::device::sim::Card;
 use crate::jobs::{
@@ -25,7 +25,7 @@ use crate::jobs::{
 };
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, HeadroomCalibration, Request, nicknames};
-use crate::report::{self, Answer, Form, Style};
+use crate::report::{self, Answer, Form, ShownRequest, Style};
 use crate::store::{Db, Time};
 use progress::ProgressLine;
 
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let shown = ProgressLine::new(format);
     let own = python::export::own(arguments)?;
     shown.say("reading the model");
-    let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
+    let recorder = devices::recorder(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
     let soak = ("--soak", "soak");
     let mut course = question::members(soak, arguments.soak.as_deref())?;
@@ -238,10 +238,10 @@ fn print(
     style: &Style,
 ) -> Result<(), CliError> {
     let described = |answered: &Answered| {
-        let asked = serde_json::from_str(answered.document.request.as_str()).unwrap_or_default();
-        (jobs::model_name(&answered.request), asked)
+        let request = ShownRequest::of(answered.document.request.as_str());
+        (jobs::model_name(&answered.request), request)
     };
-    let names: Vec<(String, Value)> = answered.iter().map(described).collect();
+    let names: Vec<(String, ShownRequest)> = answered.iter().map(described).collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)
@@ -327,8 +327,8 @@ fn calibration(
     engine: &FitEngine,
     questions: &[Request],
 ) -> anyhow::Result<Vec<Vec<HeadroomCalibration>>> {
-    let database = database::place(kept)?;
-    let runtime = database::runtime()?;
+    let database = storage::database(kept)?;
+    let runtime = storage::runtime()?;
     runtime.block_on(async {
         let db = Db::open_existing(&database).await?;
         let mut all = Vec::new();
@@ -341,7 +341,7 @@ fn calibration(
                 DeviceChoice::Auto
                 | DeviceChoice::Cuda(_)
                 | DeviceChoice::Kind(_)
-                | DeviceChoice::Host(..) => engine.check(one).ok().flatten(),
+                | DeviceChoice::Host(..) => engine.catalogue().card(one).ok().flatten(),
             };
             let taught = jobs::learn_before(&db, one, card.as_deref()).await;
             // So is what is wrong with the model.
@@ -353,8 +353,8 @@ fn calibration(
 }
 
 fn stored(kept: &DatabaseFlags, answers: &[Answered]) -> anyhow::Result<()> {
-    let database = database::place(kept)?;
-    let runtime = database::runtime()?;
+    let database = storage::database(kept)?;
+    let runtime = storage::runtime()?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await?;
         let mut recorded = Ok(());
@@ -376,7 +376,7 @@ const COMMON: [&str; 9] = [
 /// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: its owner wants to know
 /// what is missing.
 fn no_gpu_here(engine: &FitEngine) -> Option<String> {
-    let devices = engine.devices();
+    let devices = engine.catalogue().devices();
     let real = || {
         devices
             .iter()

@@ -7,7 +7,7 @@ use std::fs;
 use super::arguments::Probe;
 use super::devices::engine;
 use super::error::CliError;
-use super::{Outcome, question, recorder};
+use super::{Outcome, devices, question};
 use crate::cli::terminal::{output, style};
 use crate::jobs::{self, Engine as _};
 use crate::limits::Cancel;
@@ -15,7 +15,7 @@ use crate::probe::{Detail, Verdict};
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
-    let recorder = recorder::of_graphs(&arguments.recorder);
+    let recorder = devices::recorder_of_graphs(&arguments.recorder);
     let asked = question::read(&arguments.question)?.with_recorder(recorder.is_some());
     let (request, origin) = asked.of_one_length()?;
     let (batch, json) = (arguments.batch.batch, arguments.output.json);

@@ -7,7 +7,6 @@ mod detect;
 mod document;
 pub(super) mod files;
 mod flags;
-mod hub;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +16,6 @@ use serde_json::{Map, Value};
 use super::arguments;
 use super::error::CliError;
 use crate::cli::terminal::output;
-use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Request, RequestDocument, RequestError};
 use document::Files;
@@ -321,13 +319,12 @@ fn one(
     batches: &[u64],
     origin: &Provenance,
 ) -> Result<Request, CliError> {
-    let sims = sim::names();
     let (document, files) = document::build(source, files, &origin.given)?;
     match files {
-        None => Request::parse(document, &sims),
-        Some(Files::Graph(graph)) => Request::parse_with_model(document, graph, &sims),
+        None => Request::parse(document),
+        Some(Files::Graph(graph)) => Request::parse_with_model(document, graph),
         Some(Files::Recordings(files)) => {
-            Request::parse_with_recordings(document, files.to_vec(), batches, &sims)
+            Request::parse_with_recordings(document, files.to_vec(), batches)
         }
     }
     .map_err(|invalid| origin.name(invalid))

@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, folders, question};
+use crate::cli::{Outcome, question, storage};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Gpu};
 use crate::device::sim::workspaces::{
@@ -441,7 +441,7 @@ fn keep(file: &Path, table: &str) -> io::Result<()> {
 
 /// Where calibrations are kept; makes it.
 fn folder(arguments: &Calibrate) -> Result<PathBuf, CliError> {
-    let named = arguments.kept.clone().or_else(folders::calibrations);
+    let named = arguments.kept.clone().or_else(storage::calibrations);
     let folder = named.ok_or_else(|| {
         let problem = "name a folder: there is no home folder to keep calibrations in";
         CliError::flag("--kept", problem)

@@ -20,7 +20,7 @@ use crate::cli::devices::engine;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, database};
+use crate::cli::{Outcome, storage};
 use crate::http::{Code, Problem};
 use crate::jobs::{Jobs, Limits, ObservationReply, SearchDocument, examine, new_upload};
 use crate::limits::{AnyValue, clause, shorten, with_budget};
@@ -74,7 +74,7 @@ pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
 /// The database where answers are kept, where one can be written; else one that ends with this process.
 async fn opened(kept: &DatabaseFlags) -> anyhow::Result<Db> {
     let usual = async {
-        let db = Db::open_for_one(&database::place(kept)?).await?;
+        let db = Db::open_for_one(&storage::database(kept)?).await?;
         db.write_readiness(Time::from(Timestamp::now())).await?;
         anyhow::Ok(db)
     };

@@ -1,7 +1,7 @@
 //! Keeps what a search came to where it can be kept.
 
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::database;
+use crate::cli::storage;
 use crate::cli::terminal::output;
 use crate::jobs::{SearchDocument, record_search};
 use crate::store::Db;
@@ -14,8 +14,8 @@ pub(super) fn store(kept: &DatabaseFlags, document: &SearchDocument) {
 }
 
 fn stored(kept: &DatabaseFlags, document: &SearchDocument) -> anyhow::Result<()> {
-    let database = database::place(kept)?;
-    let runtime = database::runtime()?;
+    let database = storage::database(kept)?;
+    let runtime = storage::runtime()?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await?;
         let recorded = record_search(&db, document).await;

@@ -8,7 +8,7 @@ use crate::cli::arguments::{Agents, AgentsCommand};
 use crate::cli::error::CliError;
 use crate::cli::service::agent::server;
 use crate::cli::terminal::{output, style};
-use crate::cli::{Outcome, database};
+use crate::cli::{Outcome, storage};
 use crate::jobs::AgentDocument;
 use crate::limits::shorten;
 use crate::report;
@@ -18,7 +18,7 @@ const MOST_AGENTS: usize = 10_000;
 
 pub(in crate::cli) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
     let server = server(&arguments.server)?;
-    let runtime = database::runtime().map_err(CliError::Broken)?;
+    let runtime = storage::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&server, arguments))
 }
 

@@ -18,7 +18,7 @@ use toml::{Table, Value};
 use crate::cli::arguments::ConfigCheck;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, database};
+use crate::cli::{Outcome, storage};
 use crate::store::shown;
 
 /// The longest file.
@@ -205,7 +205,7 @@ pub(in crate::cli) fn check(
         let said = format!("{listen:?} is no address with a port, such as 127.0.0.1:8080");
         return Err(CliError::flag("listen", said));
     }
-    let database = shown(&database::place(&arguments.serve.kept).map_err(CliError::Broken)?);
+    let database = shown(&storage::database(&arguments.serve.kept).map_err(CliError::Broken)?);
     if arguments.json {
         output::json(&serde_json::json!({ "settings": settings, "database": database }))?;
         return Ok(Outcome::Answered);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::cli::arguments::{Database, DatabaseCommand};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, database};
+use crate::cli::{Outcome, storage};
 use crate::store::{Checked, CopiedRows, Db, Ownership, Pruned, StoreError, Time, shown};
 
 /// How many rows are dropped at a time: a server waits meanwhile.
@@ -19,8 +19,8 @@ const AT_A_TIME: i64 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(in crate::cli) fn run(arguments: &Database) -> Result<Outcome, CliError> {
-    let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
-    let runtime = database::runtime().map_err(CliError::Broken)?;
+    let database = storage::database(&arguments.kept).map_err(CliError::Broken)?;
+    let runtime = storage::runtime().map_err(CliError::Broken)?;
     runtime.block_on(answer(&database, &arguments.command))
 }
 

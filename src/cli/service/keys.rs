@@ -8,13 +8,13 @@ use serde_json::json;
 use crate::cli::arguments::{Keys, KeysCommand};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, database};
+use crate::cli::{Outcome, storage};
 use crate::limits::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
 pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
-    let database = database::place(&arguments.kept).map_err(CliError::Broken)?;
-    let runtime = database::runtime().map_err(CliError::Broken)?;
+    let database = storage::database(&arguments.kept).map_err(CliError::Broken)?;
+    let runtime = storage::runtime().map_err(CliError::Broken)?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await;
         let db = db.map_err(|error| CliError::Broken(error.into()))?;

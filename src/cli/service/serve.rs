@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::cli::arguments::Serve;
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
-use crate::cli::{Outcome, database, recorder};
+use crate::cli::{Outcome, devices, storage};
 use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -27,7 +27,7 @@ const CLOSING: Duration = Duration::from_millis(100);
 pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
-        .with_recorder(recorder::of_graphs(&arguments.recorder));
+        .with_recorder(devices::recorder_of_graphs(&arguments.recorder));
     let served = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
         .and_then(|runtime| {
@@ -50,7 +50,7 @@ fn use_small_pages() {
 }
 
 async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
-    let database = database::place(&arguments.kept)?;
+    let database = storage::database(&arguments.kept)?;
     // Before the tables are touched: they are another server's, perhaps. Held until this function ends.
     let owned = Ownership::take(&database)?;
     let db = Db::open(&database).await?;

@@ -17,7 +17,7 @@ use super::question::size;
 use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
-use super::{Outcome, database};
+use super::{Outcome, storage};
 use crate::alloc::MemoryLimit;
 use crate::cli::terminal::{output, style};
 use crate::jobs::record_run;
@@ -255,8 +255,8 @@ fn look_back(
 /// Stores the answer. It is printed even where that cannot be done.
 fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
     let stored = || -> anyhow::Result<bool> {
-        let database = database::place(kept)?;
-        let runtime = database::runtime()?;
+        let database = storage::database(kept)?;
+        let runtime = storage::runtime()?;
         runtime.block_on(async {
             let db = Db::open_for_one(&database).await?;
             let recorded = record_run(&db, answer, step).await;

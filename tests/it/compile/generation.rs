@@ -32,7 +32,7 @@ fn request(call: &Value) -> (Request, u64) {
     }
     let document = json!({"model": model, "soak": soak, "device": "sim:h200"});
     let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
-    let request = Request::parse(document, &["h200"]).unwrap();
+    let request = Request::parse(document).unwrap();
     (request, call["batch"].as_u64().unwrap())
 }
 

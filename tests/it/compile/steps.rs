@@ -128,7 +128,7 @@ fn parameters_of_several_types_stay_what_they_are_unless_half_precision_is_asked
     let graph = graphs("own/")["in-half"].to_string();
     let notes = |precision: &str| {
         let document = RequestDocument::from(json!({ "training": { "precision": precision } }));
-        let request = Request::parse_with_model(document, graph.as_bytes(), &["h200"]).unwrap();
+        let request = Request::parse_with_model(document, graph.as_bytes()).unwrap();
         request.lower().unwrap().notes.join("")
     };
 
@@ -152,7 +152,7 @@ fn read(document: &Value, precision: &str) -> Result<Graph, String> {
     })
     .to_string();
     let document = RequestDocument::from_json(request.as_bytes()).unwrap();
-    let request = Request::parse(document, &["h200"]).map_err(|error| error.to_string())?;
+    let request = Request::parse(document).map_err(|error| error.to_string())?;
     let lowered = request.lower().map_err(|error| error.to_string())?;
     match &lowered.workload {
         Workload::Graph(graph) => Ok(Graph::clone(graph)),

@@ -43,7 +43,7 @@ const FITS: &[(&str, &str)] = &[
     ),
     (
         "unknown device",
-        r#"{"model": {"preset": "resnet18"}, "device": "sim:h20"}"#,
+        r#"{"model": {"preset": "resnet18"}, "device": "sim:h9"}"#,
     ),
     (
         "device of no kind",

@@ -21,7 +21,7 @@ fn question(model: &Value, checkpointing: &[&str]) -> Request {
         "compare": "across_optimizers",
     });
     let document = RequestDocument::from_json(question.to_string().as_bytes()).unwrap();
-    Request::parse(document, &["h200"]).unwrap()
+    Request::parse(document).unwrap()
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use batchfit::device::sim::CARDS;
 use batchfit::http::{Code, openapi, openapi_yaml};
+use serde_json::json;
 
 use super::scripted::Scripted;
 use super::{Service, assert_answer};
@@ -11,7 +13,19 @@ use super::{Service, assert_answer};
 async fn devices_are_listed_with_what_is_missing() {
     let service = Service::start(Scripted::default()).await;
 
-    assert_answer!(service.get("/v1/devices").await);
+    let list = service.get("/v1/devices").await.json();
+    let items = list["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1 + CARDS.len());
+    assert_eq!(
+        items[0],
+        json!({
+            "device": "cuda:0", "kind": "cuda", "card": null, "gpu": null, "memory_bytes": null, "usable_bytes": null,
+            "compute_capability": null, "multiprocessors": null, "driver": null, "cudnn": null, "available": false,
+            "missing": "no NVIDIA driver was found", "source": "the driver",
+        })
+    );
+    assert_eq!(items[1]["device"], "sim:h200");
+    assert_eq!(items[1]["memory_bytes"], 150_109_880_320_u64);
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ fn a_cancelled_fit_ends_between_lengths_and_within_a_soak() {
     let mut request = question();
     request["soak"] = json!({"steps": 50_000});
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
-    let request = Request::parse(document, &["h200"]).unwrap();
+    let request = Request::parse(document).unwrap();
 
     for moment in ["2 of 3, seq_len 100", "soaking batch"] {
         let cancel = Cancel::default();

@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use batchfit::jobs::{
-    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Isolation,
-    Progress, Recommendation, Runs, VariantResult, Work,
+    Catalogue, Engine, EngineError, Environment, FitResult, Headroom, Isolation, Progress,
+    Recommendation, VariantResult, Work,
 };
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
-use batchfit::search::ask_tell::{Alone, Prediction};
 use batchfit::units::{Bytes, Share};
 use tokio::sync::Semaphore;
 
@@ -31,14 +30,13 @@ pub(super) enum Outcome {
 }
 
 /// The engine.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Scripted {
+    pub(super) catalogue: Arc<Catalogue>,
     pub(super) outcome: Outcome,
     pub(super) gate: Option<Arc<Gate>>,
     /// How many probes more it tells of, once it is let through.
     pub(super) probes: u32,
-    /// How often recordings were asked what they predict.
-    pub(super) foreseen: Arc<AtomicU32>,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
     /// The probes that arrived: the batch of each, and how much it yields to other threads.
@@ -97,6 +95,20 @@ impl Gate {
     }
 }
 
+impl Default for Scripted {
+    fn default() -> Scripted {
+        Scripted {
+            catalogue: Arc::new(Catalogue::without_gpus("no NVIDIA driver was found")),
+            outcome: Outcome::default(),
+            gate: None,
+            probes: 0,
+            fits: Arc::default(),
+            probed: Arc::default(),
+            apart: Arc::default(),
+        }
+    }
+}
+
 impl Scripted {
     pub(super) fn behind(gate: &Arc<Gate>) -> Scripted {
         Scripted {
@@ -114,14 +126,8 @@ impl Scripted {
 }
 
 impl Engine for Scripted {
-    fn predict(
-        &self,
-        _request: &Request,
-        _runs: &Runs,
-        _cancel: &Cancel,
-    ) -> Result<Prediction, EngineError> {
-        self.foreseen.fetch_add(1, Ordering::Relaxed);
-        Ok(Prediction::Alone(Alone::default()))
+    fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
     }
 
     fn fit(
@@ -193,39 +199,6 @@ impl Engine for Scripted {
             steps: vec![step; 3],
             ..ProbeReport::new(batch, Verdict::Fits, Evidence::Simulated, Bytes::gib(12))
         })
-    }
-
-    fn devices(&self) -> Vec<DeviceSummary> {
-        let real = DeviceSummary {
-            device: "cuda:0".to_owned(),
-            kind: DeviceKind::Cuda,
-            card: None,
-            gpu: None,
-            memory_bytes: None,
-            usable_bytes: None,
-            compute_capability: None,
-            multiprocessors: None,
-            driver: None,
-            cudnn: None,
-            available: false,
-            missing: Some("no NVIDIA driver was found".to_owned()),
-            source: "the driver".to_owned(),
-        };
-        let simulated = DeviceSummary {
-            device: "sim:h200".to_owned(),
-            kind: DeviceKind::Simulated,
-            card: Some("h200".to_owned()),
-            gpu: Some("NVIDIA H200".to_owned()),
-            memory_bytes: Some(150_754_820_096),
-            usable_bytes: Some(150_000_000_000),
-            compute_capability: Some("9.0".to_owned()),
-            multiprocessors: Some(132),
-            available: true,
-            missing: None,
-            source: "measured".to_owned(),
-            ..real.clone()
-        };
-        vec![real, simulated]
     }
 }
 

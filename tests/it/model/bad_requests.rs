@@ -5,7 +5,7 @@ use std::fmt::Write;
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 
-use super::{SIMS, golden, golden_json, request};
+use super::{golden, golden_json, request};
 
 /// The request with one field of its top level replaced.
 fn with(field: &str, value: Value) -> Value {
@@ -75,7 +75,7 @@ fn unknown_words_are_answered_with_the_nearest() {
         training(json!({ "mode": "eval" })),
         with("search", json!("probe")),
         with("device", json!("hx200")),
-        with("device", json!("sim:h20")),
+        with("device", json!("sim:h9")),
         with("device", json!("sim:zx81")),
         with("device", json!("gpu")),
         with("device", json!("cuda:-1")),
@@ -384,7 +384,7 @@ fn a_model_file_that_cannot_be_read_is_refused() {
     let mut text = String::new();
     for (what, file) in files {
         let document = RequestDocument::from(json!({ "model": 7 }));
-        let invalid = Request::parse_with_model(document, file, SIMS)
+        let invalid = Request::parse_with_model(document, file)
             .and_then(|request| request.graph())
             .expect_err(what);
         writeln!(text, "{what}: {invalid}").unwrap();
@@ -424,7 +424,7 @@ fn a_member_given_twice_is_refused_wherever_it_is() {
         format!(r#""model": {{"exported": {graph}, "exported": {graph}}}"#),
     ] {
         let document = RequestDocument::from_json(format!("{{{members}}}").as_bytes());
-        let read = document.and_then(|document| Request::parse(document, SIMS));
+        let read = document.and_then(Request::parse);
         let refused = read
             .and_then(|request| request.lower().map(drop))
             .unwrap_err();

@@ -12,7 +12,6 @@ use batchfit::model::{Checkpointing, Precision, Request, RequestDocument, Varian
 use batchfit::program::{Capability, Instruction, Program, TensorId};
 use serde_json::{Value, json};
 
-use super::SIMS;
 use crate::compile::H200;
 use crate::sample::sample;
 
@@ -105,7 +104,7 @@ fn compare(folder: &Path, name: &str, capability: Capability) -> Result<(), Stri
 
 fn built(model: &Value, precision: Precision) -> Result<Arc<Graph>, String> {
     let document = json!({ "model": model, "training": { "precision": precision.name() } });
-    let request = Request::parse(RequestDocument::from(document), SIMS);
+    let request = Request::parse(RequestDocument::from(document));
     let graph = request.and_then(|request| request.graph());
     graph.map_err(|invalid| format!("{}: {}", invalid.pointer, invalid.problem))
 }

@@ -19,9 +19,6 @@ use batchfit::model::{Request, RequestDocument, RequestError};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// Simulated devices that requests in these tests may name.
-const SIMS: &[&str] = &["h200", "h100", "a100-80g", "rtx4090"];
-
 /// The bytes of an exported graph of the corpus.
 pub(crate) fn golden(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -53,5 +50,5 @@ fn golden_json(name: &str) -> Value {
 
 /// Reads a request.
 fn request(document: Value) -> Result<Request, RequestError> {
-    Request::parse(RequestDocument::from(document), SIMS)
+    Request::parse(RequestDocument::from(document))
 }

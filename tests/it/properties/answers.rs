@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
@@ -38,11 +37,11 @@ impl Case {
         }
         let document = RequestDocument::from(document);
         match self.graph {
-            None => Request::parse(document, &sim::names()).unwrap(),
+            None => Request::parse(document).unwrap(),
             Some(graph) => {
                 let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/exported");
                 let graph = std::fs::read(golden.join(format!("{graph}.json.gz"))).unwrap();
-                Request::parse_with_model(document, &graph, &sim::names()).unwrap()
+                Request::parse_with_model(document, &graph).unwrap()
             }
         }
     }

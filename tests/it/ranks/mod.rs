@@ -4,7 +4,6 @@ mod adapted;
 
 use std::path::PathBuf;
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, FitEngine, FitResult, Isolation, Work, validate};
 use batchfit::limits::Cancel;
 use batchfit::model::{Request, RequestDocument};
@@ -28,7 +27,7 @@ const GRADIENTS: u64 = 4 * (4096 * 4096 + 4096 + 4096 * 1024 + 1024 + 1024 * 102
 
 fn request(document: Value) -> Request {
     let document = RequestDocument::from(document);
-    Request::parse(document, &sim::names()).unwrap()
+    Request::parse(document).unwrap()
 }
 
 fn answer_for(parallel: &Value, limit: Option<&str>) -> Value {
@@ -340,7 +339,7 @@ fn zero1_is_said_not_to_be_deepspeeds_and_one_gpu_can_offload() {
     assert!(offloaded.host_bytes > 3 * GRADIENTS);
     let document = answer_for(&json!({ "strategy": "fsdp2" }), None);
     let document = RequestDocument::from(document);
-    let refused = Request::parse(document, &sim::names()).unwrap_err();
+    let refused = Request::parse(document).unwrap_err();
     assert!(
         refused.to_string().contains("`--world-size 2`"),
         "{refused}"

@@ -5,15 +5,14 @@ use batchfit::jobs::{
 };
 use batchfit::model::{Checkpointing, Optimizer, Precision, Variant};
 use batchfit::probe::{Evidence, ProbeReport, Verdict};
-use batchfit::report::{self, Style};
+use batchfit::report::{self, ShownRequest, Style};
 use batchfit::units::Bytes;
-use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 
 /// Without a word of how to train in the request.
 fn fit(model: &str, result: &FitResult, style: &Style) -> String {
-    report::fit(model, result, &Value::Null, style)
+    report::fit(model, result, &ShownRequest::default(), style)
 }
 
 fn narrow() -> Style {

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::symlink;
 
-use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult, Isolation, Work};
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::Evidence;
@@ -32,7 +31,7 @@ fn fit_with(misbehaviour: &str, members: &str) -> Result<FitResult, EngineError>
     symlink(FAKE_WORKER, &program).unwrap();
     let text = format!(r#"{{"model": {{"preset": "resnet18"}}, {members}}}"#);
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-    let request = Request::parse(document, &sim::names()).unwrap();
+    let request = Request::parse(document).unwrap();
     let engine = FitEngine::new(program).with_deadlines(DEADLINES);
     engine.fit(&request, Isolation::Shared, &Work::UNWATCHED)
 }

@@ -153,7 +153,7 @@ fn ranks_run_their_own_part() {
     let request = serde_json::json!({"model": model, "device": "sim:t4", "training": training});
     let document =
         batchfit::model::RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
-    let parsed = batchfit::model::Request::parse(document, &["t4"]).unwrap();
+    let parsed = batchfit::model::Request::parse(document).unwrap();
     let opening = Opening {
         devices: vec!["sim:t4".to_owned(); 2],
         together: true,

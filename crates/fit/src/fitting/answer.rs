@@ -4,12 +4,12 @@ use crate::model::{SearchMode, Variant};
 use crate::units::Bytes;
 use crate::{EngineError, FitResult, Limit, LimitKind, ProbeSummary, Recommendation};
 
-use super::engine::FitSpec;
+use super::engine::{FitSpec, lowered};
 use super::plan::BatchTarget;
 use super::probing::runner::{Observer, ProbeCache, ProbeOutcome, Runner};
 use super::variant_search::VariantSearch;
 use crate::fitting::recommendation::headroom::VariantHeadroom;
-use crate::fitting::recommendation::ranked::{Entry, ranked};
+use crate::fitting::recommendation::ranked::{Entry, ranked, recomputed_by};
 use crate::fitting::recommendation::recommend::recommend;
 use crate::fitting::recommendation::why::LimitSource;
 
@@ -28,6 +28,7 @@ pub(super) fn answer(
     let mut entries = Vec::new();
     let mut probes = Vec::new();
     let mut lost = None;
+    let lowered = lowered(&spec.request, observer.cancel())?;
     for variant in &spec.request.variants {
         let answered = answer_variant(spec, variant, &mut devices, observer)?;
         let mut recommendation = answered.recommendation;
@@ -41,7 +42,7 @@ pub(super) fn answer(
         probes.extend(run.map(|probed| (entries.len(), probed)));
         entries.push(Entry {
             variant: variant.clone(),
-            recomputed: devices.simulated.recomputed(variant),
+            recomputed: recomputed_by(&lowered.workload, variant),
             recommendation,
         });
     }
@@ -140,14 +141,14 @@ fn recommended<'b>(
     simulated: &mut ProbeCache<'b>,
     real: Option<&mut ProbeCache<'b>>,
 ) -> Result<Recommendation, EngineError> {
-    let inquiry = VariantSearch::new(simulated, real, spec.request.search);
+    let search = VariantSearch::new(simulated, real, spec.request.search);
     let notes = spec.notes.clone();
     let source = match spec.budget.asked {
         Some(asked) if asked <= spec.budget.available(&variant.parallel) => LimitSource::Asked,
         Some(_) | None => LimitSource::Device,
     };
     let target = BatchTarget::of(&spec.request, variant);
-    let mut found = recommend(target, variant.accumulation, inquiry, source, notes)?;
+    let mut found = recommend(target, variant.accumulation, search, source, notes)?;
     offloaded(&mut found, target.world_size, spec.request.host_memory);
     Ok(found)
 }

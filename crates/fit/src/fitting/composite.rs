@@ -5,11 +5,11 @@ use super::probing::runner::{ProbeOutcome, Runner as _, StepTime};
 use super::probing::simulator::Simulator;
 use super::recommendation::headroom::VariantHeadroom;
 use super::{lengths, soak};
-use crate::limits::{Cancel, with_cancel};
+use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
-use crate::{Engine as _, EngineError, FitResult, Headroom, Isolation, Work, validate};
+use crate::{EngineError, FitResult, Headroom, Work};
 
 impl FitEngine {
     /// Answers a request with several lengths, or with a soak.
@@ -18,15 +18,12 @@ impl FitEngine {
         request: &Request,
         work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
-        with_cancel(work.cancel, || validate(request))
-            .ok_or(EngineError::Cancelled)?
-            .map_err(EngineError::Invalid)?;
         let (mut result, each) = match &request.lengths {
             Some(lengths) => {
                 let (result, each) = lengths::fit_each(self, request, lengths, work)?;
                 (result, Some(each))
             }
-            None => (self.fit(&request.alone(), Isolation::Shared, work)?, None),
+            None => (self.answer(&request.alone(), work)?, None),
         };
         if let Some(course) = &request.soak {
             soak::last(request, course, &mut result, work)?;
@@ -51,7 +48,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    /// What is to be left free at this batch.
+    /// The headroom at this batch.
     pub(super) fn headroom(&self) -> Bytes {
         self.kept.bytes(&self.probed.uncertainties, self.limit)
     }

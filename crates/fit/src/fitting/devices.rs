@@ -1,14 +1,19 @@
 //! Which devices there are, and which one a request means.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::device::sim::{CARDS, Card, PROCESS_OVERHEAD};
+use crate::engine::card_name;
+use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::units::Bytes;
-use crate::worker::Gpu;
+use crate::worker::{Deadlines, Gpu, Supervisor, WorkerCommand, WorkerError};
 use crate::{DeviceKind, DeviceSummary, EngineError};
+
+use super::probing::gpu::translated;
 
 /// What a worker found, when it was asked for GPUs.
 #[derive(Debug, Clone)]
@@ -40,6 +45,78 @@ impl Listed {
         let inventory = list();
         *known = (inventory.lost.is_none()).then(|| (Instant::now(), inventory.clone()));
         inventory
+    }
+}
+
+/// How long GPUs that were listed are taken to be there when a request is checked. The answer looks again.
+const LISTED: Duration = Duration::from_secs(2);
+
+/// What requests are answered with: the GPUs of this machine, and what records steps there. The cards that are simulated are the same
+/// everywhere.
+#[derive(Debug)]
+pub struct Catalogue {
+    /// What lists GPUs; where nothing does, why there are none.
+    lister: Result<(WorkerCommand, Deadlines), String>,
+    listed: Listed,
+    /// Whether steps of graphs that are not understood can be recorded.
+    pub records: bool,
+}
+
+impl Catalogue {
+    /// The GPUs that workers of this program list.
+    pub(super) fn new(program: &Path, deadlines: Deadlines, records: bool) -> Catalogue {
+        Catalogue {
+            lister: Ok((WorkerCommand::this_binary(program.to_owned()), deadlines)),
+            listed: Listed::default(),
+            records,
+        }
+    }
+
+    /// Of a machine that has no GPU, and why.
+    pub fn without_gpus(missing: &str) -> Catalogue {
+        Catalogue {
+            lister: Err(missing.to_owned()),
+            listed: Listed::default(),
+            records: false,
+        }
+    }
+
+    pub(super) fn inventory(&self) -> Inventory {
+        let mut inventory = Inventory {
+            gpus: Vec::new(),
+            missing: None,
+            lost: None,
+        };
+        let listed = match &self.lister {
+            Ok((launch, deadlines)) => Supervisor::list(launch, *deadlines, &Cancel::default()),
+            Err(missing) => Ok((Vec::new(), Some(missing.clone()))),
+        };
+        match listed {
+            Ok((gpus, missing)) => (inventory.gpus, inventory.missing) = (gpus, missing),
+            Err(lost @ WorkerError::Lost { .. }) => inventory.lost = Some(lost.to_string()),
+            Err(error) => inventory.missing = Some(translated(error, "the worker").to_string()),
+        }
+        inventory
+    }
+
+    /// The simulated cards, and the real GPUs found, or what is missing to find any.
+    pub fn devices(&self) -> Vec<DeviceSummary> {
+        summaries(&self.inventory())
+    }
+
+    /// Says whether the request's device is here, before anything is queued, and which card that is: its name and
+    /// driver, since `cuda:0` may be another card tomorrow. A simulated one is known by its name.
+    pub fn card(&self, request: &Request) -> Result<Option<String>, EngineError> {
+        let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
+        let placed = placed(request, inventory)?;
+        let resolved = resolve(&placed.device, inventory)?;
+        request
+            .fits_on(resolved.total())
+            .map_err(EngineError::Invalid)?;
+        Ok(match resolved {
+            Resolved::Simulated(_) => None,
+            Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+        })
     }
 }
 
@@ -237,7 +314,7 @@ pub(super) fn together(
 }
 
 /// All devices: GPUs first.
-pub(super) fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
+fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
     let mut devices: Vec<_> = inventory
         .gpus
         .iter()

@@ -276,7 +276,7 @@ pub fn run_isolated(
     input.read_until(b'\n', &mut question)?;
     let calibration: Vec<HeadroomCalibration> = serde_json::from_slice(&calibration)?;
     let outcome = RequestDocument::from_json(&question)
-        .and_then(|document| Request::parse(document, &sim::names()))
+        .and_then(Request::parse)
         .map_err(EngineError::Invalid)
         .and_then(|request| {
             let progress = |progress| {
@@ -352,7 +352,7 @@ mod tests {
     fn request() -> Request {
         let text = br#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
         let document = RequestDocument::from_json(text).unwrap();
-        Request::parse(document, &sim::names()).unwrap()
+        Request::parse(document).unwrap()
     }
 
     fn handshake() -> String {

@@ -19,8 +19,10 @@ mod variant_search;
 #[cfg(test)]
 mod tests;
 
+pub use devices::Catalogue;
 pub use engine::FitEngine;
 pub use isolated::run_isolated;
+pub use prediction::predict;
 pub use recorded::FromRecordings;
-pub(crate) use soak::check as check_soak;
 pub use soak::{FailingStep, SafeBatch, SoakResult, SoakStep, StepKind, soak};
+pub(crate) use soak::{check as check_soak, on_a_gpu as soak_on_a_gpu};

@@ -102,20 +102,20 @@ impl BatchTarget {
 pub(super) fn choose(
     goal: BatchTarget,
     accumulation: u32,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     // Each time around settles another number of micro-steps, of which there are few.
     loop {
         let plan = match goal.target_batch {
-            Some(target) => towards(target, goal.world_size, inquiry)?,
-            None => largest(u64::from(accumulation), goal.world_size, inquiry)?,
+            Some(target) => towards(target, goal.world_size, search)?,
+            None => largest(u64::from(accumulation), goal.world_size, search)?,
         };
         let needed = micro_steps(match plan {
             Some(plan) => plan.accumulation_steps,
             None => without_a_plan(goal, accumulation),
         });
-        if !inquiry.is_settled(needed) {
-            inquiry.settle(needed)?;
+        if !search.is_settled(needed) {
+            search.settle(needed)?;
             continue;
         }
         let Some(plan) = plan else {
@@ -123,17 +123,17 @@ pub(super) fn choose(
         };
         let chosen = match goal.objective {
             Objective::LargestBatch => None,
-            Objective::Throughput => smaller(&plan, goal, inquiry)?,
+            Objective::Throughput => smaller(&plan, goal, search)?,
         };
         let chosen = match chosen {
             Some(chosen) => chosen,
-            None => faster(plan, goal, inquiry)?,
+            None => faster(plan, goal, search)?,
         };
         let needed = micro_steps(chosen.plan.accumulation_steps);
-        if inquiry.is_settled(needed) {
+        if search.is_settled(needed) {
             return Ok(Some(chosen));
         }
-        inquiry.settle(needed)?;
+        search.settle(needed)?;
     }
 }
 
@@ -141,22 +141,22 @@ pub(super) fn choose(
 fn smaller(
     plan: &Plan,
     goal: BatchTarget,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
-    let look = inquiry.look();
+    let look = search.look();
     let instead_of = |Knee { share, .. }| Larger {
         micro_batch: plan.micro_batch,
         share,
     };
     let Some(target) = goal.target_batch else {
         let steps = plan.accumulation_steps;
-        let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
+        let found = knee(plan.micro_batch, look, |batch| search.speed(steps, batch))?;
         let Some(found) = found else {
             return Ok(None);
         };
         // Memory is not monotone.
         for micro_batch in (found.batch..plan.micro_batch).take(BEYOND) {
-            if inquiry.leaves_headroom(steps, micro_batch)? {
+            if search.leaves_headroom(steps, micro_batch)? {
                 let plan = Plan {
                     micro_batch,
                     global_batch: micro_batch * steps * goal.world_size,
@@ -177,13 +177,13 @@ fn smaller(
     plans.reverse();
     let batches: Vec<u64> = plans.iter().map(|plan| plan.micro_batch).collect();
     let steps = |batch: u64| target / goal.world_size / batch;
-    let found = smallest_enough(&batches, look, |batch| inquiry.speed(steps(batch), batch))?;
+    let found = smallest_enough(&batches, look, |batch| search.speed(steps(batch), batch))?;
     let Some(found) = found else {
         return Ok(None);
     };
     for other in plans {
         let is_smaller = (found.batch..plan.micro_batch).contains(&other.micro_batch);
-        if is_smaller && leaves_headroom(&other, inquiry)? {
+        if is_smaller && leaves_headroom(&other, search)? {
             return Ok(Some(Chosen {
                 plan: other,
                 instead_of: Some(instead_of(found)),
@@ -201,14 +201,14 @@ const FEW: u64 = 16;
 pub(super) fn nearly_as_fast(
     plan: &Plan,
     wish: BatchTarget,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<String>, EngineError> {
-    let (look, steps) = (inquiry.look(), plan.accumulation_steps);
+    let (look, steps) = (search.look(), plan.accumulation_steps);
     let is_open = wish.objective == Objective::LargestBatch && wish.target_batch.is_none();
     if plan.micro_batch < FEW || !is_open || !matches!(look, SamplingDensity::Closely) {
         return Ok(None);
     }
-    let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
+    let found = knee(plan.micro_batch, look, |batch| search.speed(steps, batch))?;
     let much_smaller = found.filter(|found| found.batch <= plan.micro_batch / 2);
     Ok(much_smaller.map(|Knee { batch, share }| {
         format!(
@@ -230,9 +230,9 @@ pub(super) fn without_a_plan(goal: BatchTarget, accumulation: u32) -> u64 {
 fn largest(
     steps: u64,
     world_size: u64,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Plan>, EngineError> {
-    let micro_batch = inquiry.largest_safe(micro_steps(steps))?;
+    let micro_batch = search.largest_safe(micro_steps(steps))?;
     Ok((micro_batch > 0).then(|| Plan {
         micro_batch,
         accumulation_steps: steps,
@@ -245,26 +245,26 @@ fn largest(
 fn towards(
     target: u64,
     world_size: u64,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Plan>, EngineError> {
-    let at_once = inquiry.largest_safe(1)?;
+    let at_once = search.largest_safe(1)?;
     let mut beyond = Vec::new();
     for plan in exact_plans(target, world_size) {
-        if plan.micro_batch > at_once || plan.micro_batch > safe_for(&plan, at_once, inquiry)? {
+        if plan.micro_batch > at_once || plan.micro_batch > safe_for(&plan, at_once, search)? {
             beyond.push(plan);
-        } else if leaves_headroom(&plan, inquiry)? {
+        } else if leaves_headroom(&plan, search)? {
             return Ok(Some(plan));
         }
     }
     // Memory is not monotone: what is above the largest safe batch may still leave headroom by itself.
     for plan in beyond.iter().rev().take(BEYOND) {
-        if leaves_headroom(plan, inquiry)? {
+        if leaves_headroom(plan, search)? {
             return Ok(Some(*plan));
         }
     }
-    let accumulating = inquiry.largest_safe(MOST_MICRO_STEPS)?;
+    let accumulating = search.largest_safe(MOST_MICRO_STEPS)?;
     for plan in closest_plans(target, world_size, accumulating, at_once) {
-        if leaves_headroom(&plan, inquiry)? {
+        if leaves_headroom(&plan, search)? {
             return Ok(Some(plan));
         }
     }
@@ -275,17 +275,17 @@ fn towards(
 fn safe_for(
     plan: &Plan,
     at_once: u64,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<u64, EngineError> {
     match micro_steps(plan.accumulation_steps) {
-        MOST_MICRO_STEPS => inquiry.largest_safe(MOST_MICRO_STEPS),
+        MOST_MICRO_STEPS => search.largest_safe(MOST_MICRO_STEPS),
         // There is one such plan for each of these numbers, so that a search would cost more than to try it.
         _ => Ok(at_once),
     }
 }
 
-fn leaves_headroom(plan: &Plan, inquiry: &mut VariantSearch<'_, '_>) -> Result<bool, EngineError> {
-    inquiry.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
+fn leaves_headroom(plan: &Plan, search: &mut VariantSearch<'_, '_>) -> Result<bool, EngineError> {
+    search.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
 }
 
 /// The note where there are fewer samples than wanted because more steps than there may be would make them.
@@ -306,7 +306,7 @@ pub(super) fn shortfall_note(plan: &Plan, goal: BatchTarget) -> Option<String> {
 fn faster(
     plan: Plan,
     goal: BatchTarget,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Chosen, EngineError> {
     let as_it_is = Chosen {
         plan,
@@ -317,18 +317,18 @@ fn faster(
     let (Some(target), true) = (goal.target_batch, is_long) else {
         return Ok(as_it_is);
     };
-    let safe = inquiry.largest_safe(MOST_MICRO_STEPS)?;
+    let safe = search.largest_safe(MOST_MICRO_STEPS)?;
     if plan.micro_batch >= safe.div_ceil(2) {
         return Ok(as_it_is);
     }
     for other in short_plans(target, goal.world_size, safe) {
         let missing = plan.global_batch.saturating_sub(other.global_batch);
         let is_near = missing <= target / HARDLY_FEWER;
-        if !is_near || !leaves_headroom(&other, inquiry)? {
+        if !is_near || !leaves_headroom(&other, search)? {
             continue;
         }
-        let slow = inquiry.speed(plan.accumulation_steps, plan.micro_batch)?;
-        let fast = inquiry.speed(other.accumulation_steps, other.micro_batch)?;
+        let slow = search.speed(plan.accumulation_steps, plan.micro_batch)?;
+        let fast = search.speed(other.accumulation_steps, other.micro_batch)?;
         let times_slower = fast.zip(slow).map(|(fast, slow)| fast / slow);
         let is_worth_it = times_slower.map_or(
             plan.accumulation_steps >= MANY_MORE_STEPS * other.accumulation_steps,

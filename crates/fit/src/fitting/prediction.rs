@@ -31,12 +31,9 @@ const MOST_CANDIDATES: u64 = 32;
 /// One that is larger than what bisection finds by more than this part of it runs by luck.
 const NO_HOLE: u64 = 50;
 
-/// Learns from a request's recordings, and says what they predict on the very card on which they were made.
-pub(super) fn predict(
-    request: &Request,
-    runs: &Runs,
-    cancel: &Cancel,
-) -> Result<Prediction, EngineError> {
+/// Learns from a request's recordings, and says what they predict on the very card on which they were made; `request` names them, and
+/// what is looked for.
+pub fn predict(request: &Request, runs: &Runs, cancel: &Cancel) -> Result<Prediction, EngineError> {
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
         let problem = "expected recordings, which decide all of how is trained";
@@ -98,9 +95,9 @@ fn predicted(
     let accumulation = variant.accumulation;
     let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
     let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
-    let mut inquiry = VariantSearch::new(&mut cache, None, SearchMode::Auto);
+    let mut search = VariantSearch::new(&mut cache, None, SearchMode::Auto);
     // Without a target, recordings of several micro-steps are those of one step.
-    let mut plan = choose(target, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
+    let mut plan = choose(target, accumulation, &mut search)?.map(|chosen| chosen.plan);
     if let (Some(plan), None) = (&mut plan, target.target_batch) {
         plan.accumulation_steps = 1;
         plan.global_batch = plan.micro_batch.saturating_mul(target.world_size);
@@ -109,8 +106,8 @@ fn predicted(
         (Some(plan), Some(_)) => plan.accumulation_steps,
         (Some(_) | None, _) => without_a_plan(target, accumulation),
     });
-    let maxima: PredictedBatches = inquiry.maxima(micro_steps)?.prediction;
-    let cache = inquiry.simulation(micro_steps);
+    let maxima: PredictedBatches = search.maxima(micro_steps)?.prediction;
+    let cache = search.simulation(micro_steps);
     if let (Some(plan), None) = (&mut plan, target.target_batch) {
         let largest = largest_of_all(maxima.max_batch_steady, plan.micro_batch, cache)?;
         plan.micro_batch = largest;

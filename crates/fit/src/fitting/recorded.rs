@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::alloc::{MemoryLimit, limit_of_fraction};
-use crate::device::sim;
 use crate::engine::NO_RECORDER;
 use crate::limits::Cancel;
 use crate::model::{
@@ -21,7 +20,7 @@ use crate::worker::{
     BatchOutcome, GpuLease, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
     Supervisor, WorkerCommand, WorkerError,
 };
-use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Isolation, Progress, Work};
+use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress, Work};
 
 use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
@@ -152,7 +151,7 @@ impl<'a> Session<'a> {
             fs::write(&path, text).map(|()| path)
         });
         let file = file.transpose().map_err(broken)?;
-        let device = match resolve(&request.device, || engine.inventory())? {
+        let device = match resolve(&request.device, || engine.catalogue().inventory())? {
             // Of whatever card is here; the answer says which.
             Resolved::Simulated(_) => 0,
             Resolved::Cuda(_, gpu) => gpu.ordinal,
@@ -204,7 +203,7 @@ impl<'a> Session<'a> {
         loop {
             let request = self.about(&files)?;
             let work = Work::quiet(self.observer.cancel());
-            let mut result = self.engine.fit(&request, Isolation::Shared, &work)?;
+            let mut result = self.engine.answer(&request, &work)?;
             let next = result.recommendation.next_batch;
             let next =
                 next.filter(|next| *next <= self.ready.most_batch && !files.contains_key(next));
@@ -340,7 +339,7 @@ impl<'a> Session<'a> {
         );
         let document = RequestDocument::from(Value::Object(members));
         let files = files.values().cloned().collect();
-        let request = Request::parse_with_recordings(document, files, &[], &sim::names());
+        let request = Request::parse_with_recordings(document, files, &[]);
         let request = request.map_err(EngineError::Invalid)?;
         Ok(request.with_calibration(self.request.calibration().to_vec()))
     }

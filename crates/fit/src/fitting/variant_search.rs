@@ -273,7 +273,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         }
     }
 
-    /// What real probes are to leave free: they assume less than a simulation does.
+    /// The headroom of real probes: they assume less than a simulation does.
     fn headroom_of_real(&self) -> Option<Bytes> {
         let real = self.real.as_ref()?;
         let (_, probed) = real.probes().next()?;

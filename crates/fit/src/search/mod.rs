@@ -6,7 +6,6 @@
 
 mod accumulation;
 pub mod ask_tell;
-mod bracket;
 mod buckets;
 mod edge;
 pub mod headroom;

@@ -17,10 +17,10 @@ pub struct RankKey {
     pub samples_per_second: Option<f64>,
 }
 
-/// The order of the variants, best first, as positions in `standings`. Ties keep their order, so that of the request.
-pub fn rank(standings: &[RankKey]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..standings.len()).collect();
-    order.sort_by(|a, b| better_first(&standings[*a], &standings[*b]));
+/// The order of the variants, best first, as positions in `keys`. Ties keep their order, so that of the request.
+pub fn rank(keys: &[RankKey]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    order.sort_by(|a, b| better_first(&keys[*a], &keys[*b]));
     order
 }
 

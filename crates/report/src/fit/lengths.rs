@@ -1,8 +1,8 @@
 //! What is safe at each length, and what follows for batches of all of them.
 
 use crate::style::Style;
+use crate::style::paragraph;
 use crate::table::{text, with_header};
-use crate::wrap::paragraph;
 use batchfit_fit::model::LengthOf;
 use batchfit_fit::{Bucket, LengthRow, LengthTable, VariantResult};
 use batchfit_step::units::Bytes;

@@ -6,25 +6,26 @@ mod setup;
 mod suggestions;
 mod variants;
 
+pub use setup::ShownRequest;
+
 use std::fmt::Write as _;
 
 use super::probe::verdict;
 use super::style::Style;
+use super::style::paragraph;
 use super::table::{facts, text, with_header};
 use super::why::category;
-use super::wrap::paragraph;
 use batchfit_card::probe::{CategoryBytes, Evidence, SpeedFrom};
 use batchfit_fit::model::Mode;
 use batchfit_fit::{
     AcrossRanks, Exactly, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why,
 };
 use batchfit_step::units::Bytes;
-use serde_json::Value;
 
 /// Writes what to train with, how the variants compare, and with detail which probes stand behind it.
 ///
 /// Variants have one number everywhere, their rank.
-pub fn fit(model: &str, result: &FitResult, request: &Value, style: &Style) -> String {
+pub fn fit(model: &str, result: &FitResult, request: &ShownRequest, style: &Style) -> String {
     let best = &result.recommendation;
     let environment = &result.environment;
     let model = shown_name(model);

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
+use super::ShownRequest;
 use crate::style::Style;
-use crate::wrap::paragraph;
+use crate::style::paragraph;
 use batchfit_card::device::sim::UNMEASURED;
 use batchfit_fit::{FitResult, LimitKind, MARGIN};
-use serde_json::Value;
 
 /// How many assumptions are shown without detail.
 const FEW: usize = 2;
@@ -15,7 +15,7 @@ const FEW: usize = 2;
 const MOST_NOTES: usize = 3;
 
 /// Assumptions, notes, and what else there is to see.
-pub(super) fn all(result: &FitResult, request: &Value, style: &Style) -> String {
+pub(super) fn all(result: &FitResult, request: &ShownRequest, style: &Style) -> String {
     let shown = if style.verbose {
         result.assumptions.len()
     } else {
@@ -60,15 +60,14 @@ const FRAGMENTED: &str = "fragmentation is what stops larger batches: `--allocat
                           (`--suggest` says how much)";
 
 /// Whether a twentieth or more of the batch is lost to fragmentation, which settings of a simulated allocator may avoid.
-fn is_fragmented(result: &FitResult, request: &Value) -> bool {
+fn is_fragmented(result: &FitResult, request: &ShownRequest) -> bool {
     let best = &result.recommendation;
-    let set = request.get("allocator").and_then(Value::as_str);
     let limit = best.why.as_ref().map(|why| why.limit.kind);
     limit == Some(LimitKind::Fragmentation)
         && best.max_batch_without_retries < best.max_batch_steady / 20 * 19
         && result.environment.device.starts_with("sim:")
         && result.suggested_for.is_none()
-        && !set.is_some_and(|set| set.contains("expandable_segments"))
+        && !(request.allocator.as_ref()).is_some_and(|set| set.contains("expandable_segments"))
 }
 
 /// What is not known of a card or of several, and the margin that is kept for it, without their reasons.

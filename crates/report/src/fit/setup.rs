@@ -2,22 +2,102 @@
 
 use batchfit_fit::model::{Checkpointing, Mode, preset};
 use batchfit_fit::{FitResult, VariantResult};
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Number, Value};
+
+/// A request as it is stored and shown, as far as reports name what it says.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ShownRequest {
+    pub(crate) model: ShownModel,
+    training: ShownTraining,
+    pub(crate) allocator: Option<String>,
+    pub(crate) generation: Option<IgnoredAny>,
+    pub(crate) lengths: Option<Map<String, Value>>,
+    world_size: Option<Number>,
+}
+
+/// Its model.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ShownModel {
+    pub(crate) preset: Option<String>,
+    pub(crate) hf: Option<IgnoredAny>,
+    seq_len: Option<Value>,
+    target_len: Option<Value>,
+    image_size: Option<Value>,
+    attn_implementation: Option<String>,
+    pub(crate) param_dtype: Option<String>,
+    pub(crate) loss_chunks: Option<Number>,
+    pub(crate) frozen: Option<Vec<String>>,
+    pub(crate) lora: Option<Map<String, Value>>,
+}
+
+/// Whether it says how is trained.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct ShownTraining {
+    precision: Option<IgnoredAny>,
+    optimizer: Option<IgnoredAny>,
+    checkpointing: Option<IgnoredAny>,
+    parallel: Option<IgnoredAny>,
+}
+
+impl ShownRequest {
+    /// Reads its text; what a later version wrote may say nothing here.
+    pub fn of(text: &str) -> ShownRequest {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// GPUs that train together.
+    pub fn world_size(&self) -> u64 {
+        self.world_size
+            .as_ref()
+            .and_then(Number::as_u64)
+            .unwrap_or(1)
+    }
+}
+
+impl ShownModel {
+    /// How many tokens or pixels samples have by the model; the preset's own where it does not say it.
+    pub(crate) fn size(&self, name: &str) -> Option<Value> {
+        self.said(name).cloned().or_else(|| {
+            let mut all = preset(self.preset.as_deref()?)?.overrides.iter();
+            all.find(|one| one.name == name)?.default.map(Value::from)
+        })
+    }
+
+    fn said(&self, name: &str) -> Option<&Value> {
+        match name {
+            "seq_len" => self.seq_len.as_ref(),
+            "target_len" => self.target_len.as_ref(),
+            _ => self.image_size.as_ref(),
+        }
+    }
+}
 
 /// How is trained, by the answer: what the request says, then what it leaves to be assumed.
-pub(super) fn line(result: &FitResult, request: &Value) -> String {
+pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
     let Some(VariantResult { training, cost, .. }) = result.variants.first() else {
         return String::new();
     };
     let cost = cost.as_ref();
-    let said = |member: &str| request.pointer(member).filter(|value| !value.is_null());
+    let ShownRequest {
+        model,
+        training: said,
+        ..
+    } = request;
     let (mut given, mut assumed) = (Vec::new(), Vec::new());
-    let mut put = |member: &str, text: String| match said(member) {
-        Some(_) => given.push(text),
-        None => assumed.push(text),
+    let mut put = |is_said: bool, text: String| {
+        let list = if is_said { &mut given } else { &mut assumed };
+        list.push(text);
     };
     if !training.recorded {
-        put("/training/precision", training.precision.name().to_owned());
+        put(
+            said.precision.is_some(),
+            training.precision.name().to_owned(),
+        );
     }
     if !training.recorded && training.mode == Mode::Train {
         let own = training.optimizer.implementations();
@@ -26,7 +106,7 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
             other => format!(" {}", other.name()),
         };
         put(
-            "/training/optimizer",
+            said.optimizer.is_some(),
             training.optimizer.name().to_owned() + &how,
         );
         let checkpointing = match &training.checkpointing {
@@ -34,23 +114,10 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
             Checkpointing::PerBlock => "checkpointing of each block".to_owned(),
             Checkpointing::Modules(globs) => format!("checkpointing of {}", globs.join(", ")),
         };
-        put("/training/checkpointing", checkpointing);
+        put(said.checkpointing.is_some(), checkpointing);
     }
-    let name = said("/model/preset").and_then(Value::as_str);
-    let usual = |size: &str| {
-        let all = name.and_then(preset)?.overrides;
-        all.iter()
-            .find(|one| one.name == size)?
-            .default
-            .map(Value::from)
-    };
     for (size, unit) in [("seq_len", "tokens"), ("image_size", "images")] {
-        let member = format!("/model/{size}");
-        if let Some(value) = said(&member)
-            .cloned()
-            .or_else(|| usual(size))
-            .filter(|_| result.lengths.is_none())
-        {
+        if let Some(value) = model.size(size).filter(|_| result.lengths.is_none()) {
             let sides = value.as_array().map(|sides| {
                 sides
                     .iter()
@@ -63,14 +130,12 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
                 None if size == "image_size" => format!("{value} x {value}"),
                 None => value.to_string(),
             };
-            put(&member, format!("{length} {unit}"));
+            put(model.said(size).is_some(), format!("{length} {unit}"));
         }
     }
-    given.extend(
-        said("/model/attn_implementation")
-            .and_then(|kind| Some(format!("{} attention", kind.as_str()?))),
-    );
-    given.extend(said("/model/lora").map(|_| "LoRA".to_owned()));
+    let attention = model.attn_implementation.as_ref();
+    given.extend(attention.map(|kind| format!("{kind} attention")));
+    given.extend(model.lora.as_ref().map(|_| "LoRA".to_owned()));
     given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
     given.extend(training.weight_decay.map(|_| "weight decay".to_owned()));
     given.extend(
@@ -80,8 +145,11 @@ pub(super) fn line(result: &FitResult, request: &Value) -> String {
     );
     if let Some(strategy) = training.parallel.name() {
         let text = format!("{strategy} on {}", gpus(training.parallel.world_size()));
-        let is_said = said("/training/parallel").is_some();
-        (if is_said { &mut given } else { &mut assumed }).push(text);
+        let list = match said.parallel {
+            Some(_) => &mut given,
+            None => &mut assumed,
+        };
+        list.push(text);
     }
     given.extend(cost.filter(|_| result.variants.len() > 1).cloned());
     assumed.push(format!("PyTorch {}", result.environment.pytorch));

@@ -2,8 +2,8 @@
 
 use super::rounded;
 use crate::style::Style;
+use crate::style::paragraph;
 use crate::table::{text, with_header};
-use crate::wrap::paragraph;
 use batchfit_fit::{FitResult, Suggestion, SuggestionKind};
 use batchfit_step::units::Bytes;
 

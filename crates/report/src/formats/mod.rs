@@ -11,7 +11,7 @@ pub use env::no_env;
 pub use markdown::markdown;
 pub use overview::overview;
 
-use super::fit::fit;
+use super::fit::{ShownRequest, fit};
 use super::style::Style;
 use batchfit_fit::model::{Mode, Variant};
 use batchfit_fit::{FitResult, Recommendation};
@@ -83,7 +83,7 @@ pub struct Answer<'a> {
     /// The answer.
     pub result: &'a FitResult,
     /// The request, as it is stored and shown.
-    pub request: &'a serde_json::Value,
+    pub request: &'a ShownRequest,
 }
 
 impl Answer<'_> {
@@ -178,7 +178,7 @@ mod tests {
                 length: None,
                 world_size: 1,
                 result: &result,
-                request: &serde_json::Value::Null,
+                request: &ShownRequest::default(),
             };
             Form::Env.write(&answer).unwrap()
         };
@@ -196,7 +196,7 @@ mod tests {
             length: Some("512"),
             world_size: 1,
             result: &result,
-            request: &serde_json::Value::Null,
+            request: &ShownRequest::default(),
         };
 
         insta::assert_snapshot!("markdown", markdown(&[answer]));

@@ -9,7 +9,6 @@ use super::Answer;
 use crate::fit::shown_name;
 use batchfit_fit::model::{
     Checkpointing, CommHook, Ddp, OptimizerImpl, Parallel, Precision, Variant, is_of_transformers,
-    preset,
 };
 use batchfit_step::shape::DType;
 use batchfit_step::units::Bytes;
@@ -56,21 +55,25 @@ pub(super) fn render((name, template, to_ddp): Trainer, answer: &Answer) -> Resu
     if let Some(known) = to_ddp {
         beyond(name, &answer.variant(), known)?;
     }
-    let model = &answer.request["model"];
+    let model = &answer.request.model;
     if name == "trl" {
         if !placeholders.contains_key("seq_len") {
             return Err("TRL trains language models, and the samples of this answer are no tokens: take --format hf".to_owned());
         }
         placeholders.insert("trl", String::new());
-        placeholders.extend((!model["loss_chunks"].is_null()).then(|| ("chunked", String::new())));
-    } else if !model["loss_chunks"].is_null() {
+        placeholders.extend(
+            model
+                .loss_chunks
+                .as_ref()
+                .map(|_| ("chunked", String::new())),
+        );
+    } else if let Some(chunks) = &model.loss_chunks {
         return Err(format!(
-            "the answer computes the loss in {} chunks, for which no trainer but TRL's has a word (--format trl): write that loop over the hidden states, or ask without \
-             loss_chunks",
-            model["loss_chunks"]
+            "the answer computes the loss in {chunks} chunks, for which no trainer but TRL's has a word (--format trl): write that loop over the hidden states, or ask without \
+             loss_chunks"
         ));
     }
-    if !answer.request["generation"].is_null() {
+    if answer.request.generation.is_some() {
         return Err("the answer is for generate(), which no trainer calls: call model.generate(), or take --format json".to_owned());
     }
     let has = |placeholders: &Placeholders, word: &str| placeholders.contains_key(word);
@@ -94,7 +97,7 @@ pub(super) fn render((name, template, to_ddp): Trainer, answer: &Answer) -> Resu
     ] {
         placeholders.extend(is.then(|| (word, String::new())));
     }
-    if name == "lightning" && model["param_dtype"].is_null() {
+    if name == "lightning" && model.param_dtype.is_none() {
         // It casts the module itself.
         placeholders.remove("dtype");
     }
@@ -132,10 +135,10 @@ fn filled(mut text: &str, placeholders: &Placeholders) -> String {
 #[expect(clippy::too_many_lines, reason = "a line for each word")]
 fn placeholders(answer: &Answer) -> Placeholders {
     let (best, variant) = (answer.best(), answer.variant());
-    let model = &answer.request["model"];
+    let model = &answer.request.model;
     let is = |is: bool| is.then(String::new);
     let text = |text: &str| Some(text.to_owned());
-    let allocator = answer.request["allocator"].as_str().unwrap_or_default();
+    let allocator = answer.request.allocator.as_deref().unwrap_or_default();
     let allocator = (!allocator.is_empty()).then(|| Value::from(allocator).to_string());
     let trains = answer.is_training() && !variant.recorded;
     let mut placeholders = vec![
@@ -154,7 +157,7 @@ fn placeholders(answer: &Answer) -> Placeholders {
     if variant.recorded {
         return kept(placeholders);
     }
-    let of_transformers = model["preset"].as_str().is_some_and(is_of_transformers);
+    let of_transformers = model.preset.as_deref().is_some_and(is_of_transformers);
     let (lightning, accelerate, autocast, half) = match variant.precision {
         Precision::Fp32 => ("32-true", "no", None, None),
         Precision::AmpFp16 => ("16-mixed", "fp16", Some("float16"), None),
@@ -164,16 +167,16 @@ fn placeholders(answer: &Answer) -> Placeholders {
     };
     let cast = |dtype| format!("torch.autocast(\"cuda\", dtype=torch.{dtype})");
     let autocast = autocast.map_or_else(|| "contextlib.nullcontext()".to_owned(), cast);
-    let loaded = match model["param_dtype"].as_str() {
+    let loaded = match model.param_dtype.as_deref() {
         Some("bf16") => Some("bfloat16"),
         Some("fp16") => Some("float16"),
         Some(_) => None,
         None => half,
     };
-    let frozen = model["frozen"].as_array().into_iter().flatten();
-    let frozen: Vec<&str> = frozen.filter_map(Value::as_str).collect();
+    let frozen = model.frozen.iter().flatten();
+    let frozen: Vec<&String> = frozen.collect();
     let argument = |(name, value): (&String, &Value)| format!("{name}={}", literal(value));
-    let lora = model["lora"].as_object();
+    let lora = model.lora.as_ref();
     let (class, arguments, optim) = optimizer(&variant);
     let library = class.rsplit_once('.').map_or("", |(library, _)| library);
     let modules = match &variant.checkpointing {
@@ -183,7 +186,7 @@ fn placeholders(answer: &Answer) -> Placeholders {
     let clip = variant.clip_grad_norm.map(f64::from);
     let decay = variant.weight_decay.map(f64::from);
     placeholders.extend([
-        ("own", is(of_transformers || !model["hf"].is_null())),
+        ("own", is(of_transformers || model.hf.is_some())),
         ("lightning", text(lightning)),
         ("accelerate", text(accelerate)),
         ("amp_fp16", is(accelerate == "fp16")),
@@ -309,21 +312,14 @@ fn joined(parts: impl Iterator<Item = String>) -> String {
 
 /// How many tokens or pixels samples have: of several lengths the longest, and of none the preset's own.
 fn size(answer: &Answer, name: &str) -> Option<String> {
-    let model = &answer.request["model"];
-    let several = !answer.request["lengths"][name].is_null();
+    let model = &answer.request.model;
+    let several = (answer.request.lengths.as_ref()).is_some_and(|them| them.contains_key(name));
     let longest = answer.result.lengths.as_ref().filter(|_| several);
     let longest = longest.and_then(|table| Some(table.rows.last()?.length.to_string()));
-    let own = || {
-        let overrides = preset(model["preset"].as_str()?)?.overrides.iter();
-        overrides
-            .filter(|it| it.name == name)
-            .find_map(|it| it.default)
-    };
     match longest {
         Some(text) if text.parse::<u64>().is_ok() => Some(text),
         Some(text) => Some(format!("{text:?}")),
-        None if model[name].is_null() => own().map(|it| it.to_string()),
-        None => Some(literal(&model[name])),
+        None => model.size(name).map(|size| literal(&size)),
     }
 }
 

@@ -272,8 +272,8 @@ pub(super) fn new_fit(
 /// The terms of a request; without a word of its own, it goes first where a client waits for the answer.
 ///
 /// On a simulated device it is worked on for `deadline` at most; where GPUs or recorders take part, for ten times that unless it says so.
-pub(super) fn terms(request: &Request, somebody_waits: bool, deadline: Duration) -> FitTerms {
-    let unsaid = if somebody_waits {
+pub(super) fn terms(request: &Request, interactive: bool, deadline: Duration) -> FitTerms {
+    let unsaid = if interactive {
         Priority::Interactive
     } else {
         Priority::Batch

@@ -48,9 +48,9 @@ pub(crate) use shares::{niceness, yielding};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 
 pub use batchfit_fit::{
-    AcrossRanks, Bucket, DeviceKind, DeviceSummary, Engine, EngineError, Environment, Exactly,
-    FailingStep, FitEngine, FitResult, FromRecordings, GpuRun, GpuWork, Headroom, HeadroomFrom,
-    Isolation, LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress, Recommendation,
-    Runs, SafeBatch, SoakResult, SoakStep, StepKind, Suggestion, SuggestionKind, VariantResult,
-    Why, Work, check_device, invalid_variant, run_isolated, soak, validate, validate_batch,
+    AcrossRanks, Bucket, Catalogue, DeviceKind, DeviceSummary, Engine, EngineError, Environment,
+    Exactly, FailingStep, FitEngine, FitResult, FromRecordings, GpuRun, GpuWork, Headroom,
+    HeadroomFrom, Isolation, LengthRow, LengthTable, Limit, LimitKind, ProbeSummary, Progress,
+    Recommendation, Runs, SafeBatch, SoakResult, SoakStep, StepKind, Suggestion, SuggestionKind,
+    VariantResult, Why, Work, invalid_variant, run_isolated, soak, validate, validate_batch,
 };

@@ -14,7 +14,7 @@ use crate::limits::CancelOnDrop;
 use crate::model::Request;
 use crate::probe::{Detail, Verdict};
 use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
-use batchfit_fit::{validate_alone, validate_batch, validate_single};
+use batchfit_fit::Purpose;
 
 /// How long a probe waits for its device before it gives up.
 const PROBE_PATIENCE: Duration = Duration::from_mins(1);
@@ -51,9 +51,7 @@ impl Jobs {
             batch,
             events,
         } = request_of_probe;
-        validate_single(&request).map_err(EngineError::Invalid)?;
-        validate_alone(&request).map_err(EngineError::Invalid)?;
-        let (checked, large) = self.checked(request, permit).await?;
+        let (checked, large) = self.checked(request, Purpose::Probe(batch), permit).await?;
         let Checked {
             request,
             fingerprint,
@@ -62,8 +60,6 @@ impl Jobs {
             for_agents,
             ..
         } = checked;
-        let lowered = request.lower().map_err(EngineError::Invalid)?;
-        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
         let uploads = request.uploads().to_vec();
         let device = request.device.to_string();
         if for_agents {

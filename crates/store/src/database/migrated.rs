@@ -258,7 +258,7 @@ async fn each_fault_has_its_name() {
     let refused = db.write_readiness(now).await.unwrap_err();
     assert_eq!(refused.fault(), Fault::Locked);
     locked.rollback().await.unwrap();
-    // Whoever waits behind one that waits for the lock.
+    // Connections that wait behind one that waits for the lock.
     let writes = db.pool.acquire().await.unwrap();
     tokio::time::pause();
     let refused = db.write_readiness(now).await.unwrap_err();

@@ -124,7 +124,7 @@ pub struct StoredLearnt {
     pub pytorch: String,
     /// What is left free, in millionths of the limit.
     pub share: i64,
-    /// Whether that takes the place of what answers leave free by themselves.
+    /// Whether that takes the place of the headroom of answers.
     pub has_sunk: bool,
     /// Outcomes in a row that agree.
     pub agreed: i64,

@@ -113,7 +113,7 @@ impl CurrentGpus {
     }
 }
 
-/// What is to be left free today, where that is something else.
+/// The headroom today, where that is something else.
 fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
     let headroom = row.headroom.as_ref().filter(|was| was.from != "asked")?;
     if lessons.is_empty() {

@@ -17,7 +17,7 @@ pub enum Kind {
     Pinned,
     /// `cudaMallocManaged`: on the host until a kernel touches it, which none does.
     Managed,
-    /// `cudaHostRegister`: pinned, and somebody else's.
+    /// `cudaHostRegister`: pinned, and allocated by another library.
     Registered,
 }
 

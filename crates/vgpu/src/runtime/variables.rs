@@ -13,7 +13,7 @@ use crate::status::{INVALID_VALUE, Status, check, out, out_if};
 #[derive(Debug, Clone, Copy)]
 struct Variable {
     bytes: usize,
-    /// Memory of the host; 0 until somebody asks.
+    /// Memory of the host; 0 until it is asked for.
     address: u64,
 }
 

@@ -10,7 +10,7 @@ pub fn ask(text: Vec<u8>) {
         return;
     };
     let _ = (document.references(), document.model_aside());
-    let Ok(request) = Request::parse(document, &sim::names()) else {
+    let Ok(request) = Request::parse(document) else {
         return;
     };
     let Ok(lowered) = validate(&request) else {
@@ -24,7 +24,7 @@ pub fn ask(text: Vec<u8>) {
     assert!(serde_json::from_str::<serde_json::Value>(&shown.text()).is_ok());
     // A process of its own gets the request so.
     let again =
-        Request::parse(request.self_contained(), &sim::names()).expect("it was read before");
+        Request::parse(request.self_contained()).expect("it was read before");
     let lowered = validate(&again).expect("it was valid before");
     assert_eq!(again.fingerprint(lowered, None), print);
 }

@@ -1,7 +1,6 @@
 //! The service in memory: the router, on a database that is made again now and then, with an engine that answers no fit.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +8,12 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use batchfit::limits::Cancel;
-use batchfit::device::sim;
 use batchfit::http::router;
 use batchfit::jobs::{
-    DeviceSummary, Engine, EngineError, FitEngine, FitResult, Jobs, Limits, Progress, Runs,
+    Catalogue, Engine, EngineError, FitResult, Isolation, Jobs, Limits, Work,
 };
 use batchfit::model::Request as Question;
-use batchfit::probe::ProbeReport;
-use batchfit::search::ask_tell::Prediction;
+use batchfit::probe::{Detail, ProbeReport};
 use batchfit::store::Db;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +25,7 @@ const TURNS: u32 = 256;
 /// No answer that has ended takes longer.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-struct NoEngine(FitEngine);
+struct NoEngine(Catalogue);
 
 fn failed() -> EngineError {
     EngineError::DeviceFailed {
@@ -38,8 +35,8 @@ fn failed() -> EngineError {
 }
 
 impl Engine for NoEngine {
-    fn simulated(&self) -> Vec<String> {
-        sim::names().into_iter().map(str::to_owned).collect()
+    fn catalogue(&self) -> &Catalogue {
+        &self.0
     }
 
     fn fit(&self, _: &Question, _: Isolation, _: &Work<'_>) -> Result<FitResult, EngineError> {
@@ -54,19 +51,6 @@ impl Engine for NoEngine {
         _: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
         Err(failed())
-    }
-
-    fn predict(
-        &self,
-        request: &Question,
-        runs: &Runs,
-        cancel: &Cancel,
-    ) -> Result<Prediction, EngineError> {
-        self.0.predict(request, runs, cancel)
-    }
-
-    fn devices(&self) -> Vec<DeviceSummary> {
-        Vec::new()
     }
 }
 
@@ -91,7 +75,7 @@ impl Service {
                     break db;
                 }
             };
-            let engine = Arc::new(NoEngine(FitEngine::new(PathBuf::from("/nowhere/batchfit"))));
+            let engine = Arc::new(NoEngine(Catalogue::without_gpus("nobody works here")));
             Jobs::start(db, engine, Limits::default(), shutdown.clone())
                 .await
                 .expect("jobs start")

@@ -6,30 +6,28 @@ pub(super) use spec::{
     FitSpec, card, is_to_be_recorded, lowered, requested_limit, room_on, simulation,
 };
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::device::sim;
-use crate::engine::card_name;
 use crate::limits::Cancel;
-use crate::model::{Request, RequestError, SearchMode, Workload};
+use crate::model::{DeviceChoice, Request, RequestError, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
-use crate::search::ask_tell::Prediction;
-use crate::validate::{validate_batch, validate_fit};
-use crate::worker::{Deadlines, RecorderCommand, Supervisor, WorkerCommand, WorkerError};
-use crate::{DeviceSummary, Engine, EngineError, FitResult, Isolation, Progress, Runs, Work};
+use crate::validate::{Purpose, resolve};
+use crate::worker::{Deadlines, RecorderCommand};
+use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 use super::answer::{Devices, answer};
-use super::devices::{Inventory, Listed, Resolved, placed, resolve, simulated_instead, summaries};
+use super::devices::{Catalogue, placed, simulated_instead};
 use super::isolated::Subprocess;
 use super::memory_budget::MemoryBudget;
-use super::probing::gpu::{GpuProber, translated};
+use super::probing::gpu::GpuProber;
 use super::probing::runner::{Observer, Runner as _, StepTime};
 use super::recommendation::notes::restarted;
-use super::{prediction, suggest};
+use super::suggest;
 use spec::Fallback;
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
@@ -42,12 +40,8 @@ pub struct FitEngine {
     deadlines: Deadlines,
     /// Who records steps of graphs that are not understood.
     recorder: Option<RecorderCommand>,
-    /// What GPUs there were lately.
-    listed: Listed,
+    catalogue: Catalogue,
 }
-
-/// How long GPUs that were listed are taken to be there when a request is checked. The answer looks again.
-const LISTED: Duration = Duration::from_secs(2);
 
 /// How long a single probe waits while other processes use its GPU: a client waits for the answer.
 const PROBE_TURN: Duration = Duration::from_mins(1);
@@ -57,24 +51,28 @@ const FRESH_STARTS: u32 = 2;
 impl FitEngine {
     /// An engine whose workers are `program worker`.
     pub fn new(program: PathBuf) -> FitEngine {
+        FitEngine::of(program, Deadlines::default(), None)
+    }
+
+    fn of(program: PathBuf, deadlines: Deadlines, recorder: Option<RecorderCommand>) -> FitEngine {
         FitEngine {
+            catalogue: Catalogue::new(&program, deadlines, recorder.is_some()),
             program,
-            deadlines: Deadlines::default(),
-            recorder: None,
-            listed: Listed::default(),
+            deadlines,
+            recorder,
         }
     }
 
     /// The same with other deadlines for its workers.
     #[must_use]
     pub fn with_deadlines(self, deadlines: Deadlines) -> FitEngine {
-        FitEngine { deadlines, ..self }
+        FitEngine::of(self.program, deadlines, self.recorder)
     }
 
     /// The same with a recorder.
     #[must_use]
     pub fn with_recorder(self, recorder: Option<RecorderCommand>) -> FitEngine {
-        FitEngine { recorder, ..self }
+        FitEngine::of(self.program, self.deadlines, recorder)
     }
 
     pub(super) fn recorder(&self) -> Option<&RecorderCommand> {
@@ -89,30 +87,26 @@ impl FitEngine {
         self.deadlines
     }
 
-    pub(super) fn inventory(&self) -> Inventory {
-        let launch = WorkerCommand::this_binary(self.program.clone());
-        let never = Cancel::default();
-        match Supervisor::list(&launch, self.deadlines, &never) {
-            Ok((gpus, missing)) => Inventory {
-                gpus,
-                missing,
-                lost: None,
-            },
-            Err(lost @ WorkerError::Lost { .. }) => Inventory {
-                gpus: Vec::new(),
-                missing: None,
-                lost: Some(lost.to_string()),
-            },
-            Err(error) => Inventory {
-                gpus: Vec::new(),
-                missing: Some(translated(error, "the worker").to_string()),
-                lost: None,
-            },
-        }
+    /// The same request where it is right, on a device of this machine or a simulated one.
+    fn resolve<'a>(
+        &self,
+        request: &'a Request,
+        purpose: Purpose,
+        cancel: &Cancel,
+    ) -> Result<Cow<'a, Request>, EngineError> {
+        resolve(request, purpose, cancel, |_| {
+            let placed = placed(request, || self.catalogue.inventory())?;
+            let is_simulated = matches!(placed.device, DeviceChoice::Sim(_));
+            Ok((placed, is_simulated))
+        })
     }
 
-    /// The answer to a request, whatever changes of it are asked for.
-    fn answer(&self, request: &Request, work: &Work<'_>) -> Result<FitResult, EngineError> {
+    /// The answer to a request that was resolved, whatever changes of it are asked for.
+    pub(super) fn answer(
+        &self,
+        request: &Request,
+        work: &Work<'_>,
+    ) -> Result<FitResult, EngineError> {
         if request.lengths.is_some() || request.soak.is_some() {
             return self.fit_in_parts(request, work);
         }
@@ -125,10 +119,8 @@ impl FitEngine {
             SearchMode::Probes => Fallback::Fail,
         };
         let (mut spec, mut simulator, mut gpu) =
-            self.resolve(request, self.deadlines, fallback, &observer)?;
-        let lowered = lowered(request, work.cancel)?;
-        validate_fit(lowered).map_err(EngineError::Invalid)?;
-        if let Workload::Recorded(steps) = &lowered.workload {
+            self.open(request, self.deadlines, fallback, &observer)?;
+        if let Workload::Recorded(steps) = &lowered(request, work.cancel)?.workload {
             for variant in &mut spec.request.to_mut().variants {
                 variant.accumulation = variant.accumulation.max(steps.accumulation);
             }
@@ -162,25 +154,8 @@ impl FitEngine {
 }
 
 impl Engine for FitEngine {
-    fn simulated(&self) -> Vec<String> {
-        sim::names().into_iter().map(ToOwned::to_owned).collect()
-    }
-
-    fn records(&self) -> bool {
-        self.recorder.is_some()
-    }
-
-    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
-        let placed = placed(request, inventory)?;
-        let resolved = resolve(&placed.device, inventory)?;
-        request
-            .fits_on(resolved.total())
-            .map_err(EngineError::Invalid)?;
-        Ok(match resolved {
-            Resolved::Simulated(_) => None,
-            Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
-        })
+    fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
     }
 
     fn fit(
@@ -189,10 +164,10 @@ impl Engine for FitEngine {
         isolation: Isolation,
         work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
+        let placed = self.resolve(request, Purpose::Fit, work.cancel)?;
         // What ends where steps are recorded is a recorder, and no process of ours.
         let is_apart =
             isolation == Isolation::OwnProcess && !is_to_be_recorded(request, work.cancel)?;
-        let placed = placed(request, || self.inventory())?;
         let noted = |mut result: FitResult| {
             if let Some(note) = simulated_instead(request, &placed) {
                 result.recommendation.notes.push(note.clone());
@@ -222,23 +197,10 @@ impl Engine for FitEngine {
         detail: Detail,
         cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
-        let placed = placed(request, || self.inventory())?;
+        let placed = self.resolve(request, Purpose::Probe(batch), cancel)?;
         let mut report = self.probe_in(&placed, batch, detail, cancel)?;
         report.notes.extend(simulated_instead(request, &placed));
         Ok(report)
-    }
-
-    fn predict(
-        &self,
-        request: &Request,
-        runs: &Runs,
-        cancel: &Cancel,
-    ) -> Result<Prediction, EngineError> {
-        prediction::predict(request, runs, cancel)
-    }
-
-    fn devices(&self) -> Vec<DeviceSummary> {
-        summaries(&self.inventory())
     }
 }
 
@@ -251,17 +213,10 @@ impl FitEngine {
         detail: Detail,
         cancel: &Cancel,
     ) -> Result<ProbeReport, EngineError> {
-        let [variant] = request.variants.as_slice() else {
-            let problem = format!(
-                "a probe runs one variant, and this asks for {}; give single values",
-                request.variants.len()
-            );
-            return Err(EngineError::Invalid(RequestError::at("/training", problem)));
-        };
+        let variant = &request.variants[0];
         if is_to_be_recorded(request, cancel)? {
             return self.probe_recorded(request, batch, detail, cancel);
         }
-        validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let work = Work {
             cancel,
@@ -273,7 +228,7 @@ impl FitEngine {
             ..self.deadlines
         };
         let (spec, mut simulator, mut gpu) =
-            self.resolve(request, deadlines, Fallback::Fail, &observer)?;
+            self.open(request, deadlines, Fallback::Fail, &observer)?;
         let ceiling = spec.ceiling;
         if batch > ceiling && ceiling < MAX_BATCH {
             let problem = format!(

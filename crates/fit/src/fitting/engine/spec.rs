@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::fitting::devices::{Resolved, resolve, together};
 use crate::fitting::memory_budget::MemoryBudget;
 use crate::fitting::probing::gpu::GpuProber;
 use crate::fitting::probing::runner::{Observer, Runner as _};
-use crate::fitting::probing::simulator::{Simulator, not_compiled};
+use crate::fitting::probing::simulator::Simulator;
 use crate::fitting::recommendation::notes::{
     data_parallelism, machines, others, ran_together, settings_as_recorded, uneven,
 };
@@ -20,7 +20,7 @@ use crate::model::{
 };
 use crate::units::Bytes;
 use crate::validate::settings_in_force;
-use crate::worker::{Deadlines, Gpu, Programs, Ready};
+use crate::worker::{Deadlines, Gpu, Ready};
 use crate::{EngineError, Environment};
 
 use super::FitEngine;
@@ -50,8 +50,8 @@ pub(super) enum Fallback {
 }
 
 impl FitEngine {
-    /// Reads the model, then opens the device: a wrong body is told before a missing device.
-    pub(super) fn resolve<'a>(
+    /// Opens the device of a request that was resolved.
+    pub(super) fn open<'a>(
         &self,
         request: &'a Request,
         deadlines: Deadlines,
@@ -67,17 +67,11 @@ impl FitEngine {
         let assumptions = lowered.assumptions.clone();
         let mut listed = Vec::new();
         let inventory = || {
-            let inventory = self.inventory();
+            let inventory = self.catalogue.inventory();
             listed.clone_from(&inventory.gpus);
             inventory
         };
-        let device = match resolve(&request.device, inventory) {
-            Ok(device) => device,
-            Err(absent) => {
-                compile_all(request, workload.clone(), cancel)?;
-                return Err(absent);
-            }
-        };
+        let device = resolve(&request.device, inventory)?;
         request
             .fits_on(device.total())
             .map_err(EngineError::Invalid)?;
@@ -91,9 +85,9 @@ impl FitEngine {
             Resolved::Cuda(name, gpu) => {
                 let place = (name, listed.as_slice(), gpu);
                 let with = (deadlines, fallback, observer);
-                let (gpu, ready) = self.open(request, workload, place, with, &mut notes)?;
+                let (gpu, ready) = self.open_gpu(request, workload, place, with, &mut notes)?;
                 let device = match &gpu {
-                    Some(gpu) => gpu.device().to_owned(),
+                    Some(gpu) => gpu.device().name.to_owned(),
                     None => format!("cuda:{}", ready.gpu.ordinal),
                 };
                 notes.extend(of_generation(ready.gpu.compute, request));
@@ -153,7 +147,7 @@ impl FitEngine {
     }
 
     /// Opens the GPU of this name, or one for each rank, where what is asked can run there; tells why not where it cannot.
-    fn open<'a>(
+    fn open_gpu<'a>(
         &self,
         request: &Request,
         workload: &Workload,
@@ -190,16 +184,6 @@ impl FitEngine {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Finds what is wrong with a request whose device is not here: that is told first.
-fn compile_all(request: &Request, workload: Workload, cancel: &Cancel) -> Result<(), EngineError> {
-    let mut programs = Programs::simulated(workload, CARDS[0].capability);
-    for variant in &request.variants {
-        let compiled = programs.of(variant, cancel);
-        compiled.map_err(|error| not_compiled(&error))?;
-    }
-    Ok(())
 }
 
 /// What is known of a GPU that no worker could open.
@@ -413,7 +397,7 @@ mod tests {
     fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
         let request = |text: &str| {
             let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            Request::parse(document, &["t4"]).unwrap()
+            Request::parse(document).unwrap()
         };
         let memory = CardMemory {
             total: TOTAL,

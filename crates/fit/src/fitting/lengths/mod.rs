@@ -16,10 +16,7 @@ use crate::fitting::recommendation::alternate_plan::{lowered_to, nothing_of};
 use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
 use crate::search::Plan;
-use crate::{
-    Engine as _, EngineError, FitResult, Isolation, LengthTable, LimitKind, Progress,
-    Recommendation, Work,
-};
+use crate::{EngineError, FitResult, LengthTable, LimitKind, Progress, Recommendation, Work};
 use safety::{Outcome, Safety};
 
 /// How the note begins that a batch was found which is safe at all lengths.
@@ -105,7 +102,7 @@ impl LengthRunner<'_> {
                 progress: &told,
                 ..*self.work
             };
-            self.engine.fit(question, Isolation::Shared, &work)
+            self.engine.answer(question, &work)
         };
         self.done += probes.get();
         fit.map_err(|error| about(error, self.lengths, length))

@@ -1,5 +1,5 @@
 //! Which batches are safe at which lengths. Memory is not monotone in the batch, so that one below the largest safe batch of a length
-//! has to be asked about there. See Note [Holes] in `search`.
+//! has to be probed there. See Note [Holes] in `search`.
 
 use std::collections::HashMap;
 

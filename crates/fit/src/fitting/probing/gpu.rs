@@ -12,7 +12,7 @@ use crate::worker::{
 };
 use crate::{EngineError, GpuRun, GpuWork};
 
-use super::runner::{Observer, ProbeOutcome, Runner};
+use super::runner::{Observer, ProbeOutcome, Runner, RunnerDevice};
 use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
@@ -97,6 +97,15 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Runner for GpuProber<'_> {
+    fn device(&self) -> RunnerDevice<'_> {
+        RunnerDevice {
+            name: &self.device,
+            evidence: Evidence::Probed,
+            largest_recorded: None,
+            is_lost: self.is_lost,
+        }
+    }
+
     fn probe(
         &mut self,
         variant: &Variant,
@@ -142,18 +151,6 @@ impl Runner for GpuProber<'_> {
             uncertainties: [&*self.uncertainties, self.assumed.at(batch).as_slice()].concat(),
             headroom: VariantHeadroom::default(),
         })
-    }
-
-    fn evidence(&self) -> Evidence {
-        Evidence::Probed
-    }
-
-    fn device(&self) -> &str {
-        &self.device
-    }
-
-    fn is_lost(&self) -> bool {
-        self.is_lost
     }
 }
 

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::compile::Recomputed;
 use crate::limits::Cancel;
 use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
+use crate::program::Program;
 use crate::search::Goal;
 use crate::units::Bytes;
 use crate::worker::Caller;
@@ -28,7 +28,7 @@ pub(in crate::fitting) struct ProbeOutcome {
 }
 
 impl ProbeOutcome {
-    /// What is to be left free of `limit`.
+    /// The headroom below `limit`.
     pub(in crate::fitting) fn headroom(&self, limit: Bytes) -> Bytes {
         self.headroom.bytes(&self.uncertainties, limit)
     }
@@ -110,8 +110,29 @@ impl StepTime {
     }
 }
 
+/// What a runner runs on.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::fitting) struct RunnerDevice<'a> {
+    /// As a request would name it.
+    pub(in crate::fitting) name: &'a str,
+    /// Whether its kernels run.
+    pub(in crate::fitting) evidence: Evidence,
+    /// The largest batch that was recorded, where it answers from recordings.
+    pub(in crate::fitting) largest_recorded: Option<u64>,
+    /// Whether it can run nothing any more, and nothing can take its place.
+    pub(in crate::fitting) is_lost: bool,
+}
+
 /// Runs probes of the model of one request on one device.
 pub(in crate::fitting) trait Runner {
+    /// What it runs on.
+    fn device(&self) -> RunnerDevice<'_>;
+
+    /// The step program of a variant; `None` where only a probe can tell what it needs.
+    fn program(&mut self, _: &Variant) -> Result<Option<&Program>, EngineError> {
+        Ok(None)
+    }
+
     /// Runs three steps of `batch`, with `limit` for the allocator.
     fn probe(
         &mut self,
@@ -121,21 +142,6 @@ pub(in crate::fitting) trait Runner {
         detail: Detail,
     ) -> Result<ProbeOutcome, EngineError>;
 
-    /// What a probe of `batch` needs at least; `None` where only the probe can tell.
-    fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
-        Ok(None)
-    }
-
-    /// What a variant computes twice; nothing where only a simulation is asked.
-    fn recomputed(&self, _: &Variant) -> Recomputed {
-        Recomputed::default()
-    }
-
-    /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or it is unknown.
-    fn communicated(&mut self, _: &Variant, _batch: u64) -> Result<Option<u64>, EngineError> {
-        Ok(None)
-    }
-
     /// How long an optimizer step of so many micro-steps takes, without running it: of a variant with as many, or with several.
     fn step_time(
         &mut self,
@@ -144,22 +150,6 @@ pub(in crate::fitting) trait Runner {
         _steps: u64,
     ) -> Result<StepTime, EngineError> {
         Ok(StepTime::Unknown("nothing was run that tells it"))
-    }
-
-    /// The largest batch that was recorded, where it answers from recordings.
-    fn largest_recorded(&self) -> Option<u64> {
-        None
-    }
-
-    /// Whether its kernels run.
-    fn evidence(&self) -> Evidence;
-
-    /// The device, as a request would name it.
-    fn device(&self) -> &str;
-
-    /// Whether it can run nothing any more, and nothing can take its place.
-    fn is_lost(&self) -> bool {
-        false
     }
 }
 
@@ -259,11 +249,11 @@ impl<'a> ProbeCache<'a> {
 
     /// Whether its device can run nothing any more.
     pub(in crate::fitting) fn is_lost(&self) -> bool {
-        self.prober.is_lost()
+        self.prober.device().is_lost
     }
 
     pub(in crate::fitting) fn evidence(&self) -> Evidence {
-        self.prober.evidence()
+        self.prober.device().evidence
     }
 
     pub(in crate::fitting) fn limit(&self) -> Bytes {
@@ -277,7 +267,7 @@ impl<'a> ProbeCache<'a> {
 
     /// The largest batch that was recorded, where its device answers from recordings.
     pub(in crate::fitting) fn largest_recorded(&self) -> Option<u64> {
-        self.prober.largest_recorded()
+        self.prober.device().largest_recorded
     }
 
     /// Micro-steps in each step of its probes.
@@ -295,7 +285,8 @@ impl<'a> ProbeCache<'a> {
         &mut self,
         batch: u64,
     ) -> Result<Option<Outline>, EngineError> {
-        self.prober.outline(&self.variant, batch)
+        let program = self.prober.program(&self.variant)?;
+        Ok(program.map(|program| Outline::of(program, batch)))
     }
 
     /// Whether no probe has to tell that `batch` runs out of memory: its tensors alone are larger than the limit.
@@ -316,12 +307,17 @@ impl<'a> ProbeCache<'a> {
         Ok(is_beyond)
     }
 
-    /// Bytes that a rank sends to others in a step.
+    /// Bytes that a rank sends to others in a step; `None` where one process trains, or it is unknown.
     pub(in crate::fitting) fn communicated(
         &mut self,
         batch: u64,
     ) -> Result<Option<u64>, EngineError> {
-        self.prober.communicated(&self.variant, batch)
+        if self.variant.parallel.is_none() || self.evidence() == Evidence::Recorded {
+            return Ok(None);
+        }
+        let ranks = self.variant.parallel.world_size();
+        let program = self.prober.program(&self.variant)?;
+        Ok(program.map(|program| program.communicated_bytes(ranks, batch)))
     }
 
     /// How long an optimizer step of `steps` micro-steps takes: what a probe measured, where its device is real.
@@ -362,7 +358,7 @@ impl<'a> ProbeCache<'a> {
     fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome, EngineError> {
         let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
-            let note = if self.prober.evidence().is_real() {
+            let note = if self.evidence().is_real() {
                 "probing on the GPU"
             } else {
                 "simulating"
@@ -420,7 +416,7 @@ impl<'a> ProbeCache<'a> {
     fn failed(&self, report: &ProbeReport) -> EngineError {
         let cause = report.cause.as_deref().unwrap_or("the steps did not run");
         EngineError::DeviceFailed {
-            device: self.prober.device().to_owned(),
+            device: self.prober.device().name.to_owned(),
             cause: format!("batch {}: {cause}", report.batch),
         }
     }

@@ -5,22 +5,23 @@ use std::time::Instant;
 
 use crate::EngineError;
 use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
-use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
+use crate::compile::{CompileError, Process, RankClass, rank_classes};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::limits::Cancel;
 use crate::model::{Mode, Variant, Workload};
 use crate::probe::{
-    Cancelled, Detail, Evidence, Outline, PeakMemory, Probe, ProbeReport, Resources, STEPS,
-    SpeedFrom, Verdict,
+    Cancelled, Detail, Evidence, PeakMemory, Probe, ProbeReport, Resources, STEPS, SpeedFrom,
+    Verdict,
 };
+use crate::program::Program;
 use crate::search::MAX_BATCH;
 use crate::timing::{is_calibrated, longer_step};
 use crate::units::Bytes;
 use crate::validate::invalid_variant;
 use crate::worker::Programs;
 
-use super::runner::{ProbeOutcome, Runner, StepTime};
+use super::runner::{ProbeOutcome, Runner, RunnerDevice, StepTime};
 use crate::fitting::memory_budget::for_others;
 use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
@@ -150,7 +151,7 @@ impl Simulator {
         detail: Detail,
     ) -> Result<ProbeOutcome, EngineError> {
         let began = Instant::now();
-        let evidence = self.evidence();
+        let evidence = self.device().evidence;
         let program = self
             .programs
             .of_process(&self.cancel, variant, process)
@@ -246,6 +247,24 @@ fn ran<O: Observer>(
 }
 
 impl Runner for Simulator {
+    fn device(&self) -> RunnerDevice<'_> {
+        let (evidence, largest_recorded) = match self.programs.workload() {
+            Workload::Graph(_) => (Evidence::Simulated, None),
+            Workload::Recorded(steps) => (Evidence::Recorded, steps.batches.last().copied()),
+        };
+        RunnerDevice {
+            name: &self.device,
+            evidence,
+            largest_recorded,
+            is_lost: false,
+        }
+    }
+
+    fn program(&mut self, variant: &Variant) -> Result<Option<&Program>, EngineError> {
+        let program = self.programs.of(variant, &self.cancel);
+        program.map(Some).map_err(|error| not_compiled(&error))
+    }
+
     fn probe(
         &mut self,
         variant: &Variant,
@@ -287,7 +306,10 @@ impl Runner for Simulator {
                 let settled = self.probe_process(other, batch, limit, Detail::Verdict)?;
                 report.without_overlap = Some(peaks(&settled.report));
             }
-            report.communicated_bytes = self.communicated(variant, batch)?;
+            let ranks = variant.parallel.world_size();
+            let program = self.program(variant)?;
+            report.communicated_bytes =
+                program.map(|program| program.communicated_bytes(ranks, batch));
         }
         if detail == Detail::Events {
             let process = Process {
@@ -298,19 +320,6 @@ impl Runner for Simulator {
             probed.report.events = binding.report.events;
         }
         Ok(probed)
-    }
-
-    fn communicated(&mut self, variant: &Variant, batch: u64) -> Result<Option<u64>, EngineError> {
-        let is_known = matches!(self.programs.workload(), Workload::Graph(_));
-        if variant.parallel.is_none() || !is_known {
-            return Ok(None);
-        }
-        let program = self
-            .programs
-            .of(variant, &self.cancel)
-            .map_err(|error| not_compiled(&error))?;
-        let ranks = variant.parallel.world_size();
-        Ok(Some(program.communicated_bytes(ranks, batch)))
     }
 
     fn step_time(
@@ -355,39 +364,6 @@ impl Runner for Simulator {
             Some(time) => StepTime::Seconds(time.seconds, from),
             None => StepTime::Unknown("its steps do nothing that is timed"),
         })
-    }
-
-    fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
-        let program = self
-            .programs
-            .of(variant, &self.cancel)
-            .map_err(|error| not_compiled(&error))?;
-        Ok(Some(Outline::of(program, batch)))
-    }
-
-    fn recomputed(&self, variant: &Variant) -> Recomputed {
-        match self.programs.workload() {
-            Workload::Graph(graph) => recomputed(graph, variant),
-            Workload::Recorded(_) => Recomputed::default(),
-        }
-    }
-
-    fn largest_recorded(&self) -> Option<u64> {
-        match self.programs.workload() {
-            Workload::Graph(_) => None,
-            Workload::Recorded(steps) => steps.batches.last().copied(),
-        }
-    }
-
-    fn evidence(&self) -> Evidence {
-        match self.programs.workload() {
-            Workload::Graph(_) => Evidence::Simulated,
-            Workload::Recorded(_) => Evidence::Recorded,
-        }
-    }
-
-    fn device(&self) -> &str {
-        &self.device
     }
 }
 

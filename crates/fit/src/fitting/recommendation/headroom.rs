@@ -237,7 +237,7 @@ impl VariantHeadroom {
         })
     }
 
-    /// What is to be left free of `limit`.
+    /// The headroom below `limit`.
     pub(in crate::fitting) fn bytes(self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = || headroom(uncertainties, limit);
         match self {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::compile::Recomputed;
-use crate::model::{Checkpointing, Compare, Ddp, Mode, Parallel, Precision, Variant};
+use crate::compile::{Recomputed, recomputed};
+use crate::model::{Checkpointing, Compare, Ddp, Mode, Parallel, Precision, Variant, Workload};
 use crate::probe::SpeedFrom;
 use crate::search::{RankKey, rank, unbeaten};
 use crate::{Recommendation, VariantResult};
@@ -16,12 +16,20 @@ pub(in crate::fitting) struct Entry {
     pub(in crate::fitting) recommendation: Recommendation,
 }
 
+/// What checkpointing has a model compute twice; of recordings it is not known.
+pub(in crate::fitting) fn recomputed_by(workload: &Workload, variant: &Variant) -> Recomputed {
+    match workload {
+        Workload::Graph(graph) => recomputed(graph, variant),
+        Workload::Recorded(_) => Recomputed::default(),
+    }
+}
+
 /// The variants, best first, and the place of each of `entries` among them.
 pub(in crate::fitting) fn ranked(
     entries: &[Entry],
     compare: Compare,
 ) -> (Vec<VariantResult>, Vec<usize>) {
-    let standings: Vec<RankKey> = entries
+    let keys: Vec<RankKey> = entries
         .iter()
         .map(|entry| RankKey {
             group: group(entries, entry, compare),
@@ -31,8 +39,8 @@ pub(in crate::fitting) fn ranked(
             samples_per_second: comparable(entries, entry),
         })
         .collect();
-    let marks = marks(&standings);
-    let order = rank(&standings);
+    let marks = marks(&keys);
+    let order = rank(&keys);
     let mut places = vec![0; entries.len()];
     for (place, index) in order.iter().enumerate() {
         places[*index] = place;
@@ -93,14 +101,14 @@ fn comparable(entries: &[Entry], entry: &Entry) -> Option<f64> {
 }
 
 /// Which variants no other of their group beats.
-fn marks(standings: &[RankKey]) -> Vec<Option<bool>> {
-    let mut marks = vec![None; standings.len()];
-    let groups: BTreeSet<usize> = standings.iter().map(|standing| standing.group).collect();
+fn marks(keys: &[RankKey]) -> Vec<Option<bool>> {
+    let mut marks = vec![None; keys.len()];
+    let groups: BTreeSet<usize> = keys.iter().map(|standing| standing.group).collect();
     for group in groups {
-        let of_group = |index: &usize| standings[*index].group == group;
-        let members: Vec<usize> = (0..standings.len()).filter(of_group).collect();
+        let of_group = |index: &usize| keys[*index].group == group;
+        let members: Vec<usize> = (0..keys.len()).filter(of_group).collect();
         let points = members.iter().map(|index| {
-            let standing = &standings[*index];
+            let standing = &keys[*index];
             (standing.at_once, standing.samples_per_second)
         });
         let points: Vec<(u64, Option<f64>)> = points.collect();

@@ -31,7 +31,7 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
 pub(in crate::fitting) fn recommend(
     target: BatchTarget,
     accumulation: u32,
-    mut inquiry: VariantSearch<'_, '_>,
+    mut search: VariantSearch<'_, '_>,
     source: LimitSource,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
@@ -40,21 +40,21 @@ pub(in crate::fitting) fn recommend(
             "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
-    let Some(chosen) = choose(target, accumulation, &mut inquiry)? else {
+    let Some(chosen) = choose(target, accumulation, &mut search)? else {
         let steps = without_a_plan(target, accumulation);
-        return nothing_fits(steps, target.world_size, inquiry, (source, notes));
+        return nothing_fits(steps, target.world_size, search, (source, notes));
     };
     let plan = chosen.plan;
     let micro_steps = micro_steps(plan.accumulation_steps);
-    let maxima = inquiry.maxima(micro_steps)?;
+    let maxima = search.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
     let steady = maxima.prediction.max_batch_steady.max(plan.micro_batch);
     notes.extend(shortfall_note(&plan, target));
     notes.extend(chosen.instead_of.map(|larger| larger.note(&plan)));
-    notes.extend(nearly_as_fast(&plan, target, &mut inquiry)?);
-    let next_batch = next_to_record(steady, inquiry.simulation(micro_steps))?;
-    let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
-    let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
+    notes.extend(nearly_as_fast(&plan, target, &mut search)?);
+    let next_batch = next_to_record(steady, search.simulation(micro_steps))?;
+    let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut search)?;
+    let step_time = search.step_time(plan.accumulation_steps, plan.micro_batch)?;
     if let StepTime::Unknown(why) = step_time {
         let instead = match target.objective {
             Objective::LargestBatch => "",
@@ -62,8 +62,8 @@ pub(in crate::fitting) fn recommend(
         };
         notes.push(format!("{TIME_UNKNOWN}: {why}{instead}"));
     }
-    let limit = inquiry.limit();
-    let deciding = inquiry.deciding(micro_steps);
+    let limit = search.limit();
+    let deciding = search.deciding(micro_steps);
     let binding = match &chosen.instead_of {
         Some(larger) => Binding {
             name: larger.limits(),
@@ -155,17 +155,17 @@ pub(in crate::fitting) fn recommend(
 fn communicated(
     steps: u64,
     batch: u64,
-    inquiry: &mut VariantSearch<'_, '_>,
+    search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<u64>, EngineError> {
     let run = micro_steps(steps);
-    let Some(of_run) = inquiry.simulation(run).communicated(batch)? else {
+    let Some(of_run) = search.simulation(run).communicated(batch)? else {
         return Ok(None);
     };
     let more = steps.saturating_sub(run.into());
     if more == 0 {
         return Ok(Some(of_run));
     }
-    let of_fewer = inquiry.simulation(run - 1).communicated(batch)?;
+    let of_fewer = search.simulation(run - 1).communicated(batch)?;
     let each = of_run.saturating_sub(of_fewer.unwrap_or(of_run));
     Ok(Some(of_run.saturating_add(each.saturating_mul(more))))
 }
@@ -214,15 +214,15 @@ pub(in crate::fitting) fn next_to_record(
 fn nothing_fits(
     steps: u64,
     world_size: u64,
-    mut inquiry: VariantSearch<'_, '_>,
+    mut search: VariantSearch<'_, '_>,
     (source, mut notes): (LimitSource, Vec<String>),
 ) -> Result<Recommendation, EngineError> {
     let micro_steps = micro_steps(steps);
-    let maxima = inquiry.maxima(micro_steps)?;
-    let communicated_bytes = communicated(steps, 1, &mut inquiry)?;
-    let limit = inquiry.limit();
-    let (simulated, whole) = missing(inquiry.simulation(micro_steps))?;
-    let probed = inquiry.deciding(micro_steps).probe_in_full(1)?;
+    let maxima = search.maxima(micro_steps)?;
+    let communicated_bytes = communicated(steps, 1, &mut search)?;
+    let limit = search.limit();
+    let (simulated, whole) = missing(search.simulation(micro_steps))?;
+    let probed = search.deciding(micro_steps).probe_in_full(1)?;
     let (report, headroom) = (&probed.report, probed.headroom(limit));
     let needed = Bytes(report.peak_reserved_bytes) + headroom;
     if report.verdict == Verdict::Fits {

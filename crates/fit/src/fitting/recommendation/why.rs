@@ -25,7 +25,7 @@ pub(in crate::fitting) struct Around<'a> {
     pub(in crate::fitting) largest: u64,
     /// Whether larger batches are not tried, whatever they need.
     pub(in crate::fitting) at_ceiling: bool,
-    /// What is to be left free.
+    /// The headroom.
     pub(in crate::fitting) headroom: Bytes,
     /// The larger batch that is hardly faster, where a fast one was asked for.
     pub(in crate::fitting) objective: Option<&'a Larger>,

@@ -104,12 +104,14 @@ impl SafeBatch {
     }
 }
 
-/// Says why a request cannot be soaked.
+/// The error of a soak on a GPU.
+pub(crate) fn on_a_gpu() -> RequestError {
+    let problem = "a soak is of a simulated card; name one, such as sim:h200";
+    RequestError::at("/device", problem)
+}
+
+/// Says why a request cannot be soaked, whatever its device is.
 pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
-    if !matches!(request.device, DeviceChoice::Sim(_)) {
-        let problem = "a soak is of a simulated card; name one, such as sim:h200";
-        return Err(RequestError::at("/device", problem));
-    }
     if let Some(generation) = request.soak.as_ref().and_then(|course| course.generation) {
         // Built once more where it is run; what is wrong with it is said at once.
         request.generating(&generation)?.lower()?;
@@ -125,6 +127,9 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
 pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult, EngineError> {
     validate_single(request).map_err(EngineError::Invalid)?;
+    if !matches!(request.device, DeviceChoice::Sim(_)) {
+        return Err(EngineError::Invalid(on_a_gpu()));
+    }
     check(request).map_err(EngineError::Invalid)?;
     let course = request.soak.clone().unwrap_or_default();
     let variant = request.variants[0].clone();

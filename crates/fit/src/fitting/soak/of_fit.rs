@@ -3,11 +3,10 @@
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
 use crate::fitting::composite::simulated_probe;
-use crate::fitting::engine::{card, simulation};
+use crate::fitting::engine::{card, lowered};
 use crate::fitting::lengths::SAFE_AT_ALL;
-use crate::fitting::probing::runner::Runner as _;
 use crate::fitting::recommendation::alternate_plan::alternate_plan;
-use crate::fitting::recommendation::ranked::{Entry, forget, ranked};
+use crate::fitting::recommendation::ranked::{Entry, forget, ranked, recomputed_by};
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::model::{Request, SoakSchedule, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
@@ -30,15 +29,15 @@ pub(in crate::fitting) fn last(
     result: &mut FitResult,
     work: &Work<'_>,
 ) -> Result<(), EngineError> {
-    let Some(card) = card(request) else {
+    if card(request).is_none() {
         return Ok(());
-    };
+    }
     // Times are those of the length that decides, as before.
     let question = match &result.lengths {
         Some(table) => request.at(table.decides).map_err(EngineError::Invalid)?,
         None => request.alone(),
     };
-    let (simulator, _) = simulation(&question, card, work.cancel)?;
+    let workload = &lowered(&question, work.cancel)?.workload;
     let mut all = std::mem::take(&mut result.variants);
     let unsoaked = all.split_off(all.len().min(MOST_VARIANTS));
     let mut soaked: Vec<(Entry, Option<SoakResult>, usize)> = Vec::new();
@@ -59,7 +58,7 @@ pub(in crate::fitting) fn last(
             _ => Some(soaking.settle(&mut recommendation)?),
         };
         let entry = Entry {
-            recomputed: simulator.recomputed(&one.training),
+            recomputed: recomputed_by(workload, &one.training),
             variant: one.training,
             recommendation,
         };

@@ -99,7 +99,7 @@ impl FitEngine {
         result: &mut FitResult,
         work: &Work<'_>,
     ) -> Result<(), EngineError> {
-        let placed = placed(request, || self.inventory())?;
+        let placed = placed(request, || self.catalogue().inventory())?;
         add(self, &placed, result, &Observer::new(work))
     }
 }
@@ -243,9 +243,7 @@ fn answered(
     let cancel = observer.cancel();
     let mut patch = pinned(aim);
     merge(&mut patch, &candidate.patch);
-    let known = engine.simulated();
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let Ok(changed) = aim.request.changed(&patch, &known) else {
+    let Ok(changed) = aim.request.changed(&patch) else {
         return Ok(None);
     };
     let ranks = changed.variants[0].parallel.world_size();

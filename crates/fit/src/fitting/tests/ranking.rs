@@ -59,7 +59,7 @@ fn the_optimizer_listed_first_is_recommended_without_checkpoints() {
     assert_eq!(found.variants[0].cost, None);
     assert_eq!(
         found.variants[1].cost.as_deref(),
-        Some("recomputes 4 blocks")
+        Some("recomputes 8 blocks")
     );
     assert!((found.variants[1].recomputes - 0.9).abs() < f64::EPSILON);
     assert_eq!(

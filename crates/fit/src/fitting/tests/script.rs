@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::compile::Recomputed;
 use crate::fitting::answer::{Devices, answer};
 use crate::fitting::engine::FitSpec;
 use crate::fitting::memory_budget::MemoryBudget;
-use crate::fitting::probing::runner::{Observer, ProbeOutcome, Runner, StepTime};
+use crate::fitting::probing::runner::{Observer, ProbeOutcome, Runner, RunnerDevice, StepTime};
 use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom};
 use crate::model::{Checkpointing, Optimizer, Request, RequestDocument, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
@@ -77,6 +76,15 @@ impl Script {
 }
 
 impl Runner for Script {
+    fn device(&self) -> RunnerDevice<'_> {
+        RunnerDevice {
+            name: "cuda:0",
+            evidence: self.evidence,
+            largest_recorded: None,
+            is_lost: self.asked.len() > self.lost_after,
+        }
+    }
+
     fn probe(
         &mut self,
         variant: &Variant,
@@ -85,7 +93,7 @@ impl Runner for Script {
         _detail: Detail,
     ) -> Result<ProbeOutcome, EngineError> {
         self.asked.push((variant.accumulation, batch));
-        if self.is_lost() {
+        if self.device().is_lost {
             return Err(EngineError::DeviceFailed {
                 device: "cuda:0".to_owned(),
                 cause: "the worker ended (signal: 9 (SIGKILL))".to_owned(),
@@ -157,30 +165,6 @@ impl Runner for Script {
             None => StepTime::Unknown("the script does not say"),
         })
     }
-
-    fn recomputed(&self, variant: &Variant) -> Recomputed {
-        let (calls, operations) = match variant.checkpointing {
-            Checkpointing::None => (0, 0),
-            Checkpointing::PerBlock | Checkpointing::Modules(_) => (4, 90),
-        };
-        Recomputed {
-            calls,
-            operations,
-            of_operations: 100,
-        }
-    }
-
-    fn evidence(&self) -> Evidence {
-        self.evidence
-    }
-
-    fn device(&self) -> &'static str {
-        "cuda:0"
-    }
-
-    fn is_lost(&self) -> bool {
-        self.asked.len() > self.lost_after
-    }
 }
 
 pub(super) fn sgd() -> Variant {
@@ -210,7 +194,7 @@ pub(super) fn limit(question: &FitSpec<'_>) -> Bytes {
 pub(super) fn question() -> FitSpec<'static> {
     let text = br#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
     let document = RequestDocument::from_json(text).unwrap();
-    let mut request = Request::parse(document, &["h200"]).unwrap();
+    let mut request = Request::parse(document).unwrap();
     request.variants = vec![sgd()];
     FitSpec {
         request: Cow::Owned(request),

@@ -11,10 +11,10 @@ use batchfit_models::{Fields, Generation, Length, RequestError};
 impl Request {
     /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a
     /// preset or a config can be changed; a graph that was read is not read again.
-    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, RequestError> {
+    pub fn changed(&self, patch: &Value) -> Result<Request, RequestError> {
         let mut document = self.document.clone();
         document.merge(patch);
-        self.as_written(document, patch.get("model").is_none(), known_sims)
+        self.as_written(document, patch.get("model").is_none())
     }
 
     /// What another document asks, about the same model where it says so.
@@ -22,7 +22,6 @@ impl Request {
         &self,
         document: RequestDocument,
         is_same_model: bool,
-        known_sims: &[&str],
     ) -> Result<Request, RequestError> {
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let model = if is_same_model {
@@ -31,7 +30,7 @@ impl Request {
             let text = document.model().ok_or_else(|| fields.missing("model"))?;
             ModelSource::parse(&document, text, &fields.at("model"), &Uploads::default())?
         };
-        let changed = Request::around(model, &fields, known_sims)?;
+        let changed = Request::around(model, &fields)?;
         let changed = Request {
             suggest: None,
             model_name: self.model_name.clone(),
@@ -63,12 +62,7 @@ impl Request {
 
     /// Names of the members of another request about the same model that ask for something else than this one, other than those that
     /// are `known`: not what is the default there, or the same in other words.
-    pub fn differing(
-        &self,
-        other: &RequestDocument,
-        known: &[&str],
-        known_sims: &[&str],
-    ) -> Vec<&'static str> {
+    pub fn differing(&self, other: &RequestDocument, known: &[&str]) -> Vec<&'static str> {
         // Where both are, how soon it is answered, and what else could be asked.
         const UNRELATED: [&str; 5] = [
             "model",
@@ -78,7 +72,7 @@ impl Request {
             "suggest",
         ];
         let asked = |document: RequestDocument| {
-            let request = self.as_written(document, true, known_sims).ok()?;
+            let request = self.as_written(document, true).ok()?;
             Some((json!(request), request.lengths))
         };
         let mine = asked(self.document.clone());

@@ -133,16 +133,15 @@ impl Request {
             .any(|variant| !variant.parallel.is_none())
     }
 
-    /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
-    pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, RequestError> {
-        Request::parse_with_uploads(document, &Uploads::default(), known_sims)
+    /// Reads a request that names no uploads.
+    pub fn parse(document: RequestDocument) -> Result<Request, RequestError> {
+        Request::parse_with_uploads(document, &Uploads::default())
     }
 
     /// Reads a request. `uploads` are those that [`RequestDocument::references`] names.
     pub fn parse_with_uploads(
         document: RequestDocument,
         uploads: &Uploads,
-        known_sims: &[&str],
     ) -> Result<Request, RequestError> {
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let text = document.model().ok_or_else(|| fields.missing("model"))?;
@@ -151,7 +150,7 @@ impl Request {
             Some(graph) => exported_name(graph),
             None => model_name(text),
         };
-        let request = Request::around(model, &fields, known_sims)?;
+        let request = Request::around(model, &fields)?;
         if let Some(lengths) = &request.lengths {
             lengths.stand_alone(text)?;
         }
@@ -168,14 +167,13 @@ impl Request {
     pub fn parse_with_model(
         mut document: RequestDocument,
         file: &[u8],
-        known_sims: &[&str],
     ) -> Result<Request, RequestError> {
         let seq_len = document.model().and_then(source::seq_len_alone);
         let (model, digest) = ModelSource::file(file, seq_len)?;
         let name = model.exported().map(exported_name).unwrap_or_default();
         document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
-        let request = Request::around(model, &fields, known_sims)?;
+        let request = Request::around(model, &fields)?;
         Ok(Request {
             document,
             model_name: name,
@@ -190,14 +188,13 @@ impl Request {
         mut document: RequestDocument,
         files: Vec<Vec<u8>>,
         batches: &[u64],
-        known_sims: &[&str],
     ) -> Result<Request, RequestError> {
         let recordings = Recordings::of_files(files, batches);
         let model = recordings.named().to_string();
         let name = model_name(&model);
         document.set_model(Arc::from(model));
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
-        let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
+        let request = Request::around(ModelSource::Recorded(recordings), &fields)?;
         Ok(Request {
             document,
             model_name: name,
@@ -206,11 +203,7 @@ impl Request {
     }
 
     /// Everything but the model and the document.
-    fn around(
-        model: ModelSource,
-        fields: &Fields<'_>,
-        known_sims: &[&str],
-    ) -> Result<Request, RequestError> {
+    fn around(model: ModelSource, fields: &Fields<'_>) -> Result<Request, RequestError> {
         let limit = fields.get("memory_limit");
         let target_batch = fields.read("target_batch")?;
         let lengths = Lengths::read(fields)?;
@@ -221,7 +214,7 @@ impl Request {
         let machines = hardware::machines(fields);
         let ranks = hardware::ranks(fields, &machines);
         let (mut variants, world_size) = training::variants(fields, ranks)?;
-        let (device, cards) = hardware::read(fields, world_size, known_sims)?;
+        let (device, cards) = hardware::read(fields, world_size)?;
         let memory_limit = limit
             .map(|limit| parse_memory_limit(limit, &fields.at("memory_limit")))
             .transpose()?;

@@ -12,7 +12,7 @@ fn refused(members: &Value) -> RequestError {
     for (key, value) in members.as_object().unwrap() {
         document[key] = value.clone();
     }
-    let parsed = Request::parse(RequestDocument::from(document), &["h100-80g"]);
+    let parsed = Request::parse(RequestDocument::from(document));
     parsed
         .map(drop)
         .expect_err("it has a word that a request does not know")
@@ -164,7 +164,7 @@ fn other_spellings_of_a_value_are_taken() {
     ] {
         let training = json!({ "precision": precision, "optimizer": optimizer });
         let document = json!({ "model": { "preset": "resnet18" }, "training": training });
-        let request = Request::parse(RequestDocument::from(document), &["h100-80g"]).unwrap();
+        let request = Request::parse(RequestDocument::from(document)).unwrap();
         assert_eq!(request.variants[0].to_string(), expected);
     }
 }

@@ -16,10 +16,8 @@ use crate::shape::DType;
 use crate::units::Bytes;
 use batchfit_models::members::{Kind, Object};
 
-const SIMS: &[&str] = &["h200"];
-
 fn parse(document: Value) -> Request {
-    Request::parse(RequestDocument::from(document), SIMS).unwrap()
+    Request::parse(RequestDocument::from(document)).unwrap()
 }
 
 #[test]
@@ -119,7 +117,7 @@ fn a_document_is_kept_as_it_was_written() {
     let text = r#"{"search":"auto","model":{"preset":"resnet18"},"target_batch":1024.0}"#;
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
 
-    let request = Request::parse(document, SIMS).unwrap();
+    let request = Request::parse(document).unwrap();
 
     assert_eq!(serde_json::to_string(&request.document).unwrap(), text);
 }
@@ -131,7 +129,7 @@ fn flags_replace_fields_of_the_document() {
 
     document.set("device", "sim:h200");
 
-    let request = Request::parse(document, SIMS).unwrap();
+    let request = Request::parse(document).unwrap();
     assert_eq!(request.device, DeviceChoice::Sim("h200".into()));
 }
 
@@ -143,8 +141,7 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request =
-            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+        let request = Request::parse_with_model(RequestDocument::from(document), file).unwrap();
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
         let document = serde_json::to_value(&request.document).unwrap();
@@ -158,8 +155,7 @@ fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     let half = include_bytes!("../../../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request =
-            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        let request = Request::parse_with_model(RequestDocument::from(document), half).unwrap();
         request
             .lower()
             .cloned()
@@ -185,8 +181,7 @@ fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
     let half = include_bytes!("../../../../../tests/golden/exported/resnet50-fp16.json.gz");
     let lower = |training: Value| {
         let document = json!({ "training": training });
-        let request =
-            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        let request = Request::parse_with_model(RequestDocument::from(document), half).unwrap();
         request
             .lower()
             .cloned()
@@ -209,8 +204,7 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request =
-            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+        let request = Request::parse_with_model(RequestDocument::from(document), file).unwrap();
         request.lower().unwrap().notes.clone()
     };
 
@@ -223,7 +217,7 @@ fn a_target_leaves_no_rank_without_a_sample() {
     let read = |target: u64| {
         let model = json!({ "preset": "resnet18" });
         let document = json!({ "model": model, "target_batch": target, "world_size": 8 });
-        Request::parse(RequestDocument::from(document), SIMS).map(|request| request.target_batch)
+        Request::parse(RequestDocument::from(document)).map(|request| request.target_batch)
     };
 
     assert_eq!(read(8), Ok(Some(8)));
@@ -243,9 +237,8 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     }));
     let file = include_bytes!("../../../../../tests/golden/exported/resnet18.json.gz");
     let text = batchfit_models::exported::unpack(file).unwrap();
-    let read = |file: &[u8]| {
-        Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap()
-    };
+    let read =
+        |file: &[u8]| Request::parse_with_model(RequestDocument::from(json!({})), file).unwrap();
     let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
 
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
@@ -277,7 +270,7 @@ fn headroom_of_the_request_comes_before_calibration() {
     assert_eq!(of(Value::Null).calibration(), calibration());
     for wrong in [json!(-0.1), json!(0.6), json!("3%")] {
         let document = json!({ "model": { "preset": "resnet18" }, "headroom": wrong });
-        let error = Request::parse(RequestDocument::from(document), SIMS).unwrap_err();
+        let error = Request::parse(RequestDocument::from(document)).unwrap_err();
         assert_eq!(error.pointer, "/headroom");
     }
 }
@@ -361,7 +354,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
 #[test]
 fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2-table.json.gz");
-    let request = Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap();
+    let request = Request::parse_with_model(RequestDocument::from(json!({})), file).unwrap();
     let with = request.lower().unwrap();
     assert!(with.workload.graph().unwrap().releases.is_some());
     let mut without = with.clone();
@@ -414,5 +407,5 @@ fn graph_of(lowered: &mut Lowered) -> &mut Graph {
 
 fn parsed(document: &Value) -> Result<Request, RequestError> {
     let document = RequestDocument::from_json(document.to_string().as_bytes())?;
-    Request::parse(document, &["h200"])
+    Request::parse(document)
 }

@@ -36,11 +36,11 @@ const GRAIN: u32 = 500;
 /// What is known about one model on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadroomModel {
-    /// What is to be left free.
+    /// The headroom.
     pub share: Share,
     /// What misses have raised it to, as far as it has not sunk since; nothing before the first.
     pub raised: Share,
-    /// Whether it has sunk by what was learnt: until then it only adds to what answers leave free anyway.
+    /// Whether it has sunk by what was learnt: until then it only adds to the headroom of answers.
     pub has_sunk: bool,
     /// How many outcomes in a row have agreed with it since it last changed.
     pub agreed: u32,

@@ -105,7 +105,7 @@ async fn create(
     let now = Time::from(Timestamp::now());
     let patience = prefer::wait(&headers);
     let asking = EnqueueOptions {
-        somebody_waits: patience.is_some(),
+        interactive: patience.is_some(),
         owner: client.id.clone(),
         key,
     };

@@ -173,7 +173,7 @@ pub(in crate::http) async fn create_refresh(
     let patience = prefer::wait(&headers);
     let now = Time::from(Timestamp::now());
     let asking = EnqueueOptions {
-        somebody_waits: patience.is_some(),
+        interactive: patience.is_some(),
         owner: client.id.clone(),
         key: None,
     };

@@ -4,13 +4,12 @@ use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize as _;
-use serde_json::Value;
 
 use crate::http::App;
 use crate::http::response::problem::{Code, Problem};
 use crate::jobs::FitResult;
 use crate::limits::shorten;
-use crate::report::{Answer, Form};
+use crate::report::{Answer, Form, ShownRequest};
 use crate::store::FitAnswer;
 
 /// Get the answer of a fit as text.
@@ -54,12 +53,11 @@ fn render(id: &str, form: Form, answer: &FitAnswer) -> Result<String, Problem> {
         );
         Problem::new(Code::Internal, "the stored answer cannot be read")
     })?;
-    let request: Value = serde_json::from_str(answer.request.as_str()).unwrap_or_default();
-    let asked = request["world_size"].as_u64();
+    let request = ShownRequest::of(answer.request.as_str());
     let text = form.write(&Answer {
         model: &answer.model,
         length: None,
-        world_size: result.ranks(asked.unwrap_or(1)),
+        world_size: result.ranks(request.world_size()),
         result: &result,
         request: &request,
     });

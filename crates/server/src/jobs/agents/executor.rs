@@ -181,7 +181,6 @@ pub(super) fn lanes<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::sim;
     use crate::model::RequestDocument;
     use crate::store::Time;
 
@@ -217,7 +216,7 @@ mod tests {
     fn on(device: &str, agents: &[AgentDocument]) -> Result<Executor, String> {
         let text = format!(r#"{{"model": {{"preset": "resnet18"}}, "device": "{device}"}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        let request = Request::parse(document, &sim::names()).unwrap();
+        let request = Request::parse(document).unwrap();
         executor(&request, agents).map_err(|error| error.to_string())
     }
 

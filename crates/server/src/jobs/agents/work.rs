@@ -21,13 +21,11 @@ pub async fn answer_job(
 ) -> JobOutcome {
     let stopped = cancel.clone();
     let work = move |engine: &dyn Engine| {
-        let simulated = engine.simulated();
-        let known: Vec<&str> = simulated.iter().map(String::as_str).collect();
         let read = || -> Result<Request, RequestError> {
             let document = RequestDocument::from_bytes(request)?;
-            let request = Request::parse(document, &known)?;
+            let request = Request::parse(document)?;
             Ok(request
-                .with_recorder(engine.records())
+                .with_recorder(engine.catalogue().records)
                 .with_calibration(job.taught)
                 .on(device))
         };

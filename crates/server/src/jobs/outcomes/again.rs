@@ -9,10 +9,10 @@ use super::{calibration, followed, question_about};
 use crate::jobs::document::model_name;
 use crate::jobs::lanes::ReadPermit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
-use crate::limits::{Cancel, CancelOnDrop, with_cancel};
+use crate::limits::{Cancel, CancelOnDrop};
 use crate::model::{Request, RequestDocument, RequestError};
 use crate::store::{Db, Fit, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
-use batchfit_fit::validate;
+use batchfit_fit::{Purpose, resolve};
 
 /// How long reading a stored request may take: the largest graph is read in seconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,14 +55,16 @@ fn understand(
     request: Request,
     cancel: &Cancel,
 ) -> Result<Understood, EngineError> {
-    let lowered = with_cancel(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
-    let lowered = lowered.map_err(EngineError::Invalid)?;
+    let (lowered, card, is_here) = resolve(&request, Purpose::Fit, cancel, |lowered| {
+        let (card, is_here) = match engine.catalogue().card(&request) {
+            Ok(card) => (card, true),
+            Err(EngineError::DeviceUnavailable { .. }) => (None, false),
+            Err(other) => return Err(other),
+        };
+        let is_simulated = card.is_none();
+        Ok(((lowered, card, is_here), is_simulated))
+    })?;
     let digest = request.model_digest(lowered);
-    let (card, is_here) = match engine.check(&request) {
-        Ok(card) => (card, true),
-        Err(EngineError::DeviceUnavailable { .. }) => (None, false),
-        Err(other) => return Err(other),
-    };
     let asked = question_about(&request, &digest, card.as_deref());
     let taught = calibration(db, &request, (lowered, &digest), card.as_deref());
     let request = request.with_calibration(taught);
@@ -78,7 +80,7 @@ fn understand(
 }
 
 /// Members of a stored request that ask for something else, beside those that its recommendation shows.
-fn unlike(engine: &dyn Engine, request: &Request, stored: Option<Fit>) -> Vec<String> {
+fn unlike(request: &Request, stored: Option<Fit>) -> Vec<String> {
     const SHOWN: [&str; 7] = [
         "precision",
         "optimizer",
@@ -88,11 +90,9 @@ fn unlike(engine: &dyn Engine, request: &Request, stored: Option<Fit>) -> Vec<St
         "memory_limit",
         "device",
     ];
-    let known = engine.simulated();
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let document = stored.map(|fit| RequestDocument::read(fit.request.into_shared()));
     let names = match document {
-        Some(Ok(document)) => request.differing(&document, &SHOWN, &known),
+        Some(Ok(document)) => request.differing(&document, &SHOWN),
         // Dropped meanwhile, or of a version whose requests are not read any more.
         Some(Err(_)) | None => Vec::new(),
     };
@@ -137,8 +137,7 @@ pub async fn nearest(
     let mut near = look(db, &understood).await?;
     if let Some(near) = near.as_mut().filter(|near| !near.exact) {
         let fit = db.fit(&near.recommendation.fit_id).await?;
-        near.differs
-            .extend(unlike(engine, &understood.request, fit));
+        near.differs.extend(unlike(&understood.request, fit));
     }
     Ok(near)
 }
@@ -170,7 +169,7 @@ impl Jobs {
         let mut near = look(&self.shared.db, &understood).await?;
         if let Some(near) = near.as_mut().filter(|near| !near.exact) {
             let fit = self.shared.db.fit(&near.recommendation.fit_id).await?;
-            let unlike = move |engine: &dyn Engine| unlike(engine, &understood.request, fit);
+            let unlike = move |_: &dyn Engine| unlike(&understood.request, fit);
             near.differs
                 .extend(self.on_thread("nearest", unlike).await?);
         }

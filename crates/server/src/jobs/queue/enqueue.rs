@@ -12,10 +12,10 @@ use crate::jobs::lanes::{LARGE_LANE, ReadPermit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, EngineError, FitDocument};
-use crate::limits::{CancelOnDrop, with_cancel};
+use crate::limits::CancelOnDrop;
 use crate::model::{DetachedModel, DeviceChoice, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
-use batchfit_fit::{validate, validate_fit};
+use batchfit_fit::{Purpose, resolve};
 
 impl Jobs {
     /// Whether a fit is answered for less memory than this request allows.
@@ -49,8 +49,8 @@ impl Jobs {
         if let Some(fit) = self.asked_before(asking.key.as_ref()).await? {
             return Ok(fit);
         }
-        let terms = terms(&request, asking.somebody_waits, shared.limits.fit_deadline);
-        let (checked, large) = self.checked(request, permit).await?;
+        let terms = terms(&request, asking.interactive, shared.limits.fit_deadline);
+        let (checked, large) = self.checked(request, Purpose::Fit, permit).await?;
         let Checked {
             request,
             fingerprint,
@@ -61,10 +61,6 @@ impl Jobs {
             for_agents,
             is_simulated,
         } = checked;
-        request
-            .lower()
-            .and_then(validate_fit)
-            .map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
         let aside = aside.map(|aside| detached_upload(aside, now));
         let new = NewFit {
@@ -171,6 +167,7 @@ impl Jobs {
     pub(in crate::jobs) async fn checked(
         &self,
         request: Request,
+        purpose: Purpose,
         permit: Option<ReadPermit>,
     ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
@@ -181,13 +178,15 @@ impl Jobs {
         let place = Arc::new(self.executor(&request).await?);
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
-            let lowered =
-                with_cancel(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
-            let lowered = lowered.map_err(EngineError::Invalid)?;
-            let (card, agents) = match (*place).clone()? {
-                Executor::Here => (engine.check(&request)?, None),
-                Executor::Agents { lane, card } => (card, Some(lane)),
-            };
+            let found = resolve(&request, purpose, &cancel, |lowered| {
+                let (card, agents) = match (*place).clone()? {
+                    Executor::Here => (engine.catalogue().card(&request)?, None),
+                    Executor::Agents { lane, card } => (card, Some(lane)),
+                };
+                let is_simulated = card.is_none() && agents.is_none();
+                Ok(((lowered, card, agents), is_simulated))
+            });
+            let (lowered, card, agents) = found?;
             let digest = request.model_digest(lowered);
             let taught = calibration(&db, &request, (lowered, &digest), card.as_deref());
             let request = request.with_calibration(taught);
@@ -258,7 +257,7 @@ mod tests {
             let text =
                 format!(r#"{{"model": {{"preset": "resnet18"}}, "memory_limit": "{limit}"}}"#);
             let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            Request::parse(document, &[]).unwrap()
+            Request::parse(document).unwrap()
         };
 
         assert!(had_its_limit(&request("1GiB"), 1 << 30));

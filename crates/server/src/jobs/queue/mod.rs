@@ -26,7 +26,7 @@ use super::readiness::{NotReadyReason, Readiness};
 use super::{DeviceKind, DeviceSummary, Engine, FitDocument, UploadLimits, runner, uploads};
 use crate::device::sim::calibration_turn;
 use crate::jobs::events::notifications::{self, RemoteProgress};
-use crate::jobs::searches::predicted::Known;
+use crate::jobs::searches::predicted::Predictions;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{Db, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, Time};
 use spec_cache::SpecCache;
@@ -75,7 +75,7 @@ impl Default for Limits {
 #[derive(Debug, Clone, Default)]
 pub struct EnqueueOptions {
     /// Whether a client waits for the answer.
-    pub somebody_waits: bool,
+    pub interactive: bool,
     /// The API key under which it is asked; empty where none is needed.
     pub owner: String,
     /// The name that the client gave to this request: what it asks again under it is the same fit.
@@ -146,8 +146,7 @@ impl Jobs {
     ) -> Result<Jobs, JobError> {
         let is_shared = db.is_shared();
         let takes = if is_shared {
-            let devices =
-                runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::devices).await?;
+            let devices = runner::on_thread("devices", Arc::clone(&engine), devices).await?;
             Some(leases::lanes_of(&devices))
         } else {
             None
@@ -165,7 +164,7 @@ impl Jobs {
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 spec_cache: SpecCache::default(),
-                foreseen: Known::default(),
+                predictions: Predictions::default(),
                 events: Events::new(is_shared),
                 remote_progress: RemoteProgress::default(),
                 running: Mutex::default(),
@@ -329,7 +328,7 @@ impl Jobs {
 
     /// The devices that requests may name: those of this machine, of agents, and simulated ones.
     pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
-        let mut devices = self.on_thread("devices", <dyn Engine>::devices).await?;
+        let mut devices = self.on_thread("devices", devices).await?;
         let is_real = |device: &DeviceSummary| device.kind == DeviceKind::Cuda;
         let real = devices.iter().filter(|device| is_real(device)).count();
         devices.splice(real..real, self.devices_of_agents().await?);
@@ -359,4 +358,9 @@ impl Jobs {
             () = self.shared.shutdown.cancelled() => Err(JobError::ShuttingDown),
         }
     }
+}
+
+/// The devices of this machine.
+fn devices(engine: &dyn Engine) -> Vec<DeviceSummary> {
+    engine.catalogue().devices()
 }

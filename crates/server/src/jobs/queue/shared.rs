@@ -15,7 +15,7 @@ use crate::jobs::lanes::{LARGE_LANE, Lanes};
 use crate::jobs::leases::Heartbeats;
 use crate::jobs::queue::spec_cache::SpecCache;
 use crate::jobs::readiness::Readiness;
-use crate::jobs::searches::predicted::Known;
+use crate::jobs::searches::predicted::Predictions;
 use crate::jobs::{Engine, Limits, Progress};
 use crate::limits::Cancel;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
@@ -36,7 +36,7 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) lanes: Lanes,
     pub(in crate::jobs) spec_cache: SpecCache,
     /// What recordings of searches predict.
-    pub(in crate::jobs) foreseen: Known,
+    pub(in crate::jobs) predictions: Predictions,
     /// What is told of fits.
     pub(in crate::jobs) events: Events,
     /// What other servers tell.
@@ -85,11 +85,8 @@ impl Shared {
         document: RequestDocument,
         uploads: &Uploads,
     ) -> Result<Request, RequestError> {
-        // A card may have been calibrated meanwhile.
-        let simulated = self.engine.simulated();
-        let simulated: Vec<&str> = simulated.iter().map(String::as_str).collect();
-        let request = Request::parse_with_uploads(document, uploads, &simulated)?;
-        Ok(request.with_recorder(self.engine.records()))
+        let request = Request::parse_with_uploads(document, uploads)?;
+        Ok(request.with_recorder(self.engine.catalogue().records))
     }
 
     /// Waits for a place in a lane.

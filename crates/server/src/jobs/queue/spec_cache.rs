@@ -172,7 +172,7 @@ mod tests {
         let input = r#""input": {"shape": [4]}"#;
         let text = format!(r#"{{"model": {{{input}, "layers": [{layers}]}}}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        Request::parse(document, &[]).unwrap()
+        Request::parse(document).unwrap()
     }
 
     #[test]

@@ -29,8 +29,20 @@ const MOST_KNOWN: usize = 64;
 /// The recordings of a search: of each batch the latest.
 type Recorded = BTreeMap<u64, String>;
 
-/// What was foreseen, by how it was asked: a search is read more often than it is told something.
-pub(in crate::jobs) type Known = Mutex<HashMap<Digest, Arc<OnceCell<Prediction>>>>;
+/// What was predicted, by what it was predicted from: a search is read more often than it is told something.
+#[derive(Debug, Default)]
+pub(in crate::jobs) struct Predictions(Mutex<HashMap<Digest, Arc<OnceCell<Prediction>>>>);
+
+impl Predictions {
+    /// Where the prediction from this is kept.
+    fn of(&self, source: &str) -> Arc<OnceCell<Prediction>> {
+        let mut known = self.0.lock().expect("nothing panics while it is held");
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        Arc::clone(known.entry(Digest::of(source.as_bytes())).or_default())
+    }
+}
 
 impl Jobs {
     /// What the recordings of these runs say; nothing while there are none.
@@ -61,21 +73,14 @@ impl Jobs {
             ceiling: terms.ceiling(),
             largest: largest(told, &recorded),
         };
-        let asked = format!(
+        let source = format!(
             "{} {runs:?} {}",
             request_text(terms, &recorded),
             self.turns()
         );
-        let known = {
-            let known = self.shared.foreseen.lock();
-            let mut known = known.expect("nothing panics while it is held");
-            if known.len() >= MOST_KNOWN {
-                known.clear();
-            }
-            Arc::clone(known.entry(Digest::of(asked.as_bytes())).or_default())
-        };
-        let foreseen = known.get_or_try_init(|| self.predict(terms, recorded, runs, found));
-        foreseen.await.cloned().map(Some)
+        let known = self.shared.predictions.of(&source);
+        let predicted = known.get_or_try_init(|| self.predict(terms, recorded, runs, found));
+        predicted.await.cloned().map(Some)
     }
 
     /// The same where it was not predicted before.
@@ -95,13 +100,13 @@ impl Jobs {
         let abandoned = CancelOnDrop::default();
         let cancel = abandoned.0.clone();
         let niceness = niceness();
-        let foresee = move |engine: &dyn Engine| {
+        let work = move |_: &dyn Engine| {
             yielding(niceness, || {
                 let request = read(&terms, &recorded, packed)?;
-                engine.predict(&request, &runs, &cancel).map_err(told_of)
+                batchfit_fit::predict(&request, &runs, &cancel).map_err(told_of)
             })
         };
-        Ok(self.on_thread("predict", foresee).await??)
+        Ok(self.on_thread("predict", work).await??)
     }
 
     async fn find_recordings(
@@ -176,8 +181,7 @@ fn read(
 ) -> Result<Request, EngineError> {
     let invalid = |invalid: RequestError| told_of(EngineError::Invalid(invalid));
     let uploads = Uploads::unpack(packed).map_err(invalid)?;
-    let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
-    Request::parse_with_uploads(question(terms, recorded)?, &uploads, &names).map_err(invalid)
+    Request::parse_with_uploads(question(terms, recorded)?, &uploads).map_err(invalid)
 }
 
 /// The search names the recordings of single runs, not a list.
@@ -187,5 +191,19 @@ fn told_of(error: EngineError) -> EngineError {
             EngineError::Invalid(RequestError::at("/recorded", invalid.problem))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_recordings_are_read_once() {
+        let predictions = Predictions::default();
+        let of_one = predictions.of("one");
+
+        assert!(Arc::ptr_eq(&of_one, &predictions.of("one")));
+        assert!(!Arc::ptr_eq(&of_one, &predictions.of("another")));
     }
 }

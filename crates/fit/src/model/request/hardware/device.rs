@@ -1,12 +1,13 @@
-//! Which device a request asks for.
+//! Which device a request asks for, and what to say of a card by a name that is none of the catalogue's. A card of another name has another
+//! amount of memory: it is offered only where a name is misspelt, never in the place of another card.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{cards, nicknames};
-use crate::device::sim::{Card, Instance, LOCAL};
+use super::nicknames;
+use crate::device::sim::{self, Card, Instance, LOCAL};
 use crate::limits::shorten;
 use batchfit_models::{Fields, RequestError, nearest, wrong};
 
@@ -50,26 +51,22 @@ fn cuda_index(text: &str) -> Option<u32> {
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `cuda:N`, `sim:NAME`, `NAME` or `HOST/cuda:N`; `known_sims` are the names of cards there are. The name of a
-    /// cloud's machine is its card.
-    pub fn parse(
-        text: &str,
-        pointer: &str,
-        known_sims: &[&str],
-    ) -> Result<DeviceChoice, RequestError> {
+    /// Reads `auto`, `cuda:N`, `sim:NAME`, `NAME` or `HOST/cuda:N`. The name of a cloud's machine is its card.
+    pub fn parse(text: &str, pointer: &str) -> Result<DeviceChoice, RequestError> {
+        let cards = sim::names();
         if text == "auto" {
             return Ok(DeviceChoice::Auto);
         }
         if let Some(name) = text.strip_prefix("sim:") {
-            if known_sims.contains(&name) {
+            if cards.contains(&name) {
                 return Ok(DeviceChoice::Sim(name.to_owned()));
             }
-            if let Some(machine) = Instance::find(name).filter(|it| known_sims.contains(&it.card)) {
+            if let Some(machine) = Instance::find(name) {
                 return Ok(DeviceChoice::Sim(machine.card.to_owned()));
             }
-            return Err(unknown_card(name, text, pointer, known_sims));
+            return Err(unknown_card(name, text, pointer));
         }
-        if known_sims.contains(&text) && text != LOCAL {
+        if cards.contains(&text) && text != LOCAL {
             return Ok(DeviceChoice::Kind(text.to_owned()));
         }
         let of_host = text.split_once('/').filter(|(host, _)| is_host_name(host));
@@ -80,12 +77,12 @@ impl DeviceChoice {
             let on = nicknames::parse(text)
                 .ok()
                 .filter(|on| on.count.is_none())?;
-            known_sims.contains(&on.card.name).then_some(on.card.name)
+            Some(on.card.name)
         };
         match (cuda_index(text), nickname()) {
             (Some(index), _) => Ok(DeviceChoice::Cuda(index)),
             (None, Some(name)) => Ok(DeviceChoice::Kind(name.to_owned())),
-            (None, None) => Err(cards::absent(pointer, text).unwrap_or_else(|| RequestError {
+            (None, None) => Err(absent(pointer, text).unwrap_or_else(|| RequestError {
                 pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
                 problem: format!(
@@ -93,7 +90,7 @@ impl DeviceChoice {
                      \"HOST/cuda:N\"",
                     shorten(text)
                 ),
-                nearest: meant(text, known_sims),
+                nearest: meant(text),
             })),
         }
     }
@@ -127,13 +124,12 @@ pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instanc
 pub(in crate::model::request) fn read(
     fields: &Fields<'_>,
     world_size: u64,
-    known_sims: &[&str],
 ) -> Result<(DeviceChoice, Vec<String>), RequestError> {
     let pointer = fields.at("device");
     let Some(Value::Array(items)) = fields.get("device") else {
         let device = match fields.text("device")? {
             None => DeviceChoice::Auto,
-            Some(text) => DeviceChoice::parse(text, &pointer, known_sims)?,
+            Some(text) => DeviceChoice::parse(text, &pointer)?,
         };
         return Ok((device, Vec::new()));
     };
@@ -151,7 +147,7 @@ pub(in crate::model::request) fn read(
         let Some(text) = item.as_str() else {
             return Err(wrong(&at, item, problem));
         };
-        let DeviceChoice::Sim(name) = DeviceChoice::parse(text, &at, known_sims)? else {
+        let DeviceChoice::Sim(name) = DeviceChoice::parse(text, &at)? else {
             return Err(wrong(&at, item, problem));
         };
         let card = Card::find(&name).ok_or_else(|| wrong(&at, item, problem))?;
@@ -182,8 +178,8 @@ pub(in crate::model::request) fn read(
 }
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
-fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> RequestError {
-    if let Some(absent) = cards::absent(pointer, name) {
+fn unknown_card(name: &str, text: &str, pointer: &str) -> RequestError {
+    if let Some(absent) = absent(pointer, name) {
         return absent;
     }
     if let Some(invalid) = unknown_machine(pointer, name) {
@@ -193,8 +189,8 @@ fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> R
             ..invalid
         };
     }
-    let family = family(name, known_sims);
-    let mut invalid = cards::unknown(pointer, "simulated device", name, known_sims);
+    let family = family(name);
+    let mut invalid = unknown(pointer, "simulated device", name, &sim::names());
     if let [_, _, ..] = family.as_slice() {
         let members: Vec<String> = family.iter().map(|name| format!("sim:{name}")).collect();
         invalid.problem = format!(
@@ -232,30 +228,124 @@ pub fn unknown_machine(pointer: &str, name: &str) -> Option<RequestError> {
 }
 
 /// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.
-fn family<'k>(written: &str, known_sims: &[&'k str]) -> Vec<&'k str> {
+fn family(written: &str) -> Vec<&'static str> {
     let written = written.to_lowercase();
     let first_part = written.split(['-', '_', ' ']).next().unwrap_or_default();
-    let among = |belongs: &dyn Fn(&str) -> bool| -> Vec<&'k str> {
-        let known = known_sims.iter().copied();
-        known.filter(|name| belongs(name)).collect()
-    };
     if written.is_empty() || first_part.is_empty() {
         return Vec::new();
     }
     // `rtx4070ti` is no rtx4070tisuper.
-    among(&|name| name.split('-').next() == Some(first_part))
+    let mut family = sim::names();
+    family.retain(|name| name.split('-').next() == Some(first_part));
+    family
 }
 
-fn meant(text: &str, known_sims: &[&str]) -> Option<String> {
+fn meant(text: &str) -> Option<String> {
     if ["cuda", "gpu", "gpu:0"].contains(&text.to_lowercase().as_str()) {
         return Some("cuda:0".to_owned());
     }
-    if let [first, ..] = family(text, known_sims).as_slice() {
+    if let [first, ..] = family(text).as_slice() {
         return Some(format!("sim:{first}"));
     }
     let known = ["auto", "cuda:0"];
-    let card = || cards::misspelt(text, known_sims).map(|card| format!("sim:{card}"));
+    let card = || misspelt(text, &sim::names()).map(|card| format!("sim:{card}"));
     nearest(text, known).map(str::to_owned).or_else(card)
+}
+
+/// What is called a card and is not simulated, and what to do instead.
+const ABSENT: &str = include_str!("cards.txt");
+
+/// A name without what people write differently: case, dashes, spaces.
+fn plain(name: &str) -> String {
+    let kept = shorten(name).to_lowercase();
+    let kept = kept.strip_prefix("sim:").unwrap_or(&kept);
+    kept.chars().filter(|c| c.is_alphanumeric()).collect()
+}
+
+/// What the table has of a name, and the card that is the same where there is one.
+fn row(name: &str) -> Option<(Option<&'static str>, &'static str)> {
+    let plain = plain(name);
+    let plain = ["nvidia", "geforce"].iter().fold(&*plain, |name, maker| {
+        name.strip_prefix(maker).unwrap_or(name)
+    });
+    let is = |word: &str| match (word.strip_prefix('*'), word.strip_suffix('*')) {
+        (Some(middle), Some(_)) => plain.contains(middle.trim_end_matches('*')),
+        (None, Some(beginning)) => plain.starts_with(beginning),
+        _ => plain == word,
+    };
+    let mut rows = ABSENT.lines().filter_map(|line| line.split_once(" | "));
+    let found = rows.find(|(words, _)| {
+        words
+            .split(" = ")
+            .next()
+            .is_some_and(|words| words.split(' ').any(is))
+    });
+    found.map(|(words, said)| (words.split_once(" = ").map(|(_, card)| card), said))
+}
+
+/// The card that is the same as one of another name, and what to say of it.
+pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
+    row(name).and_then(|(card, said)| Some((card?, said)))
+}
+
+/// What to say of a card that is known not to be simulated.
+pub fn absent(pointer: &str, name: &str) -> Option<RequestError> {
+    let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
+    Some(RequestError {
+        value: Some(format!("{:?}", shorten(name))),
+        ..RequestError::at(
+            pointer,
+            format!("unknown card {:?}; {advice}", shorten(name)),
+        )
+    })
+}
+
+/// The card that a name is a misspelling of: with the same numbers but for a digit too many, and letters that differ in one where there
+/// are several.
+pub(crate) fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let parts = |name: &str| {
+        let plain = plain(name);
+        let start = plain.find(|c: char| c.is_ascii_digit())?;
+        let rest = &plain[start..];
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        Some((
+            plain[..start].to_owned(),
+            rest[..end].to_owned(),
+            rest[end..].to_owned(),
+        ))
+    };
+    let (letters, digits, suffix) = parts(name)?;
+    let is_meant = |known: &&&str| {
+        let Some((of, number, after)) = parts(known) else {
+            return false;
+        };
+        let same_letters =
+            letters == of || of.len() > 1 && strsim::damerau_levenshtein(&letters, &of) == 1;
+        let one_too_many =
+            digits.len() == number.len() + 1 && strsim::levenshtein(&digits, &number) == 1;
+        same_letters && suffix == after && (digits == number || one_too_many)
+    };
+    known.iter().find(is_meant).copied()
+}
+
+/// An unknown card.
+pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> RequestError {
+    if let Some(absent) = absent(pointer, name) {
+        return absent;
+    }
+    let nearest = misspelt(name, known);
+    let said = format!("unknown {what} {:?}", shorten(name));
+    RequestError {
+        value: Some(format!("{:?}", shorten(name))),
+        problem: match nearest {
+            Some(_) => said,
+            None => format!("{said}; `batchfit cards` lists those that there are"),
+        },
+        nearest: nearest.map(str::to_owned),
+        pointer: pointer.to_owned(),
+    }
 }
 
 impl fmt::Display for DeviceChoice {
@@ -274,12 +364,8 @@ impl fmt::Display for DeviceChoice {
 mod tests {
     use super::*;
 
-    const CARDS: [&str; 7] = [
-        "h200", "h100-80g", "a100-80g", "a100-40g", "l40s", "l4", "a10",
-    ];
-
     fn refused(text: &str) -> String {
-        DeviceChoice::parse(text, "/device", &CARDS)
+        DeviceChoice::parse(text, "/device")
             .unwrap_err()
             .to_string()
     }
@@ -288,7 +374,8 @@ mod tests {
     fn a_family_is_answered_with_its_members() {
         assert_eq!(
             refused("sim:a100"),
-            "at /device: unknown simulated device \"a100\"; of this family there are sim:a100-80g, sim:a100-40g; \
+            "at /device: unknown simulated device \"a100\"; of this family there are sim:a100-80g, sim:a100-40g, \
+             sim:a100-pcie-80g, sim:a100-pcie-40g; \
              did you mean \"sim:a100-80g\"?"
         );
         assert!(refused("sim:A100-SXM4").contains("there are sim:a100-80g, sim:a100-40g"));
@@ -297,20 +384,20 @@ mod tests {
     #[test]
     fn a_name_that_begins_alike_is_nearer_than_one_that_looks_alike() {
         let nearest = |text| {
-            let invalid = DeviceChoice::parse(text, "/device", &CARDS).unwrap_err();
+            let invalid = DeviceChoice::parse(text, "/device").unwrap_err();
             invalid.nearest.unwrap()
         };
 
         assert_eq!(nearest("sim:h100"), "sim:h100-80g");
         assert_eq!(nearest("sim:h200-141g"), "sim:h200");
         assert_eq!(nearest("sim:l44"), "sim:l4");
-        let of_family = DeviceChoice::parse("a100", "/device", &CARDS).unwrap();
+        let of_family = DeviceChoice::parse("a100", "/device").unwrap();
         assert_eq!(of_family, DeviceChoice::Kind("a100-40g".to_owned()));
     }
 
     #[test]
     fn the_machine_of_a_cloud_is_its_card() {
-        let card = |text| DeviceChoice::parse(text, "/device", &CARDS).unwrap();
+        let card = |text| DeviceChoice::parse(text, "/device").unwrap();
 
         assert_eq!(
             card("sim:p4d.24xlarge"),
@@ -329,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_card_without_sim_is_any_real_one_and_a_host_has_numbered_ones() {
-        let read = |text| DeviceChoice::parse(text, "/device", &CARDS);
+        let read = |text| DeviceChoice::parse(text, "/device");
 
         assert_eq!(
             read("h100-80g"),

@@ -191,7 +191,7 @@ fn within_limits(bytes: u64) -> Option<MemoryLimit> {
 pub struct HeadroomCalibration {
     /// How they train with others: [`strategy`].
     pub strategy: String,
-    /// What is to be left free.
+    /// The headroom.
     pub share: Share,
     /// Whether that takes the place of what an answer leaves free by itself; otherwise it is the least.
     pub replaces: bool,

@@ -1,6 +1,5 @@
 //! Where a request runs: devices, cards and machines by name, and how much of their memory.
 
-mod cards;
 mod device;
 mod memory_limit;
 pub mod nicknames;

@@ -4,8 +4,8 @@ use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
 use crate::limits::shorten;
 use batchfit_models::RequestError;
 
-use super::cards::{absent, same, unknown as unknown_card};
 use super::device::unknown_machine;
+use super::device::{absent, same, unknown as unknown_card};
 
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];

@@ -193,7 +193,7 @@ fn cards_of_one_job_may_differ_and_the_one_with_the_least_memory_decides() {
         let model = json!({ "preset": "resnet18" });
         let document = json!({ "model": model, "device": device, "world_size": ranks });
         let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
-        Request::parse(document, &["h100-80g", "a100-40g", "t4"])
+        Request::parse(document)
     };
     let uneven = with(json!(["sim:h100-80g", "sim:a100-40g", "sim:h100-80g"]), 8).unwrap();
     assert_eq!(uneven.device, DeviceChoice::Sim("a100-40g".into()));
@@ -249,7 +249,7 @@ fn machines_of_clouds_say_how_many_train_together() {
         let members = document.as_object_mut().unwrap();
         members.extend(rest.as_object().unwrap().clone());
         let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
-        let request = Request::parse(document, &["h100-80g", "a100-40g"]).unwrap();
+        let request = Request::parse(document).unwrap();
         let machines: Vec<&str> = request.machines.iter().map(|it| it.name).collect();
         (request.device.to_string(), request.world_size, machines)
     };

@@ -1,5 +1,6 @@
-//! Where answers are kept.
+//! Where a user's programs keep their files, by the XDG base directory specification, and answers among them.
 
+use std::env;
 use std::fs;
 use std::path::PathBuf;
 
@@ -7,15 +8,14 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::DatabaseFlags;
-use super::folders;
 
 /// The database that a flag or the environment names, or else the one in the user's data folder, which is made when it
 /// is missing. An error where there is no home to keep anything in.
-pub(super) fn place(kept: &DatabaseFlags) -> anyhow::Result<String> {
+pub(super) fn database(kept: &DatabaseFlags) -> anyhow::Result<String> {
     if let Some(named) = kept.database.as_ref().filter(|named| !named.is_empty()) {
         return Ok(named.clone());
     }
-    let folder = folders::data().context(
+    let folder = data().context(
         "there is no home folder to keep answers in; --database or BATCHFIT_DATABASE names a place",
     )?;
     let folder: PathBuf = folder.join("batchfit");
@@ -35,4 +35,26 @@ pub(super) fn place(kept: &DatabaseFlags) -> anyhow::Result<String> {
 pub(super) fn runtime() -> anyhow::Result<Runtime> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("could not start the runtime")
+}
+
+/// A folder that the environment names; relative ones are ignored, as the specification says.
+pub(super) fn named(variable: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(env::var_os(variable)?);
+    folder.is_absolute().then_some(folder)
+}
+
+/// What can be made again.
+pub(super) fn cache() -> Option<PathBuf> {
+    named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))
+}
+
+/// Where calibrations of cards are kept, unless a folder is named.
+pub(super) fn calibrations() -> Option<PathBuf> {
+    let named = env::var_os("BATCHFIT_CALIBRATIONS").map(PathBuf::from);
+    named.or_else(|| Some(data()?.join("batchfit/calibrations")))
+}
+
+/// What is to last.
+pub(super) fn data() -> Option<PathBuf> {
+    named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")))
 }
