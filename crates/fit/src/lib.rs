@@ -36,7 +36,7 @@ pub use result::{
     LimitKind, MARGIN, ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult,
     Why,
 };
-pub use validate::{Purpose, invalid_variant, resolve, validate, validate_batch, work};
+pub use validate::{Purpose, check_work, invalid_variant, resolve, validate, validate_batch, work};
 
 use batchfit_card::{alloc, device, probe, replay, timing};
 use batchfit_step::{limits, program, shape, units};

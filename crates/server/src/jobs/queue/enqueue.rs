@@ -15,7 +15,7 @@ use crate::jobs::{Engine, EngineError, FitDocument};
 use crate::limits::CancelOnDrop;
 use crate::model::{DetachedModel, DeviceChoice, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
-use batchfit_fit::{Purpose, resolve};
+use batchfit_fit::{Purpose, check_work, resolve, work};
 
 impl Jobs {
     /// Whether a fit is answered for less memory than this request allows.
@@ -179,6 +179,7 @@ impl Jobs {
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
             let found = resolve(&request, purpose, &cancel, |lowered| {
+                check_work(&request, work(&request)).map_err(EngineError::Invalid)?;
                 let (card, agents) = match (*place).clone()? {
                     Executor::Here => (engine.catalogue().card(&request)?, None),
                     Executor::Agents { lane, card } => (card, Some(lane)),
