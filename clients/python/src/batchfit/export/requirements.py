@@ -18,7 +18,8 @@ def check_torch() -> None:
     """An error that says what to install, unless there is a PyTorch that is new enough."""
     if find_spec("torch") is None:
         raise ExportError(
-            f"exporting a model needs PyTorch, which {sys.executable} does not have; install it by `pip install torch`"
+            f"exporting a model needs PyTorch, which {sys.executable} does not have; install it by `pip install torch`, "
+            "or name another Python that has PyTorch and batchfit in BATCHFIT_PYTHON"
         )
     try:
         found = version("torch")
