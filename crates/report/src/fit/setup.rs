@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 #[serde(default)]
 pub struct ShownRequest {
     pub(crate) model: ShownModel,
-    training: ShownTraining,
+    training: Option<ShownTraining>,
     pub(crate) allocator: Option<String>,
     pub(crate) generation: Option<IgnoredAny>,
     pub(crate) lengths: Option<Map<String, Value>>,
@@ -83,11 +83,8 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
         return String::new();
     };
     let cost = cost.as_ref();
-    let ShownRequest {
-        model,
-        training: said,
-        ..
-    } = request;
+    let model = &request.model;
+    let said = request.training.clone().unwrap_or_default();
     let (mut given, mut assumed) = (Vec::new(), Vec::new());
     let mut put = |is_said: bool, text: String| {
         let list = if is_said { &mut given } else { &mut assumed };
@@ -166,5 +163,21 @@ fn gpus(count: u64) -> String {
         "one GPU".to_owned()
     } else {
         format!("{count} GPUs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_are_null_are_as_if_left_out() {
+        let text = r#"{"model": {"preset": "bert-base", "seq_len": 64, "lora": {"r": 8}, "frozen": null}, "training": null,
+                       "lengths": null, "allocator": null, "world_size": 2}"#;
+        let request = ShownRequest::of(text);
+
+        assert_eq!(request.world_size(), 2);
+        assert_eq!(request.model.size("seq_len"), Some(Value::from(64)));
+        assert!(request.model.lora.is_some());
     }
 }

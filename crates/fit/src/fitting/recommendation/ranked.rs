@@ -103,13 +103,13 @@ fn comparable(entries: &[Entry], entry: &Entry) -> Option<f64> {
 /// Which variants no other of their group beats.
 fn marks(keys: &[RankKey]) -> Vec<Option<bool>> {
     let mut marks = vec![None; keys.len()];
-    let groups: BTreeSet<usize> = keys.iter().map(|standing| standing.group).collect();
+    let groups: BTreeSet<usize> = keys.iter().map(|key| key.group).collect();
     for group in groups {
         let of_group = |index: &usize| keys[*index].group == group;
         let members: Vec<usize> = (0..keys.len()).filter(of_group).collect();
         let points = members.iter().map(|index| {
-            let standing = &keys[*index];
-            (standing.at_once, standing.samples_per_second)
+            let key = &keys[*index];
+            (key.at_once, key.samples_per_second)
         });
         let points: Vec<(u64, Option<f64>)> = points.collect();
         for (index, mark) in members.into_iter().zip(unbeaten(&points)) {
