@@ -69,15 +69,20 @@ pub type Read = (Op, Vec<ValueId>);
 /// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
 pub type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
 
-/// Declares the families: a variant of [`Op`] and a list of readers each, by the names of their operators with blanks between, and
-/// the module that has them.
+/// Declares the families by the modules that have their readers, which are listed by the names of operators with blanks between: those
+/// with a variant of [`Op`], and those whose operators are a [`Call`](super::Call) each.
 macro_rules! families {
-    ($($variant:ident: $module:ident $(:: $inner:ident)?),+ $(,)?) => {
+    (
+        $($variant:ident: $module:ident $(:: $inner:ident)?),+;
+        $($of_calls:ident $(:: $part:ident)?),+ $(,)?
+    ) => {
         $(pub use $module::$($inner::)?$variant;)+
 
         /// One forward operation, by the ATen operator that it stands for.
         #[derive(Debug, Clone, PartialEq, Serialize)]
         pub enum Op {
+            /// See [`Call`].
+            Call(Call),
             $(
                 #[doc = concat!("See [`", stringify!($variant), "`].")]
                 $variant($variant),
@@ -87,6 +92,7 @@ macro_rules! families {
         impl Op {
             fn operator(&self) -> &dyn Operator {
                 match self {
+                    Op::Call(call) => call.operator(),
                     $(Op::$variant(operator) => operator,)+
                 }
             }
@@ -102,7 +108,10 @@ macro_rules! families {
 
         /// The readers of all families, by the names of their operators.
         fn readers() -> Vec<(&'static str, Reader)> {
-            let lists = [$($module::$($inner::)?ATEN.to_vec()),+];
+            let lists = [
+                $($module::$($inner::)?ATEN.to_vec(),)+
+                $($of_calls::$($part::)?ATEN.to_vec()),+
+            ];
             let each = |(names, reader): (&'static str, Reader)| names.split(' ').map(move |name| (name, reader));
             lists.into_iter().flatten().flat_map(each).collect()
         }

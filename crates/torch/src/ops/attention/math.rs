@@ -100,11 +100,8 @@ impl Eager {
         let y = self.softmax(x, (x.shape.len() - 1, false), Some(x.dtype))?;
         let hidden = self.empty(&x.shape, DType::Bool);
         let rows = self.empty(&x.shape[..x.shape.len() - 1], DType::Bool);
-        let zero = self.empty(&[], x.dtype);
+        let _zero = self.empty(&[], x.dtype);
         self.launch(Kernel::HiddenRows, &[x, &y], &[&hidden, &rows, &y]);
-        drop(zero);
-        drop(rows);
-        drop(hidden);
         Ok(y)
     }
 }

@@ -343,29 +343,24 @@ impl Eager {
         let y = self.empty(&x.shape, dtype);
         let converted = (dtype != own).then(|| self.empty(&x.shape, dtype));
         // What the kernel reads is contiguous.
-        let dense = converted.is_none().then(|| self.dense_copy(x));
+        let _dense = converted.is_none().then(|| self.dense_copy(x));
         // One row is scanned by a library, in a buffer of its own.
         if x.shape.len() == 1 {
             drop(self.scratch(1023));
         }
         self.launch(running_sum(dim, x.shape.len(), false), &[x], &[&y]);
-        drop(dense);
-        drop(converted);
         draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
-            let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
+            let _cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
             let strides = strides_like(&gradient.shape, &gradient.strides);
             let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
-            let sums = eager.empty(&gradient.shape, own);
+            let _sums = eager.empty(&gradient.shape, own);
             // What would be copied in between is nowhere written: one kernel does all of it.
             let scattered = !turned.is_contiguous();
             drop(scattered.then(|| eager.empty(&gradient.shape, own)));
             let grad_x = eager.empty(&gradient.shape, own);
             let kernel = running_sum(dim, gradient.shape.len(), true);
             eager.launch(kernel, &[gradient], &[&grad_x]);
-            drop(sums);
-            drop(turned);
-            drop(cast);
             Rc::new(grad_x)
         })
     }

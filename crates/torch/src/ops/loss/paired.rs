@@ -64,10 +64,9 @@ impl Eager {
                     loss.function,
                     LossFunction::BinaryCrossEntropyOfLogits { .. }
                 );
-                let temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
+                let _temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
                 let result = eager.empty_like(like, gradient.dtype);
                 eager.launch(kernel(true), &inputs, &[&result]);
-                drop(temporary);
                 Tensor::new(result)
             });
             vec![of_self, of_target]
@@ -92,7 +91,7 @@ impl Eager {
         };
         match (loss.function, loss.summary) {
             (LossFunction::BinaryCrossEntropyOfLogits { .. }, summary) => {
-                let likelihood = self.empty_like(x, dtype);
+                let _likelihood = self.empty_like(x, dtype);
                 if let Some(positive) = inputs.last().filter(|_| weights.positive) {
                     // `(pos_weight - 1).mul(target).add_(1)`.
                     let lowered = self.empty_like(positive, dtype);
@@ -102,12 +101,10 @@ impl Eager {
                 }
                 let each = self.empty_like(x, dtype);
                 fill(self, &each);
-                let result = match summary {
+                match summary {
                     Summary::None => each,
                     Summary::Mean | Summary::Sum => self.total(&Tensor::new(each), is_mean),
-                };
-                drop(likelihood);
-                result
+                }
             }
             (_, Summary::None) => {
                 let each = self.empty_like(x, dtype);
@@ -120,7 +117,6 @@ impl Eager {
                 fill(self, &each);
                 let shown = number(&result);
                 self.total_into(&each, &shown, is_mean);
-                drop(each);
                 shown
             }
             (LossFunction::BinaryCrossEntropy | LossFunction::SoftMargin, _) => {
@@ -129,7 +125,6 @@ impl Eager {
                 let total = self.total(&result, is_mean);
                 let shown = number(&result);
                 self.launch(Kernel::Copy, &[&total], &[&shown]);
-                drop(total);
                 shown
             }
             (
@@ -163,20 +158,16 @@ impl Eager {
             function,
             LossFunction::BinaryCrossEntropyOfLogits { positive: true, .. }
         );
-        let before = if function == LossFunction::SoftMargin {
+        let _before = if function == LossFunction::SoftMargin {
             // `-target * grad`, and `z / (z + 1)` of `z = exp(-target * self)`.
-            let [first, second, third] = [0; 3].map(|_| like(self));
-            drop(second);
-            drop(first);
+            let [_first, _second, third] = [0; 3].map(|_| like(self));
             Some(third)
         } else {
             is_weighted.then(|| like(self))
         };
         let result = like(self);
-        let after = is_weighted.then(|| like(self));
+        let _after = is_weighted.then(|| like(self));
         self.launch(kernel, inputs, &[&result]);
-        drop(after);
-        drop(before);
         Tensor::new(result)
     }
 
@@ -218,7 +209,6 @@ impl Eager {
                 losses(self, &each);
                 let y = self.empty(&[], x.dtype);
                 self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
-                drop(each);
                 y
             }
             Summary::Mean | Summary::Sum => {
@@ -226,7 +216,6 @@ impl Eager {
                 let each = self.empty(examples, x.dtype);
                 losses(self, &each);
                 self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
-                drop(each);
                 y
             }
         };

@@ -44,7 +44,6 @@ impl Eager {
                 let magnitude = self.apply("aten.abs.default", &[&difference])?;
                 drop(difference);
                 let loss = self.summarized(&magnitude, loss.summary);
-                drop((magnitude, x, target));
                 Ok(loss)
             }
             LossFunction::Ctc {
@@ -153,10 +152,6 @@ impl Eager {
             }
             Summary::None | Summary::Sum => Tensor::clone(&negative),
         };
-        drop(negative);
-        drop(sum);
-        drop(product);
-        drop(plain);
         Ok(loss)
     }
 

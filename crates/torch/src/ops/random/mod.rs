@@ -104,7 +104,6 @@ impl Eager {
         let y = self.empty_like(x, x.dtype);
         self.launch(Kernel::Dropout { p }, &[x], &[&y, &mask]);
         draft.save(self, "mask", &mask)?;
-        drop(mask);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // Row-major or channels-last, whatever the gradient's own order.
             let strides = gradient.suggested_format().strides(&gradient.shape);

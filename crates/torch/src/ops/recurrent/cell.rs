@@ -111,8 +111,6 @@ impl Operator for RecurrentCell {
                     CellKind::Tanh | CellKind::Lstm | CellKind::Gru => Unary::Tanh,
                 };
                 let y = eager.saturated(&sum, function)?;
-                drop(input);
-                drop(recurrent);
                 vec![y]
             }
         })
