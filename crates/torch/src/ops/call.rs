@@ -79,10 +79,6 @@ impl<A> Operator for Rules<A> {
         self.function.name
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (0, usize::MAX) // As many as its reader gives it.
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         (self.function.infer)(&self.function.arguments, operands)
     }

@@ -72,6 +72,7 @@ families! {
     distance,
     embedding::bag,
     fourier,
+    indexed::along,
     indexed::search,
     loss::composed,
     norm::weight,
@@ -87,7 +88,6 @@ pub const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use call::Call;
 pub use create::{CreatedOn, CreatedType};
-pub use indexed::Choice;
 pub use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};
 pub use norm::kernel as normalization;

@@ -14,10 +14,7 @@ pub trait Operator {
     /// The name a PyTorch user knows it by.
     fn name(&self) -> &'static str;
 
-    /// Fewest and most operands.
-    fn arity(&self) -> (usize, usize);
-
-    /// The types of the results; as many operands as [`Operator::arity`] allows.
+    /// The types of the results. Readers give an operator as many operands as it takes.
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch>;
 
     /// The first of the operands that its module moves into one buffer when it is moved to the card (the others
@@ -158,13 +155,6 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 
 /// The results of `op` on operands of these types.
 pub fn infer(op: &Op, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-    let (low, high) = op.operator().arity();
-    if operands.len() < low || operands.len() > high {
-        return Err(format!(
-            "takes {low} to {high} tensors, not {}",
-            operands.len()
-        ));
-    }
     op.operator().infer(operands)
 }
 

@@ -41,10 +41,6 @@ impl Operator for Attention {
         "scaled_dot_product_attention"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (3, 4)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         Ok(vec![(operands[0].0, attend(&shapes, self.grouped)?)])

@@ -82,19 +82,6 @@ impl Operator for Complex {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Complex::Polar | Complex::OfParts => (2, 2),
-            Complex::ViewAsReal
-            | Complex::ViewAsComplex
-            | Complex::Real
-            | Complex::Imag
-            | Complex::Conj
-            | Complex::Abs
-            | Complex::Angle => (1, 1),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let wants_complex = matches!(

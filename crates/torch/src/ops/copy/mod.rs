@@ -141,10 +141,6 @@ impl Operator for Copy {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let shape = match self {

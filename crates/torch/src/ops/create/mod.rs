@@ -313,10 +313,6 @@ impl Operator for Create {
         self.name
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (0, 1)
-    }
-
     fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(vec![(self.recorded(), self.shape.clone())])
     }

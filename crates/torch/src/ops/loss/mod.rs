@@ -199,10 +199,6 @@ impl Operator for Loss {
         self.function.name()
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (2, 4)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(vec![self.result(&operands[0], &operands[1])?])
     }

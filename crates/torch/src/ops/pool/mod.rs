@@ -168,17 +168,6 @@ impl Operator for Pool {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Pool::Max(_)
-            | Pool::MaxWithIndices(_)
-            | Pool::Average { .. }
-            | Pool::AdaptiveAverage(_)
-            | Pool::AdaptiveMax(_) => (1, 1),
-            Pool::FractionalMax { .. } | Pool::MaxUnpool(_) => (2, 2),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let [n, channels, sides @ ..] = x.as_slice() else {

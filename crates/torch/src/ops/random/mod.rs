@@ -73,10 +73,6 @@ impl Operator for Random {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(operands[..1].to_vec())
     }
