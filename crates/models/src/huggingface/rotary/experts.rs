@@ -4,13 +4,7 @@
 
 use super::decoder::Decoder;
 use super::mlp::mlp;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{
-    Activation, Argument, FnModule, Linear, ModulePath, Pointwise as _, Reductions as _, Size,
-    Tensor, Tracer, Views as _, functional,
-};
+use crate::huggingface::prelude::*;
 
 /// What a config says of experts.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use super::mlp::mlp;
 use super::norm::Norm;
 use super::rotation::Rotations;
 use crate::huggingface::generation::GenerationInputs;
-use crate::tracing::{Dropout, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::huggingface::prelude::*;
 
 /// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
 pub(super) type Around<'a> = (

@@ -1,9 +1,7 @@
 //! Feed-forward parts of decoders with rotary embeddings.
 
 use super::decoder::Decoder;
-use crate::tracing::{
-    Activation, FnModule, Linear, ModulePath, Pointwise as _, Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
 
 /// Which layers a family has here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

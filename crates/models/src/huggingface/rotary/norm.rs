@@ -1,10 +1,6 @@
 //! Normalization in decoders with rotary embeddings.
 
-use crate::shape::DType;
-use crate::tracing::{
-    FnModule, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer,
-    functional,
-};
+use crate::huggingface::prelude::*;
 
 /// How a family normalizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
