@@ -61,12 +61,7 @@ impl Eager {
             LossFunction::MultiMargin { .. } | LossFunction::MultilabelMargin => {
                 self.margin_loss(loss, operands)
             }
-            LossFunction::Squared
-            | LossFunction::SmoothAbsolute { .. }
-            | LossFunction::Huber { .. }
-            | LossFunction::BinaryCrossEntropy
-            | LossFunction::BinaryCrossEntropyOfLogits { .. }
-            | LossFunction::SoftMargin => self.paired_loss(loss, operands),
+            LossFunction::Paired(paired) => self.paired_loss(paired, loss.summary, operands),
         }
     }
 
