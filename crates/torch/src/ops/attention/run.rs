@@ -118,10 +118,7 @@ impl Eager {
         bias: Option<Tensor>,
         request: Attention,
     ) -> Result<Tensor, Stop> {
-        let autocast = self.autocast.take();
-        let output = self.math_attention(operands, bias, request);
-        self.autocast = autocast;
-        output
+        self.without_autocast(|eager| eager.math_attention(operands, bias, request))
     }
 
     /// A mask as what is added to the scores.

@@ -147,9 +147,7 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
     } else if let Some(shape) = shape_by_numbers(name, args)? {
         shape
     } else {
-        let lengths = args.lengths("size")?;
-        let lengths = lengths.into_iter().collect::<Option<Vec<_>>>();
-        lengths.ok_or("its argument \"size\" contains -1")?
+        args.whole_lengths("size")?
     };
     let place = if name == "scalar_tensor" {
         CreatedOn::Host

@@ -29,10 +29,7 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let b = self.high(b);
         let a = self.high(a);
-        let autocast = self.autocast.take();
-        let similarity = self.cosine_of(&a, &b, dim);
-        self.autocast = autocast;
-        similarity
+        self.without_autocast(|eager| eager.cosine_of(&a, &b, dim))
     }
 
     fn cosine_of(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {

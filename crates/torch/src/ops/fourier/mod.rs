@@ -74,7 +74,7 @@ fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let x = args.tensor("self")?;
     let shape = args.shape(x);
     let dim = args.dim("dim", Some(-1), shape.len())?;
-    let given = args.has("n").then(|| args.count("n", None)).transpose()?;
+    let given = args.if_given("n", |name| args.count(name, None))?;
     transform(
         x,
         &shape,

@@ -128,7 +128,7 @@ impl Indexed {
 }
 
 /// A shape without these dimensions, or with lengths of one in their place.
-fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
+pub(in crate::ops) fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
     let lengths = x.iter().enumerate();
     lengths
         .filter(|(i, _)| keep || !dims.contains(i))

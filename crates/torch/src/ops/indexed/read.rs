@@ -83,10 +83,7 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             Indexed::Scatter {
                 dim: dim()?,
                 adds: target.contains("scatter_add"),
-                value: args
-                    .has("value")
-                    .then(|| args.number("value"))
-                    .transpose()?,
+                value: args.if_given("value", |name| args.number(name))?,
                 in_place: target.contains("_."),
             }
         }

@@ -152,17 +152,10 @@ impl Eager {
             self.launch(Kernel::Copy, &[tensor], &[&into]);
         }
         let count = parts.len() as u64;
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let view = |index: u64| {
-                let gradient = gradients[0].as_ref()?;
-                Some(gradient_view(
-                    gradient,
-                    element(gradient, dim, index.into()),
-                ))
-            };
-            (0..count).map(view).collect()
-        });
-        y
+        draft.finish_single(self, y, move |_, gradient, _| {
+            let view = |index: u64| gradient_view(gradient, element(gradient, dim, index.into()));
+            (0..count).map(|index| Some(view(index))).collect()
+        })
     }
 }
 

@@ -15,10 +15,7 @@ impl Eager {
         operands: &[Tensor],
     ) -> Result<Tensor, Stop> {
         // Autocast makes all of them float32.
-        let mut operands = operands.to_vec();
-        for operand in operands.iter_mut().rev() {
-            *operand = self.high(operand);
-        }
+        let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
         let weight = operands.get(2).filter(|_| loss.weight);
         let positive = operands.last().filter(|_| loss.positive);
@@ -140,10 +137,7 @@ impl Eager {
     /// `multi_margin_loss` and `multilabel_margin_loss`: a loss for each example, summed without scratch memory
     /// (`MultiMarginLoss.cu`, `MultiLabelMarginCriterion.cu`).
     pub(super) fn margin_loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
-        let mut operands = operands.to_vec();
-        for operand in operands.iter_mut().rev() {
-            *operand = self.high(operand);
-        }
+        let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;

@@ -71,8 +71,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.rms_norm.default", |args| {
         let dims = args.lengths("normalized_shape")?.len();
         let operands = args.all_and(&["input"], &["weight"])?;
-        let eps = args.has("eps").then(|| args.number_or("eps", 0.0));
-        let eps = eps.transpose()?;
+        let eps = args.if_given("eps", |name| args.number(name))?;
         Ok((Norm::Rms { dims, eps }.into(), operands))
     }),
 ];

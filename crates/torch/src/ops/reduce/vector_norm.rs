@@ -164,14 +164,5 @@ struct Form<'a> {
 
 /// The shape with a length of one in the place of these dimensions.
 pub fn kept_shape(shape: &[Extent], dims: &[usize]) -> Vec<Extent> {
-    let lengths = shape.iter().enumerate();
-    lengths
-        .map(|(i, length)| {
-            if dims.contains(&i) {
-                Extent::ONE
-            } else {
-                *length
-            }
-        })
-        .collect()
+    crate::ops::indexed::reduced(shape, dims, true)
 }

@@ -28,14 +28,10 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     }),
     // For results of this size: batch, channels, sides.
     ("aten.affine_grid_generator.default", |args| {
-        let size = args
-            .lengths("size")?
-            .into_iter()
-            .collect::<Option<Vec<_>>>();
         let grid = Function {
             name: "affine_grid_generator",
             arguments: (
-                size.ok_or("its argument \"size\" contains -1")?,
+                args.whole_lengths("size")?,
                 args.flag("align_corners", false)?,
             ),
             infer: |(size, _), x| Ok(vec![mapped(&x[0], size)?]),

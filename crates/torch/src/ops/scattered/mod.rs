@@ -82,10 +82,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     // Without a dimension of the flattened tensors.
     ("aten.take_along_dim.default", |args| {
         let operands = args.all(&["self", "indices"])?;
-        let dim = args.has("dim").then(|| dim(args, operands[0]));
+        let dim = args.if_given("dim", |_| dim(args, operands[0]))?;
         let take = Function {
             name: "take_along_dim",
-            arguments: dim.transpose()?,
+            arguments: dim,
             infer: |dim, x| {
                 let (x, index) = (&x[0], &x[1].1);
                 let shape = match dim {

@@ -13,15 +13,10 @@ impl Eager {
         operands: &[Tensor],
         statements: impl FnOnce(&mut Eager, &[Tensor]) -> Result<Tensor, Stop>,
     ) -> Outputs {
-        let mut operands = operands.to_vec();
         // `poisson_nll_loss` is composed under autocast where the others are composed of what it made.
-        for operand in operands.iter_mut().rev() {
-            *operand = self.high(operand);
-        }
-        let autocast = self.autocast.take();
-        let loss = statements(self, &operands);
-        self.autocast = autocast;
-        Ok(vec![loss?])
+        let operands = self.all_high(operands);
+        let loss = self.without_autocast(|eager| statements(eager, &operands))?;
+        Ok(vec![loss])
     }
 
     /// `kl_div(input, target)`.
