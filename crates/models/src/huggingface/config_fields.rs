@@ -34,6 +34,9 @@ const DTYPE: usize = 0;
 const ATTENTION: usize = 2;
 const CHECKPOINTING: usize = 3;
 
+/// What to ask about weights that are float32 against the config's word, on a card that computes in bfloat16.
+pub const ASK_BF16: &str = "`--precision bf16` asks about that";
+
 /// The fields of configs that memory depends on besides sizes.
 pub fn config_fields() -> &'static [ConfigField] {
     &SAID
@@ -145,7 +148,7 @@ impl Saying {
                 "the weights are {loaded}, as the config says and `from_pretrained` of transformers 5 loads them; `--with param_dtype=fp32` asks about float32"
             )),
             Some(DType::Float32) => Some(format!(
-                "the weights are float32; the config says {loaded}, as `from_pretrained` of transformers 5 loads them: `--precision bf16` asks about that"
+                "the weights are float32; the config says {loaded}, as `from_pretrained` of transformers 5 loads them: {ASK_BF16}"
             )),
             Some(_) => None,
         }

@@ -30,8 +30,8 @@ use crate::limits::shorten;
 use crate::shape::DType;
 use attention::AttentionCode;
 use config::Config;
-pub use config_fields::config_fields;
 pub use config_fields::of_another_library;
+pub use config_fields::{ASK_BF16, config_fields};
 use config_fields::{ATTENTIONS, Saying};
 use training::Training;
 

@@ -1,5 +1,6 @@
 //! Several answers beside each other: cards, lengths, or both.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::Answer;
@@ -115,13 +116,29 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
         let _ = write!(title, ", {}", variant(first));
     }
     let mut out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
+    let is_without = |answer: &&Answer| {
+        let mut notes = answer.best().notes.iter();
+        notes.any(|note| note.starts_with("this card has no bfloat16"))
+    };
+    let without = answers.iter().filter(is_without).map(|answer| card(answer));
+    let without: BTreeSet<String> = without.collect();
+    let mut said: Vec<String> = without
+        .iter()
+        .map(|card| {
+            let card = card.trim_start_matches("sim:");
+            format!("{card} has no bfloat16: `--amp fp16` is what it is fast in")
+        })
+        .collect();
     if let Some(why) = no_gpu {
         let mut text = "batchfit found no GPU here and simulated these; `--on CARD` says more about one, and what fits where nothing does".to_owned();
         if style.verbose {
             text = format!("{text} ({why})");
         }
+        said.insert(0, text);
+    }
+    if !said.is_empty() {
         out.push('\n');
-        out += &notes(&[text], style);
+        out += &notes(&said, style);
     }
     out
 }

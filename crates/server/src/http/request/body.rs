@@ -81,8 +81,10 @@ impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let batch =
-            |document: &mut RequestDocument| (document.take("batch"), document.take("detail"));
+        let batch = |document: &mut RequestDocument| {
+            let other = document.take("batch_size");
+            (document.take("batch").or(other), document.take("detail"))
+        };
         let received = app.uploads.arrive(request).await?;
         let BufferedBody { read, permit } = parse(received, app, |_| (), batch).await?;
         let (request, (), (batch, detail)) = read;
