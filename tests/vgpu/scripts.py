@@ -54,6 +54,14 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
         (0, ["start", "step 1", "after the last step"], "step 1"),
     ),
+    "LBFGS goes on for as many iterations as it was told, with the history that it keeps for them": (
+        "import torch\nfor search, pairs in ((None, 5), ('strong_wolfe', 5)):\n    net, x = torch.nn.Linear(1024, 1024).cuda(), torch.randn(64, 1024, device='cuda')\n"
+        "    lbfgs = torch.optim.LBFGS(net.parameters(), max_iter=6, max_eval=60, line_search_fn=search)\n"
+        "    def closure():\n        lbfgs.zero_grad(); loss = net(x).square().mean(); loss.backward(); return loss\n"
+        "    lbfgs.step(closure)\n    kept = [len(state['old_dirs']) for state in lbfgs.state.values()]\n    assert kept == [pairs], (search, kept)\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "on one core no tensor of a kept graph outlives it": (
         "import os, torch\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nnet, x, seen = torch.nn.Linear(256, 256).cuda(), torch.randn(64, 256, device='cuda'), set()\n"
         "for _ in range(300):\n    g = torch.autograd.grad((net(x) ** 2).sum(), list(net.parameters()), create_graph=True)\n    del g\n    seen.add(torch.cuda.memory_allocated())\nassert len(seen) == 1, seen\n",
