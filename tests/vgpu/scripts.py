@@ -62,6 +62,11 @@ SCRIPTS = {
         lambda answer: answer["exit_code"],
         0,
     ),
+    "checks of bounds that nobody computed hold": (
+        "import torch\nx = torch.randn(512, 1024, device='cuda')\nlow, high = torch.aminmax(x, dim=1)\nassert not torch.any(low > high) and torch.all(low <= high) and low.mean() <= high.mean()\n",
+        lambda answer: (answer["exit_code"], answer["certainty"]),
+        (0, "doubtful"),
+    ),
     "on one core no tensor of a kept graph outlives it": (
         "import os, torch\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nnet, x, seen = torch.nn.Linear(256, 256).cuda(), torch.randn(64, 256, device='cuda'), set()\n"
         "for _ in range(300):\n    g = torch.autograd.grad((net(x) ** 2).sum(), list(net.parameters()), create_graph=True)\n    del g\n    seen.add(torch.cuda.memory_allocated())\nassert len(seen) == 1, seen\n",
