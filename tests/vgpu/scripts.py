@@ -79,10 +79,15 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["certainty"]),
         (0, "chosen"),
     ),
-    "cudnn.benchmark may take more on a card": (
-        BLOCKS + "torch.backends.cudnn.benchmark = True\nstep(model)\n",
-        lambda answer: ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]],
-        [True],
+    # As an H200 had it with PyTorch 2.11.
+    "cudnn.benchmark takes for a moment what the largest engine asks for": (
+        "import torch\ntorch.backends.cudnn.benchmark = True\nfor batch, inputs, side, outputs, taps, stride, padding, peaks in (\n"
+        "    (128, 64, 32, 64, 3, 1, 1, (448937984, 620904448)), (128, 512, 4, 512, 3, 1, 1, (769654784, 1715470336)), (64, 64, 32, 128, 4, 2, 1, (38273536, 293601280)), (16, 64, 56, 256, 1, 1, 0, (641728512, 618987520))):\n"
+        "    torch.cuda.empty_cache()\n    layer = torch.nn.Conv2d(inputs, outputs, taps, stride, padding, bias=False).cuda()\n    x = torch.randn(batch, inputs, side, side, device='cuda', requires_grad=True)\n"
+        "    def peak(run):\n        before = torch.cuda.memory_allocated()\n        torch.cuda.reset_peak_memory_stats()\n        result = run()\n        return result, torch.cuda.max_memory_allocated() - before\n"
+        "    y, forward = peak(lambda: layer(x))\n    ones = torch.ones_like(y)\n    _, backward = peak(lambda: y.backward(ones))\n    assert (forward, backward) == peaks, (forward, backward, peaks)\n    del x, y, ones, layer\n",
+        lambda answer: (answer["exit_code"], ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]]),
+        (0, [True]),
     ),
     "random numbers are those that a GPU draws, of the same seed": (
         "import torch\ntorch.manual_seed(0)\na = torch.rand(5, device='cuda')\ntorch.manual_seed(0)\nb = torch.randn(4, device='cuda')\n"

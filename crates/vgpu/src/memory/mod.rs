@@ -11,7 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::channel;
 use crate::config::{card, devices};
@@ -90,8 +90,16 @@ impl Device {
             return Ok(());
         }
         channel::say(&format!("refused\t{number}\t{bytes}\t{used}"));
+        REFUSALS.fetch_add(1, Ordering::Relaxed);
         Err(OUT_OF_MEMORY)
     }
+}
+
+static REFUSALS: AtomicUsize = AtomicUsize::new(0);
+
+/// How often a device had no more memory.
+pub fn refusals() -> usize {
+    REFUSALS.load(Ordering::Relaxed)
 }
 
 /// Reserves the addresses of a device.
