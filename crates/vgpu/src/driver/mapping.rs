@@ -174,10 +174,9 @@ functions! {
         check(!access.is_null() && count > 0 && is_mapped, INVALID_VALUE)
     }
     cuMemGetAccess(flags: *mut u64, location: *const Location, address: u64) {
-        /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-        const READ_WRITE: u64 = 3;
         check(!location.is_null() && MAPPED.lock().around(address).is_some(), INVALID_VALUE)?;
-        out(flags, READ_WRITE)
+        // `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+        out(flags, 3)
     }
     cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const Properties, _option: c_uint) {
         check(!properties.is_null(), INVALID_VALUE)?;

@@ -85,9 +85,6 @@ unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height:
 const DEFAULT: c_int = 4;
 
 unsafe fn out_attribute(to: *mut c_void, attribute: c_int, address: u64) -> Result<(), Status> {
-    /// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
-    const HOST: c_uint = 1;
-    const DEVICE: c_uint = 2;
     let (kind, device) = kind_of(address);
     let (is_device, is_managed) = (kind == 2, kind == 3);
     // Memory that CUDA does not know has no attributes.
@@ -95,7 +92,8 @@ unsafe fn out_attribute(to: *mut c_void, attribute: c_int, address: u64) -> Resu
     let (start, size) = memory::block_of(address).unwrap_or((address, 0));
     match attribute {
         1 => out(to.cast(), primary(device as usize)),
-        2 => out(to.cast(), if is_device || is_managed { DEVICE } else { HOST }),
+        // `CU_MEMORYTYPE_DEVICE` or `CU_MEMORYTYPE_HOST`
+        2 => out(to.cast(), if is_device || is_managed { 2_u32 } else { 1 }),
         3 => out(to.cast(), address),
         4 if !is_device => out(to.cast(), address),
         6 | 8 => out(to.cast(), u8::from(attribute == 8 && is_managed)),
@@ -138,9 +136,8 @@ functions! {
     cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) { out_attribute(to, attribute, address) }
     /// Several at once; what has no answer for this address reads as zero, and none of it is an error.
     cuPointerGetAttributes(count: c_uint, attributes: *const c_int, to: *const *mut c_void, address: u64) {
-        /// More attributes than there are.
-        const MOST: c_uint = 64;
-        check(!attributes.is_null() && !to.is_null() && count <= MOST, INVALID_VALUE)?;
+        // There are fewer attributes.
+        check(!attributes.is_null() && !to.is_null() && count <= 64, INVALID_VALUE)?;
         for index in 0..count as usize {
             let (attribute, place) = (attributes.add(index).read_unaligned(), to.add(index).read_unaligned());
             if !place.is_null() && out_attribute(place, attribute, address).is_err() {

@@ -194,11 +194,10 @@ functions! {
         out(count, card().multiprocessors)
     }
     cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: u64, config: *const Launch) {
-        /// The portable size: all cards that have clusters allow it.
-        const PORTABLE: c_int = 8;
         check(!config.is_null(), INVALID_VALUE)?;
         with(function, |_| ())?;
-        out(size, PORTABLE)
+        // The portable size: all cards that have clusters allow it.
+        out(size, 8)
     }
     cuLaunchKernelEx(config: *const Launch, function: u64, parameters: *const u64, _extra: *const *const c_void) {
         check(!config.is_null(), INVALID_VALUE)?;

@@ -19,8 +19,7 @@ pub fn of_engine(engine: i64, call: &Convolution) -> Option<u64> {
         (3, Forward) | (18, BackwardFilter) => of_spectra(call),
         // One plane of the input, of each group that is at work.
         (3, BackwardData) if is_plain(call) => {
-            let plane: u64 = operands.x[2..].iter().product();
-            Some(plane.saturating_mul(4 * groups(call).min(GROUPS)))
+            Some(elements(&operands.x[2..]).saturating_mul(4 * groups(call).min(GROUPS)))
         }
         (50, BackwardData) => of_tiled_spectra(call),
         (58 | 62 | 63, _) => of_a_product(call),
@@ -29,7 +28,8 @@ pub fn of_engine(engine: i64, call: &Convolution) -> Option<u64> {
             let sums = (8 * 4 * operands.x[0]).saturating_mul(outputs.next_multiple_of(32));
             Some(sums.saturating_mul(taps.iter().product()))
         }
-        (5, Forward) | (6, BackwardData) | (16, _) if of_groups => Some(0),
+        (5, Forward) | (6, BackwardData) if groups(call) > 1 => Some(0),
+        (16, _) if of_groups => Some(0),
         (19, BackwardFilter) if is_half(call) => Some(0),
         (6, Forward) | (7, BackwardData) | (17, BackwardFilter) => of_winograd(call),
         _ => None,
@@ -94,7 +94,8 @@ pub fn of_winograd(call: &Convolution) -> Option<u64> {
     let batch = x[0].checked_next_multiple_of(images)?;
     let of_image = y[3].div_ceil(side).saturating_mul(y[4].div_ceil(side));
     let tiles = of_image.saturating_mul(batch);
-    let (of_x, of_y, of_w) = (w[1], y[1] / groups, w[0] / groups * w[1]);
+    let (of_x, of_y) = (w[1], y[1] / groups);
+    let of_w = (w[0] / groups).saturating_mul(w[1]);
     let numbers = tiles.saturating_mul(of_x + of_y).saturating_add(of_w);
     let transformed = (side + w[3] - 1).pow(2);
     let width = if is_half(call) { 2 } else { 4 };
@@ -103,15 +104,11 @@ pub fn of_winograd(call: &Convolution) -> Option<u64> {
         [x[0], of_y, y[3], y[4]],
         [of_w, 1, w[3], w[4]],
     ];
-    let copies = copies.map(|of| elements(&of).saturating_mul(width).next_multiple_of(16));
-    let copies = if call.channels_last {
-        copies.iter().sum()
-    } else {
-        0
-    };
-    let of_group = numbers
-        .saturating_mul(4 * transformed)
-        .saturating_add(copies);
+    let mut of_group = numbers.saturating_mul(4 * transformed);
+    for copy in copies.iter().filter(|_| call.channels_last) {
+        let chunks = elements(copy).saturating_mul(width).div_ceil(16);
+        of_group = of_group.saturating_add(chunks.saturating_mul(16));
+    }
     Some(of_group.saturating_mul(groups.min(GROUPS)))
 }
 
