@@ -10,8 +10,7 @@ import pathlib
 import statistics
 import tempfile
 
-from budget import key_of
-from served import Server, check, run, until
+from served import Server, check, key_of, run, until
 
 GPU = {"rtx4090": "NVIDIA GeForce RTX 4090", "h200": "NVIDIA H200"}
 PRESETS = """alexnet convnext_tiny convnext_base densenet121 densenet201 efficientnet_b0 efficientnet_b4 efficientnet_v2_s googlenet inception_v3
