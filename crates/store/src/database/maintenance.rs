@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,9 @@ use crate::{Db, StoreError, Time, existing, with_context};
 
 /// Who may read and write the database: requests and keys are private.
 const MODE: u32 = 0o600;
+
+/// How each database of SQLite begins: <https://sqlite.org/fileformat.html>.
+const HEADER: &[u8] = b"SQLite format 3\0";
 
 /// Most lines of damage that are told.
 const MOST_FINDINGS: usize = 20;
@@ -103,10 +106,19 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
             }
             _ => Err(failed),
         })?;
+    if !is_ours(path)? {
+        return Ok(());
+    }
     for suffix in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
-        let Ok(metadata) = fs::metadata(&name) else {
+        // Beside the database, a link to some other file is followed by nobody.
+        let metadata = if suffix.is_empty() {
+            fs::metadata(&name)
+        } else {
+            fs::symlink_metadata(&name)
+        };
+        let Ok(metadata) = metadata else {
             continue;
         };
         if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
@@ -115,6 +127,16 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file is empty or a database of SQLite: any other stays as it is, and is refused when it is read.
+fn is_ours(path: &Path) -> io::Result<bool> {
+    let mut header = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(HEADER.len() as u64).read_to_end(&mut header)?,
+        Err(_) => return Ok(false),
+    };
+    Ok(header.is_empty() || header == HEADER)
 }
 
 impl Db {
