@@ -152,7 +152,7 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
             tried.refusals = memory::refusals();
         } else if tried.refusals == memory::refusals() {
             // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
-            let most = convolution.and_then(|call| refused::of_all_engines(&call));
+            let most = convolution.and_then(|call| refused::most_of_all(&call));
             let own = is_real.then(|| without_device(configuration, convolution)).unwrap_or(0);
             return own.max(most.filter(|_| at == 1).unwrap_or(0));
         }

@@ -235,16 +235,3 @@ pub fn of_tiled_spectra(call: &Convolution) -> Option<u64> {
     }
     Some(of_groups_at_work(numbers, groups))
 }
-
-/// The most that an engine would be given that is refused without a device: what a caller takes for a moment that tries all of them, as PyTorch
-/// does with `cudnn.benchmark`. In bytes.
-pub fn of_all_engines(call: &Convolution) -> Option<u64> {
-    let [.., height, width] = call.operands().w;
-    // They are listed for planes in float32.
-    let is_listed = !is_half(call) && (height == 1) == (width == 1);
-    [3, 18, 50]
-        .iter()
-        .filter(|_| is_listed)
-        .filter_map(|engine| of_engine(*engine, call))
-        .max()
-}
