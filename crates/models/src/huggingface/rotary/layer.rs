@@ -54,32 +54,26 @@ impl Layer {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
         let place = ModulePath::new(path, config.class("DecoderLayer"));
         let path = place.path("self_attn");
-        let self_attn: SelfAttention = match config.ranks {
-            Some(ranks) => {
-                let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
-                Box::new(move |x, around| attention.forward(x, around))
-            }
-            None => {
-                let attention = Attention::new(tracer, path, config, layer);
-                Box::new(move |x, around| attention.forward(x, around))
-            }
+        let self_attn: SelfAttention = if let Some(ranks) = config.ranks {
+            let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
+            Box::new(move |x, around| attention.forward(x, around))
+        } else {
+            let attention = Attention::new(tracer, path, config, layer);
+            Box::new(move |x, around| attention.forward(x, around))
         };
         let path = place.path("mlp");
-        let mlp: FeedForward = match config.mixture_of(layer) {
-            Some(mixture) => {
-                let experts = Experts::new(tracer, path, config, mixture);
-                Box::new(move |x, past| {
-                    let products = match past {
-                        Some(past) if past.is_decoding => Products::Batched,
-                        _ => Products::Grouped,
-                    };
-                    experts.forward(x, products)
-                })
-            }
-            None => {
-                let dense = mlp(tracer, path, config, config.intermediate);
-                Box::new(move |x, _| dense.forward(x))
-            }
+        let mlp: FeedForward = if let Some(mixture) = config.mixture_of(layer) {
+            let experts = Experts::new(tracer, path, config, mixture);
+            Box::new(move |x, past| {
+                let products = match past {
+                    Some(past) if past.is_decoding => Products::Batched,
+                    _ => Products::Grouped,
+                };
+                experts.forward(x, products)
+            })
+        } else {
+            let dense = mlp(tracer, path, config, config.intermediate);
+            Box::new(move |x, _| dense.forward(x))
         };
         let norm = |name: &str| Some(config.norm(tracer, place.path(name), config.width));
         let before = || Norms {

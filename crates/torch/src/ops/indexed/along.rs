@@ -209,7 +209,7 @@ fn arg_extreme(args: &Arguments<'_>, name: &'static str) -> Result<Read, String>
 /// Whether any or all elements along a dimension are true, or along all of them.
 fn truth(args: &Arguments<'_>, name: &'static str) -> Result<Read, String> {
     let x = args.tensor("self")?;
-    let (dims, keep) = if args.target.ends_with(".dim") {
+    let (dims, keep) = if args.target.contains(".dim") {
         (vec![dim(args, x, None)?], args.flag("keepdim", false)?)
     } else {
         ((0..args.shape(x).len()).collect(), false)
