@@ -1,5 +1,6 @@
 """A script on a virtual GPU: `batchfit run`, on the PyTorch that is installed here."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -8,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import torch
 
 BATCHFIT = os.environ.get("BATCHFIT_BINARY") or shutil.which("batchfit", path=os.path.dirname(sys.executable)) or shutil.which("batchfit")
+VALUES = pathlib.Path(__file__).parents[3] / "crates/vgpu/python/values.py"
 
 TRAIN = """
 import sys
@@ -114,6 +117,53 @@ class VirtualGpu(unittest.TestCase):
         done, answer = self.run_it(text=SOLVE)
 
         self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
+
+
+class Cache(unittest.TestCase):
+    """Objects are code: those are loaded that nobody else can have written."""
+
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location("values_of_the_virtual_gpu", VALUES)
+        self.values = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.values)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        environment = {"XDG_CACHE_HOME": "/dev/null", "BATCHFIT_VGPU_CACHE": str(self.folder / "cache")}
+        for patch in (mock.patch.dict(os.environ, environment), mock.patch.object(tempfile, "tempdir", folder.name)):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_a_folder_that_others_may_write_is_passed_over(self):
+        cache, private = self.folder / "cache", self.folder / f"batchfit-{os.getuid()}"
+        self.assertEqual(self.values.cache(), str(cache))
+        cache.chmod(0o777)
+        self.assertEqual(self.values.cache(), str(private))
+        cache.rmdir()
+        cache.symlink_to(private)
+        self.assertEqual(self.values.cache(), str(private))
+        private.chmod(0o770)
+        with self.assertRaisesRegex(self.values.Problem, "others may write"):
+            self.values.cache()
+        private.rename(self.folder / "elsewhere")
+        (self.folder / "elsewhere").chmod(0o700)
+        private.symlink_to(self.folder / "elsewhere")
+        with self.assertRaisesRegex(self.values.Problem, "symbolic link"):
+            self.values.cache()
+
+    def test_an_object_that_others_may_write_is_not_loaded(self):
+        written, link = self.folder / "values.so", self.folder / "link.so"
+        written.write_bytes(b"")
+        link.symlink_to(written)
+        with mock.patch("ctypes.CDLL") as load:
+            load.return_value.batchfit_values_made_of.return_value = b"this"
+            for path, mode, came in [(written, 0o666, False), (written, 0o775, False), (link, 0o700, False), (self.folder / "none.so", 0o700, False)]:
+                written.chmod(mode)
+                self.assertIsNone(self.values.opened(str(path), "this", came))
+            load.assert_not_called()
+            for mode, came in [(0o755, False), (0o666, True)]:
+                written.chmod(mode)
+                self.assertIsNotNone(self.values.opened(str(written), "this", came))
 
 
 if __name__ == "__main__":

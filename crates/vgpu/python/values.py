@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -48,19 +49,25 @@ def names_of_object(own):
     return made_of, is_release and f"values-{made_of}.so", f"values-{torch.__version__}-{kind}.so"
 
 
+def is_ours_alone(path):
+    """Whether a folder or file is the user's, no symbolic link, and nobody else may write to it: what is in it is run."""
+    there = os.lstat(path)
+    return there.st_uid == os.geteuid() and not stat.S_ISLNK(there.st_mode) and not there.st_mode & 0o022
+
+
 def cache():
     """Where objects are kept: `BATCHFIT_VGPU_CACHE`, or the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     for folder in (os.environ.get("BATCHFIT_VGPU_CACHE"), os.path.join(home, "batchfit")):
         with contextlib.suppress(OSError):
             if folder:
-                os.makedirs(folder, exist_ok=True)
-                if os.access(folder, os.W_OK):
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                if os.access(folder, os.W_OK) and is_ours_alone(folder):
                     return folder
     folder = os.path.join(tempfile.gettempdir(), f"batchfit-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(folder).st_uid != os.getuid():
-        raise Problem(f"{folder} belongs to another user")
+    if not is_ours_alone(folder):
+        raise Problem(f"{folder} is a symbolic link or others may write to it")
     return folder
 
 
@@ -101,6 +108,7 @@ def compile_object(source, made_of, to, until):
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if re.search("error|failed", line)] or done.stderr.splitlines() or [f"the compiler ended with {done.returncode}"]
             raise Problem(f"what computes them does not compile for PyTorch {torch.__version__}: {errors[0][:400]}")
+        os.chmod(fresh, 0o755)  # whatever the umask says: one that others may write is not loaded
         os.replace(fresh, to)
     except subprocess.TimeoutExpired:
         raise Problem(f"compiling what computes them took longer than {LONGEST} s") from None
@@ -116,9 +124,12 @@ def sources(folder):
     raise Problem(f"the source of what computes them is not in {folder}")
 
 
-def opened(path, made_of):
-    """The object at a path; nothing where there is none that was made from what is here, or it was built with newer libraries."""
+def opened(path, made_of, came=False):
+    """The object at a path, which `came` with batchfit or was compiled here; nothing where there is none that was made from what is here, it was built with
+    newer libraries, or others may have written it."""
     with contextlib.suppress(OSError, AttributeError):
+        if not came and not is_ours_alone(path):
+            return None
         library = ctypes.CDLL(path)
         library.batchfit_values_made_of.restype = ctypes.c_char_p
         return library if library.batchfit_values_made_of().decode() == made_of else None
@@ -129,7 +140,7 @@ def find(folder):
     own = sources(folder)
     made_of, carried, name = names_of_object(own)
     path = os.path.join(cache(), name)
-    library = carried and opened(os.path.join(own, "prebuilt", carried), made_of) or opened(path, made_of)
+    library = carried and opened(os.path.join(own, "prebuilt", carried), made_of, came=True) or opened(path, made_of)
     if library:
         return library
     until = time.monotonic() + LONGEST

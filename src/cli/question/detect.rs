@@ -115,6 +115,8 @@ fn unlike(bytes: &[u8]) -> String {
         "it is empty"
     } else if bytes.starts_with(b"\x80") {
         "it is a pickle: weights, or a memory snapshot, which --recorded reads, with --batches"
+    } else if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        "it is text in UTF-16, as `>` of Windows PowerShell writes it: save it as UTF-8 (`| Out-File -Encoding utf8 FILE`)"
     } else if bytes.get(8) == Some(&b'{') {
         "it holds weights; the config.json beside them describes the model"
     } else if bytes.contains(&0)

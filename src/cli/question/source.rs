@@ -123,7 +123,7 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
             return read(what);
         }
         Ok(_) if config.is_file() => return read(&config),
-        Err(source) if is_path(what) => {
+        Err(source) if is_path(what) || what.is_symlink() => {
             let path = what.to_owned();
             return Err(CliError::Unreadable { path, source });
         }

@@ -1,6 +1,7 @@
 //! `batchfit agents`: who works for a service, and what they are to do.
 
 use axum::http::Method;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::agent::{Server, ServerError, ServerRequest};
@@ -22,26 +23,25 @@ pub(in crate::cli) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
     runtime.block_on(answer(&server, arguments))
 }
 
+/// Some of the agents.
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<AgentDocument>,
+    next: Option<String>,
+}
+
 async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError> {
-    let odd = |error: serde_json::Error| {
-        CliError::Broken(anyhow::anyhow!(
-            "{} answered something else than agents: {error}",
-            server.url()
-        ))
-    };
     let mut agents: Vec<AgentDocument> = Vec::new();
     let mut path = "/v1/agents?limit=500".to_owned();
     // More pages than agents may register are those of a service that has gone mad.
     while agents.len() <= MOST_AGENTS {
-        let mut page: Value = server
+        let page: Page = server
             .ask_json(ServerRequest::get(&path))
             .await
             .map_err(|error| refused(server, error))?;
-        let items: Vec<AgentDocument> =
-            serde_json::from_value(page["items"].take()).map_err(odd)?;
-        let is_empty = items.is_empty();
-        agents.extend(items);
-        match page["next"].as_str() {
+        let is_empty = page.items.is_empty();
+        agents.extend(page.items);
+        match page.next {
             Some(next) if !is_empty => path = format!("/v1/agents?limit=500&cursor={next}"),
             Some(_) | None => break,
         }
@@ -78,11 +78,12 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
             ..ServerRequest::get(path)
         },
     };
-    let answer = server.send(asking).await;
-    let answer = answer.map_err(|error| refused(server, error))?;
     if arguments.json && change.is_some() {
-        let agent: Value = serde_json::from_slice(&answer.body).map_err(odd)?;
-        output::json(&agent)?;
+        let agent: Result<Value, ServerError> = server.ask_json(asking).await;
+        output::json(&agent.map_err(|error| refused(server, error))?)?;
+    } else {
+        let answer = server.send(asking).await;
+        answer.map_err(|error| refused(server, error))?;
     }
     Ok(Outcome::Answered)
 }

@@ -41,7 +41,7 @@ impl Running {
 }
 
 /// A command on a machine without a GPU, whatever machine this is: a card of its own would answer in the place of an agent's.
-fn command(place: &Sandbox) -> Command {
+pub(super) fn command(place: &Sandbox) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
     command
         .env("CUDA_VISIBLE_DEVICES", "")

@@ -4,6 +4,7 @@ mod agent;
 mod answers;
 mod ask_tell;
 mod bad_input;
+mod bad_service;
 mod calibrate;
 mod cards;
 mod database;

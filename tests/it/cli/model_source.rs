@@ -220,7 +220,7 @@ fn a_file_that_is_something_else_is_said_to_be_that() {
             b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00",
             "it is a binary file",
         ),
-        (b"\xff\xfe{\x00", "it is a binary file"),
+        (b"\xff\xfe{\x00", "it is text in UTF-16"),
         (b"[1, 2]", "it is not a JSON object"),
         (b"import torch", "it is a script, which `batchfit run "),
         (
@@ -241,6 +241,24 @@ fn a_file_that_is_something_else_is_said_to_be_that() {
             "{bytes:?}: {}",
             stderr(&refused)
         );
+    }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_no_name_of_a_model() {
+    let place = Sandbox::new();
+    fs::create_dir(place.directory.path().join("org")).unwrap();
+    for (link, target, said) in [
+        ("org/loop", "loop", "Too many levels of symbolic links"),
+        ("gone", "nowhere", "No such file"),
+    ] {
+        std::os::unix::fs::symlink(target, place.directory.path().join(link)).unwrap();
+
+        let refused = ask(&place, &["fit", link, "--on", "t4"]);
+
+        assert_eq!(refused.status.code(), Some(2), "{link}");
+        let expected = format!("could not read {link}: {said}");
+        assert!(stderr(&refused).contains(&expected), "{}", stderr(&refused));
     }
 }
 

@@ -5,11 +5,9 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::config::Config;
 use super::{HuggingFaceModel, Run};
 use crate::fields::Fields;
-use crate::request_error::RequestError;
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
 
 /// A field of a config, or several that say the same.
 #[derive(Debug, Deserialize)]

@@ -11,6 +11,7 @@ mod generation;
 mod heads;
 pub mod hub;
 mod masked;
+mod prelude;
 mod rotary;
 mod seq2seq;
 mod tasks;
@@ -388,6 +389,9 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
             .flatten(),
     );
     notes.extend(saying.note(stated, run));
+    if !run.trains && model.sizes.loss_chunks.is_some() {
+        notes.push("inference has no loss, so `loss_chunks` changes nothing".to_owned());
+    }
     if run.trains && model.sizes.generation.is_none() {
         notes.extend(run.soaks.then(|| LOGITS_ARE_KEPT.to_owned()));
         notes.extend(tasks::note(model, class));

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use super::alongside;
 use crate::limits::shorten;
+use crate::report::style::harmless;
 
 /// How long a connection may take to open.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -116,6 +117,14 @@ pub enum ServerError {
         /// What the service said.
         detail: String,
     },
+    /// More was answered than is read. Asked again it would be as much.
+    #[error("{server} answers with more than {} MiB, which is not read", longest >> 20)]
+    TooLong {
+        /// Who was asked.
+        server: String,
+        /// As much would have been read, in bytes.
+        longest: usize,
+    },
     /// What was answered is not what the service answers.
     #[error("{server} answered something else than batchfit does: {what}")]
     Odd {
@@ -133,6 +142,7 @@ impl ServerError {
             ServerError::Unreachable { .. }
             | ServerError::Silent { .. }
             | ServerError::Odd { .. } => true,
+            ServerError::TooLong { .. } => false,
             ServerError::Refused { status, .. } => {
                 *status >= 500 || matches!(status, 408 | 425 | 429)
             }
@@ -242,10 +252,15 @@ impl Server {
         request: ServerRequest,
     ) -> Result<T, ServerError> {
         let answer = self.send(request).await?;
-        serde_json::from_slice(&answer.body).map_err(|error| ServerError::Odd {
+        serde_json::from_slice(&answer.body).map_err(|error| self.odd(&error.to_string()))
+    }
+
+    /// The error that something else was answered.
+    pub(super) fn odd(&self, what: &str) -> ServerError {
+        ServerError::Odd {
             server: self.url.clone(),
-            what: error.to_string(),
-        })
+            what: shorten_text(what),
+        }
     }
 
     async fn exchange(&self, request: ServerRequest) -> Result<Answer, ServerError> {
@@ -270,10 +285,13 @@ impl Server {
         let response = sent.await.map_err(lost)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), request.longest);
-        let body = body
-            .collect()
-            .await
-            .map_err(|error| unreachable(error.to_string()))?;
+        let body = body.collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                let (server, longest) = (self.url.clone(), request.longest);
+                return ServerError::TooLong { server, longest };
+            }
+            unreachable(error.to_string())
+        })?;
         let body = body.to_bytes();
         if status.is_success() {
             return Ok(Answer { body });
@@ -323,7 +341,7 @@ fn refused(status: StatusCode, body: &[u8]) -> ServerError {
 /// A text from another program, of a length that a person reads, and without what a terminal would act on.
 fn shorten_text(text: &str) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
-    printable.take(2_000).collect()
+    harmless(&printable.take(2_000).collect::<String>())
 }
 
 /// Host and path of an address.
@@ -421,9 +439,9 @@ mod tests {
         for lasting in [400, 401, 403, 404, 409, 413, 421, 422] {
             assert!(!status(lasting).may_pass(), "{lasting}");
         }
-        let problem = br#"{"type": "/problems/lease-lost", "detail": "gone\u001b[2J"}"#;
+        let problem = br#"{"type": "/problems/lease-lost", "detail": "gone\u001b[2J\u202e"}"#;
         let gone = refused(StatusCode::CONFLICT, problem);
         assert!(gone.is("lease-lost") && gone.is_gone());
-        assert_eq!(gone.to_string(), "gone[2J");
+        assert_eq!(gone.to_string(), "gone[2J\u{fffd}");
     }
 }

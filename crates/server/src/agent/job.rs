@@ -13,7 +13,8 @@ use super::backoff::Backoff;
 use super::client::{ServerError, ServerRequest};
 use super::run::Shared;
 use crate::jobs::{
-    EngineError, FitError, JobDocument, JobNews, JobOutcome, LeaseDocument, Progress, answer_job,
+    EngineError, FailureCode, FitError, JobDocument, JobNews, JobOutcome, LeaseDocument, Progress,
+    answer_job,
 };
 use crate::limits::Cancel;
 use crate::model::DeviceChoice;
@@ -76,7 +77,10 @@ async fn answered(
     ),
 ) -> Option<JobOutcome> {
     let begun = Instant::now();
-    let request = request(shared, path, &cancel).await?;
+    let request = match request(shared, path, &cancel).await {
+        Ok(request) => request,
+        Err(outcome) => return outcome,
+    };
     let progress = move |step: Progress| {
         news.send_replace(Some(step));
     };
@@ -131,8 +135,12 @@ async fn overdue(begun: Instant, mut allowed: watch::Receiver<Option<i64>>) -> u
     }
 }
 
-/// What is asked in a job.
-async fn request(shared: &Shared, path: &str, cancel: &Cancel) -> Option<Vec<u8>> {
+/// What is asked in a job; otherwise what comes of that.
+async fn request(
+    shared: &Shared,
+    path: &str,
+    cancel: &Cancel,
+) -> Result<Vec<u8>, Option<JobOutcome>> {
     let mut backoff = Backoff::default();
     while !cancel.is_cancelled() {
         let asking = ServerRequest {
@@ -140,21 +148,25 @@ async fn request(shared: &Shared, path: &str, cancel: &Cancel) -> Option<Vec<u8>
             ..ServerRequest::get(format!("{path}/request"))
         };
         let error = match shared.server.send(asking.timeout(ARRIVAL)).await {
-            Ok(answer) => return Some(answer.body.into()),
+            Ok(answer) => return Ok(answer.body.into()),
             Err(error) => error,
         };
         if !error.may_pass() {
             tracing::warn!("what is asked cannot be had: {error}");
-            return None;
+            // No other agent reads more.
+            return Err(matches!(error, ServerError::TooLong { .. }).then(|| {
+                let error = FitError::new(FailureCode::Internal, error.to_string());
+                JobOutcome::Failed { error }
+            }));
         }
         let pause = backoff.pause();
         tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = shared.signals.stop.cancelled() => return None,
+            () = shared.signals.stop.cancelled() => return Err(None),
         }
     }
-    None
+    Err(None)
 }
 
 /// Tells how far a job is, and renews its lease, until its answer is not wanted; says why.

@@ -17,12 +17,16 @@ use crate::jobs::{
     AgentCard, Claim, ClaimDocument, Engine, JobDocument, PROTOCOL, Registration,
     RegistrationResponse,
 };
+use crate::limits::shorten;
 use crate::model::{DeviceChoice, ENGINE_DIGEST};
 use crate::store::Assignment;
 
 /// How long it waits for something to do at a time, and how much longer the answer may take.
 const WAIT: Duration = Duration::from_secs(20);
 const ON_THE_WAY: Duration = Duration::from_secs(15);
+
+/// How much longer than its wait the service may be silent to an agent that takes one job.
+const LATE: Duration = Duration::from_secs(2);
 
 /// The same while it works on something: what it is asked when has changed by then.
 const SHORT_WAIT: Duration = Duration::from_secs(2);
@@ -234,9 +238,11 @@ impl Shared {
     async fn arrive(&self, deadline: Option<Instant>) -> Result<Arrival, AgentError> {
         let mut backoff = Backoff::default();
         loop {
-            let error = match self.register().await {
-                Ok(()) => return Ok(Arrival::Here),
-                Err(error) => error,
+            let registering = self.register();
+            let error = match in_time(deadline, registering).await {
+                Some(Ok(())) => return Ok(Arrival::Here),
+                Some(Err(error)) => error,
+                None => return Ok(Arrival::TooLate),
             };
             if !error.may_pass() && !error.is("agent-name-taken") {
                 return Err(AgentError::Refused {
@@ -282,7 +288,11 @@ impl Shared {
             let left = deadline.map_or(wait, |deadline| {
                 deadline.saturating_duration_since(Instant::now())
             });
-            match self.claim(free, wait.min(left)).await {
+            let longest = match deadline {
+                Some(_) if left <= wait => left + LATE,
+                Some(_) | None => wait + ON_THE_WAY,
+            };
+            match self.claim(free, wait.min(left), longest).await {
                 Ok(None) => backoff.reset(),
                 Ok(Some(job)) => {
                     backoff.reset();
@@ -348,13 +358,14 @@ impl Shared {
         &self,
         free: Vec<String>,
         wait: Duration,
+        longest: Duration,
     ) -> Result<Option<JobDocument>, ServerError> {
         let claim = Claim {
             free,
             wait_seconds: u32::try_from(wait.as_secs()).unwrap_or(0),
         };
         let path = format!("/v1/agents/{}/claims", self.id());
-        let asking = ServerRequest::with(Method::POST, path, &claim).timeout(wait + ON_THE_WAY);
+        let asking = ServerRequest::with(Method::POST, path, &claim).timeout(longest);
         let claiming = self.server.ask_json::<ClaimDocument>(asking);
         tokio::pin!(claiming);
         let claimed = tokio::select! {
@@ -367,7 +378,10 @@ impl Shared {
             }
         }?;
         self.known().duty = claimed.duty;
-        Ok(claimed.job)
+        match claimed.job {
+            Some(job) if !job.is_named() => Err(self.server.odd("a job whose attempt has no name")),
+            job => Ok(job),
+        }
     }
 
     /// Takes the cards of a job; `None` where they are not free, which the service thought they were.
@@ -382,8 +396,8 @@ impl Shared {
         let cards: Vec<AgentCard> = all.iter().filter(is_meant).take(wanted).cloned().collect();
         if cards.is_empty() || cards.len() < wanted {
             tracing::error!(
-                "the service gave a fit for {}, which is not free",
-                job.device
+                "the service gave a fit for {:?}, which is not free",
+                shorten(&job.device)
             );
             return None;
         }
@@ -410,6 +424,14 @@ impl Shared {
         if let Err(error) = self.server.send(asking.timeout(LEAVE)).await {
             tracing::warn!("could not take leave: {error}");
         }
+    }
+}
+
+/// What comes of this before an agent that takes one job gives up.
+async fn in_time<T>(deadline: Option<Instant>, what: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline + LATE, what).await.ok(),
+        None => Some(what.await),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Keeping the database: copies, checks, and what becomes of old rows.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
 use crate::engine::{Pool, is_postgres, open_postgres, query};
 use crate::virtual_run::drop_old_runs;
@@ -15,6 +16,9 @@ use crate::{Db, StoreError, Time, existing, with_context};
 
 /// Who may read and write the database: requests and keys are private.
 const MODE: u32 = 0o600;
+
+/// How each database of SQLite begins: <https://sqlite.org/fileformat.html>.
+const HEADER: &[u8] = b"SQLite format 3\0";
 
 /// Most lines of damage that are told.
 const MOST_FINDINGS: usize = 20;
@@ -102,10 +106,19 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
             }
             _ => Err(failed),
         })?;
+    if !is_ours(path)? {
+        return Ok(());
+    }
     for suffix in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
-        let Ok(metadata) = fs::metadata(&name) else {
+        // Beside the database, a link to some other file is followed by nobody.
+        let metadata = if suffix.is_empty() {
+            fs::metadata(&name)
+        } else {
+            fs::symlink_metadata(&name)
+        };
+        let Ok(metadata) = metadata else {
             continue;
         };
         if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
@@ -114,6 +127,16 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file is empty or a database of SQLite: any other stays as it is, and is refused when it is read.
+fn is_ours(path: &Path) -> io::Result<bool> {
+    let mut header = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(HEADER.len() as u64).read_to_end(&mut header)?,
+        Err(_) => return Ok(false),
+    };
+    Ok(header.is_empty() || header == HEADER)
 }
 
 impl Db {
@@ -357,12 +380,66 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
     checked
 }
 
-async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreError> {
-    let texts = async |connection: &mut SqliteConnection, question: &'static str| {
-        let rows = sqlx::query(question).fetch_all(connection).await?;
-        let texts = rows.iter().map(|row| row.try_get::<String, _>(0));
-        texts.collect::<Result<Vec<_>, sqlx::Error>>()
+/// The first column of each row.
+async fn texts(
+    connection: &mut SqliteConnection,
+    question: &'static str,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(question).fetch_all(connection).await
+}
+
+/// What is not as this version makes it: tables and indexes that are missing or others, and tables with a row that their constraints refuse.
+/// Of a file that is opened to be read alone, `integrity_check` passes over those.
+async fn unlike_this_version(
+    connection: &mut SqliteConnection,
+) -> Result<Vec<String>, sqlx::Error> {
+    let mut fresh = SqliteConnection::connect("sqlite::memory:").await?;
+    let migrated = crate::SQLITE.run(&mut fresh).await;
+    migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))?;
+    // A copy of one table refers to none.
+    connection.execute("PRAGMA foreign_keys = OFF").await?;
+    let made = "SELECT type || ' ' || name || ' ' || sql FROM sqlite_master
+                 WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'";
+    let words = |text: &String| {
+        let lines = text.lines().filter_map(|line| line.split("--").next());
+        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        words.join(" ").replace('"', "")
     };
+    let there = texts(connection, made).await?;
+    let there: HashSet<String> = there.iter().map(words).collect();
+    let mut unlike = Vec::new();
+    for wanted in &texts(&mut fresh, made).await? {
+        let Some((kind, (name, sql))) = wanted
+            .split_once(' ')
+            .and_then(|(kind, rest)| Some((kind, rest.split_once(' ')?)))
+        else {
+            continue;
+        };
+        if !there.contains(&words(wanted)) {
+            unlike.push(format!(
+                "the {kind} {name} is not there as this version makes it"
+            ));
+        } else if let Some(table) = sql.strip_prefix("CREATE TABLE") {
+            // Each row is put into a copy, and deleted at once.
+            let copied = format!(
+                "CREATE TEMP TABLE {table}; CREATE TEMP TRIGGER gone AFTER INSERT ON temp.{name} BEGIN DELETE FROM {name}; END;
+                 INSERT INTO temp.{name} SELECT * FROM main.{name}; DROP TABLE temp.{name}"
+            );
+            match connection.execute(AssertSqlSafe(copied)).await {
+                Ok(_) => {}
+                Err(sqlx::Error::Database(refused)) => {
+                    unlike.push(format!("a row of {name}: {}", refused.message()));
+                    let drop = format!("DROP TABLE IF EXISTS temp.{name}");
+                    connection.execute(AssertSqlSafe(drop)).await?;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Ok(unlike)
+}
+
+async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreError> {
     let mut damage = Vec::new();
     match texts(connection, "PRAGMA integrity_check(20)").await {
         Ok(found) => damage.extend(found.into_iter().filter(|line| line != "ok")),
@@ -370,14 +447,6 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         Err(sqlx::Error::Database(error)) => damage.push(error.message().to_owned()),
         Err(other) => return Err(with_context("check the database")(other)),
     }
-    let dangling =
-        "SELECT DISTINCT \"table\" || ' refers to rows of ' || parent || ' that are not there'
-                      FROM pragma_foreign_key_check";
-    if damage.is_empty() {
-        let dangling = texts(connection, dangling).await;
-        damage.extend(dangling.map_err(with_context("check what refers to what"))?);
-    }
-    damage.truncate(MOST_FINDINGS);
     let applied = sqlx::query("SELECT count(*) FROM _sqlx_migrations WHERE success")
         .fetch_one(&mut *connection)
         .await
@@ -389,10 +458,24 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         // Tables that are not there yet, or cannot be read.
         *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
     }
-    let known = crate::SQLITE.migrations.len().cast_signed();
+    let behind = crate::SQLITE.migrations.len().cast_signed() - applied;
+    if damage.is_empty() && behind == 0 {
+        let unlike = unlike_this_version(connection).await;
+        damage.extend(unlike.map_err(with_context(
+            "compare the tables with those of this version",
+        ))?);
+    }
+    let dangling =
+        "SELECT DISTINCT \"table\" || ' refers to rows of ' || parent || ' that are not there'
+                      FROM pragma_foreign_key_check";
+    if damage.is_empty() {
+        let dangling = texts(connection, dangling).await;
+        damage.extend(dangling.map_err(with_context("check what refers to what"))?);
+    }
+    damage.truncate(MOST_FINDINGS);
     Ok(Checked {
         damage,
-        behind: known - applied,
+        behind,
         rows,
     })
 }

@@ -176,6 +176,46 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
     }
 }
 
+#[tokio::test]
+async fn a_check_finds_rows_and_tables_that_no_migration_makes() {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, (change, found)) in [
+        ("DROP TABLE outcome", "the table outcome is not there as this version makes it"),
+        ("DROP INDEX fit_of_state", "the index fit_of_state is not there as this version makes it"),
+        (
+            "DROP TABLE recommendation; CREATE VIEW recommendation AS SELECT 1 AS id",
+            "the table recommendation is not there as this version makes it",
+        ),
+        (
+            "ALTER TABLE fit ADD COLUMN colour TEXT",
+            "the table fit is not there as this version makes it",
+        ),
+        (
+            "PRAGMA ignore_check_constraints = ON; UPDATE recommendation SET micro_batch = -5",
+            "a row of recommendation: CHECK constraint failed: ",
+        ),
+        (
+            "PRAGMA ignore_check_constraints = ON; UPDATE fit SET result = NULL WHERE state = 'done'",
+            "a row of fit: CHECK constraint failed: ",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = directory.path().join(format!("{number}.db"));
+        older(&file, 3, &a_fit(1, "inference", "NULL")).await;
+        let database = file.to_str().unwrap();
+        let db = Db::open(database).await.unwrap();
+        assert_eq!(Db::check(database).await.unwrap().damage, Vec::<String>::new());
+
+        db.run(change).await.unwrap();
+        db.close().await;
+
+        let damage = Db::check(database).await.unwrap().damage;
+        assert!(damage.iter().any(|it| it.starts_with(found)), "{found}: {damage:?}");
+    }
+}
+
 /// One that a later version has written is left alone.
 #[tokio::test]
 async fn a_database_of_a_later_version_is_refused_and_not_touched() {

@@ -122,6 +122,8 @@ fn lock_path(file: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use crate::database::ownership::*;
 
     #[test]
@@ -179,6 +181,38 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_database_keeps_its_mode() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode_of = |name: &str| {
+            let metadata = fs::metadata(directory.path().join(name)).unwrap();
+            metadata.permissions().mode() & 0o777
+        };
+        let readable = |name: &str| {
+            let file = directory.path().join(name);
+            let everybody = fs::Permissions::from_mode(0o644);
+            fs::set_permissions(file, everybody).unwrap();
+        };
+        let open = async |name: &str| {
+            let file = directory.path().join(name);
+            crate::Db::open(file.to_str().unwrap()).await
+        };
+        fs::write(directory.path().join("other"), "root:x:0:0:").unwrap();
+        readable("other");
+
+        assert!(open("other").await.is_err());
+        assert!(Ownership::take(directory.path().join("other").to_str().unwrap()).is_ok());
+
+        assert_eq!(mode_of("other"), 0o644);
+        // Nor does one that a link beside a database leads to.
+        drop(open("own.db").await.unwrap());
+        readable("own.db");
+        let _ = fs::remove_file(directory.path().join("own.db-wal"));
+        std::os::unix::fs::symlink("other", directory.path().join("own.db-wal")).unwrap();
+        let _ = open("own.db").await;
+        assert_eq!((mode_of("own.db"), mode_of("other")), (0o600, 0o644));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
+pub(super) use self::rule::of_all_engines;
 use self::rule::{REFUSED, of_engine};
 use super::convolution::{Convolution, Operation, Type as DType};
 use super::{Opaque, engine, real};

@@ -6,7 +6,6 @@ mod serve;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::DatabaseFlags;
@@ -15,6 +14,15 @@ use crate::jobs::Limits;
 use crate::store::Scope;
 pub(in crate::cli) use agents::{Agent, Agents, AgentsCommand, ServerFlags};
 pub(in crate::cli) use serve::{Serve, bytes};
+
+/// A switch by an environment variable or a settings file. Any other word is refused: it would open a service by a slip.
+pub(in crate::cli) fn truth(text: &str) -> Result<bool, String> {
+    match text.to_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" | "" => Ok(false),
+        _ => Err("give true or false".to_owned()),
+    }
+}
 
 /// How much work is taken on.
 #[derive(Debug, Args)]
@@ -83,7 +91,7 @@ pub(in crate::cli) struct KeyFlags {
         long,
         env = "BATCHFIT_ALLOW_ANONYMOUS",
         hide_env = true,
-        value_parser = FalseyValueParser::new()
+        value_parser = truth
     )]
     allow_anonymous: bool,
     /// Require keys on loopback too, for a service behind a proxy.
@@ -92,7 +100,7 @@ pub(in crate::cli) struct KeyFlags {
         env = "BATCHFIT_REQUIRE_KEYS",
         hide_env = true,
         conflicts_with = "allow_anonymous",
-        value_parser = FalseyValueParser::new()
+        value_parser = truth
     )]
     require_keys: bool,
     /// Requests per second of each key; 0 for no limit.

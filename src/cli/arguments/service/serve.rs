@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts, help};
-use super::{KeyFlags, RetentionFlags, WorkFlags};
+use super::{KeyFlags, RetentionFlags, WorkFlags, truth};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
@@ -19,7 +19,12 @@ pub(in crate::cli) struct Serve {
     #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
     pub(in crate::cli) config: Option<PathBuf>,
     /// Log a line for each request.
-    #[arg(long, env = "BATCHFIT_ACCESS_LOG", hide_env = true)]
+    #[arg(
+        long,
+        env = "BATCHFIT_ACCESS_LOG",
+        hide_env = true,
+        value_parser = truth
+    )]
     pub(in crate::cli) access_log: bool,
     /// Where to listen.
     #[arg(

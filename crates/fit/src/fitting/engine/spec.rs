@@ -12,7 +12,7 @@ use crate::fitting::probing::gpu::GpuProber;
 use crate::fitting::probing::runner::{Observer, Runner as _};
 use crate::fitting::probing::simulator::Simulator;
 use crate::fitting::recommendation::notes::{
-    data_parallelism, machines, others, ran_together, settings_as_recorded, uneven,
+    data_parallelism, machines, others, ran_together, settings_as_recorded, uneven, unused,
 };
 use crate::limits::{Cancel, with_cancel};
 use crate::model::{
@@ -65,6 +65,7 @@ impl FitEngine {
         let mut notes = lowered.notes.clone();
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
+        notes.extend(unused(request, &assumptions));
         let mut listed = Vec::new();
         let inventory = || {
             let inventory = self.catalogue.inventory();

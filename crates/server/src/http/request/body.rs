@@ -43,7 +43,7 @@ impl FromRequest<App> for RequestBody {
         let received = app.uploads.arrive(request).await?;
         // One with a name gets the fit of that name, whatever else was answered since.
         let same = received.plain().filter(|_| named.is_none());
-        let same = same.and_then(ResponseCache::key);
+        let same = same.and_then(|body| ResponseCache::key(&owner, body));
         if let Some(same) = &same
             && let Some(answer) = app.response_cache.find(same, &app.jobs).await?
         {

@@ -281,6 +281,19 @@ pub struct JobDocument {
     pub lease_seconds: u64,
 }
 
+impl JobDocument {
+    /// Whether its names are as a service gives them: they go into paths and logs.
+    pub fn is_named(&self) -> bool {
+        let is_id = |id: &str| {
+            (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        };
+        let number = self.attempt.strip_prefix(&self.fit);
+        let number = number.and_then(|rest| rest.strip_prefix('.'));
+        is_id(&self.fit)
+            && number.is_some_and(|number| number.parse::<u32>().is_ok() && is_id(number))
+    }
+}
+
 /// How far a job is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobNews {
