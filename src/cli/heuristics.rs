@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cli::arguments::Command as Cli;
 use crate::cli::error::CliError;
 use crate::device::cuda::{Library, cudnn};
 use crate::device::sim;
@@ -83,9 +84,17 @@ pub(in crate::cli) fn set_heuristics(wanted: &OsStr) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Starts this program again with the libraries of PyTorch's wheels on its path, where there is a driver and the path has not all of
-/// them; comes back where nothing is missing or found.
-pub(in crate::cli) fn find_libraries() {
+/// Starts this program again with the libraries of PyTorch's wheels on its path, where a command may run on a GPU, there is a driver and
+/// the path has not all of them; comes back where nothing is missing or found.
+pub(in crate::cli) fn find_libraries(command: &Cli) {
+    let runs_on_gpu = match command {
+        Cli::Fit(fit) => fit.question.own.on.is_none(),
+        Cli::Probe(_) | Cli::Serve(_) | Cli::Agent(_) | Cli::Devices(_) | Cli::Doctor(_) => true,
+        _ => false,
+    };
+    if !runs_on_gpu {
+        return;
+    }
     let missing = Library::missing();
     if missing.is_empty() || missing.contains(&Library::Driver) {
         return;

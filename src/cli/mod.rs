@@ -105,15 +105,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         access,
         arguments.log_format,
     );
-    let runs_on_gpu = match &arguments.command {
-        Command::Fit(fit) => fit.question.own.on.is_none(),
-        Command::Probe(_) | Command::Serve(_) | Command::Agent(_) => true,
-        Command::Devices(_) | Command::Doctor(_) => true,
-        _ => false,
-    };
-    if runs_on_gpu {
-        heuristics::find_libraries();
-    }
+    heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {
         Command::Fit(fit) => &fit.cudnn,
         Command::Probe(probe) => &probe.cudnn,

@@ -2,6 +2,7 @@
 //! works as it is: a test types it.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -165,9 +166,12 @@ fn removed(words: &mut Vec<OsString>, flag: &str) -> Option<String> {
 /// Words as a shell takes them.
 pub(in crate::cli) fn pasted(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+-@".contains(c);
-    let quoted = |word: &String| match word.chars().all(is_plain) {
-        true => word.clone(),
-        false => format!("'{word}'"),
+    let quoted = |word: &String| {
+        if word.chars().all(is_plain) {
+            word.clone()
+        } else {
+            format!("'{word}'")
+        }
     };
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
@@ -209,7 +213,8 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             if command == "run" && !flag.starts_with('-') {
                 let at = typed.iter().position(|it| **it == *flag)?;
                 let own = typed[at..].iter().map(|it| it.to_string_lossy().into_owned());
-                let python = if flag.ends_with(".py") { "python " } else { "" };
+                let is_script = Path::new(&flag).extension().is_some_and(|it| it == "py");
+                let python = if is_script { "python " } else { "" };
                 let own = pasted(&own.collect::<Vec<_>>());
                 return Some(format!(
                     "the command follows `--`: `batchfit run --on CARD -- {python}{own}`"

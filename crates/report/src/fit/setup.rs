@@ -173,7 +173,9 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
     tell(norm(training.label_smoothing), "label smoothing ", "");
     tell(request.allocator.clone(), "allocator ", "");
     if let Some(strategy) = training.parallel.name() {
-        let options = said.parallel.as_ref().map(options);
+        // Of several variants each has its own.
+        let is_alone = result.variants.len() == 1;
+        let options = said.parallel.as_ref().filter(|_| is_alone).map(options);
         let on = gpus(training.parallel.world_size());
         let text = format!("{strategy} on {on}{}", options.unwrap_or_default());
         let list = match said.parallel {
