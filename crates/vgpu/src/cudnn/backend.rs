@@ -153,7 +153,7 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
         } else if tried.refusals == memory::refusals() {
             // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
             let most = convolution.and_then(|call| refused::most_of_all(&call));
-            let own = is_real.then(|| without_device(configuration, convolution)).unwrap_or(0);
+            let own = if is_real { without_device(configuration, convolution) } else { 0 };
             return own.max(most.filter(|_| at == 1).unwrap_or(0));
         }
         // Each list that was recorded ends with one that needs nothing.
