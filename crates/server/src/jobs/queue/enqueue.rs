@@ -130,9 +130,11 @@ impl Jobs {
                 None => return Err(JobError::Busy),
             },
             Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
-            Enqueued::QueueFull => {
-                return Err(JobError::QueueFull {
-                    waiting: shared.limits.queued,
+            Enqueued::QueueFull { waiting, of_key } => {
+                let most = shared.limits.queued;
+                return Err(match of_key {
+                    false => JobError::QueueFull { waiting },
+                    true => JobError::ShareFull { waiting, most },
                 });
             }
         };
