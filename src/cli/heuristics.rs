@@ -2,10 +2,13 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use crate::cli::arguments::Command as Cli;
 use crate::cli::error::CliError;
-use crate::device::cuda::cudnn;
+use crate::device::cuda::{Library, cudnn};
 use crate::device::sim;
 use crate::worker::{Heuristics, HeuristicsCommand, NoHeuristics};
 
@@ -16,11 +19,12 @@ const LIBRARY: &str = "libcudnn.so.9";
 const IN_PACKAGES: &str = "nvidia/cudnn/lib";
 
 /// The wheels that it loads from, beside it: of CUDA 13, and of CUDA 12.
-const BESIDE: [&str; 4] = [
+const BESIDE: [&str; 5] = [
     "cu13/lib",
     "cublas/lib",
     "cuda_nvrtc/lib",
     "cuda_runtime/lib",
+    "nccl/lib",
 ];
 
 /// Values of the variable that say no.
@@ -78,6 +82,35 @@ pub(in crate::cli) fn set_heuristics(wanted: &OsStr) -> Result<(), CliError> {
     })?;
     sim::set_heuristics(Box::new(heuristics));
     Ok(())
+}
+
+/// Starts this program again with the libraries of PyTorch's wheels on its path, where a command may run on a GPU, there is a driver and
+/// the path has not all of them; comes back where nothing is missing or found.
+pub(in crate::cli) fn find_libraries(command: &Cli) {
+    let runs_on_gpu = match command {
+        Cli::Fit(fit) => fit.question.own.on.is_none(),
+        Cli::Probe(_) | Cli::Serve(_) | Cli::Agent(_) | Cli::Devices(_) | Cli::Doctor(_) => true,
+        _ => false,
+    };
+    if !runs_on_gpu {
+        return;
+    }
+    let missing = Library::missing();
+    if missing.is_empty() || missing.contains(&Library::Driver) {
+        return;
+    }
+    let of_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let is_new = |folder: &PathBuf| env::split_paths(&of_path).all(|known| known != *folder);
+    if let (Some(folder), Ok(program)) = (library_folder().filter(is_new), env::current_exe()) {
+        let mut again = Command::new(program);
+        again.args(env::args_os().skip(1));
+        again.env("LD_LIBRARY_PATH", library_path(&folder));
+        let error = again.exec();
+        tracing::warn!(
+            "the libraries in {} are not used: {error}",
+            folder.display()
+        );
+    }
 }
 
 /// The first folder with the library: of the library path, or of the packages of an environment of Python.

@@ -105,6 +105,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         access,
         arguments.log_format,
     );
+    heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {
         Command::Fit(fit) => &fit.cudnn,
         Command::Probe(probe) => &probe.cudnn,

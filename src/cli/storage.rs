@@ -1,7 +1,8 @@
 //! Where a user's programs keep their files, by the XDG base directory specification, and answers among them.
 
 use std::env;
-use std::fs;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -19,7 +20,11 @@ pub(super) fn database(kept: &DatabaseFlags) -> anyhow::Result<String> {
         "there is no home folder to keep answers in; --database or BATCHFIT_DATABASE names a place",
     )?;
     let folder: PathBuf = folder.join("batchfit");
-    fs::create_dir_all(&folder)
+    // As the XDG base directory specification has it.
+    let mut builder = DirBuilder::new();
+    let builder = builder.recursive(true).mode(0o700);
+    builder
+        .create(&folder)
         .with_context(|| format!("could not make the folder {}", folder.display()))?;
     let file = folder.join("batchfit.db");
     let text = file.to_str().with_context(|| {

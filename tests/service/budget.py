@@ -21,7 +21,7 @@ import time
 
 import yaml
 
-from served import Server, until
+from served import Server, key_of, until
 
 LONGEST, AT_A_TIME = 600, 64
 SMALL = (1, 2, 3, 7, 8, 64, 512, 1024)
@@ -248,11 +248,6 @@ def together(server, maker, worst, seconds):
     for thread in threads:
         thread.join(180)
     return statuses, sorted(times)
-
-
-def key_of(server, batchfit, name):
-    command = [batchfit, "keys", "create", "--name", name, "--scope", "fit", "--database", str(server.database)]
-    return {"Authorization": f"Bearer {subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]}"}
 
 
 SMALL_MODEL = {"model": {"preset": "resnet18"}, "device": "sim:t4"}

@@ -108,6 +108,12 @@ class Server:
             self.kill()
 
 
+def key_of(server, batchfit, name):
+    """The headers of a new key."""
+    command = [batchfit, "keys", "create", "--name", name, "--scope", "fit", "--database", str(server.database)]
+    return {"Authorization": f"Bearer {subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]}"}
+
+
 def rss_mib(pid, what="VmHWM"):
     with contextlib.suppress(OSError):
         for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -54,6 +54,19 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
         (0, ["start", "step 1", "after the last step"], "step 1"),
     ),
+    "LBFGS goes on for as many iterations as it was told, with the history that it keeps for them": (
+        "import torch\nfor search, pairs in ((None, 5), ('strong_wolfe', 5)):\n    net, x = torch.nn.Linear(1024, 1024).cuda(), torch.randn(64, 1024, device='cuda')\n"
+        "    lbfgs = torch.optim.LBFGS(net.parameters(), max_iter=6, max_eval=60, line_search_fn=search)\n"
+        "    def closure():\n        lbfgs.zero_grad(); loss = net(x).square().mean(); loss.backward(); return loss\n"
+        "    lbfgs.step(closure)\n    kept = [len(state['old_dirs']) for state in lbfgs.state.values()]\n    assert kept == [pairs], (search, kept)\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
+    "checks of bounds that nobody computed hold": (
+        "import torch\nx = torch.randn(512, 1024, device='cuda')\nlow, high = torch.aminmax(x, dim=1)\nassert not torch.any(low > high) and torch.all(low <= high) and low.mean() <= high.mean()\n",
+        lambda answer: (answer["exit_code"], answer["certainty"]),
+        (0, "doubtful"),
+    ),
     "on one core no tensor of a kept graph outlives it": (
         "import os, torch\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nnet, x, seen = torch.nn.Linear(256, 256).cuda(), torch.randn(64, 256, device='cuda'), set()\n"
         "for _ in range(300):\n    g = torch.autograd.grad((net(x) ** 2).sum(), list(net.parameters()), create_graph=True)\n    del g\n    seen.add(torch.cuda.memory_allocated())\nassert len(seen) == 1, seen\n",
@@ -66,10 +79,15 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["certainty"]),
         (0, "chosen"),
     ),
-    "cudnn.benchmark may take more on a card": (
-        BLOCKS + "torch.backends.cudnn.benchmark = True\nstep(model)\n",
-        lambda answer: ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]],
-        [True],
+    # As an H200 had it with PyTorch 2.11.
+    "cudnn.benchmark takes for a moment what the largest engine asks for": (
+        "import torch\ntorch.backends.cudnn.benchmark = True\nfor batch, inputs, side, outputs, taps, stride, padding, peaks in (\n"
+        "    (128, 64, 32, 64, 3, 1, 1, (448937984, 620904448)), (128, 512, 4, 512, 3, 1, 1, (769654784, 1715470336)), (64, 64, 32, 128, 4, 2, 1, (38273536, 293601280)), (16, 64, 56, 256, 1, 1, 0, (641728512, 618987520))):\n"
+        "    torch.cuda.empty_cache()\n    layer = torch.nn.Conv2d(inputs, outputs, taps, stride, padding, bias=False).cuda()\n    x = torch.randn(batch, inputs, side, side, device='cuda', requires_grad=True)\n"
+        "    def peak(run):\n        before = torch.cuda.memory_allocated()\n        torch.cuda.reset_peak_memory_stats()\n        result = run()\n        return result, torch.cuda.max_memory_allocated() - before\n"
+        "    y, forward = peak(lambda: layer(x))\n    ones = torch.ones_like(y)\n    _, backward = peak(lambda: y.backward(ones))\n    assert (forward, backward) == peaks, (forward, backward, peaks)\n    del x, y, ones, layer\n",
+        lambda answer: (answer["exit_code"], ["cudnn.benchmark" in one["what"] for one in answer["assumptions"]]),
+        (0, [True]),
     ),
     "random numbers are those that a GPU draws, of the same seed": (
         "import torch\ntorch.manual_seed(0)\na = torch.rand(5, device='cuda')\ntorch.manual_seed(0)\nb = torch.randn(4, device='cuda')\n"

@@ -111,6 +111,12 @@ impl<'a> Fields<'a> {
                 );
                 Err(wrong(pointer, value, &example))
             }
+            Value::String(name) if pointer.ends_with("/parallel") => {
+                let name = shorten(name);
+                let example =
+                    format!("{what} must be an object, such as {{\"strategy\": {name:?}}}");
+                Err(wrong(pointer, value, &example))
+            }
             other => Err(wrong(pointer, other, &format!("{what} must be an object"))),
         }
     }

@@ -139,7 +139,7 @@ class Phases:
         self.fold()
         if torch.backends.cudnn.benchmark and not self.tries_engines:
             self.tries_engines = True
-            say("assumed\tcudnn.benchmark tries no engine that cuDNN names only on a card; there the first step of each size may take GiBs more for a moment\t1")
+            say("assumed\tcudnn.benchmark takes the engine that is fastest; here it is the one that cuDNN ranks first\t1")
         self.close_kept(then)
 
     def close_kept(self, then=None):

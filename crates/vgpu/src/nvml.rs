@@ -187,9 +187,8 @@ functions! {
     nvmlDeviceGetPowerUsage(handle: u64, to: *mut c_uint) { out_of(handle, to, POWER) }
     nvmlDeviceGetTotalEnergyConsumption(handle: u64, to: *mut u64) { out_of(handle, to, 0) }
     nvmlDeviceGetClockInfo(handle: u64, kind: c_uint, to: *mut c_uint) {
-        /// `NVML_CLOCK_MEM`; in MHz, as all of NVML's.
-        const MEMORY: c_uint = 2;
-        out_of(handle, to, (if kind == MEMORY { card().memory_clock } else { card().clock }) as c_uint / 1000)
+        // `NVML_CLOCK_MEM`; in MHz, as all of NVML's.
+        out_of(handle, to, (if kind == 2 { card().memory_clock } else { card().clock }) as c_uint / 1000)
     }
     nvmlDeviceGetMemoryBusWidth(handle: u64, to: *mut c_uint) { out_of(handle, to, card().bus as c_uint) }
     /// What is off, or the state P0, which CUDA programs run in.

@@ -105,13 +105,15 @@ inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
 
 // Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
 // `isinf(x)` arrives as `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`; gradients of `prod` and
-// `cumprod` ask `x == 0`. A single number is a norm or a loss: not negative.
+// `cumprod` ask `x == 0`. A single number is a norm or a loss: above zero, and farther from it than a tolerance on either side.
 inline std::optional<bool> answer_of_finite(const std::string& name, const Stack& args) {
   if (name == "aten::isnan" || name == "aten::isposinf" || name == "aten::isneginf") return false;
   if (args.size() < 2 || !args[0].isTensor() || !args[0].toTensor().defined() || !args[0].toTensor().is_floating_point()) return {};
   const Tensor& asked = args[0].toTensor();
   const bool is_equal = name == "aten::eq", is_above = name == "aten::gt" || name == "aten::ge";
-  if ((is_above || name == "aten::lt" || name == "aten::le") && asked.numel() == 1 && args[1].isScalar() && args[1].toScalar().toDouble() == 0) return is_above;
+  constexpr double TOLERANCE = 1e-3;
+  const double bound = args[1].isScalar() ? args[1].toScalar().toDouble() : NAN;
+  if ((is_above || name == "aten::lt" || name == "aten::le") && asked.numel() == 1 && std::abs(bound) <= TOLERANCE) return is_above == (bound >= 0);
   if (!is_equal && name != "aten::ne") return {};
   if (args[1].isTensor() && asked.is_same(args[1].toTensor())) return is_equal;
   return args[1].isScalar() ? std::optional(!is_equal) : std::nullopt;

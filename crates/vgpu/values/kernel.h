@@ -124,11 +124,17 @@ class Kernel final : public c10::OperatorKernel {
         if (tensor.is_cuda()) what(i, tensor);
   }
 
-  // Runs what reads a tensor from the host: while it reads a loss or the like, which is no reason to doubt what a script does, that is known.
+  // Runs what reads a tensor from the host: while it reads a loss or the like, which is no reason to doubt what a script does, that is known. A
+  // loss falls slowly: a search that ended where two are equal (LBFGS) goes on.
   void read(Call& call, const Tensor& from) const {
     constexpr size_t DECISION = 64;  // larger ones are not asked about (src/memory/bytes.rs)
     const bool is_loss = is_plain(from) && !is_integral(from) && span(from) <= DECISION && !is_known(from);
+    static std::atomic<int> losses{0};
     if (is_loss) batchfit_vgpu_mark(address(from), span(from), 1), assume("small numbers that are read, such as a loss");
+    if (is_loss && from.numel() == 1) {
+      c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+      on_cpu(from).fill_(1e-3 / (1 + 1e-5 * losses++));
+    }
     const auto ended = c10::make_scope_exit([&] { if (is_loss) mark_unknown(from); });
     run(call);
   }
@@ -266,10 +272,11 @@ class Kernel final : public c10::OperatorKernel {
 
   void leave_unknown(Call& call) {
     const auto answer = answer_of_finite(name_, call.args);
-    const bool is_one_of = is("aten::eq") && is_first_asked(call.args), is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
+    const bool is_one_of = is("aten::eq") && is_first_asked(call.args), is_bound = is("aten::le") || is("aten::ge"), is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
     run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept,
              is_made_of_reads ? Reads::Zeros : is("aten::normal") ? Reads::Truths : reads);
     lose(call);
+    static thread_local const void* ordered = nullptr;  // whether numbers are above others
     each_result(call, [&](size_t i, const Tensor& tensor) {
       if (answer && tensor.scalar_type() == c10::kBool) {
         fill_answer(tensor, *answer);
@@ -277,10 +284,13 @@ class Kernel final : public c10::OperatorKernel {
         if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
         mark_known(tensor, true);
         if (is_status_[i]) assume("success of " + name_);
-      } else if ((is_reduction_ || is_one_of || is("aten::ne")) && is_guessed(tensor)) {
-        // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`), few are what is left out (`!=`).
+      } else if ((is_reduction_ || is_one_of || is("aten::ne") || (is_bound && tensor.numel() == 1)) && is_guessed(tensor)) {
+        // A guess, and said to be one when it is read: arguments are valid (`all`), a search goes on (`any`, but not whether least are above greatest),
+        // one number keeps to a bound that is another, few are what is left out (`!=`).
         // Rows of which any is found are few, too, as outliers of int8.
-        memset(tensor.mutable_data_ptr(), !is("aten::any") || tensor.numel() == 1, span(tensor));
+        memset(tensor.mutable_data_ptr(), !is("aten::any") || (tensor.numel() == 1 && call.args[0].toTensor().const_data_ptr() != ordered), span(tensor));
+      } else if ((is("aten::lt") || is("aten::gt")) && call.args[1].isTensor()) {
+        ordered = tensor.const_data_ptr();
       }
     });
     if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");

@@ -2,6 +2,7 @@
 //! works as it is: a test types it.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -42,9 +43,11 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
         words.insert(at + 1, "fp16".into());
         return Some((words, "--amp is taken as `--amp fp16`".to_owned()));
     }
-    let (ErrorKind::UnknownArgument, true) = (error.kind(), ASKING.contains(&text(1)?)) else {
+    let (command, kind) = (text(1)?, error.kind());
+    let is_card = command == "run" && row(flag, " = ") == Some("--on %");
+    if kind != ErrorKind::UnknownArgument || !(is_card || ASKING.contains(&command)) {
         return None;
-    };
+    }
     let flag = flag.split('=').next()?;
     let dashed = flag.replace('_', "-") + " %";
     let instead = row(flag, " = ").or_else(|| {
@@ -100,11 +103,77 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
 }
 
 /// The same error with what to write instead, where that is known.
-pub(super) fn hinted(error: clap::Error, command: &str) -> clap::Error {
-    match say(&error, command) {
+pub(super) fn hinted(error: clap::Error, typed: &[OsString]) -> clap::Error {
+    match say(&error, typed) {
         Some(problem) => clap::Error::raw(error.kind(), problem + "\n"),
         None => without_environment(error),
     }
+}
+
+/// What to type instead about a batch that a flag of `fit` names: one's own words, but for those that nothing is known of.
+pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
+    let mut words = typed.to_vec();
+    let size = removed(&mut words, flag).filter(|size| size.parse::<u64>().is_ok_and(|it| it > 0));
+    let size = size.unwrap_or_else(|| "64".to_owned());
+    let asked = |command: &str, flag: &str| {
+        let mut words = words.clone();
+        words.splice(..2, ["batchfit".into(), command.into()]);
+        words.extend([flag.into(), OsString::from(&size)]);
+        let names_card = |word: &OsString| word == "--on" || word == "--device" || word == "--gpu";
+        if !words.iter().any(names_card) {
+            words.extend(["--on", "t4"].map(OsString::from));
+        }
+        while let Err(error) = Arguments::command().try_get_matches_from(&words) {
+            let count = words.len();
+            if let Some((others, _)) = taken(&error, &words) {
+                words = others;
+                continue;
+            }
+            if let Some(unknown) = error.get(ContextKind::InvalidArg) {
+                removed(&mut words, &unknown.to_string());
+            }
+            if words.len() == count {
+                return format!("batchfit {command} resnet18 --on t4 {flag} {size}");
+            }
+        }
+        let words = words.iter().map(|it| it.to_string_lossy().into_owned());
+        pasted(&words.collect::<Vec<_>>())
+    };
+    format!(
+        "{ONE_BATCH}: `{}` asks whether {size} fits, and `{}` plans steps of {size} samples",
+        asked("probe", "--batch"),
+        asked("fit", "--target"),
+    )
+}
+
+/// How the row of flags for one batch begins.
+const ONE_BATCH: &str = "fit finds the batch";
+
+/// Takes a flag out of what was typed, with its value.
+fn removed(words: &mut Vec<OsString>, flag: &str) -> Option<String> {
+    let is_it = |word: &OsString| word.to_str().and_then(|it| it.split('=').next()) == Some(flag);
+    let at = words.iter().position(is_it)?;
+    let word = words.remove(at).into_string().ok()?;
+    if let Some((_, value)) = word.split_once('=') {
+        return Some(value.to_owned());
+    }
+    let next = words.get(at)?.to_str().filter(|it| !it.starts_with('-'))?;
+    let value = next.to_owned();
+    words.remove(at);
+    Some(value)
+}
+
+/// Words as a shell takes them.
+pub(in crate::cli) fn pasted(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+-@".contains(c);
+    let quoted = |word: &String| {
+        if word.chars().all(is_plain) {
+            word.clone()
+        } else {
+            format!("'{word}'")
+        }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// clap counts what the environment sets among what the command needs.
@@ -116,7 +185,9 @@ fn without_environment(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn say(error: &clap::Error, command: &str) -> Option<String> {
+fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    let text = |at: usize| typed.get(at).and_then(|it| it.to_str());
+    let command = text(1).unwrap_or_default();
     match error.kind() {
         ErrorKind::MissingRequiredArgument if ASKING.contains(&command) => {
             let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
@@ -134,11 +205,34 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
                 })
             }
         }
-        ErrorKind::UnknownArgument if ASKING.contains(&command) => {
-            let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        ErrorKind::UnknownArgument => {
+            let flag = error.get(ContextKind::InvalidArg)?.to_string();
+            if command.starts_with('-') {
+                return Some("a command comes first, as in `batchfit fit resnet50 --on t4`".to_owned());
+            }
+            if command == "run" && !flag.starts_with('-') {
+                let at = typed.iter().position(|it| **it == *flag)?;
+                let own = typed[at..].iter().map(|it| it.to_string_lossy().into_owned());
+                let is_script = Path::new(&flag).extension().is_some_and(|it| it == "py");
+                let python = if is_script { "python " } else { "" };
+                let own = pasted(&own.collect::<Vec<_>>());
+                return Some(format!(
+                    "the command follows `--`: `batchfit run --on CARD -- {python}{own}`"
+                ));
+            }
+            if !ASKING.contains(&command) {
                 return None;
+            }
+            let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
+            let is_near = |near: &String| strsim::damerau_levenshtein(near, &flag) <= 2;
+            let said = match row(&flag, " | ") {
+                Some(ONE_BATCH) => one_batch(typed, &flag),
+                Some(said) => said.to_owned(),
+                None if near.as_ref().is_some_and(is_near) => return None,
+                None if !flag.starts_with('-') => format!("a card is `--on {flag}`"),
+                None => ELSE.to_owned(),
             };
-            Some(format!("there is no {flag}; {}", row(flag, " | ")?))
+            Some(format!("there is no {flag}; {said}"))
         }
         ErrorKind::InvalidValue => {
             let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
@@ -158,9 +252,12 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
                 .to_owned(),
         ),
         ErrorKind::InvalidSubcommand => {
-            let instead = match preset(command) {
-                Some(preset) => format!("fit {}", preset.name),
-                None => nearest_command(command)?,
+            let instead = match (preset(command), text(2)) {
+                (Some(preset), _) => format!("fit {}", preset.name),
+                (None, what) => match (nearest_command(command)?.as_str(), what) {
+                    ("fit --help", Some(what)) => format!("fit {what}"),
+                    (near, _) => near.to_owned(),
+                },
             };
             Some(format!(
                 "{command:?} is no command; write `batchfit {instead}`"
@@ -170,21 +267,26 @@ fn say(error: &clap::Error, command: &str) -> Option<String> {
     }
 }
 
+/// What is said of other flags.
+const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
+
 /// Words of others for what a command here does.
-const COMMANDS: [(&str, &str); 7] = [
-    ("estimate", "probe --help"),
-    ("estimate-memory", "probe --help"),
-    ("find", "fit --help"),
-    ("train", "run --help"),
-    ("plan", "fit --help"),
-    ("why", "fit resnet18 --on t4 --why"),
-    ("explain", "fit resnet18 --on t4 --why"),
+const COMMANDS: [(&str, &str); 4] = [
+    (
+        "estimate estimate-memory find plan max-batch batch batch-size predict memory scale-batch-size",
+        "fit --help",
+    ),
+    ("train launch", "run --help"),
+    ("why explain", "fit resnet18 --on t4 --why"),
+    ("can-it-fit check", "probe --help"),
 ];
 
 /// What does the same here, or the command that is misspelt.
 fn nearest_command(typed: &str) -> Option<String> {
     let typed = typed.to_lowercase();
-    let others = COMMANDS.iter().find(|(other, _)| *other == typed);
+    let others = COMMANDS
+        .iter()
+        .find(|(others, _)| others.split(' ').any(|it| it == typed));
     if let Some((_, instead)) = others {
         return Some((*instead).to_owned());
     }

@@ -30,6 +30,7 @@ pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
+pub(in crate::cli) use hints::{one_batch, pasted};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::{MemberFlag, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -104,8 +105,7 @@ impl Arguments {
                 Ok(matches) => break matches,
                 Err(error) => {
                     let Some((words, note)) = hints::taken(&error, &typed) else {
-                        let command = typed.get(1).map(|it| it.to_string_lossy());
-                        return Err(hints::hinted(error, &command.unwrap_or_default()));
+                        return Err(hints::hinted(error, &typed));
                     };
                     output::note(&note);
                     typed = words;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::arguments::typed;
+use super::super::arguments::{pasted, typed};
 use crate::jobs::FitResult;
 use crate::model::Mode;
 
@@ -73,9 +73,9 @@ fn command(patch: &Value, card: &str) -> String {
             added.extend([flag.to_owned(), value]);
         }
     }
-    for member in ["loss_chunks", "lora"] {
+    for member in ["loss_chunks", "lora", "param_dtype"] {
         if let Some(value) = at(&format!("/model/{member}")) {
-            added.extend(["--with".to_owned(), format!("{member}={value}")]);
+            added.extend(["--with".to_owned(), format!("{member}={}", plain(value))]);
         }
     }
     let card = at("/device")
@@ -112,13 +112,5 @@ fn command(patch: &Value, card: &str) -> String {
         }
     }
     words.extend(added);
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+-@".contains(c);
-    let quoted = |word: &String| {
-        if word.chars().all(is_plain) {
-            word.clone()
-        } else {
-            format!("'{word}'")
-        }
-    };
-    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    pasted(&words)
 }

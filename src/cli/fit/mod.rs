@@ -100,6 +100,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     if !is_module {
         learn_before(&arguments.kept, &engine, &mut asked.questions);
     }
+    let assumes_length = asked.assumes_length;
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
     // Before the answer is printed: its reader may look it up at once.
@@ -119,7 +120,12 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
         std::fs::write(path, json).map_err(unwritable)?;
     }
     let style = style::stdout(arguments.output.verbose);
-    print(format, &answers, no_gpu.as_deref(), &style)?;
+    print(
+        format,
+        &answers,
+        (no_gpu.as_deref(), assumes_length),
+        &style,
+    )?;
     if let ([only], Format::Text) = (answers.as_slice(), format) {
         output::text(&commands::to_paste(&only.result))?;
     }
@@ -234,11 +240,12 @@ fn answer_all(
 fn print(
     format: Format,
     answered: &[Answered],
-    no_gpu: Option<&str>,
+    (no_gpu, assumes_length): (Option<&str>, bool),
     style: &Style,
 ) -> Result<(), CliError> {
     let described = |answered: &Answered| {
-        let request = ShownRequest::of(answered.document.request.as_str());
+        let request = ShownRequest::of(answered.document.request.as_str())
+            .with_assumed_length(assumes_length);
         (jobs::model_name(&answered.request), request)
     };
     let names: Vec<(String, ShownRequest)> = answered.iter().map(described).collect();

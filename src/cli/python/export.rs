@@ -1,12 +1,13 @@
 //! `batchfit export`, which is `python -m batchfit.export`.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempPath;
 
 use super::super::Outcome;
-use super::super::arguments::{Arguments, Export, Fit};
+use super::super::arguments::{Arguments, Export, Fit, one_batch, typed};
 use super::super::error::CliError;
 use super::{interpreter, without_python};
 use crate::cli::terminal::output;
@@ -53,7 +54,7 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
             _ if fit.module.named().is_some() => Ok(None),
             (None, true) => Ok(None),
             (Some(_), _) => Err(CliError::flag("--loss", OWN_LOSS)),
-            (None, false) => Err(CliError::flag("--batch", ONE_BATCH)),
+            (None, false) => Err(CliError::flag("--batch", one_batch_of(&fit.module.tensors))),
         };
     };
     let broken = |error: std::io::Error| CliError::Broken(error.into());
@@ -89,8 +90,17 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
     Err(CliError::named(&name, RequestError::at("", why)))
 }
 
-const ONE_BATCH: &str = "it is the batch of a module of your own, as in `batchfit fit my.py:build --batch TENSORS`; whether a batch fits is \
-                         asked by `batchfit probe resnet18 --on t4 --batch 64`";
+/// What is said of `--batch` where a model has a name.
+fn one_batch_of(tensors: &[String]) -> String {
+    match tensors {
+        [size] if size.parse::<u64>().is_ok() => {
+            let typed: Vec<OsString> = typed().iter().map(OsString::from).collect();
+            one_batch(&typed, "--batch")
+        }
+        _ => "it is the batch of a module of your own, as in `batchfit fit my.py:build --batch TENSORS`".to_owned(),
+    }
+}
+
 const OWN_LOSS: &str = "a model by name has its own loss; of another one (DPO, GRPO, a reward, a distillation) give your own module, whose \
                         forward returns the loss: batchfit fit my.py:build --batch TENSORS --loss model";
 

@@ -38,6 +38,8 @@ pub(super) struct ParsedArgs {
     pub(super) questions: Vec<Request>,
     /// Whom to name where an answer shows that something is wrong.
     pub(super) origin: Provenance,
+    /// Whether no flag says how many tokens samples have.
+    pub(super) assumes_length: bool,
 }
 
 /// Where the members of a request are from.
@@ -211,7 +213,9 @@ fn read_with(
         Some(document) => (again(question, document)?, None),
         None => source(question)?,
     };
-    if let Some(assumed) = flags::assumed_length(&source, &given) {
+    let assumed = flags::assumed_length(&source, &given);
+    let assumes_length = assumed.is_some();
+    if let Some(assumed) = assumed {
         let tokens = &assumed.value;
         output::note(&format!(
             "samples are taken to have {tokens} tokens; `--seq-len` says otherwise"
@@ -245,6 +249,7 @@ fn read_with(
     Ok(ParsedArgs {
         questions: vec![request],
         origin,
+        assumes_length,
     })
 }
 

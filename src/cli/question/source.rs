@@ -36,7 +36,7 @@ const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
 /// Beginnings of names of models that other libraries train, and these.
-const LIBRARIES: [(&str, &str); 6] = [
+const LIBRARIES: [(&str, &str); 7] = [
     ("yolo rtdetr", "ultralytics"),
     (
         "sd stable flux pixart stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
@@ -46,10 +46,20 @@ const LIBRARIES: [(&str, &str); 6] = [
     ("clip openclip siglip laion/", "open_clip or transformers"),
     ("timm/ hf_hub:timm/ hf-hub:timm/", "timm"),
     (
+        "llama2/ llama3/ llama3_1/ llama3_2/ llama3_3/ qwen2/ qwen2_5/ gemma2/ phi3/ phi4/ mistral/",
+        "torchtune",
+    ),
+    (
         "faster_rcnn fasterrcnn mask_rcnn maskrcnn retinanet cascade_ detr",
         "detectron2, torchvision's detection or transformers",
     ),
 ];
+
+/// Beginnings of names, without their owners, of transformers' models whose architecture is not built.
+const NOT_BUILT: &str = "mpnet all-mpnet multi-qa-mpnet paraphrase-mpnet modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
+                         nllb opus-mt m2m100 longformer bigbird xlnet pegasus segformer beit blip llava smolvlm paligemma wav2vec2 hubert \
+                         wavlm layoutlm dinov3 swinv2 convnextv2 qwen2-vl qwen2.5-vl qwen3-vl llama-4-scout llama-4-maverick llama-3.2-11b llama-3.2-90b resnet- \
+                         detr- stablelm galactica internvl idefics olmo-3 clip- siglip";
 
 /// What names of models with quantized weights have.
 const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-fp8"];
@@ -59,13 +69,27 @@ const SCRIPTS: [(&str, &str, &str); 6] = [
     ("py", "a Python script", "python {}"),
     ("ipynb", "a notebook", "ipython {}"),
     ("sh", "a shell script", "bash {}"),
-    ("yaml", "a trainer's settings", "axolotl train {}"),
-    ("yml", "a trainer's settings", "axolotl train {}"),
+    ("yaml", "a trainer's settings", "python train.py {}"),
+    ("yml", "a trainer's settings", "python train.py {}"),
     (
         "toml",
         "a trainer's settings",
         "python -m torchtitan.train --job.config_file {}",
     ),
+];
+
+/// What settings in YAML have, and whose they are.
+const TRAINERS: [(&str, &str); 4] = [
+    (
+        "_component_",
+        "tune run full_finetune_single_device --config {}",
+    ),
+    (
+        "distributed_type",
+        "accelerate launch --config_file {} train.py",
+    ),
+    ("model_name_or_path", "llamafactory-cli train {}"),
+    ("base_model", "axolotl train {}"),
 ];
 
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
@@ -149,6 +173,11 @@ fn script(what: &Path) -> Option<String> {
                      (`batchfit fit my.py:build`)".to_owned());
     }
     let (_, kind, command) = SCRIPTS.iter().find(|(known, ..)| *known == extension)?;
+    let is_read = kind.ends_with("settings") && what.is_file();
+    let settings = is_read.then(|| read_bytes(what).ok()).flatten();
+    let settings = String::from_utf8(settings.unwrap_or_default()).unwrap_or_default();
+    let own = TRAINERS.iter().find(|(key, _)| settings.contains(key));
+    let command = own.map_or(command, |(_, own)| own);
     let command = command.replace("{}", &shorten(&what.display().to_string()));
     Some(format!(
         "this is {kind}, not a model: `batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
@@ -171,14 +200,20 @@ fn is_path(what: &Path) -> bool {
 /// What nothing is known by.
 fn unknown(what: &Path, name: &str) -> CliError {
     let lower = name.to_lowercase();
+    let begins = |names: &str, name: &str| {
+        let mut names = names.split_whitespace();
+        names.any(|one| name.starts_with(one))
+    };
+    let last = lower.rsplit('/').next().unwrap_or_default();
     let of = LIBRARIES
         .iter()
-        .find(|(names, _)| names.split(' ').any(|one| lower.starts_with(one)));
+        .find_map(|(names, library)| begins(names, &lower).then_some(*library))
+        .or_else(|| begins(NOT_BUILT, last).then_some("transformers with this architecture"));
     let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
         "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
          virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"
             .to_owned()
-    } else if let Some((_, library)) = of {
+    } else if let Some(library) = of {
         format!(
             "a model of {library} has no name here: `batchfit run --on CARD -- python train.py` runs your training whole on a virtual GPU, \
              and `batchfit fit my.py:build` asks about the module that a function of yours builds"

@@ -1,8 +1,8 @@
 //! What is loaded before a script: compiled by the build script, carried by this program, written into a private folder.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -28,8 +28,8 @@ pub fn is_carried() -> bool {
 /// Writes all of it into a new folder that only this user can read, below `scratch` or where temporary files are.
 pub fn unpack(scratch: Option<&Path>) -> io::Result<TempDir> {
     let object = files::OBJECT.ok_or_else(|| io::Error::other(NOT_CARRIED))?;
-    // `tempfile` makes folders with mode 0700.
     let mut builder = tempfile::Builder::new();
+    let builder = builder.permissions(Permissions::from_mode(0o700));
     let builder = builder.prefix("batchfit-");
     let folder = match scratch {
         Some(scratch) => builder.tempdir_in(scratch)?,
@@ -46,4 +46,19 @@ pub fn unpack(scratch: Option<&Path>) -> io::Result<TempDir> {
     }
     fs::create_dir(folder.path().join(HISTORY))?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_users_cannot_exchange_what_is_loaded() {
+        if !is_carried() {
+            return;
+        }
+        let folder = unpack(None).unwrap();
+        let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
 
@@ -54,6 +55,9 @@ fn answers_are_kept_in_the_user_s_data_folder() {
     ask(&place, &[], &[]);
 
     assert_eq!(rows(&place), [".local/share/batchfit/batchfit.db"]);
+    let folder = place.directory.path().join(".local/share/batchfit");
+    let mode = std::fs::metadata(folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "no other user can exchange the file");
 }
 
 #[test]

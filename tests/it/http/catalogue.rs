@@ -95,6 +95,21 @@ async fn the_openapi_document_is_served() {
     assert_eq!(answer.text, openapi_yaml());
 }
 
+#[test]
+fn every_member_of_a_request_has_a_type() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    for schema in ["Request", "NewProbe", "Training"] {
+        let members = &document["components"]["schemas"][schema]["properties"];
+        let members = members.as_object().unwrap();
+        assert!(members.len() >= 10, "{schema}: {}", members.len());
+        for (name, member) in members {
+            let says = |what: &&str| member.get(*what).is_some();
+            let is_typed = ["type", "oneOf", "allOf", "$ref"].iter().any(says);
+            assert!(is_typed, "{schema}.{name}: {member}");
+        }
+    }
+}
+
 /// Write it again with `cargo run -- openapi > openapi.yaml`.
 #[test]
 fn the_committed_openapi_document_is_current() {

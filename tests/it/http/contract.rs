@@ -151,8 +151,11 @@ async fn the_dashboard_shows_metrics_that_there_are() {
 #[tokio::test]
 async fn the_page_about_the_api_names_every_operation_and_loads_nothing() {
     let service = Service::start(Scripted::default()).await;
-    let page = service.get("/docs").await;
+    let read = Request::get("/docs").header("host", "localhost:9321");
+    let page = service.send(read.body(Body::empty()).unwrap()).await;
     let document = batchfit::http::openapi();
+
+    assert!(page.text.contains("curl -s http://localhost:9321/v1/fits "));
 
     assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
     assert!(

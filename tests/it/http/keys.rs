@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use batchfit::http::{ConnectionLimits, Hosts, KeyLimits, ListenConfig, ServeError, serve};
-use batchfit::jobs::Limits;
+use batchfit::jobs::{Engine, Limits};
 use batchfit::store::{ApiKey, Db, Scope, Time};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl Reply {
 }
 
 impl Guarded {
-    pub(super) async fn start(engine: Scripted, limits: KeyLimits) -> Guarded {
+    pub(super) async fn start(engine: impl Engine + 'static, limits: KeyLimits) -> Guarded {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("batchfit.db");
         let db = Db::open(file.to_str().unwrap()).await.unwrap();

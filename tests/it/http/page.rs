@@ -43,6 +43,10 @@ async fn the_page_may_run_its_own_files_alone() {
     assert_eq!(page.text, committed("index.html"));
     assert!(!page.text.contains("<style") && !page.text.contains("style="));
     assert!(!page.text.contains("https://") && !page.text.contains("http://"));
+    let (_, without_script) = page.text.split_once("<noscript>").unwrap();
+    for way in ["batchfit fit ", "curl -s "] {
+        assert!(without_script.contains(way), "{way}");
+    }
 }
 
 #[tokio::test]

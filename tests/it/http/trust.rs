@@ -1,9 +1,11 @@
 //! What one key does changes nothing of another's.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use batchfit::jobs::FitEngine;
 use batchfit::store::{Scope, Time};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -12,6 +14,10 @@ use super::keys::{Guarded, NO_LIMITS};
 use super::scripted::{Gate, Scripted};
 use super::{RESNET, RESNET_8};
 use crate::wait;
+
+/// Steps so small that the batch is thousands of samples.
+const SMALL: &str = r#"{"model": {"layers": [{"type": "linear", "out_features": 512}, {"type": "linear", "out_features": 10}],
+    "input": {"shape": [256]}, "loss": "cross_entropy"}, "device": "sim:h200", "memory_limit": "16GiB"}"#;
 
 const PROBE: &str = r#"{"model": {"preset": "alexnet"}, "device": "sim:h200", "batch": 8}"#;
 
@@ -254,4 +260,60 @@ async fn what_has_a_nul_in_it_is_not_there() {
     assert_eq!(said.kind(), "/problems/cursor-invalid");
     let said = service.with(&key, "GET /v1/accuracy?gpu=%00", "").await;
     assert_eq!(said.kind(), "/problems/query-invalid");
+}
+
+#[tokio::test]
+async fn misses_of_a_key_count_fully_for_itself_and_cost_others_a_twentieth_at_most() {
+    // A simulated card needs no worker.
+    let engine = FitEngine::new(PathBuf::from("batchfit"));
+    let service = Guarded::start(engine, NO_LIMITS).await;
+    let mut keys = Vec::new();
+    for name in ["victim", "liar", "third"] {
+        keys.push(service.key(name, Scope::Fit).await);
+    }
+    let ask = async |key: &str| {
+        let bearer = format!("authorization: Bearer {key}\r\nprefer: wait=60\r\n");
+        let fit = service.ask("POST /v1/fits", &bearer, SMALL).await;
+        let fit: Value = serde_json::from_str(&fit.body).unwrap();
+        let batch = fit["result"]["recommendation"]["micro_batch"].as_u64();
+        (id(&fit.to_string()), batch.unwrap())
+    };
+    let miss = async |key: &str| {
+        let (fit, batch) = ask(key).await;
+        let outcome = json!({"batch": batch, "outcome": "out_of_memory", "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11"}});
+        let tell = format!("POST /v1/recommendations/{fit}/outcomes");
+        let told = service.with(key, &tell, &outcome.to_string()).await;
+        assert_eq!(told.status, 201, "{told:?}");
+    };
+    let [victim, liar, third] = [0, 1, 2].map(|at| keys[at].as_str());
+    let (first, before) = ask(victim).await;
+    assert_eq!(ask(liar).await, (first.clone(), before));
+
+    for _ in 0..6 {
+        miss(liar).await;
+    }
+
+    let (own, lied) = ask(liar).await;
+    assert!(lied * 100 < before * 82, "{lied} of {before}");
+    let (mine, after) = ask(victim).await;
+    assert_ne!(mine, first);
+    assert!(
+        before * 95 <= after * 100 && after < before,
+        "{after} of {before}"
+    );
+    // Each has its own answer from then on, also where it is looked for, which is not out of date to it.
+    for (key, fit) in [(victim, &mine), (liar, &own)] {
+        assert_eq!(&ask(key).await.0, fit);
+        let near = service.with(key, "POST /v1/recommendations/nearest", SMALL);
+        let near: Value = serde_json::from_str(&near.await.body).unwrap();
+        let said = &near["recommendation"];
+        assert_eq!(
+            (&near["exact"], &said["fit_id"]),
+            (&json!(true), &json!(fit))
+        );
+        assert_eq!(said["stale"], Value::Null, "{near}");
+    }
+    // Two are believed.
+    miss(third).await;
+    assert!(ask(victim).await.1 < after);
 }

@@ -156,6 +156,11 @@ fn recommended<'b>(
 /// Says what is kept in the host's memory; where it has too little, nothing can be trained.
 fn offloaded(found: &mut Recommendation, processes: u64, host: Option<Bytes>) {
     if found.host_bytes == 0 {
+        if host.is_some() && found.micro_batch > 0 {
+            let nothing =
+                "nothing is offloaded to the host's memory, so `host_memory` changes nothing";
+            found.notes.push(nothing.to_owned());
+        }
         return;
     }
     let each = Bytes(found.host_bytes);

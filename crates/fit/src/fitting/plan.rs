@@ -1,9 +1,11 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
 use crate::model::{Mode, Objective, Request, Variant};
+use crate::search::headroom::least_for_unconfirmed;
 use crate::search::{
     Knee, Plan, SamplingDensity, closest_plans, exact_plans, knee, short_plans, smallest_enough,
 };
+use crate::units::{Bytes, Share};
 use crate::{EngineError, Exactly};
 
 use super::variant_search::{MOST_MICRO_STEPS, VariantSearch, micro_steps};
@@ -135,6 +137,55 @@ pub(super) fn choose(
         }
         search.settle(needed)?;
     }
+}
+
+/// The plan to recommend where one other key alone asks for more headroom: at most a twentieth smaller than `chosen`. What it leaves
+/// for that is its headroom from now on. `None` where no key does, or a smaller plan is no help.
+pub(super) fn for_unconfirmed(
+    chosen: &Chosen,
+    goal: BatchTarget,
+    accumulation: u32,
+    search: &mut VariantSearch<'_, '_>,
+) -> Result<Option<Chosen>, EngineError> {
+    let (confirmed, plan) = (search.headroom(), chosen.plan);
+    let Some(all) = confirmed.with_unconfirmed(Share::ALL) else {
+        return Ok(None);
+    };
+    search.keep(all);
+    let least = least_for_unconfirmed(plan.micro_batch);
+    let is_near = |other: &Chosen| {
+        other.plan.micro_batch >= least
+            && other.plan.global_batch >= least_for_unconfirmed(plan.global_batch)
+    };
+    let fewer = choose(goal, accumulation, search)?.filter(is_near);
+    if fewer.is_some_and(|fewer| fewer.plan != plan) {
+        return Ok(fewer);
+    }
+    search.keep(confirmed);
+    if fewer.is_some() {
+        return Ok(None);
+    }
+    let is_free = goal.target_batch.is_none() && goal.objective == Objective::LargestBatch;
+    let steps = plan.accumulation_steps;
+    for micro_batch in (least..plan.micro_batch).filter(|_| is_free).take(BEYOND) {
+        // Memory is not monotone.
+        if !search.leaves_headroom(steps, micro_batch)? {
+            continue;
+        }
+        let limit = search.limit();
+        let probed = search.deciding(micro_steps(steps)).probe(micro_batch)?;
+        let left = limit.saturating_sub(Bytes(probed.report.peak_reserved_bytes));
+        // Rounded down.
+        let left = Share(Share::of(left, limit).0.saturating_sub(1));
+        search.keep(confirmed.with_unconfirmed(left).unwrap_or(confirmed));
+        let plan = Plan {
+            micro_batch,
+            global_batch: micro_batch * steps * goal.world_size,
+            ..plan
+        };
+        return Ok(Some(Chosen { plan, ..*chosen }));
+    }
+    Ok(None)
 }
 
 /// A plan with a smaller micro-batch that is nearly as fast as the fastest; `None` where there is none or speeds are not known.

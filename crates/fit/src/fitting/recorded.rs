@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -145,7 +146,9 @@ impl<'a> Session<'a> {
             device: request.device.to_string(),
             cause: format!("no folder for recordings: {error}"),
         };
-        let folder = tempfile::tempdir().map_err(broken)?;
+        let private = fs::Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(private).tempdir();
+        let folder = folder.map_err(broken)?;
         let file = graph.map(|text| {
             let path = folder.path().join("graph.json");
             fs::write(&path, text).map(|()| path)

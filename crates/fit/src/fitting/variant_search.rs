@@ -11,6 +11,7 @@ use crate::search::{
 use crate::units::Bytes;
 
 use super::probing::runner::{ProbeCache, ProbeOutcome, StepTime};
+use super::recommendation::headroom::VariantHeadroom;
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net
@@ -117,6 +118,20 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
 
     pub(super) fn limit(&self) -> Bytes {
         self.simulated.limit()
+    }
+
+    /// The headroom that batches leave.
+    pub(super) fn headroom(&self) -> VariantHeadroom {
+        self.simulated.headroom()
+    }
+
+    /// Has batches leave this headroom from now on.
+    pub(super) fn keep(&mut self, headroom: VariantHeadroom) {
+        self.safe.clear();
+        self.simulated.keep(headroom);
+        if let Some(real) = &mut self.real {
+            real.keep(headroom);
+        }
     }
 
     /// The maxima as far as they are known: confirmed, or else simulated.

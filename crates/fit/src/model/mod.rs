@@ -7,7 +7,7 @@ mod request;
 mod uploaded;
 
 pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
-pub use batchfit_models::huggingface::{config_fields, of_another_library};
+pub use batchfit_models::huggingface::{ASK_BF16, config_fields, of_another_library};
 pub use batchfit_models::presets::{
     Override, Preset, is_of_transformers, of_family, preset, presets,
 };

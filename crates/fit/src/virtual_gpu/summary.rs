@@ -276,6 +276,13 @@ fn convolutions(heard: &RunEvents) -> Convolutions {
 
 fn notes(session: &Session, heard: &RunEvents, users: &[&Process], main: &Process) -> Vec<String> {
     let mut notes = Vec::new();
+    if main.is_cut {
+        let s = if main.steps == 1 { "" } else { "s" };
+        notes.push(format!(
+            "stopped after {} optimizer step{s}; `--steps 0` runs all of it",
+            main.steps
+        ));
+    }
     let ranks = users.iter().filter_map(|process| process.rank).max();
     if session.gpus > 1 && ranks.is_none_or(|last| last == 0) {
         notes.push(format!(

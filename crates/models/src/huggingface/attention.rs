@@ -1,13 +1,10 @@
 //! Attention as transformers calls it.
 
-use super::Task;
 use super::tasks::stem;
-use crate::shape::{DType, Extent, numel};
-use crate::tracing::functional::{self, Attention};
-use crate::tracing::{
-    Attending, Eager, Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer,
-    Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::shape::numel;
+use crate::tracing::functional::Attention;
+use crate::tracing::{Attending, Eager};
 
 /// How a family attends, apart from how it calls `scaled_dot_product_attention`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,9 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::config::Config;
 use super::{HuggingFaceModel, Run};
 use crate::fields::Fields;
-use crate::request_error::RequestError;
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
 
 /// A field of a config, or several that say the same.
 #[derive(Debug, Deserialize)]
@@ -35,6 +33,9 @@ static SAID: LazyLock<Vec<ConfigField>> = LazyLock::new(|| {
 const DTYPE: usize = 0;
 const ATTENTION: usize = 2;
 const CHECKPOINTING: usize = 3;
+
+/// What to ask about weights that are float32 against the config's word, on a card that computes in bfloat16.
+pub const ASK_BF16: &str = "`--precision bf16` asks about that";
 
 /// The fields of configs that memory depends on besides sizes.
 pub fn config_fields() -> &'static [ConfigField] {
@@ -147,7 +148,7 @@ impl Saying {
                 "the weights are {loaded}, as the config says and `from_pretrained` of transformers 5 loads them; `--with param_dtype=fp32` asks about float32"
             )),
             Some(DType::Float32) => Some(format!(
-                "the weights are float32; the config says {loaded}, as `from_pretrained` of transformers 5 loads them: `--precision bf16` asks about that"
+                "the weights are float32; the config says {loaded}, as `from_pretrained` of transformers 5 loads them: {ASK_BF16}"
             )),
             Some(_) => None,
         }

@@ -1,14 +1,9 @@
 //! Losses, as `transformers/loss/loss_utils.py` computes them.
 
-use super::config::Config;
 use crate::graph::CHECKPOINTED;
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::{
     binary_cross_entropy_with_logits, cross_entropy, mean_squared_error, summed_cross_entropy,
-};
-use crate::tracing::{
-    ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// What a label is where there is nothing to learn.

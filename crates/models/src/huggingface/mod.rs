@@ -11,6 +11,7 @@ mod generation;
 mod heads;
 pub mod hub;
 mod masked;
+mod prelude;
 mod rotary;
 mod seq2seq;
 mod tasks;
@@ -29,8 +30,8 @@ use crate::limits::shorten;
 use crate::shape::DType;
 use attention::AttentionCode;
 use config::Config;
-pub use config_fields::config_fields;
 pub use config_fields::of_another_library;
+pub use config_fields::{ASK_BF16, config_fields};
 use config_fields::{ATTENTIONS, Saying};
 use training::Training;
 
@@ -388,6 +389,9 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
             .flatten(),
     );
     notes.extend(saying.note(stated, run));
+    if !run.trains && model.sizes.loss_chunks.is_some() {
+        notes.push("inference has no loss, so `loss_chunks` changes nothing".to_owned());
+    }
     if run.trains && model.sizes.generation.is_none() {
         notes.extend(run.soaks.then(|| LOGITS_ARE_KEPT.to_owned()));
         notes.extend(tasks::note(model, class));

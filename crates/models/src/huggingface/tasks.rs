@@ -54,7 +54,8 @@ pub(super) fn chosen(
     let mut config = text_of(config).unwrap_or_else(|| config.clone());
     let class = config.pointer("/architectures/0").and_then(Value::as_str);
     let class = class.unwrap_or_default().to_owned();
-    if let Some(task) = fields.text("task")? {
+    // A config that names no class is refused for that.
+    if let Some(task) = fields.text("task")?.filter(|_| !class.is_empty()) {
         let known = tasks(&class);
         let found = known.iter().find(|(known, _)| *known == task);
         let (_, chosen) = found.ok_or_else(|| {

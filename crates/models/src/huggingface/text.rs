@@ -2,18 +2,11 @@
 //!
 //! Python's `.to(device)` of a tensor that is there already returns the same tensor, and is left out.
 
-use super::Task;
 use super::attention::padded;
-use super::config::Config;
-use super::heads::{Labels, causal_language_loss, chunked_loss};
-use crate::graph::Graph;
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
+use super::heads::{causal_language_loss, chunked_loss};
+use crate::huggingface::prelude::*;
+use crate::tracing::Scalar;
 use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
-use crate::tracing::{
-    Dropout, FnModule, Linear, Pointwise as _, Reductions as _, Scalar, Size, Tensor, Tracer,
-    Views as _,
-};
 
 /// A batch of token ids.
 pub(super) fn ids(tracer: &Tracer, name: &str, seq_len: u64) -> Tensor {

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::config::Config;
 use super::is_language_model;
 use crate::Globs;
 use crate::compile::in_short;
 use crate::fields::Fields;
-use crate::graph::Graph;
-use crate::request_error::RequestError;
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
 use crate::tracing::{Lora, Targets, Trained, prefixes};
 
 /// Most patterns and names of modules read, and the longest of them.

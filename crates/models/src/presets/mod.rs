@@ -149,7 +149,7 @@ fn alone(is_it: impl Fn(&Preset) -> bool) -> Option<&'static Preset> {
 fn tuned(name: &str) -> Option<&'static Preset> {
     let owner = &name[..name.rfind('/').map_or(0, |at| at + 1)];
     let base = |name: &str| {
-        let mut base = short(name);
+        let mut base = short(name).trim_start_matches("meta").to_owned();
         for suffix in ["hf", "instruct", "chat", "it", "pt", "base"] {
             base.truncate(base.strip_suffix(suffix).unwrap_or(&base).len());
         }
@@ -240,12 +240,15 @@ pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, RequestError> 
             return Err(RequestError::at(any.at("preset"), problem));
         }
         let known = presets().map(|preset| preset.name);
-        return Err(RequestError::unknown(
-            any.at("preset"),
-            "preset",
-            name,
-            known,
-        ));
+        let mut error = RequestError::unknown(any.at("preset"), "preset", name, known);
+        if error.nearest.is_none() {
+            error.problem = format!(
+                "unknown preset {:?}; a model of transformers is {{\"hf\": CONFIG}} with its config.json, any other {{\"exported\": GRAPH}} \
+                 with what `batchfit export` writes",
+                shorten(name)
+            );
+        }
+        return Err(error);
     };
     let preset = &entry.preset;
     let mut known = vec!["preset"];

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::limits::shorten;
-use names::{NAMES, RequestObject, Synonym};
+use names::{RequestObject, Synonym, names};
 pub(super) use values::{ValueSynonym, implied};
 
 /// Longest value, in characters of JSON, that is repeated in an example.
@@ -65,9 +65,7 @@ pub(super) fn unknown_field(
             said(format!("; {}", place.wrapping(&example)))
         }
     };
-    let meaning = NAMES
-        .iter()
-        .find(|(words, _)| words.split(' ').any(|word| word == normal));
+    let meaning = names().find(|(words, _)| words.split(' ').any(|word| word == normal));
     if let Some((_, Synonym::Advice(advice))) = meaning {
         return said(format!("; {advice}"));
     }
@@ -80,7 +78,7 @@ pub(super) fn unknown_field(
             }
             return belongs(place, example(field, value));
         }
-        if let Some((_, Synonym::Switch(place, on, off))) = meaning {
+        if let Some((_, Synonym::Switch(on, off))) = meaning {
             let is_off = matches!(value, Some(Value::Bool(false) | Value::Null));
             let says_bf16 = value
                 .and_then(Value::as_str)
@@ -89,9 +87,9 @@ pub(super) fn unknown_field(
             let said = if says_bf16 {
                 said.replace("amp_fp16", "amp_bf16")
             } else {
-                (*said).to_string()
+                said.to_owned()
             };
-            return belongs(*place, said);
+            return belongs(RequestObject::Training, said);
         }
         let elsewhere = RequestObject::ALL
             .into_iter()

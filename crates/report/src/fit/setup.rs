@@ -1,6 +1,6 @@
 //! How an answer trains: what was asked for, and what was assumed.
 
-use batchfit_fit::model::{Checkpointing, Mode, preset};
+use batchfit_fit::model::{Checkpointing, Mode, Norm, preset};
 use batchfit_fit::{FitResult, VariantResult};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -32,6 +32,13 @@ pub(crate) struct ShownModel {
     pub(crate) loss_chunks: Option<Number>,
     pub(crate) frozen: Option<Vec<String>>,
     pub(crate) lora: Option<Map<String, Value>>,
+    num_classes: Option<Number>,
+    in_channels: Option<Number>,
+    task: Option<String>,
+    padded: Option<Value>,
+    /// Whether the length is a default.
+    #[serde(skip)]
+    has_assumed_length: bool,
 }
 
 /// Whether it says how is trained.
@@ -41,13 +48,21 @@ struct ShownTraining {
     precision: Option<IgnoredAny>,
     optimizer: Option<IgnoredAny>,
     checkpointing: Option<IgnoredAny>,
-    parallel: Option<IgnoredAny>,
+    accumulation: Option<IgnoredAny>,
+    parallel: Option<Value>,
 }
 
 impl ShownRequest {
     /// Reads its text; what a later version wrote may say nothing here.
     pub fn of(text: &str) -> ShownRequest {
         serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// The same where the length that it says is a default.
+    #[must_use]
+    pub fn with_assumed_length(mut self, is_assumed: bool) -> ShownRequest {
+        self.model.has_assumed_length = is_assumed;
+        self
     }
 
     /// GPUs that train together.
@@ -127,21 +142,42 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
                 None if size == "image_size" => format!("{value} x {value}"),
                 None => value.to_string(),
             };
-            put(model.said(size).is_some(), format!("{length} {unit}"));
+            let is_said = model.said(size).is_some() && !model.has_assumed_length;
+            put(is_said, format!("{length} {unit}"));
         }
     }
-    let attention = model.attn_implementation.as_ref();
-    given.extend(attention.map(|kind| format!("{kind} attention")));
-    given.extend(model.lora.as_ref().map(|_| "LoRA".to_owned()));
-    given.extend(training.clip_grad_norm.map(|_| "clipping".to_owned()));
-    given.extend(training.weight_decay.map(|_| "weight decay".to_owned()));
-    given.extend(
-        training
-            .label_smoothing
-            .map(|_| "label smoothing".to_owned()),
+    let mut tell = |value: Option<String>, before: &str, after: &str| {
+        given.extend(value.map(|value| format!("{before}{value}{after}")));
+    };
+    let number = |number: &Option<Number>| number.as_ref().map(Number::to_string);
+    tell(model.target_len.as_ref().map(plain), "", " target tokens");
+    tell(number(&model.num_classes), "", " classes");
+    tell(number(&model.in_channels), "in_channels ", "");
+    tell(model.task.clone(), "task ", "");
+    tell(model.padded.as_ref().map(plain), "padded ", "");
+    tell(model.attn_implementation.clone(), "", " attention");
+    tell(model.param_dtype.clone(), "weights in ", "");
+    let lora = model.lora.clone().map(Value::from);
+    tell(lora.as_ref().map(options), "LoRA", "");
+    tell(number(&model.loss_chunks), "loss in ", " chunks");
+    tell(
+        model.frozen.as_ref().map(|globs| globs.join(", ")),
+        "frozen ",
+        "",
     );
+    let accumulation = said.accumulation.map(|_| training.accumulation.to_string());
+    tell(accumulation, "accumulation ", "");
+    let norm = |norm: Option<Norm>| norm.map(|norm| f64::from(norm).to_string());
+    tell(norm(training.clip_grad_norm), "clipping to ", "");
+    tell(norm(training.weight_decay), "weight decay ", "");
+    tell(norm(training.label_smoothing), "label smoothing ", "");
+    tell(request.allocator.clone(), "allocator ", "");
     if let Some(strategy) = training.parallel.name() {
-        let text = format!("{strategy} on {}", gpus(training.parallel.world_size()));
+        // Of several variants each has its own.
+        let is_alone = result.variants.len() == 1;
+        let options = said.parallel.as_ref().filter(|_| is_alone).map(options);
+        let on = gpus(training.parallel.world_size());
+        let text = format!("{strategy} on {on}{}", options.unwrap_or_default());
         let list = match said.parallel {
             Some(_) => &mut given,
             None => &mut assumed,
@@ -156,6 +192,29 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
         format!("with {}; ", given.join(", "))
     };
     format!("{given}assumed: {}", assumed.join(", "))
+}
+
+/// A value without quotes.
+fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// What something is given besides its name and its ranks.
+fn options(given: &Value) -> String {
+    let others = given
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !["strategy", "world_size"].contains(&name.as_str()));
+    let all: Vec<String> = others
+        .map(|(name, value)| format!("{name}={}", plain(value)))
+        .collect();
+    match all.as_slice() {
+        [] => String::new(),
+        all => format!(" ({})", all.join(", ")),
+    }
 }
 
 fn gpus(count: u64) -> String {

@@ -1,5 +1,6 @@
 //! Several answers beside each other: cards, lengths, or both.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::Answer;
@@ -114,14 +115,34 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     if !has_variants {
         let _ = write!(title, ", {}", variant(first));
     }
-    let mut out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
+    let out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
+    out + &below(&answers, no_gpu, style)
+}
+
+/// What is said below the table.
+fn below(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
+    let mut said = without_bf16(answers);
     if let Some(why) = no_gpu {
         let mut text = "batchfit found no GPU here and simulated these; `--on CARD` says more about one, and what fits where nothing does".to_owned();
         if style.verbose {
             text = format!("{text} ({why})");
         }
-        out.push('\n');
-        out += &notes(&[text], style);
+        said.insert(0, text);
     }
-    out
+    if said.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", notes(&said, style))
+}
+
+/// What to say of cards that are asked about bf16 and have none.
+fn without_bf16(answers: &[Answer]) -> Vec<String> {
+    let is_without = |answer: &&Answer| {
+        let mut notes = answer.best().notes.iter();
+        notes.any(|note| note.starts_with("this card has no bfloat16"))
+    };
+    let card = |answer: &Answer| answer.result.environment.device.replacen("sim:", "", 1);
+    let cards: BTreeSet<String> = answers.iter().filter(is_without).map(card).collect();
+    let said = |card: String| format!("{card} has no bfloat16: `--amp fp16` is what it is fast in");
+    cards.into_iter().map(said).collect()
 }

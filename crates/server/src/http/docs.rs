@@ -6,16 +6,20 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use axum::body::Bytes;
-use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, Uri};
 use axum::response::IntoResponse;
 use serde_json::{Map, Value};
 
 /// The page, written once.
-static WRITTEN: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(page(&super::openapi())));
+static WRITTEN: LazyLock<String> = LazyLock::new(|| page(&super::openapi()));
+
+/// What stands in the page for the address that it is read at.
+const ORIGIN: &str = "{origin}";
 
 /// A question in a shell.
-const EXAMPLE: &str = "curl -s http://127.0.0.1:8080/v1/fits -H 'Prefer: wait=60' \\\n  -d '{\"model\": \"gpt2\", \"device\": \"rtx4090\", \"target_batch\": 512}'";
+const EXAMPLE: &str = "curl -s {origin}/v1/fits -H 'Prefer: wait=60' \\\n  -d '{\"model\": \"gpt2\", \"device\": \"rtx4090\", \"target_batch\": 512}'";
 
 /// What a browser may do with the page: show it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
@@ -30,12 +34,24 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;mar
 /// Get a page that describes the API.
 #[utoipa::path(get, path = "/docs", tag = "service",
     responses((status = 200, body = String, content_type = "text/html", description = "The page")))]
-pub(super) async fn get_docs() -> impl IntoResponse {
+pub(super) async fn get_docs(asked: HeaderMap, uri: Uri) -> impl IntoResponse {
+    let text = |name: HeaderName| asked.get(name).and_then(|value| value.to_str().ok());
+    // HTTP/2 has the host in the URI. A proxy that ends TLS says so.
+    let host = uri
+        .authority()
+        .map(Authority::as_str)
+        .or(text(HOST))
+        .unwrap_or("127.0.0.1:8080");
+    let proxied = text(HeaderName::from_static("x-forwarded-proto"));
+    let scheme = proxied
+        .filter(|scheme| *scheme == "https")
+        .unwrap_or("http");
+    let origin = escaped(&format!("{scheme}://{host}"));
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, POLICY),
     ];
-    (headers, WRITTEN.clone())
+    (headers, WRITTEN.replacen(ORIGIN, &origin, 1))
 }
 
 /// Writes the page, so that no request has to wait for it.

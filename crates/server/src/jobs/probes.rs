@@ -51,7 +51,9 @@ impl Jobs {
             batch,
             events,
         } = request_of_probe;
-        let (checked, large) = self.checked(request, Purpose::Probe(batch), permit).await?;
+        let (checked, large) = self
+            .checked(request, Purpose::Probe(batch), "", permit)
+            .await?;
         let Checked {
             request,
             fingerprint,

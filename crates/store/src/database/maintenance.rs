@@ -248,6 +248,7 @@ impl Db {
         let apart = tempfile::Builder::new()
             .prefix(&name)
             .rand_bytes(0)
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(folder)
             .map_err(failed)?;
         let _lock = locked(apart.path()).map_err(failed)?;

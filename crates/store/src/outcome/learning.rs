@@ -7,9 +7,12 @@ use crate::units::Share;
 use crate::{StoreError, Time, integer, with_context};
 use batchfit_fit::search::headroom::{HeadroomModel, Reporter, Sample};
 
-/// Most models and cards of which something is known. Those of the key that taught most of them make room, those first that no miss
-/// taught, and those without outcomes for longest.
+/// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
+/// or else of the key that taught most; those first that no miss taught, and those without outcomes for longest.
 pub(super) const MOST_LEARNT: i64 = 10_000;
+
+/// A key with more than one in so many of them makes room itself.
+const PART_OF_A_KEY: i64 = 10;
 
 /// What is known of one model on one card.
 struct Row {
@@ -17,23 +20,23 @@ struct Row {
     owner: String,
     share: i64,
     raised: i64,
-    needed: i64,
     has_sunk: bool,
     agreed: i64,
     outcomes: i64,
     misses: i64,
 }
 
-by_name!(Row: id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses);
+by_name!(Row: id, owner, share, raised, has_sunk, agreed, outcomes, misses);
 
 /// What a key has told of it.
 struct ReporterRow {
     owner: String,
     missed: i64,
     agreed: i64,
+    needed: i64,
 }
 
-by_name!(ReporterRow: owner, missed, agreed);
+by_name!(ReporterRow: owner, missed, agreed, needed);
 
 /// What had to make room.
 struct DroppedRow {
@@ -59,7 +62,6 @@ impl Row {
             raised: share(self.raised),
             has_sunk: self.has_sunk,
             agreed: count(self.agreed),
-            needed: share(self.needed),
             outcomes: self.outcomes.unsigned_abs(),
             misses: self.misses.unsigned_abs(),
         }
@@ -71,7 +73,7 @@ pub(super) fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
-/// Takes a lesson in: what was left free before and is now, and what had to make room for it.
+/// Takes a lesson in: the headroom of its key's answers before and now, and what had to make room for it.
 pub(super) async fn learn(
     connection: &mut Link<'_>,
     learning: &Learning,
@@ -80,7 +82,7 @@ pub(super) async fn learn(
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
     let row = query!(fetch_optional Row, connection.on(),
-        "SELECT id, owner, share, raised, needed, has_sunk, agreed, outcomes, misses
+        "SELECT id, owner, share, raised, has_sunk, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
         learning.model_digest,
@@ -106,8 +108,9 @@ pub(super) async fn learn(
         reporters.len() - 1
     });
     let mut learnt = row.map_or_else(|| HeadroomModel::begin(learning.begin), Row::learnt);
-    let (before, raised) = (learnt.share, learnt.raised);
+    let (before, raised) = (learnt.of(reporters[reporter].missed), learnt.raised);
     learnt.take(learning.lesson, &mut reporters, reporter);
+    let after = learnt.of(reporters[reporter].missed);
     if learnt.raised > raised {
         let only = reporters.iter().filter(|one| one.missed > Share(0)).count() <= 1;
         raised_by = if only {
@@ -127,7 +130,9 @@ pub(super) async fn learn(
         i64::from(learning.error.is_some()),
         learning.error.unwrap_or(0),
     );
-    let shares = [learnt.share.0, learnt.raised.0, learnt.needed.0];
+    // Servers of earlier versions may share the database: one number for all keys.
+    let needed = reporters.iter().map(|one| one.needed.0).max();
+    let shares = [learnt.share.0, learnt.raised.0, needed.unwrap_or(0)];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
     query!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
@@ -168,21 +173,22 @@ pub(super) async fn learn(
     };
     keep_reporters(connection, id, &reporters).await?;
     let dropped = if is_new {
-        drop_oldest(connection).await?
+        drop_oldest(connection, owner).await?
     } else {
         Vec::new()
     };
-    Ok(([before, learnt.share], dropped))
+    Ok(([before, after], dropped))
 }
 
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
-    let rows = query!(fetch_all ReporterRow, connection.on(), "SELECT owner, missed, agreed FROM teller WHERE learnt = $1 ORDER BY owner", id)
+    let rows = query!(fetch_all ReporterRow, connection.on(), "SELECT owner, missed, agreed, needed FROM teller WHERE learnt = $1 ORDER BY owner", id)
         .map_err(with_context("read what keys told"))?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
         agreed: count(row.agreed),
+        needed: share(row.needed),
     });
     Ok(reporters.collect())
 }
@@ -193,24 +199,39 @@ async fn keep_reporters(
     reporters: &[Reporter],
 ) -> Result<(), StoreError> {
     for reporter in reporters {
-        let (missed, agreements) = (i64::from(reporter.missed.0), i64::from(reporter.agreed));
-        query!(execute, connection.on(), "INSERT INTO teller (learnt, owner, missed, agreed) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (learnt, owner) DO UPDATE SET missed = excluded.missed, agreed = excluded.agreed",
-            id, reporter.owner, missed, agreements)
+        let (missed, needed) = (i64::from(reporter.missed.0), i64::from(reporter.needed.0));
+        let agreements = i64::from(reporter.agreed);
+        query!(
+            execute,
+            connection.on(),
+            "INSERT INTO teller (learnt, owner, missed, agreed, needed) VALUES ($1, $2, $3, $4, $5)
+                 ON CONFLICT (learnt, owner) DO UPDATE
+                SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed",
+            id,
+            reporter.owner,
+            missed,
+            agreements,
+            needed
+        )
         .map_err(with_context("keep what a key told"))?;
     }
     Ok(())
 }
 
 /// Drops what is worth least, where there is too much.
-async fn drop_oldest(connection: &mut Link<'_>) -> Result<Vec<(LearntOn, String)>, StoreError> {
+async fn drop_oldest(
+    connection: &mut Link<'_>,
+    owner: &str,
+) -> Result<Vec<(LearntOn, String)>, StoreError> {
     let dropped = query!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
-              ORDER BY room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
+              ORDER BY CASE WHEN room.owner = $2 AND room.many > $3 THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
-        MOST_LEARNT
+        MOST_LEARNT,
+        owner,
+        MOST_LEARNT / PART_OF_A_KEY
     )
     .map_err(with_context("drop what was learnt longest ago"))?;
     let dropped = dropped.into_iter().map(|row| {

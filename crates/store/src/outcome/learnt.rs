@@ -72,17 +72,33 @@ struct Known {
 /// What is known of the models of a card.
 #[derive(Debug, Default)]
 struct OnCard {
-    /// Each with the key that raised it most; empty for several, or where none is needed.
-    models: HashMap<String, (HeadroomModel, String)>,
+    models: HashMap<String, OfModel>,
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
 }
 
+/// What is known of one of them.
+#[derive(Debug, PartialEq)]
+struct OfModel {
+    learnt: HeadroomModel,
+    /// The key that raised it most; empty for several, or where none is needed.
+    owner: String,
+    /// What the misses of each key ask for.
+    missed: HashMap<String, Share>,
+}
+
+impl OfModel {
+    /// What of it makes answers.
+    fn says(&self) -> (Share, bool, &HashMap<String, Share>) {
+        (self.learnt.share, self.learnt.has_sunk, &self.missed)
+    }
+}
+
 impl OnCard {
     fn learn_of_others(&mut self) {
         let models = self.models.values();
-        self.others = of_others(models.map(|(learnt, owner)| (learnt.raised, owner.as_str())));
+        self.others = of_others(models.map(|model| (model.learnt.raised, model.owner.as_str())));
     }
 }
 
@@ -97,7 +113,6 @@ struct ChangedRow {
     pytorch: String,
     share: i64,
     raised: i64,
-    needed: i64,
     has_sunk: bool,
     agreed: i64,
     outcomes: i64,
@@ -105,14 +120,22 @@ struct ChangedRow {
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed, outcomes, misses, changed);
+by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, agreed, outcomes, misses, changed);
+
+/// What the misses of a key ask for of one that has changed.
+struct MissedRow {
+    changed: i64,
+    owner: String,
+    missed: i64,
+}
+
+by_name!(MissedRow: changed, owner, missed);
 
 /// A row that has changed.
 struct Row {
     on: LearntOn,
     model_digest: String,
-    learnt: HeadroomModel,
-    owner: String,
+    model: OfModel,
     changed: i64,
 }
 
@@ -130,14 +153,13 @@ impl Lessons {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
-            let says = |learnt: &HeadroomModel| (learnt.share, learnt.has_sunk);
-            let learnt = (row.learnt, row.owner);
-            let before = card.models.insert(row.model_digest, learnt);
-            let before = before.map(|(before, _)| before);
-            has_turned |= before.as_ref().map(says) != Some(says(&row.learnt));
-            card.outcomes += row.learnt.outcomes;
+            let (learnt, before) = (row.model.learnt, card.models.remove(&row.model_digest));
+            has_turned |= before.as_ref().map(OfModel::says) != Some(row.model.says());
+            card.models.insert(row.model_digest, row.model);
+            let before = before.map(|before| before.learnt);
+            card.outcomes += learnt.outcomes;
             card.outcomes -= before.map_or(0, |before| before.outcomes);
-            if before.map(|before| before.raised) != Some(row.learnt.raised) {
+            if before.map(|before| before.raised) != Some(learnt.raised) {
                 raised.insert(on);
             }
         }
@@ -165,8 +187,8 @@ impl Lessons {
         let Some(card) = known.cards.get_mut(&on.text()) else {
             return;
         };
-        if let Some((learnt, _)) = card.models.remove(model_digest) {
-            card.outcomes -= learnt.outcomes;
+        if let Some(model) = card.models.remove(model_digest) {
+            card.outcomes -= model.learnt.outcomes;
             card.learn_of_others();
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
@@ -178,31 +200,47 @@ impl Lessons {
         known.cards.is_empty()
     }
 
-    /// What it teaches about one model. One of which nothing is known learns from others.
+    /// What it teaches this key about one model. One of which nothing is known learns from others.
     pub(crate) fn calibration(
         &self,
         on: &LearntOn,
         model_digest: &str,
+        owner: &str,
     ) -> Option<HeadroomCalibration> {
         let known = self.known.read().expect("nothing panics while it is held");
         let card = known.cards.get(&on.text())?;
         let strategy = on.strategy.clone();
-        match card.models.get(model_digest) {
-            Some((learnt, _)) => Some(HeadroomCalibration {
+        // Where keys are needed, what two of them tell of other models confirms nothing about this one.
+        let of_others = card.others.unwrap_or_default();
+        let (confirmed, doubted) = if owner.is_empty() {
+            (of_others, Share(0))
+        } else {
+            (Share(0), of_others)
+        };
+        let Some(OfModel { learnt, missed, .. }) = card.models.get(model_digest) else {
+            return card.others.map(|_| HeadroomCalibration {
                 strategy,
-                share: learnt.share,
-                replaces: learnt.has_sunk,
-                of: CalibrationSource::Itself,
-                outcomes: learnt.outcomes,
-            }),
-            None => card.others.map(|share| HeadroomCalibration {
-                strategy,
-                share,
+                share: confirmed,
+                unconfirmed: doubted,
                 replaces: false,
                 of: CalibrationSource::Others,
                 outcomes: card.outcomes,
-            }),
-        }
+            });
+        };
+        let others = missed.iter().filter(|(key, _)| *key != owner);
+        let alone = others.map(|(_, share)| *share).max().unwrap_or_default();
+        Some(HeadroomCalibration {
+            strategy,
+            share: learnt.of(missed.get(owner).copied().unwrap_or_default()),
+            unconfirmed: if learnt.has_sunk {
+                alone
+            } else {
+                alone.max(doubted)
+            },
+            replaces: learnt.has_sunk,
+            of: CalibrationSource::Itself,
+            outcomes: learnt.outcomes,
+        })
     }
 
     fn last_change(&self) -> i64 {
@@ -238,13 +276,27 @@ impl Db {
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
         let rows = query!(fetch_all ChangedRow, self.pool.on(),
-            "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, needed,
+            "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised,
                       has_sunk, agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
             changed,
             AT_A_TIME
         )
         .map_err(with_context("read what was learnt"))?;
+        let last = rows.last().map_or(changed, |row| row.changed);
+        // What changed meanwhile is read after this.
+        let keys = query!(fetch_all MissedRow, self.pool.on(),
+            "SELECT changed, teller.owner, missed FROM teller JOIN learnt ON learnt.id = teller.learnt
+              WHERE changed > $1 AND changed <= $2 AND missed > 0",
+            changed,
+            last
+        )
+        .map_err(with_context("read what keys told"))?;
+        let mut missed: HashMap<i64, HashMap<String, Share>> = HashMap::new();
+        for key in keys {
+            let of_row = missed.entry(key.changed).or_default();
+            of_row.insert(key.owner, share(key.missed));
+        }
         let rows = rows.into_iter().map(|row| Row {
             on: LearntOn {
                 gpu: row.gpu,
@@ -254,24 +306,31 @@ impl Db {
                 pytorch: row.pytorch,
             },
             model_digest: row.model_digest,
-            learnt: HeadroomModel {
-                share: share(row.share),
-                raised: share(row.raised),
-                has_sunk: row.has_sunk,
-                agreed: count(row.agreed),
-                needed: share(row.needed),
-                outcomes: row.outcomes.unsigned_abs(),
-                misses: row.misses.unsigned_abs(),
+            model: OfModel {
+                learnt: HeadroomModel {
+                    share: share(row.share),
+                    raised: share(row.raised),
+                    has_sunk: row.has_sunk,
+                    agreed: count(row.agreed),
+                    outcomes: row.outcomes.unsigned_abs(),
+                    misses: row.misses.unsigned_abs(),
+                },
+                owner: row.owner,
+                missed: missed.remove(&row.changed).unwrap_or_default(),
             },
-            owner: row.owner,
             changed: row.changed,
         });
         Ok(rows.collect())
     }
 
-    /// What outcomes teach about answers for this model, as it was last read.
-    pub fn calibration(&self, on: &LearntOn, model_digest: &str) -> Option<HeadroomCalibration> {
-        self.lessons.calibration(on, model_digest)
+    /// What outcomes teach this key about answers for this model, as it was last read.
+    pub fn calibration(
+        &self,
+        on: &LearntOn,
+        model_digest: &str,
+        owner: &str,
+    ) -> Option<HeadroomCalibration> {
+        self.lessons.calibration(on, model_digest, owner)
     }
 
     /// How often what was read would have made an answer another one: who keeps answers compares it.

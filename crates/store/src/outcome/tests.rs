@@ -67,7 +67,7 @@ const AGREES: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(0)));
 #[tokio::test]
 async fn a_sample_changes_the_headroom_of_the_next_answer() {
     let db = in_memory(1).await;
-    assert_eq!(db.calibration(&card(), "a"), None);
+    assert_eq!(db.calibration(&card(), "a", ""), None);
     let turns = db.learnt_turns();
 
     let OutcomeKept::New(kept) = db.add_outcome(&new_outcome("a", MISS)).await.unwrap() else {
@@ -78,7 +78,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
         (kept.headroom_before, kept.headroom_after),
         (Some(5_000), Some(36_000))
     );
-    let taught = db.calibration(&card(), "a").unwrap();
+    let taught = db.calibration(&card(), "a", "").unwrap();
     assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
     assert_eq!((taught.of, taught.outcomes), (CalibrationSource::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
@@ -90,7 +90,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
     assert_eq!(db.learnt_turns(), turns);
     db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     assert_ne!(db.learnt_turns(), turns);
-    let taught = db.calibration(&card(), "a").unwrap();
+    let taught = db.calibration(&card(), "a", "").unwrap();
     assert!(taught.share < Share(36_000) && taught.replaces);
     let [row] = db
         .learnt_rows(None, None, 9)
@@ -102,15 +102,53 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
     assert_eq!((row.error_sum, row.error_most), (21_000, 1_000));
 }
 
+/// The headroom of a key, and what is unconfirmed of it.
+fn taught(db: &TestDatabase, model: &str, owner: &str) -> Option<(u32, u32)> {
+    let taught = db.calibration(&card(), model, owner);
+    taught.map(|taught| (taught.share.0, taught.unconfirmed.0))
+}
+
+#[tokio::test]
+async fn misses_of_a_key_count_for_itself_and_are_unconfirmed_for_others() {
+    let db = in_memory(1).await;
+    let tell = async |owner: &str, model: &str, sample: Result<Sample, RejectReason>| {
+        let owner = owner.to_owned();
+        let new = new_outcome(model, sample);
+        let kept = db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+        let OutcomeKept::New(kept) = kept else {
+            panic!("it is news");
+        };
+        (kept.headroom_before, kept.headroom_after)
+    };
+    let turns = db.learnt_turns();
+
+    assert_eq!(tell("mine", "a", MISS).await, (Some(5_000), Some(36_000)));
+
+    assert_ne!(db.learnt_turns(), turns);
+    assert_eq!(taught(&db, "a", "mine"), Some((36_000, 0)));
+    for owner in ["other", ""] {
+        assert_eq!(taught(&db, "a", owner), Some((5_000, 36_000)));
+    }
+    let more = Ok(Sample::Needs(Share(64_000)));
+    assert_eq!(tell("other", "a", more).await.1, Some(72_000));
+    assert_eq!(taught(&db, "a", "mine"), Some((36_000, 72_000)));
+    assert_eq!(taught(&db, "a", "third"), Some((36_000, 72_000)));
+    // What two keys tell of other models, one cannot confirm for a new one, nor hide by what it tells of that.
+    tell("mine", "b", MISS).await;
+    assert_eq!(taught(&db, "c", "mine"), Some((0, 36_000)));
+    tell("third", "c", AGREES).await;
+    assert_eq!(taught(&db, "c", "mine"), Some((5_000, 36_000)));
+}
+
 #[tokio::test]
 async fn other_models_learn_from_two_and_other_cards_from_none() {
     let db = in_memory(1).await;
     db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
-    assert_eq!(db.calibration(&card(), "c"), None);
+    assert_eq!(db.calibration(&card(), "c", ""), None);
 
     db.add_outcome(&new_outcome("b", MISS)).await.unwrap();
 
-    let taught = db.calibration(&card(), "c").unwrap();
+    let taught = db.calibration(&card(), "c", "").unwrap();
     assert_eq!(
         (taught.share, taught.of),
         (Share(36_000), CalibrationSource::Others)
@@ -119,7 +157,7 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
         gpu: "NVIDIA L4".to_owned(),
         ..card()
     };
-    assert_eq!(db.calibration(&elsewhere, "a"), None);
+    assert_eq!(db.calibration(&elsewhere, "a", ""), None);
 }
 
 #[tokio::test]
@@ -136,7 +174,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     };
     assert_eq!(kept.doubt.as_deref(), Some("no_peak"));
     assert_eq!(kept.headroom_after, None);
-    assert_eq!(db.calibration(&card(), "a"), None);
+    assert_eq!(db.calibration(&card(), "a", ""), None);
     let count = db.learnt_count().await.unwrap();
     assert_eq!((count.outcomes, count.doubted), (0, 1));
 }
@@ -233,25 +271,32 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
         .await
         .unwrap();
     assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
-    assert!(db.calibration(&card(), "a").is_some());
+    assert!(db.calibration(&card(), "a", "").is_some());
 }
 
-#[tokio::test]
-async fn what_was_learnt_longest_ago_makes_room() {
+/// As much as is kept; what a liar told is that from this number on.
+async fn with_most_learnt(lied_from: i64) -> TestDatabase {
     let db = in_memory(1).await;
     let many = format!(
         "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {})
          INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
-             outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
-         SELECT 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 36000, 36000, 0, FALSE, 0, 1, 1, 0, 0, 0, 0, n - 20000, n
+             outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
+         SELECT 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 36000, 36000, 0, FALSE, 0, 1, 1, 0, 0, 0, 0, n - 20000, n,
+                CASE WHEN n < {lied_from} THEN '' ELSE 'liar' END
            FROM n",
         learning::MOST_LEARNT
     );
     db.run(many).await.unwrap();
+    db
+}
+
+#[tokio::test]
+async fn what_was_learnt_longest_ago_makes_room() {
+    let db = with_most_learnt(learning::MOST_LEARNT + 1).await;
     db.read_learnt().await.unwrap();
-    let by = |model: &str| db.calibration(&card(), model).unwrap().of;
+    let by = |model: &str| db.calibration(&card(), model, "").unwrap().of;
     assert_eq!(by("m1"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown").unwrap();
+    let others = db.calibration(&card(), "unknown", "").unwrap();
     assert_eq!(
         (others.of, others.outcomes),
         (CalibrationSource::Others, 10_000)
@@ -262,9 +307,22 @@ async fn what_was_learnt_longest_ago_makes_room() {
     assert_eq!(by("m1"), CalibrationSource::Others);
     assert_eq!(by("m2"), CalibrationSource::Itself);
     assert_eq!(by("a"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown").unwrap();
+    let others = db.calibration(&card(), "unknown", "").unwrap();
     assert_eq!(others.outcomes, 10_000);
     assert_eq!(db.learnt_count().await.unwrap().models, 10_000);
+}
+
+#[tokio::test]
+async fn what_one_key_tells_pushes_out_its_own() {
+    // Several keys have told most of it.
+    let db = with_most_learnt(6001).await;
+    let owner = "liar".to_owned();
+    let new = new_outcome("a", MISS);
+    db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+
+    let known = |model: &str| db.calibration(&card(), model, "").unwrap().of;
+    assert_eq!(known("m1"), CalibrationSource::Itself);
+    assert_eq!(known("m6001"), CalibrationSource::Others);
 }
 
 #[tokio::test]
@@ -287,8 +345,11 @@ async fn what_another_process_learnt_is_noticed() {
     there.add_outcome(&new_outcome("a", MISS)).await.unwrap();
     here.add_outcome(&new_outcome("b", AGREES)).await.unwrap();
 
-    let taught = here.calibration(&card(), "a").unwrap();
+    let taught = here.calibration(&card(), "a", "").unwrap();
     assert_eq!(taught.share, Share(36_000));
     there.read_learnt().await.unwrap();
-    assert_eq!(there.calibration(&card(), "b").unwrap().share, Share(5_000));
+    assert_eq!(
+        there.calibration(&card(), "b", "").unwrap().share,
+        Share(5_000)
+    );
 }

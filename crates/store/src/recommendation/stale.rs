@@ -113,20 +113,22 @@ impl CurrentGpus {
     }
 }
 
-/// The headroom today, where that is something else.
+/// The headroom today, where that is something else. What one key alone tells makes no answer out of date: neither the answers without
+/// it, nor those with it.
 fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
     let headroom = row.headroom.as_ref().filter(|was| was.from != "asked")?;
     if lessons.is_empty() {
         return None;
     }
-    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest)?;
+    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest, "")?;
     let (was, now) = (headroom.share, taught.share);
+    let is_more = was > now.max(taught.unconfirmed);
     let is_other = if taught.replaces {
-        now != was
+        now > was || is_more
     } else {
         // What it left free by itself may have been more.
         now > was
-            || (headroom.from == "learnt" && taught.of == CalibrationSource::Itself && now != was)
+            || (headroom.from == "learnt" && taught.of == CalibrationSource::Itself && is_more)
     };
     let percent = |share: Share| Some(format!("{:.2}%", share.fraction() * 100.0));
     is_other.then(|| Outdated {

@@ -344,6 +344,21 @@ impl<'a> Arguments<'a> {
         Ok(sides)
     }
 
+    /// Lengths none of which is left open by -1.
+    pub fn whole_lengths(&self, name: &str) -> Result<Vec<Extent>, String> {
+        let lengths = self.lengths(name)?.into_iter().collect::<Option<_>>();
+        lengths.ok_or_else(|| format!("its argument {name:?} contains -1"))
+    }
+
+    /// What is read of an argument, where there is one.
+    pub fn if_given<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        self.has(name).then(|| read(name)).transpose()
+    }
+
     /// Lengths, each a number (-1 is left as `None`) or an expression of the batch.
     pub fn lengths(&self, name: &str) -> Result<Vec<Option<Extent>>, String> {
         let number = |value: i64| match u64::try_from(value) {

@@ -363,11 +363,9 @@ impl Training {
             eager.scratch(4)
         } else {
             let double = eager.scratch(8);
-            let reciprocal = eager.scratch(8);
+            let _reciprocal = eager.scratch(8);
             drop(double);
-            let inverse = eager.scratch(4);
-            drop(reciprocal);
-            inverse
+            eager.scratch(4)
         };
         let zero = eager.scratch(4);
         let found_inf = Rc::new(eager.empty(&[], DType::Float32));

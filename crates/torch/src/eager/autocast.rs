@@ -87,6 +87,23 @@ impl Eager {
         cast
     }
 
+    /// Runs statements outside of autocast.
+    pub fn without_autocast<T>(&mut self, statements: impl FnOnce(&mut Eager) -> T) -> T {
+        let autocast = self.autocast.take();
+        let result = statements(self);
+        self.autocast = autocast;
+        result
+    }
+
+    /// Operands that autocast makes float32, as the arguments of a C++ call: the last first.
+    pub fn all_high(&mut self, operands: &[Tensor]) -> Vec<Tensor> {
+        let mut operands = operands.to_vec();
+        for operand in operands.iter_mut().rev() {
+            *operand = self.high(operand);
+        }
+        operands
+    }
+
     /// `to(dtype)`: an operation of its own, whose gradient is cast back.
     pub fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
         self.cast_in(tensor, dtype, false)
@@ -114,14 +131,9 @@ impl Eager {
             self.copied(tensor, dtype)
         };
         let from = tensor.dtype;
-        let [output] = draft.finish(self, [output], move |eager, gradients, _| {
-            vec![
-                gradients[0]
-                    .as_ref()
-                    .map(|gradient| eager.copy_as(gradient, from)),
-            ]
-        });
-        output
+        draft.finish_one(self, output, move |eager, gradient, _| {
+            eager.copy_as(gradient, from)
+        })
     }
 
     /// A copy of a gradient in another type.

@@ -215,18 +215,7 @@ impl OpRecord {
         self.saved.push(("checkpoint", Slot::Frame(frame)));
     }
 
-    /// Ends recording: these bodies become the operation's results.
-    pub fn finish<const N: usize>(
-        self,
-        eager: &mut Eager,
-        outputs: [TensorBody; N],
-        backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
-    ) -> [Tensor; N] {
-        let outputs = self.finish_many(eager, outputs.into(), backward);
-        outputs.try_into().expect("as many tensors as bodies")
-    }
-
-    /// [`OpRecord::finish`] for one result: its backward formula runs where that has a gradient.
+    /// [`OpRecord::finish_many`] for one result: its backward formula runs where that has a gradient.
     pub fn finish_single(
         self,
         eager: &mut Eager,
@@ -234,8 +223,8 @@ impl OpRecord {
         backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> Tensor {
         let backward = self.of_single(backward);
-        let [output] = self.finish(eager, [output], backward);
-        output
+        self.finish_many(eager, vec![output], backward)
+            .swap_remove(0)
     }
 
     /// [`OpRecord::finish_single`] with a gradient for the first input alone.
@@ -261,7 +250,7 @@ impl OpRecord {
         }
     }
 
-    /// [`OpRecord::finish`] for a number of results known at run time.
+    /// Ends recording: these bodies become the operation's results.
     pub fn finish_many(
         self,
         eager: &mut Eager,

@@ -7,6 +7,7 @@
 mod registry;
 
 mod attention;
+mod call;
 mod cast;
 mod complex;
 mod convolution;
@@ -47,20 +48,14 @@ families! {
     Convolution: convolution,
     Copy: copy,
     Create: create,
-    ComposedLoss: loss::composed,
-    Distance: distance,
-    DataDependent: data_dependent,
     Einsum: einsum,
     Elementwise: elementwise,
     Embedding: embedding,
-    EmbeddingBag: embedding::bag,
-    Fourier: fourier,
     Indexed: indexed,
     Join: join,
     Linear: linear,
     Loss: loss,
     Matmul: matmul,
-    Meshgrid: view::meshgrid,
     Norm: norm,
     Opaque: opaque,
     Pool: pool,
@@ -70,23 +65,29 @@ families! {
     RecurrentCell: recurrent::cell,
     Reduce: reduce,
     Resample: resample,
-    Sampling: resample::sampling,
-    Scan: scan,
-    Scattered: scattered,
     Scripted: scripted,
-    Search: indexed::search,
-    Softmax: softmax,
     View: view,
-    WeightNorm: norm::weight,
-    Written: inplace,
+    Written: inplace;
+    data_dependent,
+    distance,
+    embedding::bag,
+    fourier,
+    indexed::along,
+    indexed::search,
+    loss::composed,
+    norm::weight,
+    resample::sampling,
+    scan,
+    scattered,
+    softmax,
+    view::meshgrid,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
 pub const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
+pub use call::Call;
 pub use create::{CreatedOn, CreatedType};
-pub use indexed::Choice;
-pub use loss::composed::Composed;
 pub use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};
 pub use norm::kernel as normalization;
@@ -97,7 +98,6 @@ pub use reduce::scratch_of_columns;
 pub use reduce::{Dims, Reduction};
 pub use registry::{Context, Operator, Read, Reader, infer, known, read};
 pub use resample::{Interpolation, Mode as Interpolated};
-pub use scan::Running;
 pub use scattered::placing;
 
 use crate::shape::{DType, Type};

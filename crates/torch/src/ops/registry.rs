@@ -14,10 +14,7 @@ pub trait Operator {
     /// The name a PyTorch user knows it by.
     fn name(&self) -> &'static str;
 
-    /// Fewest and most operands.
-    fn arity(&self) -> (usize, usize);
-
-    /// The types of the results; as many operands as [`Operator::arity`] allows.
+    /// The types of the results. Readers give an operator as many operands as it takes.
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch>;
 
     /// The first of the operands that its module moves into one buffer when it is moved to the card (the others
@@ -69,15 +66,20 @@ pub type Read = (Op, Vec<ValueId>);
 /// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
 pub type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
 
-/// Declares the families: a variant of [`Op`] and a list of readers each, by the names of their operators with blanks between, and
-/// the module that has them.
+/// Declares the families by the modules that have their readers, which are listed by the names of operators with blanks between: those
+/// with a variant of [`Op`], and those whose operators are a [`Call`](super::Call) each.
 macro_rules! families {
-    ($($variant:ident: $module:ident $(:: $inner:ident)?),+ $(,)?) => {
+    (
+        $($variant:ident: $module:ident $(:: $inner:ident)?),+;
+        $($of_calls:ident $(:: $part:ident)?),+ $(,)?
+    ) => {
         $(pub use $module::$($inner::)?$variant;)+
 
         /// One forward operation, by the ATen operator that it stands for.
         #[derive(Debug, Clone, PartialEq, Serialize)]
         pub enum Op {
+            /// See [`Call`].
+            Call(Call),
             $(
                 #[doc = concat!("See [`", stringify!($variant), "`].")]
                 $variant($variant),
@@ -87,6 +89,7 @@ macro_rules! families {
         impl Op {
             fn operator(&self) -> &dyn Operator {
                 match self {
+                    Op::Call(call) => call.operator(),
                     $(Op::$variant(operator) => operator,)+
                 }
             }
@@ -102,7 +105,10 @@ macro_rules! families {
 
         /// The readers of all families, by the names of their operators.
         fn readers() -> Vec<(&'static str, Reader)> {
-            let lists = [$($module::$($inner::)?ATEN.to_vec()),+];
+            let lists = [
+                $($module::$($inner::)?ATEN.to_vec(),)+
+                $($of_calls::$($part::)?ATEN.to_vec()),+
+            ];
             let each = |(names, reader): (&'static str, Reader)| names.split(' ').map(move |name| (name, reader));
             lists.into_iter().flatten().flat_map(each).collect()
         }
@@ -149,13 +155,6 @@ pub fn known() -> impl Iterator<Item = &'static str> {
 
 /// The results of `op` on operands of these types.
 pub fn infer(op: &Op, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-    let (low, high) = op.operator().arity();
-    if operands.len() < low || operands.len() > high {
-        return Err(format!(
-            "takes {low} to {high} tensors, not {}",
-            operands.len()
-        ));
-    }
     op.operator().infer(operands)
 }
 

@@ -14,6 +14,7 @@ use super::handle::check_handle;
 use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, out, real, refused, stand_in, stream_k};
 use crate::config;
 use crate::handle::Lock;
+use crate::memory;
 use crate::names::{functions, same};
 use crate::status::out_if;
 
@@ -31,6 +32,8 @@ pub(super) struct Tried {
     pub is_near: bool,
     /// Plans built.
     pub built: usize,
+    /// How often memory was refused before the first was.
+    refusals: usize,
     /// For each configuration that was listed, whether a caller as PyTorch is by default passes it over.
     pub is_passed_over: Vec<bool>,
 }
@@ -145,6 +148,14 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
         }
         let at = tried.built;
         tried.built += 1;
+        if at == 0 {
+            tried.refusals = memory::refusals();
+        } else if tried.refusals == memory::refusals() {
+            // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
+            let most = convolution.and_then(|call| refused::most_of_all(&call));
+            let own = is_real.then(|| without_device(configuration, convolution)).unwrap_or(0);
+            return own.max(most.filter(|_| at == 1).unwrap_or(0));
+        }
         // Each list that was recorded ends with one that needs nothing.
         if place > 0 && place + 1 == tried.is_passed_over.len() {
             return 0;
@@ -158,9 +169,13 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
     if !is_real {
         return 0;
     }
+    with_counters(without_device(configuration, convolution), near)
+}
+
+/// What a plan would be given, as cuDNN says without a device.
+fn without_device(configuration: Opaque, convolution: Option<Convolution>) -> u64 {
     let mended = convolution.and_then(|call| stream_k::workspace(configuration, &call, config::card()));
-    let asked = mended.or_else(|| engine::workspace(configuration)).unwrap_or(0);
-    with_counters(asked, near)
+    mended.or_else(|| engine::workspace(configuration)).unwrap_or(0)
 }
 
 /// What cuDNN says without a device, with a kernel's counters, which it does not know then and which recordings of other batches tell.

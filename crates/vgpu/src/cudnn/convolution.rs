@@ -38,14 +38,6 @@ impl Type {
             _ => None,
         }
     }
-
-    fn name(self) -> &'static str {
-        match self {
-            Type::Float32 => "float32",
-            Type::Float16 => "float16",
-            Type::BFloat16 => "bfloat16",
-        }
-    }
 }
 
 /// What a tensor's descriptor said; it ends before heuristics are asked.
@@ -169,7 +161,7 @@ impl Convolution {
         let fields = [
             "convolution".to_owned(),
             pass.to_owned(),
-            self.dtype.name().to_owned(),
+            format!("{:?}", self.dtype).to_lowercase(),
             self.x[0].to_string(),
             of[1].to_string(),
             to[1].to_string(),
@@ -213,15 +205,15 @@ pub(super) enum Source {
     None,
 }
 
-/// As `batchfit run` names them.
-const SOURCES: [(Source, &str); 4] =
-    [(Source::Recorded, "recorded"), (Source::Interpolated, "interpolated"), (Source::Asked, "asked"), (Source::Estimated, "estimated")];
-
 impl Source {
+    /// As `batchfit run` names it.
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     /// Tells `batchfit run` how it is known what a convolution takes.
     pub(super) fn say(self) {
-        let name = SOURCES.iter().find(|(source, _)| *source == self).map_or("none", |(_, name)| name);
-        channel::say(&format!("workspace\t{name}"));
+        channel::say(&format!("workspace\t{}", self.name()));
     }
 }
 
@@ -235,9 +227,9 @@ pub(super) struct Answer {
 impl Answer {
     fn parse(line: &str) -> Option<Answer> {
         let (source, sizes) = line.split_once('\t').unwrap_or((line, ""));
-        let source = *SOURCES.iter().find(|(_, name)| *name == source)?;
+        let source = [Source::Recorded, Source::Interpolated, Source::Asked, Source::Estimated].into_iter().find(|known| known.name() == source)?;
         let sizes: Vec<u64> = sizes.split(',').map(|size| size.trim().parse().ok()).collect::<Option<_>>()?;
-        Some(Answer { source: source.0, sizes })
+        Some(Answer { source, sizes })
     }
 }
 

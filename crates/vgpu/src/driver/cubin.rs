@@ -33,16 +33,20 @@ const REGISTERS: u8 = 0x2f;
 /// `EIFMT_SVAL`: the 16 bits are a length.
 const WITH_LENGTH: u8 = 4;
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+fn at<const SIZE: usize>(bytes: &[u8], at: usize) -> Option<[u8; SIZE]> {
+    bytes.get(at..at.checked_add(SIZE)?)?.try_into().ok()
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+fn u16_at(bytes: &[u8], place: usize) -> Option<u16> {
+    at(bytes, place).map(u16::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
+    at(bytes, place).map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
+    at(bytes, place).map(u64::from_le_bytes)
 }
 
 /// A section: its name, its bytes, and how many it takes when loaded.
@@ -77,14 +81,12 @@ fn sections(image: &[u8]) -> Option<Vec<Section<'_>>> {
 fn records(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
     let mut found = Vec::new();
     while let [format, attribute, rest @ ..] = bytes {
-        let Some(value) = rest.get(..2) else {
+        let is_long = *format == WITH_LENGTH;
+        let length = if is_long { u16_at(rest, 0).unwrap_or(0).into() } else { 0 };
+        let Some((value, next)) = rest.split_at_checked(2 + length) else {
             break;
         };
-        let length = if *format == WITH_LENGTH { usize::from(u16::from_le_bytes([value[0], value[1]])) } else { 0 };
-        let (Some(long), Some(next)) = (rest.get(2..2 + length), rest.get(2 + length..)) else {
-            break;
-        };
-        found.push((*attribute, if *format == WITH_LENGTH { long } else { value }));
+        found.push((*attribute, if is_long { &value[2..] } else { value }));
         bytes = next;
     }
     found

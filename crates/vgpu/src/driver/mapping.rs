@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::handle::Lock;
+use crate::handle::{Lock, fresh};
 use crate::memory::{self, BASE, GRANULARITY, SPAN};
 use crate::names::functions;
 use crate::runtime::devices::current_device;
@@ -83,15 +83,16 @@ impl Mapped {
         (address - start < mapping.bytes).then_some(mapping)
     }
 
-    /// Takes a reference from memory; gives the handle back if it was the last.
-    fn let_go(&mut self, handle: u64) -> Option<u64> {
-        let created = self.created.get_mut(&handle)?;
+    /// Takes a reference from memory, which goes with the last.
+    fn let_go(&mut self, handle: u64) {
+        let Some(created) = self.created.get_mut(&handle) else {
+            return;
+        };
         created.references -= 1;
-        if created.references > 0 {
-            return None;
+        if created.references == 0 {
+            memory::release(created.device, created.bytes);
+            self.created.remove(&handle);
         }
-        self.created.remove(&handle);
-        Some(handle)
     }
 }
 
@@ -130,19 +131,18 @@ functions! {
         check(location.kind == ON_DEVICE && handle_types & FABRIC == 0, NOT_SUPPORTED)?;
         check(kind == PINNED, INVALID_VALUE)?;
         let device = super::device(location.id)?;
-        let number = memory::create(device, bytes)?;
+        memory::create(device, bytes)?;
+        let number = fresh();
         MAPPED.lock().created.insert(number, Created { device, bytes, handle_types, references: 1 });
         out(handle, number)
     }
     cuMemRelease(handle: u64) {
-        let last = {
-            let mut mapped = MAPPED.lock();
-            let mappings = mapped.mappings.values().filter(|mapping| mapping.handle == handle).count() as u64;
-            // What only mappings hold has no handle to release.
-            check(mapped.created.get(&handle).is_some_and(|created| created.references > mappings), INVALID_VALUE)?;
-            mapped.let_go(handle)
-        };
-        last.map_or(Ok(()), memory::release)
+        let mut mapped = MAPPED.lock();
+        let mappings = mapped.mappings.values().filter(|mapping| mapping.handle == handle).count() as u64;
+        // What only mappings hold has no handle to release.
+        check(mapped.created.get(&handle).is_some_and(|created| created.references > mappings), INVALID_VALUE)?;
+        mapped.let_go(handle);
+        Ok(())
     }
     cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
         let bytes = bytes as u64;
@@ -157,28 +157,26 @@ functions! {
         Ok(())
     }
     cuMemUnmap(address: u64, bytes: usize) {
-        let released: Vec<u64> = {
-            let mut mapped = MAPPED.lock();
-            // A range that begins within a mapping has none that begins there.
-            let found = mapped.covering(address, bytes as u64, false).ok_or(INVALID_VALUE)?;
-            check(mapped.around(address).is_none() || found[0] == address, INVALID_VALUE)?;
-            let taken = found.iter().filter_map(|start| mapped.mappings.remove(start)).collect::<Vec<_>>();
-            for (start, mapping) in found.iter().zip(&taken) {
-                let _ = memory::unmap(*start, mapping.bytes);
+        let mut mapped = MAPPED.lock();
+        // A range that begins within a mapping has none that begins there.
+        let found = mapped.covering(address, bytes as u64, false).ok_or(INVALID_VALUE)?;
+        check(mapped.around(address).is_none() || found[0] == address, INVALID_VALUE)?;
+        for start in found {
+            if let Some(mapping) = mapped.mappings.remove(&start) {
+                let _ = memory::unmap(start, mapping.bytes);
+                mapped.let_go(mapping.handle);
             }
-            taken.iter().filter_map(|mapping| mapped.let_go(mapping.handle)).collect()
-        };
-        released.into_iter().try_for_each(memory::release)
+        }
+        Ok(())
     }
     cuMemSetAccess(address: u64, bytes: usize, access: *const c_void, count: usize) {
         let is_mapped = MAPPED.lock().covering(address, bytes as u64, true).is_some();
         check(!access.is_null() && count > 0 && is_mapped, INVALID_VALUE)
     }
     cuMemGetAccess(flags: *mut u64, location: *const Location, address: u64) {
-        /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-        const READ_WRITE: u64 = 3;
         check(!location.is_null() && MAPPED.lock().around(address).is_some(), INVALID_VALUE)?;
-        out(flags, READ_WRITE)
+        // `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+        out(flags, 3)
     }
     cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const Properties, _option: c_uint) {
         check(!properties.is_null(), INVALID_VALUE)?;

@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::config::devices;
-use crate::memory::{self, bytes, device_of, host};
+use crate::memory::{self, bytes};
 use crate::names::{functions, same};
+use crate::runtime::devices::kind_of;
 use crate::runtime::memory::copy;
 use crate::status::{INVALID_VALUE, NOT_SUPPORTED, Status, check, out, out_if};
 
@@ -84,29 +85,21 @@ unsafe fn fill_rows(to: u64, pitch: usize, pattern: &[u8], width: usize, height:
 const DEFAULT: c_int = 4;
 
 unsafe fn out_attribute(to: *mut c_void, attribute: c_int, address: u64) -> Result<(), Status> {
-    /// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
-    const HOST: c_uint = 1;
-    const DEVICE: c_uint = 2;
-    let block = memory::block_of(address);
-    let kind = host::kind_of(address);
-    let device = match (block, kind) {
-        (Some(_), _) => device_of(address).unwrap_or(0),
-        (None, Some(_)) => 0,
-        // Memory that CUDA does not know.
-        (None, None) => return Err(INVALID_VALUE),
-    };
-    check((device as c_int) < devices(), INVALID_VALUE)?;
-    let is_managed = kind == Some(host::Kind::Managed);
-    let (start, size) = block.unwrap_or((address, 0));
+    let (kind, device) = kind_of(address);
+    let (is_device, is_managed) = (kind == 2, kind == 3);
+    // Memory that CUDA does not know has no attributes.
+    check(kind != 0 && device < devices(), INVALID_VALUE)?;
+    let (start, size) = memory::block_of(address).unwrap_or((address, 0));
     match attribute {
-        1 => out(to.cast(), primary(device)),
-        2 => out(to.cast(), if block.is_some() || is_managed { DEVICE } else { HOST }),
+        1 => out(to.cast(), primary(device as usize)),
+        // `CU_MEMORYTYPE_DEVICE` or `CU_MEMORYTYPE_HOST`
+        2 => out(to.cast(), if is_device || is_managed { 2_u32 } else { 1 }),
         3 => out(to.cast(), address),
-        4 if block.is_none() => out(to.cast(), address),
+        4 if !is_device => out(to.cast(), address),
         6 | 8 => out(to.cast(), u8::from(attribute == 8 && is_managed)),
         7 | 11 | 19 | 20 => out(to.cast(), start),
-        9 => out(to.cast(), device as c_int),
-        10 | 13 => out(to.cast(), u8::from(block.is_some())),
+        9 => out(to.cast(), device),
+        10 | 13 => out(to.cast(), u8::from(is_device)),
         12 | 18 => out(to.cast(), size),
         14 | 17 => out(to.cast(), 0_u64),
         15 => out(to.cast(), 0_u8),
@@ -143,9 +136,8 @@ functions! {
     cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) { out_attribute(to, attribute, address) }
     /// Several at once; what has no answer for this address reads as zero, and none of it is an error.
     cuPointerGetAttributes(count: c_uint, attributes: *const c_int, to: *const *mut c_void, address: u64) {
-        /// More attributes than there are.
-        const MOST: c_uint = 64;
-        check(!attributes.is_null() && !to.is_null() && count <= MOST, INVALID_VALUE)?;
+        // There are fewer attributes.
+        check(!attributes.is_null() && !to.is_null() && count <= 64, INVALID_VALUE)?;
         for index in 0..count as usize {
             let (attribute, place) = (attributes.add(index).read_unaligned(), to.add(index).read_unaligned());
             if !place.is_null() && out_attribute(place, attribute, address).is_err() {

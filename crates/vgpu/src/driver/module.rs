@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::config::card;
 use crate::handle::Handles;
 use crate::names::{done, functions, same, say_unanswered};
+use crate::runtime::errors::INVALID_CONFIGURATION;
 use crate::runtime::launch::{self, Dim3, Shape};
 use crate::status::{FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Status, check, out, out_if};
 
@@ -102,8 +103,6 @@ pub struct Launch {
 
 /// Launches, of its own kernels or of those that the runtime knows (`cudaGetFuncBySymbol`).
 unsafe fn launch(function: u64, shape: &Shape, parameters: *const u64) -> Result<(), Status> {
-    /// The runtime's number for what the driver calls an invalid value.
-    const INVALID_CONFIGURATION: Status = 9;
     let name = FUNCTIONS.with(function, |function| function.kernel.name.clone());
     check(name.is_some() || launch::is_kernel(function), INVALID_HANDLE)?;
     let say = |write: &mut dyn FnMut(&str)| write(&name.as_deref().unwrap_or_default().to_string_lossy());
@@ -154,9 +153,8 @@ functions! {
         Err(NOT_FOUND)
     }
     cuModuleGetLoadingMode(mode: *mut c_int) {
-        /// `CU_MODULE_LAZY_LOADING`.
-        const LAZY: c_int = 2;
-        out(mode, LAZY)
+        // `CU_MODULE_LAZY_LOADING`
+        out(mode, 2)
     }
     // A library is a module, a kernel a function.
     cuLibraryGetModule(module: *mut u64, library: u64) {
@@ -181,10 +179,9 @@ functions! {
     cuFuncSetAttribute(function: u64, number: c_int, value: c_int) { set(function, number, value) }
     cuKernelSetAttribute(number: c_int, value: c_int, kernel: u64, _device: c_int) { set(kernel, number, value) }
     cuFuncIsLoaded(state: *mut c_int, function: u64) {
-        /// `CU_FUNCTION_LOADING_STATE_LOADED`.
-        const LOADED: c_int = 1;
         with(function, |_| ())?;
-        out(state, LOADED)
+        // `CU_FUNCTION_LOADING_STATE_LOADED`
+        out(state, 1)
     }
     cuOccupancyMaxActiveBlocksPerMultiprocessor(count: *mut c_int, function: u64, threads: c_int, dynamic_shared: usize) {
         let threads = u32::try_from(threads).unwrap_or(0);
@@ -197,11 +194,10 @@ functions! {
         out(count, card().multiprocessors)
     }
     cuOccupancyMaxPotentialClusterSize(size: *mut c_int, function: u64, config: *const Launch) {
-        /// The portable size: all cards that have clusters allow it.
-        const PORTABLE: c_int = 8;
         check(!config.is_null(), INVALID_VALUE)?;
         with(function, |_| ())?;
-        out(size, PORTABLE)
+        // The portable size: all cards that have clusters allow it.
+        out(size, 8)
     }
     cuLaunchKernelEx(config: *const Launch, function: u64, parameters: *const u64, _extra: *const *const c_void) {
         check(!config.is_null(), INVALID_VALUE)?;

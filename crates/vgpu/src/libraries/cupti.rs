@@ -1,13 +1,13 @@
 //! CUPTI, which PyTorch's profiler subscribes to: nothing is ever recorded.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::config;
 use crate::handle::fresh;
-use crate::libraries::real;
+use crate::libraries::version;
 use crate::names::{done, functions};
-use crate::status::{self, check};
+use crate::status;
 
 /// `CUptiResult`.
 type Status = c_int;
@@ -19,19 +19,8 @@ unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
 }
 
 functions! {
-    cuptiGetVersion(version: *mut u32) {
-        type Version = unsafe extern "C" fn(*mut u32) -> Status;
-        const LIBRARY: &[&CStr] = &[c"libcupti.so.13", c"libcupti.so.12"];
-        match real(LIBRARY, c"cuptiGetVersion") {
-            // The function of this name, which gives a constant.
-            Some(function) if !version.is_null() => {
-                let status = std::mem::transmute::<*mut c_void, Version>(function)(version);
-                check(status == 0, status)
-            }
-            // CUPTI counts as CUDA does, in hundreds.
-            _ => out(version, config().map_or(0, |config| config.cuda as u32 * 10)),
-        }
-    }
+    // CUPTI counts as CUDA does, in hundreds.
+    cuptiGetVersion(to: *mut c_int) { out(to, version(&[c"libcupti.so.13", c"libcupti.so.12"], c"cuptiGetVersion", config().map_or(0, |config| config.cuda * 10))) }
     cuptiGetResultString(status: Status, text: *mut *const c_char) { out(text, if status == 0 { c"CUPTI_SUCCESS" } else { c"CUPTI_ERROR_NOT_INITIALIZED" }.as_ptr()) }
     cuptiGetCallbackName(_domain: c_int, _callback: u32, name: *mut *const c_char) { out(name, c"".as_ptr()) }
     cuptiActivityGetNextRecord(_buffer: *const u8, _bytes: usize, _record: *mut *mut c_void) { Err(MAX_LIMIT_REACHED) }

@@ -9,7 +9,7 @@ pub mod nccl;
 pub mod solver;
 pub mod sparse;
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 use crate::libc;
 
@@ -23,4 +23,14 @@ pub fn real(library: &[&CStr], name: &CStr) -> Option<*mut c_void> {
         };
         (!found.is_null()).then_some(found)
     })
+}
+
+/// The version that the real library writes; `other` where it is not there.
+pub fn version(library: &[&CStr], name: &CStr, mut other: c_int) -> c_int {
+    type Version = unsafe extern "C" fn(*mut c_int) -> c_int;
+    if let Some(function) = real(library, name) {
+        // SAFETY: the function of this name, which writes a constant.
+        unsafe { std::mem::transmute::<*mut c_void, Version>(function)(&raw mut other) };
+    }
+    other
 }

@@ -90,20 +90,18 @@ unknown! {
     cusparseSpSV_bufferSize(u64, c_int, u64, u64, u64, u64, c_int, c_int, u64) -> usize;
     cusparseSpSM_bufferSize(u64, c_int, c_int, u64, u64, u64, u64, c_int, c_int, u64) -> usize;
     cusparseXcoosort_bufferSizeExt(u64, c_int, c_int, c_int, u64, u64) -> usize;
-    cusparseXcsrsort_bufferSizeExt(u64, c_int, c_int, c_int, u64, u64) -> usize;
     cusparseSbsrsv2_bufferSize(u64, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseDbsrsv2_bufferSize(u64, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseCbsrsv2_bufferSize(u64, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseZbsrsv2_bufferSize(u64, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
     cusparseSbsrsm2_bufferSize(u64, c_int, c_int, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseDbsrsm2_bufferSize(u64, c_int, c_int, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseCbsrsm2_bufferSize(u64, c_int, c_int, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
-    cusparseZbsrsm2_bufferSize(u64, c_int, c_int, c_int, c_int, c_int, c_int, u64, u64, u64, u64, c_int, u64) -> c_int;
     cusparseScsrgeam2_bufferSizeExt(u64, c_int, c_int, u64, u64, c_int, u64, u64, u64, u64, u64, c_int, u64, u64, u64, u64, u64, u64, u64) -> usize;
-    cusparseDcsrgeam2_bufferSizeExt(u64, c_int, c_int, u64, u64, c_int, u64, u64, u64, u64, u64, c_int, u64, u64, u64, u64, u64, u64, u64) -> usize;
-    cusparseCcsrgeam2_bufferSizeExt(u64, c_int, c_int, u64, u64, c_int, u64, u64, u64, u64, u64, c_int, u64, u64, u64, u64, u64, u64, u64) -> usize;
-    cusparseZcsrgeam2_bufferSizeExt(u64, c_int, c_int, u64, u64, c_int, u64, u64, u64, u64, u64, c_int, u64, u64, u64, u64, u64, u64, u64) -> usize;
     cusparseLtMatmulGetWorkspace(u64, u64) -> usize;
+}
+
+same! {
+    cusparseXcsrsort_bufferSizeExt = cusparseXcoosort_bufferSizeExt,
+    cusparseDbsrsv2_bufferSize = cusparseSbsrsv2_bufferSize, cusparseCbsrsv2_bufferSize = cusparseSbsrsv2_bufferSize, cusparseZbsrsv2_bufferSize = cusparseSbsrsv2_bufferSize,
+    cusparseDbsrsm2_bufferSize = cusparseSbsrsm2_bufferSize, cusparseCbsrsm2_bufferSize = cusparseSbsrsm2_bufferSize, cusparseZbsrsm2_bufferSize = cusparseSbsrsm2_bufferSize,
+    cusparseDcsrgeam2_bufferSizeExt = cusparseScsrgeam2_bufferSizeExt, cusparseCcsrgeam2_bufferSizeExt = cusparseScsrgeam2_bufferSizeExt,
+    cusparseZcsrgeam2_bufferSizeExt = cusparseScsrgeam2_bufferSizeExt,
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@
 //! that decides by anything else is told so.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::libc;
 
@@ -74,24 +74,14 @@ pub fn mark(address: u64, bytes: u64, is_known: bool) {
     if whole.is_empty() {
         return grains.for_each(one);
     }
-    (grains.start..whole.start).for_each(one);
-    (whole.end..grains.end).for_each(one);
+    (grains.start..whole.start).chain(whole.end..grains.end).for_each(one);
     let bytes = &bits[(whole.start / 8) as usize..(whole.end / 8) as usize];
-    if !is_known && bytes.len() >= 1 << 16 {
+    if !is_known && bytes.len() >= 1 << 14 {
         return forget(bytes);
     }
-    let value = if is_known { u64::MAX } else { 0 };
-    // SAFETY: atomic integers of any width may share bytes of one mapping here, since all are read and written relaxed.
-    let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
+    let value = if is_known { u8::MAX } else { 0 };
     // Reading first leaves pages alone that nobody touched.
-    for word in words {
-        if word.load(Ordering::Relaxed) != value {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-    for byte in head.iter().chain(tail) {
-        byte.store(value as u8, Ordering::Relaxed);
-    }
+    bytes.iter().filter(|byte| byte.load(Ordering::Relaxed) != value).for_each(|byte| byte.store(value, Ordering::Relaxed));
 }
 
 /// Clears many bits: whole pages are given back instead of written.

@@ -11,7 +11,7 @@ pub mod placement;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::channel;
 use crate::config::{card, devices};
@@ -44,26 +44,13 @@ struct Device {
     next_reserved: u64,
 }
 
-/// Memory that was created to be mapped (`cuMemCreate`).
-#[derive(Debug, Clone, Copy)]
-struct Created {
-    device: usize,
-    bytes: u64,
-}
-
 struct Memory {
     devices: [Device; MOST_DEVICES],
-    created: BTreeMap<u64, Created>,
-    next_created: u64,
 }
 
-static MEMORY: Lock<Memory> = Lock::new(Memory::new());
+static MEMORY: Lock<Memory> = Lock::new(Memory { devices: [const { Device::NEW }; MOST_DEVICES] });
 
 impl Memory {
-    const fn new() -> Self {
-        Memory { devices: [const { Device::NEW }; MOST_DEVICES], created: BTreeMap::new(), next_created: 0x100 }
-    }
-
     fn device(&mut self, number: usize) -> Result<&mut Device, Status> {
         if number >= usize::try_from(devices()).unwrap_or(0) {
             return Err(INVALID_DEVICE);
@@ -103,8 +90,16 @@ impl Device {
             return Ok(());
         }
         channel::say(&format!("refused\t{number}\t{bytes}\t{used}"));
+        REFUSALS.fetch_add(1, Ordering::Relaxed);
         Err(OUT_OF_MEMORY)
     }
+}
+
+static REFUSALS: AtomicUsize = AtomicUsize::new(0);
+
+/// How often a device had no more memory.
+pub fn refusals() -> usize {
+    REFUSALS.load(Ordering::Relaxed)
 }
 
 /// Reserves the addresses of a device.
@@ -273,30 +268,20 @@ pub fn unmap(address: u64, bytes: u64) -> Result<(), Status> {
     Ok(())
 }
 
-/// `cuMemCreate`: memory of a device that is not mapped yet, as a handle.
-pub fn create(device: usize, bytes: u64) -> Result<u64, Status> {
-    let handle = {
+/// `cuMemCreate`: takes memory that is not mapped yet.
+pub fn create(device: usize, bytes: u64) -> Result<(), Status> {
+    {
         let mut memory = MEMORY.lock();
         let one = memory.device(device)?;
         one.admit(device, bytes)?;
         one.created += bytes;
-        memory.next_created += 1;
-        let handle = memory.next_created;
-        memory.created.insert(handle, Created { device, bytes });
-        handle
-    };
+    }
     channel::say(&format!("create\t{device}\t{bytes}"));
-    Ok(handle)
+    Ok(())
 }
 
-/// `cuMemRelease`.
-pub fn release(handle: u64) -> Result<(), Status> {
-    let created = {
-        let mut memory = MEMORY.lock();
-        let created = memory.created.remove(&handle).ok_or(INVALID_VALUE)?;
-        memory.devices[created.device].created -= created.bytes;
-        created
-    };
-    channel::say(&format!("release\t{}\t{}", created.device, created.bytes));
-    Ok(())
+/// `cuMemRelease` of what [`create`] took.
+pub fn release(device: usize, bytes: u64) {
+    MEMORY.lock().devices[device].created -= bytes;
+    channel::say(&format!("release\t{device}\t{bytes}"));
 }

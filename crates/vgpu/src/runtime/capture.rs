@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::errors::{
-    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
-    CAPTURE_WRONG_THREAD, CAPTURED_EVENT, ILLEGAL_STATE,
+    CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD,
+    CAPTURED_EVENT, ILLEGAL_STATE,
 };
 use super::streams::{self, LEGACY};
 use super::{graph, is_13, passed};
@@ -109,11 +109,14 @@ pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
 
 /// A call that waits for a stream: an error while it captures, which also spoils the capture.
 pub fn refuse(stream: u64) -> Result<(), Status> {
-    if is_idle() { Ok(()) } else { spoil(stream, CAPTURE_UNSUPPORTED) }
+    spoil(stream, CAPTURE_UNSUPPORTED)
 }
 
 /// Spoils the capture of a stream, which is an error; of a stream without one nothing comes.
-fn spoil(stream: u64, status: Status) -> Result<(), Status> {
+pub fn spoil(stream: u64, status: Status) -> Result<(), Status> {
+    if is_idle() {
+        return Ok(());
+    }
     match CAPTURES.lock().of(stream) {
         None => Ok(()),
         Some((capture, _)) => {
@@ -144,11 +147,6 @@ pub fn invalidate(id: u64) {
     if let Some(capture) = CAPTURES.lock().all.get_mut(&id) {
         capture.is_valid = false;
     }
-}
-
-/// A stream is to wait for what no capture knows.
-pub fn isolate(stream: u64) -> Result<(), Status> {
-    if is_idle() { Ok(()) } else { spoil(stream, CAPTURE_ISOLATION) }
 }
 
 /// A stream waits for a captured event: it is part of that capture from now on.

@@ -41,7 +41,6 @@ pub fn device(number: c_int) -> Result<usize, Status> {
 /// `None` where there is no such number.
 pub fn attribute(number: c_int, device: usize) -> Option<c_int> {
     let card = card();
-    let yes = |is: bool| Some(c_int::from(is));
     match number {
         // What CUDA's programming guide gives for all compute capabilities since 7.0: sizes of blocks and grids, registers, warps.
         1..=3 => Some(1024),
@@ -77,7 +76,7 @@ pub fn attribute(number: c_int, device: usize) -> Option<c_int> {
         106 => Some(card.blocks_per_multiprocessor),
         // What the system keeps of each block's shared memory, since 8.0.
         111 => Some(if card.major >= 8 { 1024 } else { 0 }),
-        120 => yes(card.major >= 9),
+        120 => Some(c_int::from(card.major >= 9)),
         _ if (1..=147).contains(&number) => Some(0),
         _ => None,
     }

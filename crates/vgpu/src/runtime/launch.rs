@@ -296,7 +296,6 @@ runtime! {
         super::passed(cudaFuncSetAttribute(kernel, attribute, value))
     }
     cudaFuncSetCacheConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
-    cudaFuncSetSharedMemConfig(kernel: u64, _preference: c_int) { check_kernel(kernel) }
     // Which arguments a kernel has is in its code, which is not read: programs ask until they get an error.
     cudaFuncGetParamInfo(kernel: u64, _index: usize, _offset: *mut usize, _bytes: *mut usize) {
         check_kernel(kernel)?;
@@ -347,6 +346,6 @@ runtime! {
 
 same! {
     __cudaLaunchKernel = cudaLaunchKernel, __cudaLaunchKernel_ptsz = cudaLaunchKernel, cudaLaunchKernel_ptsz = cudaLaunchKernel,
-    cudaLaunchKernelExC_ptsz = cudaLaunchKernelExC, cudaLaunchCooperativeKernel_ptsz = cudaLaunchCooperativeKernel,
+    cudaFuncSetSharedMemConfig = cudaFuncSetCacheConfig, cudaLaunchKernelExC_ptsz = cudaLaunchKernelExC, cudaLaunchCooperativeKernel_ptsz = cudaLaunchCooperativeKernel,
     cudaGetKernel = __cudaGetKernel, cudaGetFuncBySymbol = __cudaGetKernel,
 }

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::devices::current_device;
-use super::errors::CAPTURED_EVENT;
+use super::errors::{CAPTURE_ISOLATION, CAPTURED_EVENT};
 use super::memory::IpcHandle;
 use super::{capture, graph, launch, pool, trace};
 use crate::handle::{Handles, Lock};
@@ -163,7 +163,7 @@ fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Status> {
             if launches > over(stream) + lag() {
                 BUSY.lock().insert(stream, launches - lag());
             }
-            if flags == 0 { capture::isolate(stream) } else { Ok(()) }
+            if flags == 0 { capture::spoil(stream, CAPTURE_ISOLATION) } else { Ok(()) }
         }
         Recorded::Captured(point) => capture::join(stream, &point),
         Recorded::Never => Ok(()),

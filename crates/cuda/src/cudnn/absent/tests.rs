@@ -31,8 +31,8 @@ i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 
 #[test]
 fn refused_engines_are_given_what_they_were_recorded_to_take() {
-    // Of an H100 with cuDNN 9.19, 2026-11-25 and 26: layer, pass, type, batch, engine and bytes; the last by the peaks
-    // of Tacotron 2 on an H200 (`tests/models`).
+    // Of an H100 with cuDNN 9.19, 2026-11-25 and 26: layer, pass, type, batch, engine and bytes; one by the peaks
+    // of Tacotron 2 on an H200 (`tests/models`), and those after it as an H200 said on 2026-11-29.
     let recorded = "\
 152,64,1,32,32,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 3391488
 256,128,1,40,40,3,3,1,1,1,1,1,1,0 grad_weight float32 3 17 21307392
@@ -52,7 +52,31 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
 128,128,128,128,128,7,7,1,1,3,3,1,1,0,1 grad_weight bfloat16 12 16 2408448
 192,192,192,48,48,3,3,1,1,1,1,1,1,0,1 forward float16 100 5 0
 64,256,1,56,56,1,1,1,1,0,0,1,1,0 grad_weight float32 32 62 2097152
-64,80,1,1,60,1,5,1,1,0,2,1,1,0 grad_weight float32 16 18 173322240";
+64,80,1,1,60,1,5,1,1,0,2,1,1,0 grad_weight float32 16 18 173322240
+32,64,1,1,12,1,3,1,1,0,1,1,1,0 grad_weight float32 2352 18 527450112
+80,48,1,8,8,7,7,1,1,3,3,1,1,0 grad_weight float32 2 18 8871936
+80,8,1,8,8,1,1,1,1,0,0,1,1,0 grad_weight float32 6 18 1486848
+384,128,64,16,12,1,1,1,1,0,0,1,1,0 grad_weight float32 3 18 626816
+8192,1024,128,16,16,1,1,1,1,0,0,1,1,0 grad_weight float32 1 18 9502720
+48,32,1,1,39,1,64,1,1,0,31,1,1,0 forward float32 2048 3 13291094016
+48,1,1,1,2090,1,9,1,1,0,8,1,1,0 grad_input float32 2048 3 8360
+96,8,8,112,112,1,1,1,1,0,0,1,1,0 grad_input float16 48 3 401408
+72,72,72,40,40,3,3,1,1,1,1,1,1,0,1 grad_weight float16 64 16 1769472
+4096,8192,64,16,16,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 12976128
+8,16,8,28,37,3,3,1,1,1,1,1,1,0,1 grad_weight float32 32 17 10926976
+64,128,64,80,80,3,3,1,1,1,1,1,1,0,1 grad_weight float16 128 17 216271488
+128,512,8,32,32,5,5,1,1,2,2,1,1,0 grad_weight float16 1 17 116293632
+128,128,4,7,7,3,3,1,1,1,1,1,1,0 forward float16 1 6 2949120
+80,20,1,20,15,5,5,1,1,2,2,1,1,0 grad_input float16 2 7 7571200
+256,1024,1,31,31,1,1,1,1,0,0,1,1,0 forward float32 8 3 2300575744
+4096,2048,16,16,16,3,3,1,1,1,1,1,1,0 forward float32 1 3 2308964352
+48,192,1,25,25,7,7,1,1,3,3,1,1,0,1 grad_weight float32 4 18 86342416
+512,512,1,4,4,3,3,1,1,1,1,1,1,0 grad_input float32 128 50 1711276032
+48,64,1,8,8,3,3,1,1,1,1,1,1,0,1 grad_input float32 12 50 19673104
+40,40,40,13,13,5,5,1,1,2,2,1,1,0 grad_input float32 32 50 2609280
+256,512,1,8,8,4,4,2,2,1,1,1,1,0 grad_input float32 64 50 2734686224
+64,20,1,5,5,3,3,2,2,1,1,1,1,0 grad_input float32 48 50 85843984
+192,40,4,56,42,5,5,2,2,2,2,1,1,0,1 grad_input float32 128 50 767868992";
     for line in recorded.lines() {
         let [layer, pass, dtype, batch, engine, bytes] = *line.split(' ').collect::<Vec<_>>()
         else {

@@ -3,7 +3,7 @@
 mod spec;
 
 pub(super) use spec::{
-    FitSpec, card, is_to_be_recorded, lowered, requested_limit, room_on, simulation,
+    FitSpec, WITH_BF16, card, is_to_be_recorded, lowered, requested_limit, room_on, simulation,
 };
 
 use std::borrow::Cow;

@@ -12,11 +12,11 @@ use crate::fitting::probing::gpu::GpuProber;
 use crate::fitting::probing::runner::{Observer, Runner as _};
 use crate::fitting::probing::simulator::Simulator;
 use crate::fitting::recommendation::notes::{
-    data_parallelism, machines, others, ran_together, settings_as_recorded, uneven,
+    data_parallelism, machines, others, ran_together, settings_as_recorded, uneven, unused,
 };
 use crate::limits::{Cancel, with_cancel};
 use crate::model::{
-    DeviceChoice, Lowered, Parallel, Precision, Request, SearchMode, Variant, Workload,
+    ASK_BF16, DeviceChoice, Lowered, Parallel, Precision, Request, SearchMode, Variant, Workload,
 };
 use crate::units::Bytes;
 use crate::validate::settings_in_force;
@@ -65,6 +65,7 @@ impl FitEngine {
         let mut notes = lowered.notes.clone();
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
+        notes.extend(unused(request, &assumptions));
         let mut listed = Vec::new();
         let inventory = || {
             let inventory = self.catalogue.inventory();
@@ -249,6 +250,9 @@ fn simulated<'a>(
     cancel: &Cancel,
 ) -> (FitSpec<'a>, Simulator) {
     let device = format!("sim:{}", card.name);
+    if card.capability.compute < WITH_BF16 {
+        notes.retain(|note| !note.ends_with(ASK_BF16));
+    }
     notes.extend(of_generation(card.capability.compute, request));
     notes.extend(card.notes());
     notes.extend(machines(request));
@@ -354,10 +358,11 @@ pub(in crate::fitting) fn requested_limit(
     }
 }
 
+/// The first compute capability with bfloat16 (NVIDIA's CUDA C++ Programming Guide, "Arithmetic Instructions").
+pub(in crate::fitting) const WITH_BF16: (u32, u32) = (8, 0);
+
 /// What a reader should know of a card's compute capability.
 fn of_generation(compute: (u32, u32), request: &Request) -> Vec<String> {
-    /// The first that computes in bfloat16 (NVIDIA's CUDA C++ Programming Guide, "Arithmetic Instructions").
-    const WITH_BF16: (u32, u32) = (8, 0);
     /// The first that PyTorch 2.11's wheels for CUDA 12.8 and 13.0 have kernels for (RELEASE.md, "CUDA Support Matrix").
     const IN_WHEELS: (u32, u32) = (7, 5);
     let (major, minor) = compute;

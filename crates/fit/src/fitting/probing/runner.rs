@@ -247,6 +247,19 @@ impl<'a> ProbeCache<'a> {
         ProbeCache { headroom, ..self }
     }
 
+    /// Has all its probes leave this headroom from now on.
+    pub(in crate::fitting) fn keep(&mut self, headroom: VariantHeadroom) {
+        self.headroom = headroom;
+        for probed in self.seen.values_mut() {
+            probed.headroom = headroom;
+        }
+    }
+
+    /// The headroom of its probes.
+    pub(in crate::fitting) fn headroom(&self) -> VariantHeadroom {
+        self.headroom
+    }
+
     /// Whether its device can run nothing any more.
     pub(in crate::fitting) fn is_lost(&self) -> bool {
         self.prober.device().is_lost

@@ -208,6 +208,8 @@ pub(in crate::fitting) enum VariantHeadroom {
     /// Outcomes: so much at the least, or exactly.
     HeadroomCalibration {
         share: Share,
+        /// What one other key alone asks for.
+        unconfirmed: Share,
         replaces: bool,
         of: CalibrationSource,
         outcomes: u64,
@@ -230,11 +232,28 @@ impl VariantHeadroom {
         calibration.map_or(VariantHeadroom::ByDoubts, |calibration| {
             VariantHeadroom::HeadroomCalibration {
                 share: calibration.share,
+                unconfirmed: calibration.unconfirmed,
                 replaces: calibration.replaces,
                 of: calibration.of,
                 outcomes: calibration.outcomes,
             }
         })
+    }
+
+    /// The same of an answer that leaves so much for what one other key alone asks for, up to all of that; `None` where none asks
+    /// for more.
+    pub(in crate::fitting) fn with_unconfirmed(mut self, left: Share) -> Option<VariantHeadroom> {
+        match &mut self {
+            VariantHeadroom::HeadroomCalibration {
+                share, unconfirmed, ..
+            } if *unconfirmed > *share => {
+                *share = left.clamp(*share, *unconfirmed);
+                Some(self)
+            }
+            VariantHeadroom::HeadroomCalibration { .. }
+            | VariantHeadroom::ByDoubts
+            | VariantHeadroom::Asked(_) => None,
+        }
     }
 
     /// The headroom below `limit`.
@@ -397,6 +416,7 @@ mod tests {
     fn calibration(millionths: u32, replaces: bool) -> VariantHeadroom {
         VariantHeadroom::HeadroomCalibration {
             share: Share(millionths),
+            unconfirmed: Share(0),
             replaces,
             of: CalibrationSource::Itself,
             outcomes: 3,

@@ -15,6 +15,15 @@ const RECORDED_RANKS: u64 = 2;
 /// What others have to hold before it is worth a word: more than a driver keeps for itself.
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
+/// What a reader is told whose `chosen_percent` changes nothing.
+pub(in crate::fitting) fn unused(request: &Request, assumptions: &[String]) -> Option<String> {
+    let is_chosen = |text: &String| text.contains("`chosen_percent`");
+    (request.chosen_percent.is_some() && !assumptions.iter().any(is_chosen)).then(|| {
+        "no size in the model depends on the values of a batch, so `chosen_percent` changes nothing"
+            .to_owned()
+    })
+}
+
 /// What a reader is told of an answer for several ranks.
 pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
     let ranks = request.world_size;

@@ -7,7 +7,9 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
 
-use crate::fitting::plan::{BatchTarget, choose, nearly_as_fast, shortfall_note, without_a_plan};
+use crate::fitting::plan::{
+    BatchTarget, choose, for_unconfirmed, nearly_as_fast, shortfall_note, without_a_plan,
+};
 use crate::fitting::probing::runner::{ProbeCache, StepTime};
 use crate::fitting::recommendation::alternate_plan::TIME_UNKNOWN;
 use crate::fitting::recommendation::why::{Around, LimitSource};
@@ -16,6 +18,10 @@ use crate::fitting::variant_search::{VariantSearch, micro_steps};
 /// How the note begins that is given where both are asked for.
 pub(in crate::fitting) const TARGET_DECIDES: &str =
     "`target_batch` decides the number of accumulation steps";
+
+/// What is said where one other key's reports alone lower the batch.
+const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
+     most 5 % smaller";
 
 /// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.
 const MUCH_HEADROOM: u64 = 20;
@@ -40,10 +46,14 @@ pub(in crate::fitting) fn recommend(
             "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
-    let Some(chosen) = choose(target, accumulation, &mut search)? else {
+    let Some(mut chosen) = choose(target, accumulation, &mut search)? else {
         let steps = without_a_plan(target, accumulation);
         return nothing_fits(steps, target.world_size, search, (source, notes));
     };
+    if let Some(smaller) = for_unconfirmed(&chosen, target, accumulation, &mut search)? {
+        chosen = smaller;
+        notes.push(UNCONFIRMED.to_owned());
+    }
     let plan = chosen.plan;
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = search.maxima(micro_steps)?;

@@ -49,6 +49,9 @@ pub(super) const LARGER_CARD: u32 = 80;
 /// The rank of an adapter that is suggested: what PEFT's own examples take.
 const ADAPTER_RANK: u64 = 16;
 
+/// What is said of an adapter's base in fp16.
+const FP16_BASE: &str = " over fp16 weights";
+
 /// Chunks of a loss that are suggested: torchtune's default, and four times as many.
 const CHUNKS: [u64; 2] = [8, 32];
 
@@ -166,29 +169,34 @@ fn optimizers(aim: &Aim<'_>) -> Vec<Candidate> {
 
 /// Half precision, where float32 is not needed.
 fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
-    let others: &[(Precision, &str, u32)] = match aim.variant.precision {
-        Precision::Fp32 => &[
-            (Precision::AmpBf16, "arithmetic in bf16", 10),
-            (
-                Precision::AmpFp16,
-                "arithmetic in fp16, with loss scaling",
-                11,
-            ),
-            (Precision::Bf16, "weights in bf16", HALF_WEIGHTS),
-        ],
-        Precision::AmpFp16 | Precision::AmpBf16 => {
-            &[(Precision::Bf16, "weights in bf16", HALF_WEIGHTS)]
-        }
-        Precision::Bf16 | Precision::Fp16 => &[],
-    };
-    let candidate = |(precision, cost, price): &(Precision, &str, u32)| Candidate {
+    let candidate = |precision: Precision, cost: &str, price| Candidate {
         kind: SuggestionKind::Precision,
         change: format!("precision {}", precision.name()),
         patch: json!({ "training": { "precision": precision.name() } }),
-        cost: (*cost).to_owned(),
-        price: *price,
+        cost: cost.to_owned(),
+        price,
     };
-    others.iter().map(candidate).collect()
+    let fp16 = |price| {
+        let cost = "arithmetic in fp16, with loss scaling";
+        candidate(Precision::AmpFp16, cost, price)
+    };
+    let bf16 = || candidate(Precision::Bf16, "weights in bf16", HALF_WEIGHTS);
+    match (aim.variant.precision, aim.has_bf16()) {
+        (Precision::Fp32, true) => {
+            let amp = candidate(Precision::AmpBf16, "arithmetic in bf16", 10);
+            vec![amp, fp16(11), bf16()]
+        }
+        (Precision::AmpFp16 | Precision::AmpBf16, true) => vec![bf16()],
+        (Precision::Fp32 | Precision::AmpBf16, false) => {
+            let mut half = fp16(HALF_WEIGHTS);
+            if aim.request.is_adapted() == Some(true) {
+                half.change += FP16_BASE;
+                half.patch["model"] = json!({ "param_dtype": "fp16" });
+            }
+            vec![half]
+        }
+        (Precision::AmpFp16, false) | (Precision::Bf16 | Precision::Fp16, _) => Vec::new(),
+    }
 }
 
 /// The logits of a part of the tokens at a time, of models whose loss batchfit builds itself: others are refused when they are read.
@@ -211,12 +219,21 @@ fn is_built(aim: &Aim<'_>) -> bool {
     ["preset", "hf"].contains(&aim.request.model_kind())
 }
 
-/// PEFT's adapters on all linear layers, of a model of transformers that has none.
+/// PEFT's adapters on all linear layers, of a model of transformers that has none. Where weights cannot be in bf16 they are in fp16, as
+/// only adapters have gradients for a `GradScaler`.
 fn adapter(aim: &Aim<'_>) -> Option<Candidate> {
+    let mut patch =
+        json!({ "model": { "lora": { "r": ADAPTER_RANK, "target_modules": "all-linear" } } });
+    let is_in_fp16 = !aim.has_bf16() && !aim.variant.precision.parameters().is_half();
+    if is_in_fp16 {
+        patch["model"]["param_dtype"] = "fp16".into();
+        patch["training"] = json!({ "precision": Precision::AmpFp16.name() });
+    }
+    let over = if is_in_fp16 { FP16_BASE } else { "" };
     (aim.request.is_adapted() == Some(false)).then(|| Candidate {
         kind: SuggestionKind::Adapter,
-        change: format!("LoRA of rank {ADAPTER_RANK} on all linear layers"),
-        patch: json!({ "model": { "lora": { "r": ADAPTER_RANK, "target_modules": "all-linear" } } }),
+        change: format!("LoRA of rank {ADAPTER_RANK} on all linear layers{over}"),
+        patch,
         cost: "adapters are trained, not the weights".to_owned(),
         price: ADAPTING,
     })

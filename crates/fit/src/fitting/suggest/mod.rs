@@ -17,7 +17,7 @@ use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, SuggestionKind, Work};
 
 use super::devices::placed;
-use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
+use super::engine::{FitEngine, WITH_BF16, card, is_to_be_recorded, lowered};
 use super::probing::runner::Observer;
 use candidates::{Candidate, OFFLOADING};
 
@@ -44,6 +44,11 @@ impl Aim<'_> {
         self.micro_batch.saturating_mul(ranks)
     }
 
+    /// Whether its card computes in bfloat16.
+    fn has_bf16(&self) -> bool {
+        self.card.capability.compute >= WITH_BF16
+    }
+
     /// Whether what stays from step to step (parameters, gradients, the optimizer's state) is more than the limit for a changed request
     /// and its variant, whatever else there is. What is known of one sample is the least of these.
     fn is_hopeless(&self, changed: &Request, after: &Variant) -> bool {
@@ -68,8 +73,9 @@ impl Aim<'_> {
         if after.optimizer != before.optimizer {
             state = 0;
         }
-        // An adapter's base is in the type of the config.
-        if (adapts || after.precision == Precision::Bf16) && before.precision != Precision::Bf16 {
+        // An adapter's base may be in the type of the config, or in fp16.
+        let is_in_half = is_adapted(changed) || after.precision == Precision::Bf16;
+        if is_in_half && before.precision != Precision::Bf16 {
             (weights, gradients, state) = (weights / 2, gradients / 2, state / 2);
         }
         if after.parallel != before.parallel {

@@ -6,12 +6,13 @@ mod speed;
 mod targets;
 
 use crate::fitting::answer::{Devices, answer};
+use crate::fitting::engine::FitSpec;
 use crate::fitting::probing::runner::Observer;
 use crate::fitting::recommendation::headroom::Uncertainty;
 use crate::limits::Cancel;
-use crate::model::{SearchMode, Variant};
+use crate::model::{CalibrationSource, HeadroomCalibration, SearchMode, Variant};
 use crate::probe::Evidence;
-use crate::units::Bytes;
+use crate::units::{Bytes, Share};
 use crate::{EngineError, Work};
 
 use script::*;
@@ -33,6 +34,50 @@ fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
             .limited_by
             .starts_with("activations (100% of the peak); batch 101 runs")
     );
+}
+
+/// What outcomes taught, and what one other key alone asks for, in millionths.
+fn taught(share: u32, unconfirmed: u32) -> FitSpec<'static> {
+    let mut question = question();
+    let calibration = HeadroomCalibration {
+        strategy: "none".to_owned(),
+        share: Share(share),
+        unconfirmed: Share(unconfirmed),
+        replaces: false,
+        of: CalibrationSource::Itself,
+        outcomes: 1,
+    };
+    let request = question.request.to_mut();
+    *request = request.clone().with_calibration(vec![calibration]);
+    question
+}
+
+#[test]
+fn what_one_other_key_alone_asks_for_lowers_a_batch_by_a_twentieth_at_most() {
+    // 18 MiB of doubts leave 98 samples, and 2 % leave 97. Unconfirmed 4 % leave 95, and more leaves no fewer than a twentieth less.
+    for (share, unconfirmed, batch, left) in [
+        (0, 0, 98, 0.015),
+        (0, 10_000, 98, 0.015),
+        (0, 40_000, 95, 0.04),
+        (0, 200_000, 94, 0.049_999),
+        (0, 1_000_000, 94, 0.049_999),
+        (20_000, 200_000, 93, 0.058_333),
+        (60_000, 40_000, 92, 0.06),
+    ] {
+        let mut question = taught(share, unconfirmed);
+        let mut simulated = Script::new(Evidence::Simulated);
+        let found = fit(&question, &mut simulated, None).recommendation;
+        let said = (found.micro_batch, found.headroom.fraction);
+        assert_eq!(said, (batch, left), "{share} {unconfirmed}");
+        let is_lowered = found.notes.iter().any(|note| note.contains("another key"));
+        assert_eq!(is_lowered, unconfirmed > share && batch < 98);
+
+        // 49 divides it, and no batch near it does.
+        question.request.to_mut().target_batch = Some(98);
+        let found = fit(&question, &mut simulated, None).recommendation;
+        let halved = share > 0;
+        assert_eq!(found.micro_batch, if halved { 49 } else { 98 });
+    }
 }
 
 #[test]

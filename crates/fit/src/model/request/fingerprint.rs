@@ -93,12 +93,13 @@ impl Request {
             let HeadroomCalibration {
                 strategy,
                 share,
+                unconfirmed,
                 replaces,
                 of,
                 // It is told with the answer, and does not change it.
                 outcomes: _,
             } = calibration;
-            (strategy, share, replaces, of)
+            (strategy, share, unconfirmed, replaces, of)
         }));
         fingerprint.add(notes);
         fingerprint.add(assumptions);

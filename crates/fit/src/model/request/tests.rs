@@ -246,10 +246,20 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     assert_ne!(fingerprint(&preset), fingerprint(&other));
 }
 
+#[test]
+fn a_config_that_names_no_class_is_refused_for_that_whatever_its_task() {
+    for hf in [json!({}), json!({ "architectures": [] })] {
+        let document = json!({ "model": { "hf": hf, "task": "causal_lm" } });
+        let error = Request::parse(RequestDocument::from(document)).unwrap_err();
+        assert_eq!(error.pointer, "/model/hf/architectures", "{error:?}");
+    }
+}
+
 fn calibration(share: u32, replaces: bool) -> HeadroomCalibration {
     HeadroomCalibration {
         strategy: "none".to_owned(),
         share: Share(share),
+        unconfirmed: Share(0),
         replaces,
         of: CalibrationSource::Itself,
         outcomes: 1,
@@ -312,7 +322,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let mut assumed = lowered.clone();
     assumed.assumptions.push("assumed".to_owned());
     seen.push(request.fingerprint(&assumed, None));
-    let changes: [&dyn Fn(&mut Request); 14] = [
+    let changes: [&dyn Fn(&mut Request); 15] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
         &|other| other.chosen_percent = Some(25),
         &|other| other.allocator = "expandable_segments:True".to_owned(),
@@ -325,6 +335,12 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.headroom = Some(Share(30_000)),
         &|other| other.calibration = vec![calibration(30_000, false)],
         &|other| other.calibration = vec![calibration(30_000, true)],
+        &|other| {
+            other.calibration = vec![HeadroomCalibration {
+                unconfirmed: Share(40_000),
+                ..calibration(30_000, true)
+            }];
+        },
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
     ];

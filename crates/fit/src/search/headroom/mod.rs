@@ -8,7 +8,7 @@ mod sample;
 mod tests;
 
 pub use rule::{
-    AGREEING, AGREEING_OF_A_KEY, CEILING, CEILING_OF_A_KEY, CEILING_OF_OTHERS, FLOOR,
-    HeadroomModel, Reporter, of_others,
+    AGREEING, AGREEING_OF_A_KEY, CEILING, CEILING_OF_OTHERS, FLOOR, HeadroomModel, Reporter,
+    least_for_unconfirmed, of_others,
 };
 pub use sample::{Answered, RejectReason, Sample, TrainingRun, sample};

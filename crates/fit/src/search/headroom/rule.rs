@@ -21,8 +21,10 @@ pub const AGREEING: u32 = 20;
 /// As many of these as one key may report: outcomes of other keys have to agree.
 pub const AGREEING_OF_A_KEY: u32 = 7;
 
-/// What misses raise headroom to that one key alone tells of.
-pub const CEILING_OF_A_KEY: Share = CEILING_OF_OTHERS;
+/// The least batch that is recommended in the place of this one because of what one other key alone asks for: a twentieth less.
+pub const fn least_for_unconfirmed(batch: u64) -> u64 {
+    batch - batch / 20
+}
 
 /// What is kept beyond what was needed, at the least: half of the floor.
 const MARGIN: Share = Share(2_500);
@@ -36,16 +38,14 @@ const GRAIN: u32 = 500;
 /// What is known about one model on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadroomModel {
-    /// The headroom.
+    /// The headroom of keys whose own misses ask for no more: see [`HeadroomModel::of`].
     pub share: Share,
-    /// What misses have raised it to, as far as it has not sunk since; nothing before the first.
+    /// What misses have asked for, as far as it has not sunk since, those of one key alone too; nothing before the first.
     pub raised: Share,
     /// Whether it has sunk by what was learnt: until then it only adds to the headroom of answers.
     pub has_sunk: bool,
-    /// How many outcomes in a row have agreed with it since it last changed.
+    /// How many outcomes have agreed with it since it last sank, without those before a key's last miss.
     pub agreed: u32,
-    /// What those needed at the most, with the margin.
-    pub needed: Share,
     /// Outcomes that were learnt from.
     pub outcomes: u64,
     /// How many of them were misses: they needed more than was known.
@@ -61,6 +61,8 @@ pub struct Reporter {
     pub missed: Share,
     /// How many of those that agree in a row are its.
     pub agreed: u32,
+    /// What these needed at the most, with the margin.
+    pub needed: Share,
 }
 
 impl Reporter {
@@ -77,28 +79,46 @@ impl Reporter {
         self.owner.is_empty()
     }
 
-    /// What its misses raise headroom to if no other key reports any.
-    fn alone(&self) -> Share {
-        if self.is_open() {
-            self.missed
+    /// What it asks for today.
+    fn asks(&self) -> Share {
+        if self.agreed > 0 {
+            self.needed
         } else {
-            self.missed.min(CEILING_OF_A_KEY)
+            self.missed
         }
     }
 }
 
-/// What the misses of these ask for together: as much as two of them do, and of what one alone does a part.
-fn believed<'t>(reporters: impl Iterator<Item = &'t Reporter> + Clone) -> Share {
+/// What is believed of what reporters ask for: as much as two of them do, or one where no keys are needed. And the most that
+/// any of them asks for.
+fn believed<'t>(
+    reporters: impl Iterator<Item = &'t Reporter>,
+    asks: impl Fn(&Reporter) -> Share,
+) -> (Share, Share) {
     let [mut most, mut second] = [Share(0); 2];
-    for reporter in reporters.clone() {
-        if reporter.missed > most {
-            (most, second) = (reporter.missed, most);
+    for reporter in reporters {
+        let asked = asks(reporter);
+        let less = if reporter.is_open() {
+            asked
         } else {
-            second = second.max(reporter.missed);
-        }
+            asked.min(most)
+        };
+        (most, second) = (most.max(asked), second.max(less));
     }
-    let alone = reporters.map(Reporter::alone).max();
-    second.max(alone.unwrap_or_default())
+    (second, most)
+}
+
+/// Half of the way down, or all of it where that is near.
+fn halfway(from: Share, to: Share) -> Share {
+    let beyond = from.0.saturating_sub(to.0);
+    Share(
+        from.0
+            - if beyond <= GRAIN {
+                beyond
+            } else {
+                beyond.div_ceil(2)
+            },
+    )
 }
 
 impl HeadroomModel {
@@ -109,70 +129,68 @@ impl HeadroomModel {
             raised: Share(0),
             has_sunk: false,
             agreed: 0,
-            needed: Share(0),
             outcomes: 0,
             misses: 0,
         }
     }
 
-    /// Takes in what was learnt of a run that `tellers[teller]` tells of, one of those who told before or now for the first time; says whether the headroom
-    /// is another one now.
-    pub fn take(&mut self, lesson: Sample, reporters: &mut [Reporter], reporter: usize) -> bool {
-        let before = (self.share, self.has_sunk);
+    /// The headroom of a key whose own misses ask for so much: those count fully for its own requests.
+    pub fn of(&self, missed: Share) -> Share {
+        self.share.max(missed)
+    }
+
+    /// Takes in what was learnt of a run that `reporters[reporter]` tells of, one of those who told before or now for the first time.
+    pub fn take(&mut self, lesson: Sample, reporters: &mut [Reporter], reporter: usize) {
         self.outcomes += 1;
+        let one = &mut reporters[reporter];
         let (wanted, is_miss) = match lesson {
             Sample::Needs(need) => {
                 let margin = MARGIN.0.max(need.0 / MARGIN_PART);
                 let wanted = Share(need.0 + margin);
-                (wanted, wanted > self.share)
+                (wanted, wanted > self.of(one.missed))
             }
             // Twice what was not enough. Others that follow the same answer say the same, and change nothing.
             Sample::NeedsMoreThan(free) => (Share(free.0.saturating_mul(2)), true),
         };
         if is_miss {
             self.misses += 1;
-            self.agreed = 0;
-            self.needed = Share(0);
-            for one in reporters.iter_mut() {
-                one.agreed = 0;
-            }
-            let one = &mut reporters[reporter];
             one.missed = one.missed.max(wanted.clamp(FLOOR, CEILING));
-            self.raised = self.raised.max(believed(reporters.iter()));
-            self.share = self.share.max(self.raised);
+            (one.agreed, one.needed) = (0, Share(0));
+            let (two, most) = believed(reporters.iter(), |reporter| reporter.missed);
+            self.share = self.share.max(two);
+            self.raised = self.raised.max(most);
         } else {
-            self.needed = self.needed.max(wanted);
-            let one = &mut reporters[reporter];
+            one.needed = one.needed.max(wanted);
             if one.is_open() || one.agreed < AGREEING_OF_A_KEY {
                 one.agreed += 1;
-                self.agreed += 1;
             }
-            if self.agreed == AGREEING {
+            let agreed: u32 = reporters.iter().map(|reporter| reporter.agreed).sum();
+            if agreed >= AGREEING {
                 self.sink(reporters);
             }
         }
-        before != (self.share, self.has_sunk)
+        self.agreed = reporters.iter().map(|reporter| reporter.agreed).sum();
     }
 
-    /// Half of the way to what was needed, or all of it where that is near; never below what the misses of those ask for who do not agree.
+    /// Half of the way to what those need who agree, and to what the misses of the others ask for, as far as two say so. What a key
+    /// asks for itself sinks likewise, to what it needed.
     fn sink(&mut self, reporters: &mut [Reporter]) {
-        let silent = reporters.iter().filter(|reporter| reporter.agreed == 0);
-        let needed = self.needed.max(FLOOR).max(believed(silent)).min(self.share);
-        let beyond = self.share.0.saturating_sub(needed.0);
-        self.share = Share(needed.0 + if beyond <= GRAIN { 0 } else { beyond / 2 });
-        self.raised = self.raised.min(self.share);
+        let (needed, _) = believed(reporters.iter(), Reporter::asks);
+        self.share = halfway(self.share, needed.max(FLOOR));
         self.has_sunk = true;
-        self.agreed = 0;
-        self.needed = Share(0);
-        for reporter in reporters {
-            if std::mem::take(&mut reporter.agreed) > 0 {
-                reporter.missed = reporter.missed.min(self.share);
+        for one in reporters.iter_mut().filter(|one| one.agreed > 0) {
+            one.missed = halfway(one.missed, one.needed.max(FLOOR));
+            if one.needed > self.share {
+                one.missed = one.missed.max(one.needed);
             }
+            (one.agreed, one.needed) = (0, Share(0));
         }
+        let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
+        self.raised = self.raised.min(self.share.max(most));
     }
 }
 
-/// What the models of a card teach about one without outcomes: what the second worst of them was raised to, of those of one
+/// What the models of a card teach about one without outcomes: what misses asked for of the second worst of them, of those of one
 /// key the worst. The worst one alone may be what is wrong, or the reporter of it.
 pub fn of_others<'k>(models: impl Iterator<Item = (Share, &'k str)>) -> Option<Share> {
     let mut by_key: BTreeMap<&str, Share> = BTreeMap::new();

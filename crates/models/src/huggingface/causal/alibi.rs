@@ -1,7 +1,6 @@
 //! Biases of attention that grow with distance, as BLOOM and Falcon build them.
 
-use crate::shape::{DType, Extent};
-use crate::tracing::{Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::huggingface::prelude::*;
 
 /// `build_alibi_tensor`, for a tensor of the dtype of `like`.
 pub(super) fn alibi(attention_mask: &Tensor, heads: u64, like: &Tensor, kind: Kind) -> Tensor {

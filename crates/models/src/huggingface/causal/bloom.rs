@@ -1,17 +1,9 @@
 //! BLOOM: `modeling_bloom.py`.
 
 use super::alibi::{Kind, alibi};
-use crate::graph::Graph;
 use crate::huggingface::attention::causal_biases;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
-use crate::huggingface::{Task, text};
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
-use crate::tracing::{
-    Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Reductions as _, Size,
-    Tensor, Tracer, Views as _, functional,
-};
+use crate::huggingface::prelude::*;
+use crate::huggingface::text;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =

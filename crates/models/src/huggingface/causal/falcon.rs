@@ -2,20 +2,14 @@
 
 use super::alibi::{Kind, alibi};
 use super::plain_rotation;
-use crate::graph::Graph;
 use crate::huggingface::attention::{causal_mask, smallest};
-use crate::huggingface::config::Config;
+use crate::huggingface::prelude::*;
 use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apply_rotary,
 };
-use crate::huggingface::{Task, text};
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::functional::{self, Attention as Settings};
-use crate::tracing::{
-    Activation, Adapter, Code, Embedding, FnModule, LayerNorm, ModulePath, Pointwise as _,
-    Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
-};
+use crate::huggingface::text;
+use crate::tracing::Adapter;
+use crate::tracing::functional::Attention as Settings;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["FalconForCausalLM"];

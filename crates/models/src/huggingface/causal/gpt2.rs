@@ -1,20 +1,13 @@
 //! GPT-2: `modeling_gpt2.py`.
 
-use crate::graph::Graph;
 use crate::huggingface::attention::sdpa;
-use crate::huggingface::config::Config;
 use crate::huggingface::generation::{
     GenerationInputs, GenerationTraits, generated, masked, positions,
 };
-use crate::huggingface::heads::Labels;
-use crate::huggingface::{Task, text};
-use crate::request_error::RequestError;
-use crate::shape::Extent;
-use crate::tracing::functional::{self, Attention as Settings};
-use crate::tracing::{
-    Activation, Adapter, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, ModulePath,
-    Pointwise as _, Size, Tensor, Tensors, Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::huggingface::text;
+use crate::tracing::Adapter;
+use crate::tracing::functional::Attention as Settings;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

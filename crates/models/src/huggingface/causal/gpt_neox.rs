@@ -1,24 +1,16 @@
 //! GPT-NeoX, and Pythia, which is one: `modeling_gpt_neox.py`.
 
 use super::plain_rotation;
-use crate::graph::Graph;
 use crate::huggingface::attention::sdpa;
-use crate::huggingface::config::Config;
 use crate::huggingface::generation::{
     GenerationInputs, GenerationTraits, generated, masked, positions,
 };
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apply_rotary, split_heads_at,
 };
-use crate::huggingface::{Task, text};
-use crate::request_error::RequestError;
-use crate::shape::Extent;
+use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Size,
-    Tensor, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =

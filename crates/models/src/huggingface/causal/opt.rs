@@ -1,18 +1,10 @@
 //! OPT: `modeling_opt.py`.
 
-use crate::graph::Graph;
 use crate::huggingface::attention::{causal_mask_of, sdpa};
-use crate::huggingface::config::Config;
 use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
-use crate::huggingface::heads::Labels;
-use crate::huggingface::{Task, text};
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
-use crate::tracing::functional::{self, Attention as Settings};
-use crate::tracing::{
-    Activation, Code, Embedding, LayerNorm, Linear, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::huggingface::text;
+use crate::tracing::functional::Attention as Settings;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =

@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 
 use crate::KeptIn;
-use crate::shape::DType;
-use crate::tracing::{Argument, Pointwise as _, Size, Tensor, Tracer, Views as _};
+use crate::huggingface::prelude::*;
 
 /// `DynamicCache` or `StaticCache`, with a layer for each of the model's.
 pub(in crate::huggingface) struct Cache {

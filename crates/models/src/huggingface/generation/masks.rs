@@ -2,8 +2,7 @@
 
 use super::cache::{Cache, Span};
 use crate::huggingface::attention::{all_true, create_causal_mask};
-use crate::shape::{DType, Extent};
-use crate::tracing::{Pointwise as _, Size, Tensor, Tracer, Views as _};
+use crate::huggingface::prelude::*;
 
 /// What a model's `forward` is given besides tokens.
 pub(in crate::huggingface) struct GenerationInputs<'a> {

@@ -4,12 +4,8 @@ use super::cache::{Cache, number};
 use super::masks::{GenerationInputs, TokenMask, last_copied, mask_of_tokens};
 use super::sampling::Sampler;
 use crate::Generation;
-use crate::graph::Graph;
-use crate::huggingface::Task;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text::ids;
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{Argument, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _};
 
 /// What a class is like that generates.
 pub(in crate::huggingface) struct GenerationTraits {

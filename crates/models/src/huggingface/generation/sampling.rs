@@ -1,8 +1,7 @@
 //! How the next token is chosen: `generation/logits_process.py`, and the names of `_sample()`.
 
 use crate::Generation;
-use crate::shape::DType;
-use crate::tracing::{Argument, Pointwise as _, Reductions as _, Tensor, Views as _};
+use crate::huggingface::prelude::*;
 
 /// Chooses tokens, and holds what Python's names hold until the next one.
 pub(super) struct Sampler<'a> {

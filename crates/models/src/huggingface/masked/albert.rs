@@ -2,17 +2,10 @@
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape};
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::MOST_LAYERS;
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text;
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Activation, Code, Dropout, FnModule, LayerNorm, Linear, Pointwise as _, Tensor, Tracer,
-    Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

@@ -2,12 +2,8 @@
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape, new_encoder, new_pooler};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text;
-use crate::request_error::RequestError;
-use crate::tracing::{Activation, Code, FnModule, LayerNorm, Linear, Tensor, Tracer};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

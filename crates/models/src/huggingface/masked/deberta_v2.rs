@@ -3,17 +3,8 @@
 use super::bert::new_masked_head;
 use super::disentangled::{Attention, Relative, relative_positions};
 use super::encoder::{Defaults, Shape, new_intermediate, new_output};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
-use crate::huggingface::text::{self};
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{
-    Code, Dropout, Embedding, FnModule, LayerNorm, ModulePath, Pointwise as _, Size, Tensor,
-    Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::huggingface::text;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

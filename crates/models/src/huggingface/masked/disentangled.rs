@@ -2,13 +2,7 @@
 
 use super::encoder::Shape;
 use crate::huggingface::attention::smallest;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
-use crate::tracing::{
-    Dropout, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer,
-    Views as _,
-};
+use crate::huggingface::prelude::*;
 
 /// How distances take part.
 pub(super) struct Relative {

@@ -1,17 +1,8 @@
 //! DistilBERT: `modeling_distilbert.py`.
 
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{
-    Activation, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Tensor,
-    Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

@@ -2,14 +2,8 @@
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape, new_encoder};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Classified};
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Activation, Code, Dropout, FnModule, LayerNorm, Linear, Tensor, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

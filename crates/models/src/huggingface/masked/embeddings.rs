@@ -1,11 +1,7 @@
 //! Embeddings of words, positions and kinds of text, as BERT and those that copy it add them.
 
 use super::encoder::Shape;
-use crate::shape::DType;
-use crate::tracing::{
-    Dropout, Embedding, FnModule, LayerNorm, Pointwise as _, Reductions as _, Size, Tensor, Tracer,
-    Views as _,
-};
+use crate::huggingface::prelude::*;
 
 /// How tokens are numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

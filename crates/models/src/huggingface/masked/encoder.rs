@@ -1,12 +1,7 @@
 //! What BERT, RoBERTa and ELECTRA have in common: `modeling_bert.py`, which the others copy.
 
 use crate::huggingface::attention::self_attention;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Activation, Code, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor,
-    Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
 
 /// What a config says of an encoder.
 pub(super) struct Shape {

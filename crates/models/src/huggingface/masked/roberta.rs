@@ -3,14 +3,8 @@
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape, new_encoder};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::heads::Labels;
+use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Answered, Classified};
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Code, Dropout, FnModule, LayerNorm, Linear, Pointwise as _, Tensor, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

@@ -5,11 +5,8 @@ use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, Rotations, apply_rotary, split_heads_at};
 use crate::huggingface::attention::{eager, only_prompt};
-use crate::shape::Extent;
-use crate::tracing::functional::{self, Attention as Settings};
-use crate::tracing::{
-    Argument, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::tracing::functional::Attention as Settings;
 
 /// Widest head for which `sdpa` lets several query heads share one of key and value: `use_gqa_in_sdpa`.
 const WIDEST_SHARED: u64 = 256;

@@ -3,14 +3,8 @@
 //! transformers runs all of them at once (`integrations/moe.py`, `grouped_mm`), so that sizes do not depend on what tokens choose.
 
 use super::decoder::Decoder;
-use super::mlp::Mlp;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{
-    Activation, Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Size, Tensor,
-    Tracer, Views as _, functional,
-};
+use super::mlp::mlp;
+use crate::huggingface::prelude::*;
 
 /// What a config says of experts.
 #[derive(Debug, Clone)]
@@ -76,7 +70,7 @@ pub(super) struct Block {
     place: ModulePath,
     router: Router,
     experts: Experts,
-    shared: Option<Mlp>,
+    shared: Option<FnModule>,
     shared_gate: Option<Linear>,
     family: Family,
 }
@@ -106,8 +100,7 @@ impl Block {
             Family::DeepseekV2(_) | Family::DeepseekV3(_) => Some("shared_experts"),
             Family::Mixtral | Family::Qwen3 { .. } => None,
         };
-        let shared =
-            shared.map(|name| Mlp::of_width(tracer, place.path(name), config, mixture.shared));
+        let shared = shared.map(|name| mlp(tracer, place.path(name), config, mixture.shared));
         let shared_gate = matches!(mixture.family, Family::Qwen2 { .. }).then(|| {
             let path = place.path("shared_expert_gate");
             Linear::new(tracer, path, [config.width, 1], false)

@@ -5,11 +5,8 @@ use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, apply_rotary};
-use crate::shape::Extent;
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    Argument, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
-};
 
 /// Widths of compressed keys and values, and of parts of heads.
 #[derive(Debug, Clone, Copy)]

@@ -4,11 +4,11 @@ use super::attention::Attention;
 use super::decoder::{Block, Decoder};
 use super::experts::{Block as Experts, Products};
 use super::latent::LatentAttention;
-use super::mlp::Mlp;
+use super::mlp::mlp;
 use super::norm::Norm;
 use super::rotation::Rotations;
 use crate::huggingface::generation::GenerationInputs;
-use crate::tracing::{Dropout, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::huggingface::prelude::*;
 
 /// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
 pub(super) type Around<'a> = (
@@ -26,37 +26,11 @@ pub(super) struct Layer {
     added: Added,
 }
 
-enum SelfAttention {
-    Plain(Box<Attention>),
-    Latent(Box<LatentAttention>),
-}
+/// The attention of a layer.
+type SelfAttention = Box<dyn Fn(&Tensor, Around<'_>) -> Tensor>;
 
-impl SelfAttention {
-    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
-        match self {
-            SelfAttention::Plain(attention) => attention.forward(x, around),
-            SelfAttention::Latent(attention) => attention.forward(x, around),
-        }
-    }
-}
-
-enum FeedForward {
-    Dense(Box<Mlp>),
-    Experts(Box<Experts>),
-}
-
-impl FeedForward {
-    fn forward(&self, x: &Tensor, past: Option<&GenerationInputs<'_>>) -> Tensor {
-        let products = match past {
-            Some(past) if past.is_decoding => Products::Batched,
-            _ => Products::Grouped,
-        };
-        match self {
-            FeedForward::Dense(mlp) => mlp.forward(x),
-            FeedForward::Experts(experts) => experts.forward(x, products),
-        }
-    }
-}
+/// The feed-forward part of a layer.
+type FeedForward = Box<dyn Fn(&Tensor, Option<&GenerationInputs<'_>>) -> Tensor>;
 
 /// Norms of a layer; those that a family has.
 #[derive(Default)]
@@ -80,20 +54,26 @@ impl Layer {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
         let place = ModulePath::new(path, config.class("DecoderLayer"));
         let path = place.path("self_attn");
-        let self_attn = match config.ranks {
-            Some(ranks) => {
-                let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
-                SelfAttention::Latent(Box::new(attention))
-            }
-            None => SelfAttention::Plain(Box::new(Attention::new(tracer, path, config, layer))),
+        let self_attn: SelfAttention = if let Some(ranks) = config.ranks {
+            let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
+            Box::new(move |x, around| attention.forward(x, around))
+        } else {
+            let attention = Attention::new(tracer, path, config, layer);
+            Box::new(move |x, around| attention.forward(x, around))
         };
         let path = place.path("mlp");
-        let mlp = match config.mixture_of(layer) {
-            Some(mixture) => {
-                let experts = Experts::new(tracer, path, config, mixture);
-                FeedForward::Experts(Box::new(experts))
-            }
-            None => FeedForward::Dense(Box::new(Mlp::new(tracer, path, config))),
+        let mlp: FeedForward = if let Some(mixture) = config.mixture_of(layer) {
+            let experts = Experts::new(tracer, path, config, mixture);
+            Box::new(move |x, past| {
+                let products = match past {
+                    Some(past) if past.is_decoding => Products::Batched,
+                    _ => Products::Grouped,
+                };
+                experts.forward(x, products)
+            })
+        } else {
+            let dense = mlp(tracer, path, config, config.intermediate);
+            Box::new(move |x, _| dense.forward(x))
         };
         let norm = |name: &str| Some(config.norm(tracer, place.path(name), config.width));
         let before = || Norms {
@@ -149,12 +129,12 @@ impl Layer {
                 return self.side_by_side(x, around, dropout);
             }
             let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
-            hidden_states = self.self_attn.forward(&hidden_states, around);
+            hidden_states = (self.self_attn)(&hidden_states, around);
             hidden_states = normalized(hidden_states, self.norms.after_attention.as_ref());
             hidden_states = self.add(x, &hidden_states, 0);
             let residual = hidden_states.clone();
             hidden_states = normalized(hidden_states, self.norms.before_mlp.as_ref());
-            hidden_states = self.mlp.forward(&hidden_states, around.2);
+            hidden_states = (self.mlp)(&hidden_states, around.2);
             hidden_states = normalized(hidden_states, self.norms.after_mlp.as_ref());
             hidden_states = self.add(&residual, &hidden_states, 1);
             hidden_states.and_drop(residual)
@@ -173,9 +153,9 @@ impl Layer {
     /// `PhiDecoderLayer.forward`.
     fn side_by_side(&self, x: &Tensor, around: Around<'_>, dropout: &Dropout) -> Tensor {
         let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
-        let mut attn_outputs = self.self_attn.forward(&hidden_states, around);
+        let mut attn_outputs = (self.self_attn)(&hidden_states, around);
         attn_outputs = dropout.forward(&attn_outputs);
-        let feed_forward = dropout.forward(self.mlp.forward(&hidden_states, around.2));
+        let feed_forward = dropout.forward((self.mlp)(&hidden_states, around.2));
         hidden_states = (&attn_outputs).add(&feed_forward).add(x);
         hidden_states.and_drop((attn_outputs, feed_forward))
     }

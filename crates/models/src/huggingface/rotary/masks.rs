@@ -1,8 +1,7 @@
 //! Masks, as `transformers/masking_utils.py` makes them for `sdpa` where nothing is cached or padded.
 
 use crate::huggingface::attention::create_causal_mask;
-use crate::shape::{DType, Extent};
-use crate::tracing::{Pointwise as _, Size, Tensor, Views as _};
+use crate::huggingface::prelude::*;
 
 /// `create_sliding_window_causal_mask`: a mask where there are tokens beyond the window.
 pub(super) fn sliding(position_ids: &Tensor, batch: Extent, window: u64) -> Option<Tensor> {

@@ -6,17 +6,11 @@ use super::norm::Norm;
 use super::rotation::{Rotary, Rotations};
 use super::{families, masks};
 use crate::Generation;
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::{create_causal_mask, padded};
 use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
-use crate::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
-use crate::tracing::{
-    Adapter, Dropout, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
-    Views as _, functional,
-};
+use crate::huggingface::heads::{causal_language_loss, chunked_loss};
+use crate::huggingface::prelude::*;
+use crate::tracing::Adapter;
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = families::read(task)?;

@@ -1,9 +1,6 @@
 //! Normalization in decoders with rotary embeddings.
 
-use crate::shape::DType;
-use crate::tracing::{
-    LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor, Tensors, Tracer, functional,
-};
+use crate::huggingface::prelude::*;
 
 /// How a family normalizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +18,7 @@ pub(super) enum Formula {
 }
 
 /// A norm over the last dimension.
-pub(super) enum Norm {
-    Rms(RmsNorm),
-    Layer(LayerNorm),
-    Olmo(OlmoNorm),
-}
+pub(super) struct Norm(Box<dyn Fn(&Tensor) -> Tensor>);
 
 impl Norm {
     /// One of this formula, whose class is `class` if it is the family's own.
@@ -37,86 +30,59 @@ impl Norm {
         width: u64,
         eps: f64,
     ) -> Norm {
-        match formula {
-            Formula::Layer => Norm::Layer(LayerNorm::new(tracer, path, width, eps)),
-            Formula::Olmo => Norm::Olmo(OlmoNorm {
-                place: ModulePath::new(path, class),
-                width,
+        let weight = || tracer.parameter(&format!("{path}.weight"), &[width]);
+        let module = match formula {
+            Formula::Layer => {
+                let norm = LayerNorm::new(tracer, path, width, eps);
+                return Norm(Box::new(move |x| norm.forward(x)));
+            }
+            Formula::Olmo => FnModule::new(ModulePath::new(path, class), move |x| {
+                let orig_dtype = x.dtype();
+                let normalized = functional::layer_norm(x.to(DType::Float32), width, 1e-5);
+                normalized.to_dtype_of(orig_dtype)
             }),
-            formula => Norm::Rms(RmsNorm {
-                weight: tracer.parameter(&format!("{path}.weight"), &[width]),
-                place: ModulePath::new(path, class),
-                formula,
-                eps,
-            }),
-        }
+            Formula::Gemma => {
+                let weight = weight();
+                FnModule::new(ModulePath::new(path, class), move |x| {
+                    gemma(x, &weight, eps)
+                })
+            }
+            Formula::Llama | Formula::Olmo2 => {
+                let (weight, is_wide) = (weight(), formula == Formula::Olmo2);
+                FnModule::new(ModulePath::new(path, class), move |x| {
+                    llama(x, &weight, eps, is_wide)
+                })
+            }
+        };
+        Norm(Box::new(move |x| module.forward(x)))
     }
 
     pub(super) fn forward(&self, x: impl Tensors) -> Tensor {
-        match self {
-            Norm::Rms(norm) => norm.forward(x),
-            Norm::Layer(norm) => norm.forward(x),
-            Norm::Olmo(norm) => norm.forward(x),
-        }
+        (self.0)(x.tensor()).and_drop(x)
     }
 }
 
-/// `LlamaRMSNorm`, and what other families made of it.
-pub(super) struct RmsNorm {
-    place: ModulePath,
-    weight: Tensor,
-    formula: Formula,
-    eps: f64,
+/// `LlamaRMSNorm.forward`; the product with the weight may be in float32.
+fn llama(x: &Tensor, weight: &Tensor, eps: f64, is_wide: bool) -> Tensor {
+    let input_dtype = x.dtype();
+    let mut hidden_states = x.to(DType::Float32);
+    let variance = (&hidden_states).pow(2).mean(&[-1], true);
+    hidden_states = (&hidden_states).mul((&variance).add_number(eps).rsqrt());
+    let product = if is_wide {
+        weight.mul(&hidden_states).to_dtype_of(input_dtype)
+    } else {
+        weight.mul((&hidden_states).to_dtype_of(input_dtype))
+    };
+    product.and_drop((hidden_states, variance))
 }
 
-impl RmsNorm {
-    fn forward(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let made = tracer.in_module(&self.place, || match self.formula {
-            Formula::Gemma => self.gemma(x.tensor()),
-            _ => self.llama(x.tensor()),
-        });
-        made.and_drop(x)
-    }
-
-    fn llama(&self, x: &Tensor) -> Tensor {
-        let input_dtype = x.dtype();
-        let mut hidden_states = x.to(DType::Float32);
-        let variance = (&hidden_states).pow(2).mean(&[-1], true);
-        hidden_states = (&hidden_states).mul((&variance).add_number(self.eps).rsqrt());
-        let product = match self.formula {
-            Formula::Olmo2 => (&self.weight).mul(&hidden_states).to_dtype_of(input_dtype),
-            _ => (&self.weight).mul((&hidden_states).to_dtype_of(input_dtype)),
-        };
-        product.and_drop((hidden_states, variance))
-    }
-
-    fn gemma(&self, x: &Tensor) -> Tensor {
-        let mut output = {
-            let x = x.to(DType::Float32);
-            let root = (&x).pow(2).mean(&[-1], true).add_number(self.eps).rsqrt();
-            (&x).mul(root).and_drop(x)
-        };
-        output = (&output).mul((&self.weight).to(DType::Float32).add_number(1.0));
-        (&output).type_as(x).and_drop(output)
-    }
-}
-
-/// `OlmoLayerNorm`.
-pub(super) struct OlmoNorm {
-    place: ModulePath,
-    width: u64,
-}
-
-impl OlmoNorm {
-    fn forward(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let made = tracer.in_module(&self.place, || {
-            let x = x.tensor();
-            let orig_dtype = x.dtype();
-            let normalized = functional::layer_norm(x.to(DType::Float32), self.width, 1e-5);
-            normalized.to_dtype_of(orig_dtype)
-        });
-        made.and_drop(x)
-    }
+/// `GemmaRMSNorm.forward`.
+fn gemma(x: &Tensor, weight: &Tensor, eps: f64) -> Tensor {
+    let mut output = {
+        let x = x.to(DType::Float32);
+        let root = (&x).pow(2).mean(&[-1], true).add_number(eps).rsqrt();
+        (&x).mul(root).and_drop(x)
+    };
+    output = (&output).mul(weight.to(DType::Float32).add_number(1.0));
+    (&output).type_as(x).and_drop(output)
 }

@@ -1,9 +1,6 @@
 //! Rotary embeddings.
 
-use crate::shape::DType;
-use crate::tracing::{
-    ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
 
 /// How a family rotates queries and keys.
 #[derive(Debug, Clone, Copy)]

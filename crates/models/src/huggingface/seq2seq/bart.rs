@@ -2,15 +2,8 @@
 
 use super::layers::{DecoderLayer, EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::dropout;
-use crate::tracing::{
-    Code, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
-    Tensors, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

@@ -1,14 +1,8 @@
 //! Layers of BART and of the models that follow it.
 
 use crate::huggingface::attention::{sdpa, smallest};
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::{Attention as Settings, dropout};
-use crate::tracing::{
-    Activation, Code, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Reductions as _,
-    Size, Tensor, Tracer, Views as _,
-};
 
 /// What a `LayerNorm` is given where nothing says so.
 pub(super) const EPS: f64 = 1e-5;

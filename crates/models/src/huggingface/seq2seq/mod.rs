@@ -5,12 +5,8 @@ mod layers;
 pub(super) mod t5;
 pub(super) mod whisper;
 
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::{DType, Extent};
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{Argument, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
 
 /// What a label is where there is nothing to learn.
 const IGNORED: i64 = -100;

@@ -2,16 +2,9 @@
 
 use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers};
 use super::{Shifted, token_input};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::Extent;
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 use crate::tracing::functional::{cross_entropy, dropout};
-use crate::tracing::{
-    Code, Conv, Embedding, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
-    Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["WhisperForConditionalGeneration"];

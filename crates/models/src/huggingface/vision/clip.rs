@@ -2,18 +2,10 @@
 
 use super::mlp::new_mlp;
 use super::{Images, grid};
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    Code, Conv, Embedding, FnModule, LayerNorm, Linear, Pointwise as _, Reductions as _, Size,
-    Tensor, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["CLIPForImageClassification"];

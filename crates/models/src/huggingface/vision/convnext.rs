@@ -1,14 +1,8 @@
 //! `modeling_convnext.py` and `modeling_convnextv2.py`.
 
 use super::{DropPath, Images, evenly_up_to};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Activation, Code, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Reductions as _, Tensor, Tracer, Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &[

@@ -1,17 +1,10 @@
 //! `modeling_dinov2.py`.
 
 use super::{DropPath, Images, USUAL_SIZE, grid};
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::sdpa;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    Activation, Argument, Code, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath,
-    Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
-};
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassification"];

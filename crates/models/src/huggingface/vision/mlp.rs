@@ -1,6 +1,6 @@
 //! Two linear layers with an activation between them: `ViTMLP`, `CLIPMLP` and `SwinMLP`, whose code is the same.
 
-use crate::tracing::{Activation, FnModule, Linear, ModulePath, Tracer};
+use crate::huggingface::prelude::*;
 
 /// One of this class, so wide outside and inside.
 pub(in crate::huggingface::vision) fn new_mlp(

@@ -7,13 +7,7 @@ mod mlp;
 pub(super) mod swin;
 pub(super) mod vit;
 
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::shape::Extent;
-use crate::tracing::{Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer};
+use crate::huggingface::prelude::*;
 
 /// Height and width of the images that a config is for, where its class says 224.
 const USUAL_SIZE: u64 = 224;

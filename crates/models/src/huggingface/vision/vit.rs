@@ -2,16 +2,9 @@
 
 use super::mlp::new_mlp;
 use super::{Images, grid};
-use crate::graph::Graph;
-use crate::huggingface::Task;
 use crate::huggingface::attention::self_attention;
-use crate::huggingface::config::Config;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Code, Conv, Dropout, FnModule, LayerNorm, Linear, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
-};
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] =

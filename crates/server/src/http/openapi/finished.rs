@@ -188,6 +188,9 @@ fn word_members(document: &mut Value) {
     });
     let limit =
         json!([{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}, {"type": "null"}]);
+    let list = json!({"type": "array", "items": {"type": "string"}, "minItems": 1});
+    let device = json!([{"type": "string"}, list, {"type": "null"}]);
+    let suggest = json!([{"type": "boolean"}, {"type": "integer", "minimum": 1}, {"type": "null"}]);
     let mut put = |schema: &str, member: &str, choices: &Value| {
         let properties = &mut document["components"]["schemas"][schema]["properties"];
         properties[member]["oneOf"] = choices.clone();
@@ -200,8 +203,12 @@ fn word_members(document: &mut Value) {
             }
         }
     }
-    for schema in ["NewProbe", "NewSearch", "Request"] {
+    put("NewSearch", "memory_limit", &limit);
+    for schema in ["NewProbe", "Request"] {
         put(schema, "memory_limit", &limit);
+        put(schema, "host_memory", &limit);
+        put(schema, "device", &device);
+        put(schema, "suggest", &suggest);
     }
 }
 

@@ -43,7 +43,7 @@ impl FromRequest<App> for RequestBody {
         let received = app.uploads.arrive(request).await?;
         // One with a name gets the fit of that name, whatever else was answered since.
         let same = received.plain().filter(|_| named.is_none());
-        let same = same.and_then(ResponseCache::key);
+        let same = same.and_then(|body| ResponseCache::key(&owner, body));
         if let Some(same) = &same
             && let Some(answer) = app.response_cache.find(same, &app.jobs).await?
         {
@@ -81,8 +81,10 @@ impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let batch =
-            |document: &mut RequestDocument| (document.take("batch"), document.take("detail"));
+        let batch = |document: &mut RequestDocument| {
+            let other = document.take("batch_size");
+            (document.take("batch").or(other), document.take("detail"))
+        };
         let received = app.uploads.arrive(request).await?;
         let BufferedBody { read, permit } = parse(received, app, |_| (), batch).await?;
         let (request, (), (batch, detail)) = read;

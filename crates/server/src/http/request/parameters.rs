@@ -138,6 +138,7 @@ impl Parameters {
             }
             if !known.contains(&name.as_str()) {
                 let known_are = match known {
+                    _ if name == "wait" => "a header asks to wait, `Prefer: wait=60`".to_owned(),
                     [] => "this path takes none".to_owned(),
                     some => format!("known are {}", some.join(", ")),
                 };

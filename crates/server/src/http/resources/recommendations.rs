@@ -194,13 +194,14 @@ pub(in crate::http) async fn create_refresh(
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request")))]
 pub(in crate::http) async fn get_nearest_recommendation(
     State(app): State<App>,
+    client: Client,
     body: RequestBody,
 ) -> Result<Json<NearDocument>, Problem> {
     let found = match body {
         RequestBody::Answered(answer) => app.jobs.answer_of(&answer.id).await?,
         RequestBody::New(asked) => {
             let BufferedBody { read, permit } = asked.held;
-            app.jobs.nearest(read, Some(permit)).await?
+            app.jobs.nearest(read, Some(permit), client.id).await?
         }
     };
     let none = "no answer for this model is stored; POST /v1/fits makes one";

@@ -54,9 +54,10 @@ pub(in crate::http) struct Answer {
 }
 
 impl ResponseCache {
-    /// What the answer to this body is kept under, where it can be.
-    pub(in crate::http) fn key(body: &[u8]) -> Option<Digest> {
-        (body.len() <= LONGEST).then(|| Digest::of(body))
+    /// What the answer to this body is kept under, where it can be: what outcomes taught one key makes its answer another than that
+    /// of others.
+    pub(in crate::http) fn key(owner: &str, body: &[u8]) -> Option<Digest> {
+        (body.len() <= LONGEST).then(|| Digest::of(&[owner.as_bytes(), body].join(&0)))
     }
 
     /// The answer to this question, if its fit is still there.
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn the_oldest_answers_make_room_and_long_ones_are_not_kept() {
         let answers = ResponseCache::default();
-        let key = |number: usize| ResponseCache::key(number.to_string().as_bytes()).unwrap();
+        let key = |number: usize| ResponseCache::key("", number.to_string().as_bytes()).unwrap();
 
         for number in 0..100 {
             answers.keep(key(number), answer(LONGEST), 0);
@@ -152,6 +153,6 @@ mod tests {
         assert!(entries.by_question.contains_key(&key(99)));
         assert!(!entries.by_question.contains_key(&key(100)));
         assert!(!entries.by_question.contains_key(&key(0)));
-        assert_eq!(ResponseCache::key(&vec![0; LONGEST + 1]), None);
+        assert_eq!(ResponseCache::key("", &vec![0; LONGEST + 1]), None);
     }
 }

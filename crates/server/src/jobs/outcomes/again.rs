@@ -53,6 +53,7 @@ fn understand(
     db: &Db,
     engine: &dyn Engine,
     request: Request,
+    owner: &str,
     cancel: &Cancel,
 ) -> Result<Understood, EngineError> {
     let (lowered, card, is_here) = resolve(&request, Purpose::Fit, cancel, |lowered| {
@@ -66,7 +67,7 @@ fn understand(
     })?;
     let digest = request.model_digest(lowered);
     let asked = question_about(&request, &digest, card.as_deref());
-    let taught = calibration(db, &request, (lowered, &digest), card.as_deref());
+    let taught = calibration(db, &request, (lowered, &digest), card.as_deref(), owner);
     let request = request.with_calibration(taught);
     let lowered = request.lower().map_err(EngineError::Invalid)?;
     let with = (lowered, digest.as_str());
@@ -133,7 +134,7 @@ pub async fn nearest(
     request: Request,
 ) -> Result<Option<NearDocument>, JobError> {
     db.read_learnt().await?;
-    let understood = understand(db, engine, request, &Cancel::NEVER)?;
+    let understood = understand(db, engine, request, "", &Cancel::NEVER)?;
     let mut near = look(db, &understood).await?;
     if let Some(near) = near.as_mut().filter(|near| !near.exact) {
         let fit = db.fit(&near.recommendation.fit_id).await?;
@@ -158,13 +159,14 @@ impl Jobs {
         &self,
         request: Request,
         permit: Option<ReadPermit>,
+        owner: String,
     ) -> Result<Option<NearDocument>, JobError> {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
         let abandoned = CancelOnDrop::default();
         let cancel = abandoned.0.clone();
         let understand =
-            move |engine: &dyn Engine| understand(&db, engine, request.clone(), &cancel);
+            move |engine: &dyn Engine| understand(&db, engine, request.clone(), &owner, &cancel);
         let (understood, _large) = self.reading("nearest", permit, understand).await?;
         let mut near = look(&self.shared.db, &understood).await?;
         if let Some(near) = near.as_mut().filter(|near| !near.exact) {

@@ -18,13 +18,14 @@ pub(in crate::jobs) fn short_digest(digest: &str) -> String {
     digest.get(..DIGITS).unwrap_or(digest).to_owned()
 }
 
-/// What outcomes teach about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
+/// What outcomes teach this key about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
 /// stands for, as [`Engine::check`](crate::jobs::Engine::check) does.
 pub fn calibration(
     db: &Db,
     request: &Request,
     (lowered, digest): (&Lowered, &str),
     card: Option<&str>,
+    owner: &str,
 ) -> Vec<HeadroomCalibration> {
     let Some((gpu, driver)) = card_of(request, card) else {
         return Vec::new();
@@ -60,7 +61,7 @@ pub fn calibration(
             driver: driver.clone().unwrap_or_default(),
             pytorch: PYTORCH.to_owned(),
         };
-        db.calibration(&on, &digest)
+        db.calibration(&on, &digest, owner)
     };
     strategies.into_iter().filter_map(of).collect()
 }
@@ -78,6 +79,7 @@ pub async fn learn_before(
         request,
         (lowered, &request.model_digest(lowered)),
         card,
+        "",
     ))
 }
 

@@ -52,8 +52,8 @@ pub struct OutcomeDocument {
     /// Where it ran.
     #[schema(value_type = ReportedEnvironment)]
     pub environment: Value,
-    /// The headroom of later answers for this model and card, as a share of the limit: before this outcome, and after it. Null where nothing was
-    /// learnt.
+    /// The headroom of later answers for this model and card to the key that told, as a share of the limit: before this outcome, and after it.
+    /// Null where nothing was learnt.
     pub headroom: Option<HeadroomChange>,
     /// Why nothing was learnt; null where something was.
     pub doubt: Option<RejectReasonDocument>,
@@ -109,7 +109,7 @@ pub struct AccuracyDocument {
     pub mean_error: Option<f64>,
     /// The largest of these.
     pub largest_error: Option<f64>,
-    /// The headroom of answers now, as a share of the limit.
+    /// The headroom of answers now, as a share of the limit. What misses of a single key ask for counts for that key alone.
     pub headroom: f64,
     /// Whether it replaces an answer's own headroom; until it has sunk once it only adds to it.
     pub replaces_default: bool,

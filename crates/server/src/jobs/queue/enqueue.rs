@@ -50,7 +50,8 @@ impl Jobs {
             return Ok(fit);
         }
         let terms = terms(&request, asking.interactive, shared.limits.fit_deadline);
-        let (checked, large) = self.checked(request, Purpose::Fit, permit).await?;
+        let owner = &asking.owner;
+        let (checked, large) = self.checked(request, Purpose::Fit, owner, permit).await?;
         let Checked {
             request,
             fingerprint,
@@ -162,7 +163,7 @@ impl Jobs {
         }
     }
 
-    /// Builds the request's graph and looks for its device, in this order: a request that is wrong
+    /// Builds the request's graph, adds what outcomes taught this key and looks for its device, in this order: a request that is wrong
     /// everywhere is answered with what is wrong in it.
     ///
     /// Whatever is large is read under the permit for that, which is given back with it.
@@ -170,12 +171,13 @@ impl Jobs {
         &self,
         request: Request,
         purpose: Purpose,
+        owner: &str,
         permit: Option<ReadPermit>,
     ) -> Result<(Checked, Option<OwnedSemaphorePermit>), JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = abandoned.0.clone();
-        let db = self.shared.db.clone();
+        let (db, owner) = (self.shared.db.clone(), owner.to_owned());
         db.read_learnt().await?;
         let place = Arc::new(self.executor(&request).await?);
         let check = move |engine: &dyn Engine| {
@@ -191,7 +193,8 @@ impl Jobs {
             });
             let (lowered, card, agents) = found?;
             let digest = request.model_digest(lowered);
-            let taught = calibration(&db, &request, (lowered, &digest), card.as_deref());
+            let model = (lowered, digest.as_str());
+            let taught = calibration(&db, &request, model, card.as_deref(), &owner);
             let request = request.with_calibration(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());

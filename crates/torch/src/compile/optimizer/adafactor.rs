@@ -240,7 +240,6 @@ pub(super) fn transformers(
         drop(clipped);
         let negative = made_like(eager, made);
         eager.launch(STEP, &[&negative], &[&parameter.tensor]);
-        drop(negative);
     }
     drop(whole_gradient);
     drop(whole_parameter);

@@ -43,12 +43,10 @@ pub(in crate::compile) fn clip_grad_norm(
     let stacked = eager.scratch(count);
     let total = if is_sharded {
         // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
-        let [copied, sent, received] = [(); 3].map(|()| eager.scratch(count));
+        let [copied, sent, _received] = [(); 3].map(|()| eager.scratch(count));
         drop(copied);
         drop(sent);
-        let total = Rc::new(eager.empty(&[], dtype));
-        drop(received);
-        total
+        Rc::new(eager.empty(&[], dtype))
     } else {
         Rc::new(eager.empty(&[], dtype))
     };
@@ -62,12 +60,10 @@ pub(in crate::compile) fn clip_grad_norm(
     let coefficient = number(eager);
     drop(inverse);
     drop(sum);
-    let clamped = number(eager);
+    let _clamped = number(eager);
     drop(coefficient);
     let mut inputs = vec![&*total];
     inputs.extend(gradients.iter().map(|gradient| &**gradient));
     let outputs: Vec<_> = gradients.iter().map(|gradient| &**gradient).collect();
     eager.launch(Kernel::ClipGradNorm { max_norm }, &inputs, &outputs);
-    drop(clamped);
-    drop(total);
 }

@@ -29,7 +29,7 @@ const LEAST: u64 = 512;
 /// are sent.
 pub(super) fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
     let input = eager.scratch(8);
-    let outputs: Vec<_> = lists(ranks).map(|bytes| eager.scratch(bytes)).collect();
+    let _outputs: Vec<_> = lists(ranks).map(|bytes| eager.scratch(bytes)).collect();
     let counts = eager.scratch(8 * ranks);
     let count = TensorBody::over(&input, &[Extent::ONE], DType::Int64);
     let gathered = TensorBody::over(&counts, &[Extent::fixed(ranks)], DType::Int64);
@@ -41,11 +41,6 @@ pub(super) fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
     drop(count);
     let shapes = eager.scratch(8 * 2 * dimensions);
     announce(eager, &shapes, 2 * dimensions, DType::Int64);
-    drop(shapes);
-    for output in outputs {
-        drop(output);
-    }
-    drop(input);
 }
 
 /// What the counts of so many ranks are gathered into: a tensor of 8 bytes for each, of which beyond [`EACH`] as many are one as fill a block

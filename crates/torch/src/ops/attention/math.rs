@@ -1,7 +1,6 @@
 //! Attention out of plain operations: `_scaled_dot_product_attention_math`.
 
 use crate::eager::{Eager, Stop, Tensor};
-use crate::ops::Indexed;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent};
 
@@ -40,8 +39,8 @@ impl Eager {
         let (all_keys, all_values) = if key.shape[1] == query.shape[1] || !request.grouped {
             (Tensor::clone(&key), Tensor::clone(&value))
         } else {
-            let keys = self.repeat_heads(&key, query.shape[1])?;
-            (keys, self.repeat_heads(&value, query.shape[1])?)
+            let keys = self.repeat_heads(&key, query.shape[1]);
+            (keys, self.repeat_heads(&value, query.shape[1]))
         };
         let view = self.transposed_last(&all_keys);
         let turned = self.mul_scalar(&view, scale);
@@ -83,16 +82,10 @@ impl Eager {
         self.bias_of(&Tensor::new(lower), dtype)
     }
 
-    fn repeat_heads(&mut self, tensor: &Tensor, heads: Extent) -> Result<Tensor, Stop> {
-        let mut shape = tensor.shape.to_vec();
-        let times = heads.checked_div(shape[1]).and_then(Extent::as_fixed);
-        shape[1] = heads;
-        let op = Indexed::RepeatInterleave {
-            times: times.unwrap_or(1),
-            dim: 1,
-        };
-        let repeated = self.indexed(&op, &[Tensor::clone(tensor)], &[shape])?;
-        Ok(Tensor::clone(&repeated[0]))
+    fn repeat_heads(&mut self, tensor: &Tensor, heads: Extent) -> Tensor {
+        let times = heads.checked_div(tensor.shape[1]);
+        let times = times.and_then(Extent::as_fixed).unwrap_or(1);
+        self.repeat_interleave(tensor, times, 1)
     }
 
     /// `_safe_softmax`: rows that are hidden entirely become zeros.
@@ -100,11 +93,8 @@ impl Eager {
         let y = self.softmax(x, (x.shape.len() - 1, false), Some(x.dtype))?;
         let hidden = self.empty(&x.shape, DType::Bool);
         let rows = self.empty(&x.shape[..x.shape.len() - 1], DType::Bool);
-        let zero = self.empty(&[], x.dtype);
+        let _zero = self.empty(&[], x.dtype);
         self.launch(Kernel::HiddenRows, &[x, &y], &[&hidden, &rows, &y]);
-        drop(zero);
-        drop(rows);
-        drop(hidden);
         Ok(y)
     }
 }

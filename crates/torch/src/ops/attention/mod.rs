@@ -25,9 +25,8 @@ pub struct Attention {
 
 pub(super) const ATEN: &[(&str, Reader)] =
     &[("aten.scaled_dot_product_attention.default", |args| {
-        let scale = args.has("scale").then(|| args.number("scale"));
         let attention = Attention {
-            scale: scale.transpose()?,
+            scale: args.if_given("scale", |name| args.number(name))?,
             causal: args.flag("is_causal", false)?,
             dropout: args.number_or("dropout_p", 0.0)?,
             grouped: args.flag("enable_gqa", false)?,
@@ -39,10 +38,6 @@ pub(super) const ATEN: &[(&str, Reader)] =
 impl Operator for Attention {
     fn name(&self) -> &'static str {
         "scaled_dot_product_attention"
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (3, 4)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {

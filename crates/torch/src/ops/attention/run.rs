@@ -118,10 +118,7 @@ impl Eager {
         bias: Option<Tensor>,
         request: Attention,
     ) -> Result<Tensor, Stop> {
-        let autocast = self.autocast.take();
-        let output = self.math_attention(operands, bias, request);
-        self.autocast = autocast;
-        output
+        self.without_autocast(|eager| eager.math_attention(operands, bias, request))
     }
 
     /// A mask as what is added to the scores.
@@ -135,12 +132,10 @@ impl Eager {
     /// A mask of truth values as what is added to the scores: zero or minus infinity, two numbers that
     /// are tensors while it is made.
     pub(super) fn bias_of(&mut self, mask: &Tensor, dtype: DType) -> Tensor {
-        let hidden = self.empty(&[], dtype);
-        let seen = self.empty(&[], dtype);
+        let _hidden = self.empty(&[], dtype);
+        let _seen = self.empty(&[], dtype);
         let bias = self.empty(&mask.shape, dtype);
         self.launch(Kernel::MaskBias, &[mask], &[&bias]);
-        drop(seen);
-        drop(hidden);
         Tensor::new(bias)
     }
 
@@ -169,12 +164,10 @@ impl Eager {
         self.launch(Kernel::Fill(0.0), &[], &[&y]);
         let inside = part(&y, last, Extent::ZERO, own[last]);
         self.launch(Kernel::Copy, &[x], &[&inside]);
-        drop(inside);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let copy = eager.empty(&own, gradient.dtype);
             let inside = part(gradient, last, Extent::ZERO, own[last]);
             eager.launch(Kernel::Copy, &[&inside], &[&copy]);
-            drop(inside);
             Tensor::new(copy)
         })
     }
@@ -246,7 +239,6 @@ impl Eager {
         for (name, tensor) in ["philox_offset", "philox_seed"].into_iter().zip(&state) {
             draft.save(self, name, tensor)?;
         }
-        drop(state);
         let output = draft.finish_single(self, output, move |eager, gradient, saved| {
             let kernel = kernels[1].clone();
             eager.attention_grad((backend, lengths), gradient, saved, kernel, bias_is_trained)

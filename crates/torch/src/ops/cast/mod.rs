@@ -37,10 +37,6 @@ impl Operator for Cast {
         "to"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 2)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(vec![(self.0, operands[0].1.clone())])
     }

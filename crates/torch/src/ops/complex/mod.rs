@@ -82,19 +82,6 @@ impl Operator for Complex {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Complex::Polar | Complex::OfParts => (2, 2),
-            Complex::ViewAsReal
-            | Complex::ViewAsComplex
-            | Complex::Real
-            | Complex::Imag
-            | Complex::Conj
-            | Complex::Abs
-            | Complex::Angle => (1, 1),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let wants_complex = matches!(
@@ -237,19 +224,15 @@ impl Eager {
             };
             // The conjugate gradient is copied for each product.
             let of_angle = {
-                let first = like(eager);
-                let second = like(eager);
+                let _first = like(eager);
+                let _second = like(eager);
                 let product = like(eager);
-                drop(second);
-                drop(first);
                 Tensor::new(product)
             };
             let of_abs = {
-                let first = like(eager);
-                let second = like(eager);
+                let _first = like(eager);
+                let _second = like(eager);
                 let product = like(eager);
-                drop(second);
-                drop(first);
                 Tensor::new(product)
             };
             eager.launch(
@@ -286,16 +269,14 @@ impl Eager {
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);
         let y = self.empty_strided(&x.shape, strides.clone(), x.dtype.real());
-        let through = self.empty_strided(&x.shape, strides, x.dtype);
+        let _through = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::MemoryOnly("abs"), &[x], &[&y]);
-        drop(through);
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
             eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
-            drop(sign);
             Tensor::new(grad_x)
         });
         Ok(y)
@@ -306,31 +287,23 @@ impl Eager {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);
-        let through = self.empty_strided(&x.shape, strides.clone(), x.dtype);
+        let _through = self.empty_strided(&x.shape, strides.clone(), x.dtype);
         let y = self.empty_strided(&x.shape, strides, x.dtype.real());
         self.launch(Kernel::MemoryOnly("angle"), &[x], &[&y]);
-        drop(through);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let mut made = |dtype: DType| eager.empty_strided(&x.shape, strides.clone(), dtype);
             let (real, complex) = (x.dtype.real(), x.dtype);
             // The modulus, by way of complex numbers; then quotients, of which the result is one.
-            let modulus = made(real);
+            let _modulus = made(real);
             drop(made(complex));
-            let square = made(real);
-            let quotients = [made(complex), made(complex), made(complex)];
-            let zero = eager.empty(&[], complex);
-            let mask = eager.empty_strided(&x.shape, strides.clone(), DType::Bool);
+            let _square = made(real);
+            let _quotients = [made(complex), made(complex), made(complex)];
+            let _zero = eager.empty(&[], complex);
+            let _mask = eager.empty_strided(&x.shape, strides.clone(), DType::Bool);
             let grad_x = eager.empty_strided(&x.shape, strides.clone(), complex);
             eager.launch(Kernel::MemoryOnly("angle"), &[gradient, x], &[&grad_x]);
-            drop(mask);
-            drop(zero);
-            for quotient in quotients {
-                drop(quotient);
-            }
-            drop(square);
-            drop(modulus);
             Tensor::new(grad_x)
         }))
     }

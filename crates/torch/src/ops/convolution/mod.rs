@@ -130,10 +130,6 @@ impl Operator for Convolution {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (2, 3)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (x, weight) = (&operands[0].1, &operands[1].1);
         Ok(vec![(operands[0].0, self.shape(x, weight)?)])

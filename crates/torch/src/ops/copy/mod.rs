@@ -6,7 +6,6 @@ mod run;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
-use crate::aten::Arguments;
 use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
@@ -111,23 +110,18 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         ))
     }),
     ("aten.repeat.default", |args| {
-        let times = counts(args, "repeats")?;
+        let times = args.whole_lengths("repeats")?;
         Ok((Copy::Repeat(times).into(), vec![args.tensor("self")?]))
     }),
     ("aten.tile.default", |args| {
         let input = args.tensor("self")?;
-        let mut times = counts(args, "dims")?;
+        let mut times = args.whole_lengths("dims")?;
         while times.len() < args.shape(input).len() {
             times.insert(0, Extent::ONE);
         }
         Ok((Copy::Repeat(times).into(), vec![input]))
     }),
 ];
-
-fn counts(args: &Arguments<'_>, name: &str) -> Result<Vec<Extent>, String> {
-    let counts = args.lengths(name)?.into_iter().collect::<Option<Vec<_>>>();
-    counts.ok_or_else(|| format!("its argument {name:?} contains -1"))
-}
 
 impl Operator for Copy {
     fn name(&self) -> &'static str {
@@ -139,10 +133,6 @@ impl Operator for Copy {
             Copy::Repeat(_) => "repeat",
             Copy::DiagEmbed { .. } => "diag_embed",
         }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {

@@ -147,9 +147,7 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
     } else if let Some(shape) = shape_by_numbers(name, args)? {
         shape
     } else {
-        let lengths = args.lengths("size")?;
-        let lengths = lengths.into_iter().collect::<Option<Vec<_>>>();
-        lengths.ok_or("its argument \"size\" contains -1")?
+        args.whole_lengths("size")?
     };
     let place = if name == "scalar_tensor" {
         CreatedOn::Host
@@ -311,10 +309,6 @@ fn range(args: &Arguments<'_>) -> Result<Extent, String> {
 impl Operator for Create {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (0, 1)
     }
 
     fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {

@@ -12,19 +12,15 @@ impl Eager {
             if n <= 30_000 { 4 * n } else { 8 * n }
         }
         drop(self.scratch(8));
-        let positions = self.empty(&[count], DType::Int64);
+        let _positions = self.empty(&[count], DType::Int64);
         let mut keys =
             || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
-        let (keys, sorted) = (keys(), keys());
+        let (_keys, _sorted) = (keys(), keys());
         // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
-        let sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {
+        let _sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {
             few @ 0..=2_048 => few.min(1),
             many => key(many) + 8 * many + 33_279,
         });
-        drop(sort);
-        drop(sorted);
-        drop(keys);
-        drop(positions);
     }
 
     /// `zeros`, `full`, `arange` and the like. `model` is the type of the model's parameters; `operand`

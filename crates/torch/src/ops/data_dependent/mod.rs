@@ -6,78 +6,38 @@ mod run;
 
 pub use kernel::Beyond;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
+use super::call::Function;
+use super::{Read, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, numel};
+use crate::shape::{DType, Extent, numel};
 
-/// Which operator. `rows` is how many elements are taken to be chosen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub enum DataDependent {
-    /// `nonzero(self)`, `argwhere`: the places of elements that are not zero.
-    Nonzero {
-        /// How many.
-        rows: Extent,
-    },
-    /// `where(condition)`: the same, one tensor for each dimension.
-    Where {
-        /// How many.
-        rows: Extent,
-    },
-    /// `masked_select(self, mask)`.
-    MaskedSelect {
-        /// How many.
-        rows: Extent,
-    },
-    /// `unique(self)`: distinct elements, then for each element which it is, then how many there are of each.
-    Unique {
-        /// How many are distinct.
-        rows: Extent,
-        /// Whether the second result has elements.
-        inverse: bool,
-        /// Whether the third result has elements.
-        counts: bool,
-        /// Whether equal elements are neighbours already.
-        consecutive: bool,
-    },
-    /// `bincount(self)`.
-    Bincount {
-        /// One more than the largest element, or as many as were asked for.
-        rows: Extent,
-    },
-    /// `repeat_interleave(self, repeats)`: how often each element along a dimension; of `repeats` alone, the
-    /// positions that it takes.
-    Repeat {
-        /// How many there are after that.
-        rows: Extent,
-        /// Along which dimension; positions if none.
-        dim: Option<usize>,
-        /// Whether the caller said how many.
-        given: bool,
-    },
-}
-
+/// Operators by their names. `rows` is how many elements are taken to be chosen.
 pub(super) const ATEN: &[(&str, Reader)] = &[
+    // The places of elements that are not zero.
     ("aten.nonzero.default aten.argwhere.default", |args| {
-        let rows = args.rows(elements(args, "self")?);
-        Ok((DataDependent::Nonzero { rows }.into(), args.all(&["self"])?))
+        let nonzero = Function {
+            name: "nonzero",
+            arguments: args.rows(elements(args, "self")?),
+            infer: |rows, x| {
+                let rank = Extent::fixed(x[0].1.len() as u64);
+                Ok(vec![(DType::Int64, vec![*rows, rank])])
+            },
+            run: |rows, eager, x, _| Ok(vec![eager.nonzero(&x[0], *rows, Beyond::Repeat)]),
+        };
+        Ok(nonzero.on(args.all(&["self"])?))
     }),
-    ("aten.nonzero_numpy.default", |args| {
-        let rows = args.rows(elements(args, "self")?);
-        Ok((DataDependent::Where { rows }.into(), args.all(&["self"])?))
-    }),
-    ("aten.where.default", |args| {
-        let rows = args.rows(elements(args, "condition")?);
-        let operands = args.all(&["condition"])?;
-        Ok((DataDependent::Where { rows }.into(), operands))
-    }),
+    ("aten.nonzero_numpy.default", |args| places(args, "self")),
+    ("aten.where.default", |args| places(args, "condition")),
     ("aten.masked_select.default", |args| {
         let operands = args.all(&["self", "mask"])?;
         let shapes = [args.shape(operands[0]), args.shape(operands[1])];
-        let rows = args.rows(numel(&crate::shape::broadcast(&shapes[0], &shapes[1])?));
-        Ok((DataDependent::MaskedSelect { rows }.into(), operands))
+        let select = Function {
+            name: "masked_select",
+            arguments: args.rows(numel(&crate::shape::broadcast(&shapes[0], &shapes[1])?)),
+            infer: |rows, x| Ok(vec![(x[0].0, vec![*rows])]),
+            run: |rows, eager, x, _| Ok(vec![eager.masked_select(&x[0], &x[1], *rows)?]),
+        };
+        Ok(select.on(operands))
     }),
     (
         "aten._unique2.default aten._unique.default aten.unique_consecutive.default",
@@ -90,14 +50,17 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
             Some(rows) => rows.larger(least),
             None => (least != Extent::ZERO).then_some(least),
         };
-        let rows = known.ok_or(
-            "it counts up to the largest element, which values decide; give it a minlength that is one more",
-        )?;
-        Ok((
-            DataDependent::Bincount { rows }.into(),
-            args.all(&["self"])?,
-        ))
+        let bincount = Function {
+            name: "bincount",
+            arguments: known.ok_or(
+                "it counts up to the largest element, which values decide; give it a minlength that is one more",
+            )?,
+            infer: |rows, _| Ok(vec![(DType::Int64, vec![*rows])]),
+            run: |rows, eager, x, _| Ok(vec![eager.bincount(&x[0], *rows)]),
+        };
+        Ok(bincount.on(args.all(&["self"])?))
     }),
+    // How often each element along a dimension.
     ("aten.repeat_interleave.self_Tensor", |args| {
         let operands = args.all(&["self", "repeats"])?;
         let rank = args.shape(operands[0]).len();
@@ -106,149 +69,89 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
             (false, 1) => 0,
             (false, _) => return Err(format!("it flattens {rank} dimensions")),
         };
-        let (rows, given) = repeated(args)?;
-        let dim = Some(dim);
-        Ok((DataDependent::Repeat { rows, dim, given }.into(), operands))
-    }),
-    ("aten.repeat_interleave.Tensor", |args| {
-        let (rows, given) = repeated(args)?;
-        let op = DataDependent::Repeat {
-            rows,
-            dim: None,
-            given,
+        let repeat = Function {
+            name: "repeat_interleave",
+            arguments: (repeated(args)?, dim),
+            infer: |(rows, dim), x| {
+                let mut shape = x[0].1.clone();
+                let length = shape.get_mut(*dim);
+                *length.ok_or_else(|| format!("no dimension {dim} in {:?}", x[0].1))? = *rows;
+                Ok(vec![(x[0].0, shape)])
+            },
+            run: |(rows, dim), eager, x, _| {
+                let places = eager.repeated_places(&x[1], *rows);
+                Ok(vec![eager.index_select(&x[0], &places, *dim)?])
+            },
         };
-        Ok((op.into(), args.all(&["repeats"])?))
+        Ok(repeat.on(operands))
+    }),
+    // Of the repetitions alone, the positions that it takes.
+    ("aten.repeat_interleave.Tensor", |args| {
+        let places = Function {
+            name: "repeat_interleave",
+            arguments: repeated(args)?,
+            infer: |rows, x| Ok(vec![(x[0].0, vec![*rows])]),
+            run: |rows, eager, x, _| Ok(vec![eager.repeated_places(&x[0], *rows)]),
+        };
+        Ok(places.on(args.all(&["repeats"])?))
     }),
 ];
+
+/// The same as `nonzero`, one tensor for each dimension.
+fn places(args: &Arguments<'_>, condition: &str) -> Result<Read, String> {
+    let places = Function {
+        name: "where",
+        arguments: args.rows(elements(args, condition)?),
+        infer: |rows, x| Ok(vec![(DType::Int64, vec![*rows]); x[0].1.len()]),
+        run: |rows, eager, x, _| Ok(eager.places(&x[0], *rows, Beyond::Repeat)),
+    };
+    Ok(places.on(args.all(&[condition])?))
+}
 
 /// How many elements an argument has.
 fn elements(args: &Arguments<'_>, name: &str) -> Result<Extent, String> {
     Ok(numel(&args.shape(args.tensor(name)?)))
 }
 
-fn unique(args: &Arguments<'_>) -> Result<super::Read, String> {
+/// Distinct elements, then for each element which it is, then how many there are of each, where that is asked for.
+fn unique(args: &Arguments<'_>) -> Result<Read, String> {
     args.absent("dim")?;
-    let consecutive = args.target.contains("consecutive");
-    let op = DataDependent::Unique {
-        rows: args.rows(elements(args, "self")?),
-        inverse: args.flag("return_inverse", false)?,
-        counts: args.flag("return_counts", false)?,
-        consecutive,
+    let sorts = !args.target.contains("consecutive");
+    let rows = args.rows(elements(args, "self")?);
+    let more = [
+        args.flag("return_inverse", false)?,
+        args.flag("return_counts", false)?,
+    ];
+    let unique = Function {
+        name: "unique",
+        arguments: (rows, more, sorts),
+        infer: |&(rows, [inverse, counts], _), x| {
+            let of = |there: bool, shape: Vec<Extent>| {
+                let nothing = vec![Extent::ZERO];
+                (DType::Int64, if there { shape } else { nothing })
+            };
+            let of_each = of(inverse, x[0].1.clone());
+            Ok(vec![(x[0].0, vec![rows]), of_each, of(counts, vec![rows])])
+        },
+        run: |&(rows, more, sorts), eager, x, _| Ok(eager.unique(&x[0], rows, more, sorts)),
     };
-    Ok((op.into(), args.all(&["self"])?))
+    Ok(unique.on(args.all(&["self"])?))
 }
 
-fn repeated(args: &Arguments<'_>) -> Result<(Extent, bool), String> {
+/// How many elements there are after `repeat_interleave`.
+fn repeated(args: &Arguments<'_>) -> Result<Extent, String> {
     use crate::aten::Length;
     match args.length("output_size")? {
         Some(Length::Number(count)) => u64::try_from(count)
-            .map(|count| (Extent::fixed(count), true))
+            .map(Extent::fixed)
             .map_err(|_| format!("its argument \"output_size\" is {count}")),
-        Some(Length::Batched(count)) => Ok((count, true)),
+        Some(Length::Batched(count)) => Ok(count),
         None => {
-            let rows = args.known_rows().ok_or(
+            args.known_rows().ok_or_else(|| {
                 "it repeats elements as often as values say, and nothing says how many there are then; give it an \
-                 output_size, or let the model's code check the result, as in torch._check(y.shape[0] <= 512)",
-            )?;
-            Ok((rows, false))
+                 output_size, or let the model's code check the result, as in torch._check(y.shape[0] <= 512)"
+                    .to_owned()
+            })
         }
-    }
-}
-
-impl Operator for DataDependent {
-    fn name(&self) -> &'static str {
-        match self {
-            DataDependent::Nonzero { .. } => "nonzero",
-            DataDependent::Where { .. } => "where",
-            DataDependent::MaskedSelect { .. } => "masked_select",
-            DataDependent::Unique { .. } => "unique",
-            DataDependent::Bincount { .. } => "bincount",
-            DataDependent::Repeat { .. } => "repeat_interleave",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            DataDependent::MaskedSelect { .. } | DataDependent::Repeat { dim: Some(_), .. } => {
-                (2, 2)
-            }
-            DataDependent::Nonzero { .. }
-            | DataDependent::Where { .. }
-            | DataDependent::Unique { .. }
-            | DataDependent::Bincount { .. }
-            | DataDependent::Repeat { dim: None, .. } => (1, 1),
-        }
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = &operands[0];
-        let places = |rows: &Extent| (DType::Int64, vec![*rows]);
-        Ok(match self {
-            DataDependent::Nonzero { rows } => {
-                let rank = Extent::fixed(x.len() as u64);
-                vec![(DType::Int64, vec![*rows, rank])]
-            }
-            DataDependent::Where { rows } => x.iter().map(|_| places(rows)).collect(),
-            DataDependent::MaskedSelect { rows } => vec![(*dtype, vec![*rows])],
-            DataDependent::Unique {
-                rows,
-                inverse,
-                counts,
-                ..
-            } => {
-                let of = |there: bool, shape: Vec<Extent>| {
-                    let nothing = vec![Extent::ZERO];
-                    (DType::Int64, if there { shape } else { nothing })
-                };
-                vec![
-                    (*dtype, vec![*rows]),
-                    of(*inverse, x.clone()),
-                    of(*counts, vec![*rows]),
-                ]
-            }
-            DataDependent::Bincount { rows } => vec![places(rows)],
-            DataDependent::Repeat { rows, dim, .. } => match dim {
-                None => vec![(*dtype, vec![*rows])],
-                Some(dim) => {
-                    let mut shape = x.clone();
-                    let length = shape.get_mut(*dim);
-                    *length.ok_or_else(|| format!("no dimension {dim} in {x:?}"))? = *rows;
-                    vec![(*dtype, shape)]
-                }
-            },
-        })
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let x = &operands[0];
-        Ok(match self {
-            DataDependent::Nonzero { rows } => vec![eager.nonzero(x, *rows, Beyond::Repeat)],
-            DataDependent::Where { rows } => eager.places(x, *rows, Beyond::Repeat),
-            DataDependent::MaskedSelect { rows } => {
-                vec![eager.masked_select(x, &operands[1], *rows)?]
-            }
-            DataDependent::Unique {
-                rows,
-                inverse,
-                counts,
-                consecutive,
-            } => eager.unique(x, *rows, [*inverse, *counts], !*consecutive),
-            DataDependent::Bincount { rows } => vec![eager.bincount(x, *rows)],
-            DataDependent::Repeat {
-                rows,
-                dim: None,
-                given,
-            } => {
-                vec![eager.repeated_places(x, *rows, *given)]
-            }
-            DataDependent::Repeat {
-                rows,
-                dim: Some(dim),
-                given,
-            } => {
-                let places = eager.repeated_places(&operands[1], *rows, *given);
-                vec![eager.index_select(x, &places, *dim)?]
-            }
-        })
     }
 }

@@ -16,7 +16,7 @@ impl Eager {
     pub fn nonzero(&mut self, x: &Tensor, rows: Extent, beyond: Beyond) -> Tensor {
         let (card, all) = (self.capability, x.numel());
         let dense = self.dense_copy(x);
-        let count = self.scratch(4);
+        let _count = self.scratch(4);
         drop(
             self.scratch_by("count of nonzero", (card, all), |(card, all), batch| {
                 count_bytes(card, all.at(batch))
@@ -37,8 +37,6 @@ impl Eager {
                 &[&places],
             );
         }
-        drop(count);
-        drop(dense);
         Tensor::new(places)
     }
 
@@ -94,8 +92,6 @@ impl Eager {
         let (rank, seen) = (shape.len(), expanded(x, &shape));
         let columns = Eager::columns_of(&places, rank);
         self.look_up_or_zero(&seen, &vec![true; rank], &columns, &y);
-        drop((seen, columns));
-        drop(places);
         Tensor::new(y)
     }
 
@@ -113,24 +109,18 @@ impl Eager {
         self.launch(kernel::counted(dense.shape.len()), &[&dense], &[&sums]);
         let kernel = kernel::masked_scatter();
         self.launch(kernel, &[&dense, &sums, &source], &[into]);
-        drop(source);
-        drop(dense);
-        drop(sums);
     }
 
     /// `repeat_interleave(repeats)`: sums of the repetitions, the last of which is how many there are.
-    pub fn repeated_places(&mut self, repeats: &Tensor, rows: Extent, given: bool) -> Tensor {
+    pub fn repeated_places(&mut self, repeats: &Tensor, rows: Extent) -> Tensor {
         let all = repeats.numel();
         let sums = self.empty(&repeats.shape, DType::Int64);
         drop(self.scratch_by("sums of repetitions", all, |all, batch| {
             scan_bytes(all.at(batch))
         }));
-        // What the host reads without a given count is not needed here: that is known.
-        let _ = given;
         self.launch(kernel::counted(repeats.shape.len()), &[repeats], &[&sums]);
         let places = self.empty(&[rows], repeats.dtype);
         self.launch(kernel::repeated_places(), &[&sums], &[&places]);
-        drop(sums);
         Tensor::new(places)
     }
 

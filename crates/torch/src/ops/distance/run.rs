@@ -17,10 +17,7 @@ impl Eager {
         let difference = self.apply("aten.sub.Tensor", &[a, b])?;
         let shifted = self.add_scalar(&difference, eps, Placement::New);
         let last = [shifted.shape.len().saturating_sub(1)];
-        let norm = self.norm_along(&shifted, &last, keep, order);
-        drop(shifted);
-        drop(difference);
-        norm
+        self.norm_along(&shifted, &last, keep, order)
     }
 
     /// `cosine_similarity`: both are divided by their norms, which autocast makes of float32 copies.
@@ -32,10 +29,7 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let b = self.high(b);
         let a = self.high(a);
-        let autocast = self.autocast.take();
-        let similarity = self.cosine_of(&a, &b, dim);
-        self.autocast = autocast;
-        similarity
+        self.without_autocast(|eager| eager.cosine_of(&a, &b, dim))
     }
 
     fn cosine_of(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {
@@ -51,21 +45,15 @@ impl Eager {
         let length = |eager: &mut Eager, x: &Tensor| {
             let norm = eager.vector_norm_along(x, &[dim], true, 2.0)?;
             let copy = eager.clone_of(&norm);
-            drop(norm);
             Ok(copy)
         };
         let of_a = length(self, &a)?;
         let of_b = length(self, &b)?;
-        let least = self.empty(&[], dtype);
+        let _least = self.empty(&[], dtype);
         let right = self.apply("aten.div.Tensor", &[&b, &of_b])?;
         let left = self.apply("aten.div.Tensor", &[&a, &of_a])?;
         let product = self.mul(&left, &right)?;
         let sum = self.reduction(Reduction::Sum, &product, &[dim], false);
-        drop(product);
-        drop(left);
-        drop(right);
-        drop(least);
-        drop((of_b, of_a));
         Ok(sum)
     }
 }

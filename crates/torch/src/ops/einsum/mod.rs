@@ -176,10 +176,6 @@ impl Operator for Einsum {
         "einsum"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (self.operands.len(), self.operands.len())
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         Ok(vec![(operands[0].0, self.shape(&shapes)?)])

@@ -11,10 +11,7 @@ impl Eager {
     pub fn einsum(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Result<Tensor, Stop> {
         // Autocast casts all operands, the first one first, and is off inside.
         let operands: Vec<Tensor> = operands.iter().map(|operand| self.low(operand)).collect();
-        let autocast = self.autocast.take();
-        let result = self.contract(einsum, &operands);
-        self.autocast = autocast;
-        result
+        self.without_autocast(|eager| eager.contract(einsum, &operands))
     }
 
     fn contract(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Result<Tensor, Stop> {

@@ -154,14 +154,13 @@ impl Derivative {
                     order,
                 } => {
                     let steps = steps_of(position, before, after);
-                    let conjugates = self.conjugates(eager, saved, reads);
+                    let _conjugates = self.conjugates(eager, saved, reads);
                     self.steps(
                         eager,
                         (incoming, saved),
                         (&steps, reads, order),
                         &mut results,
                     );
-                    drop(conjugates);
                 }
                 Gradient::Steps { reads, steps } => {
                     let formula = (steps, reads, Order::Gradient);

@@ -227,11 +227,6 @@ impl Operator for Elementwise {
         self.aten_name()
     }
 
-    fn arity(&self) -> (usize, usize) {
-        let tensors = self.positions().count();
-        (tensors, tensors)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let dtype = match self.row.casts {
             Casts::Double => DType::Float64,

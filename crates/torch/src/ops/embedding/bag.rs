@@ -2,30 +2,28 @@
 
 use std::rc::Rc;
 
-use serde::Serialize;
-
 use crate::aten::Arguments;
 use crate::eager::{Eager, OpRecord, Outputs, Tensor};
+use crate::ops::call::Function;
 use crate::ops::placing::{self, Combine, Places, Written};
-use crate::ops::{Context, Operator, Read, Reader};
+use crate::ops::{Read, Reader};
 use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::{Extent, Mismatch, Type};
 
-/// `embedding_bag(weight, indices, offsets[, per_sample_weights])`. Results: the bags, which bag each index is in,
-/// how many each has, and where each largest element was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct EmbeddingBag {
+/// `embedding_bag(weight, indices, offsets[, per_sample_weights])`.
+#[derive(Debug, Clone, Copy)]
+struct EmbeddingBag {
     /// What becomes of the rows of a bag.
-    pub mode: Mode,
+    mode: Mode,
     /// Whether the last offset is the end of the last bag.
-    pub include_last: bool,
+    include_last: bool,
     /// The row that counts for nothing.
-    pub padding: Option<i64>,
+    padding: Option<i64>,
 }
 
 /// What becomes of the rows of a bag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Mode {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
     /// Their sum.
     Sum,
     /// Their mean.
@@ -64,51 +62,39 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         include_last,
         padding: padding.filter(|_| args.has("padding_idx")),
     };
-    Ok((bag.into(), operands))
+    let call = Function {
+        name: "embedding_bag",
+        arguments: bag,
+        infer: results,
+        run: |bag, eager, x, context| eager.embedding_bag(*bag, x, context.results),
+    };
+    // Where bags begin ascends from zero: bags that all begin there are valid.
+    Ok(call.on_positions(operands, |_, x| vec![(1, x[0].1[0]), (2, Extent::ONE)]))
 }
 
-impl Operator for EmbeddingBag {
-    fn name(&self) -> &'static str {
-        "embedding_bag"
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (3, 4)
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let ((dtype, weight), (whole, indices)) = (&operands[0], &operands[1]);
-        let ([_, width], [count], [offsets]) = (&weight[..], &indices[..], &operands[2].1[..])
-        else {
-            return Err("the weight is no matrix, or indices and offsets are no vectors".into());
-        };
-        let bags = if self.include_last {
-            offsets
-                .checked_sub(Extent::ONE)
-                .ok_or("it has no offsets")?
-        } else {
-            *offsets
-        };
-        let largest = match self.mode {
-            Mode::Max => vec![bags, *width],
-            Mode::Sum | Mode::Mean => vec![Extent::ZERO],
-        };
-        Ok(vec![
-            (*dtype, vec![bags, *width]),
-            (*whole, vec![*count]),
-            (*whole, vec![bags]),
-            (*whole, largest),
-        ])
-    }
-
-    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
-        // Where bags begin ascends from zero: bags that all begin there are valid.
-        vec![(1, operands[0].1[0]), (2, Extent::ONE)]
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
-        eager.embedding_bag(*self, operands, context.results)
-    }
+/// The bags, which bag each index is in, how many each has, and where each largest element was.
+fn results(bag: &EmbeddingBag, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let ((dtype, weight), (whole, indices)) = (&operands[0], &operands[1]);
+    let ([_, width], [count], [offsets]) = (&weight[..], &indices[..], &operands[2].1[..]) else {
+        return Err("the weight is no matrix, or indices and offsets are no vectors".into());
+    };
+    let bags = if bag.include_last {
+        offsets
+            .checked_sub(Extent::ONE)
+            .ok_or("it has no offsets")?
+    } else {
+        *offsets
+    };
+    let largest = match bag.mode {
+        Mode::Max => vec![bags, *width],
+        Mode::Sum | Mode::Mean => vec![Extent::ZERO],
+    };
+    Ok(vec![
+        (*dtype, vec![bags, *width]),
+        (*whole, vec![*count]),
+        (*whole, vec![bags]),
+        (*whole, largest),
+    ])
 }
 
 impl Eager {
@@ -284,7 +270,7 @@ mod tests {
             padding: None,
         };
 
-        let results = bag.infer(&operands).unwrap();
+        let results = results(&bag, &operands).unwrap();
 
         assert_eq!(results[0].1, [Extent::BATCH, Extent::fixed(24)]);
         assert_eq!(results[3], (DType::Int64, results[0].1.clone()));

@@ -34,10 +34,6 @@ impl Operator for Embedding {
         "embedding"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (2, 2)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let [_, width] = operands[0].1.as_slice() else {
             return Err("the weight is not a matrix".into());

@@ -88,32 +88,32 @@ impl Eager {
             }
             eager.launch(kernel, inputs, &[result]);
         };
-        let sorted = buffer(self, |sort| 8 * sort.indices);
-        let original = buffer(self, |sort| 8 * sort.indices);
+        let _sorted = buffer(self, |sort| 8 * sort.indices);
+        let _original = buffer(self, |sort| 8 * sort.indices);
         let iota = buffer(self, |sort| 8 * sort.indices);
         drop(buffer(self, |sort| {
             radix_bytes(&sort.card, sort.indices, ALL_BITS)
         }));
         drop(iota);
         let result = self.empty(table, inputs[0].dtype);
-        let offsets = buffer(self, |sort| 8 * sort.indices);
-        let unique = buffer(self, |_| 8);
+        let _offsets = buffer(self, |sort| 8 * sort.indices);
+        let _unique = buffer(self, |_| 8);
         let dummy = buffer(self, |sort| 8 * sort.indices);
         drop(buffer(self, |sort| {
             distinct_bytes(&sort.card, sort.indices)
         }));
         drop(dummy);
-        let per_segment = buffer(self, |sort| 8 * sort.segments());
-        let segment_offsets = buffer(self, |sort| 8 * sort.segments());
+        let _per_segment = buffer(self, |sort| 8 * sort.segments());
+        let _segment_offsets = buffer(self, |sort| 8 * sort.segments());
         drop(buffer(self, |sort| match sort.segments() {
             ..=10_240 => 1279,
             10_241..=28_672 => 1535,
             28_673..=40_960 => 1791,
             segments => 2047 + (segments.saturating_sub(50_000)) / 63,
         }));
-        let partial_count = buffer(self, |_| 8);
-        let partial_offsets = buffer(self, |sort| 8 * sort.partials());
-        let partials = buffer(self, |sort| {
+        let _partial_count = buffer(self, |_| 8);
+        let _partial_offsets = buffer(self, |sort| 8 * sort.partials());
+        let _partials = buffer(self, |sort| {
             // Few rows are summed another way: so it was with 200 rows on all cards but one of 40
             // multiprocessors, and with 514 on none.
             if sort.rows <= 2 * sort.card.multiprocessors && sort.indices > DIRECT {
@@ -123,15 +123,6 @@ impl Eager {
             }
         });
         emit(self, &result);
-        drop(partials);
-        drop(partial_offsets);
-        drop(partial_count);
-        drop(segment_offsets);
-        drop(per_segment);
-        drop(unique);
-        drop(offsets);
-        drop(original);
-        drop(sorted);
         Tensor::new(result)
     }
 }

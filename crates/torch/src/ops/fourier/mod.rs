@@ -4,16 +4,14 @@
 mod run;
 mod scratch;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
+use super::call::{Function, like_first};
+use super::{Read, Reader};
 use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// Between which types a transform goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Direction {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
     /// Complex to complex, in either sense: `fft`, `ifft`, `fftn`.
     Complex,
     /// Real to the half of a complex result that is not redundant: `rfft`, `rfft2`.
@@ -22,36 +20,17 @@ pub enum Direction {
     ToReal,
 }
 
-/// See the variants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub enum Fourier {
-    /// `fft_fft`, `fft_rfft2` and the like.
-    Transform {
-        /// Between which types.
-        direction: Direction,
-        /// Whether a real operand is transformed as it is (`fft`), not made complex first (`fft2`, `fftn`).
-        takes_real: bool,
-        /// Along which dimensions, the halved one last.
-        dims: Vec<usize>,
-        /// What the operand is padded or cut to along each of them, where that is another length.
-        lengths: Vec<u64>,
-    },
-    /// `stft(input[, window])`.
-    ShortTime {
-        /// Length of a frame.
-        n_fft: u64,
-        /// Steps between frames.
-        hop: u64,
-        /// Whether only the half that is not redundant is made.
-        onesided: bool,
-    },
-    /// `fft_fftshift`, `fft_ifftshift`: a roll along these dimensions.
-    Shift {
-        /// Which.
-        dims: Vec<usize>,
-        /// Whether it undoes the other.
-        inverse: bool,
-    },
+/// `fft_fft`, `fft_rfft2` and the like.
+#[derive(Debug)]
+pub(super) struct Transform {
+    /// Between which types.
+    direction: Direction,
+    /// Whether a real operand is transformed as it is (`fft`), not made complex first (`fft2`, `fftn`).
+    takes_real: bool,
+    /// Along which dimensions, the halved one last.
+    dims: Vec<usize>,
+    /// What the operand is padded or cut to along each of them, where that is another length.
+    lengths: Vec<u64>,
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -95,7 +74,7 @@ fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let x = args.tensor("self")?;
     let shape = args.shape(x);
     let dim = args.dim("dim", Some(-1), shape.len())?;
-    let given = args.has("n").then(|| args.count("n", None)).transpose()?;
+    let given = args.if_given("n", |name| args.count(name, None))?;
     transform(
         x,
         &shape,
@@ -185,13 +164,18 @@ fn transform(
         .enumerate()
         .map(length)
         .collect::<Result<Vec<_>, _>>()?;
-    let fourier = Fourier::Transform {
-        direction,
-        takes_real,
-        dims,
-        lengths,
+    let fourier = Function {
+        name: "fft",
+        arguments: Transform {
+            direction,
+            takes_real,
+            dims,
+            lengths,
+        },
+        infer: |transform, x| Ok(vec![transform.result(&x[0])?]),
+        run: |transform, eager, x, _| Ok(vec![eager.fourier(transform, &x[0])?]),
     };
-    Ok((fourier.into(), vec![x]))
+    Ok(fourier.on(vec![x]))
 }
 
 fn shift(args: &Arguments<'_>) -> Result<Read, String> {
@@ -203,7 +187,27 @@ fn shift(args: &Arguments<'_>) -> Result<Read, String> {
         (0..rank).collect()
     };
     let inverse = args.target.contains("ifftshift");
-    Ok((Fourier::Shift { dims, inverse }.into(), vec![x]))
+    // A roll along these dimensions, there or back.
+    let shift = Function {
+        name: "fftshift",
+        arguments: (dims, inverse),
+        infer: like_first,
+        run: |(dims, inverse), eager, x, _| {
+            let by = |dim: &usize| {
+                let length = x[0].shape[*dim].as_fixed().unwrap_or(0);
+                let half = if *inverse {
+                    length.div_ceil(2)
+                } else {
+                    length / 2
+                };
+                (half.cast_signed(), Some(*dim))
+            };
+            Ok(vec![
+                eager.roll(&x[0], &dims.iter().map(by).collect::<Vec<_>>()),
+            ])
+        },
+    };
+    Ok(shift.on(vec![x]))
 }
 
 fn stft(args: &Arguments<'_>) -> Result<Read, String> {
@@ -233,15 +237,21 @@ fn stft(args: &Arguments<'_>) -> Result<Read, String> {
     }
     let onesided = args.flag("onesided", true)?;
     let operands = args.all_and(&["self"], &["window"])?;
-    Ok((
-        Fourier::ShortTime {
-            n_fft,
-            hop,
-            onesided,
-        }
-        .into(),
-        operands,
-    ))
+    let stft = Function {
+        name: "stft",
+        arguments: ([n_fft, hop], onesided),
+        infer: |&([n_fft, hop], onesided), x| {
+            let (dtype, x) = &x[0];
+            let frames = frames(x, n_fft, hop)?;
+            let bins = if onesided { half(n_fft) } else { n_fft };
+            let shape = [&x[..x.len() - 1], &[bins.into(), frames.into()]].concat();
+            Ok(vec![(complex(*dtype)?, shape)])
+        },
+        run: |&(frames, onesided), eager, x, _| {
+            Ok(vec![eager.stft(frames, onesided, &x[0], x.get(1))?])
+        },
+    };
+    Ok(stft.on(operands))
 }
 
 /// How many elements of a real signal's transform are not redundant.
@@ -249,104 +259,42 @@ pub(super) fn half(length: u64) -> u64 {
     length / 2 + 1
 }
 
-impl Operator for Fourier {
-    fn name(&self) -> &'static str {
-        match self {
-            Fourier::Transform { .. } => "fft",
-            Fourier::ShortTime { .. } => "stft",
-            Fourier::Shift { .. } => "fftshift",
+/// The type of a transform of this type.
+fn complex(dtype: DType) -> Result<DType, Mismatch> {
+    match dtype {
+        DType::Float64 | DType::Complex128 => Ok(DType::Complex128),
+        DType::Float16 | DType::BFloat16 => Err(
+            "transforms of half precision are not supported; convert to float32 first".to_owned(),
+        ),
+        DType::Float32
+        | DType::Complex64
+        | DType::Int64
+        | DType::Int32
+        | DType::UInt8
+        | DType::Bool => Ok(DType::Complex64),
+    }
+}
+
+impl Transform {
+    fn result(&self, (dtype, x): &Type) -> Result<Type, Mismatch> {
+        let mut shape = x.clone();
+        for (dim, length) in self.dims.iter().zip(&self.lengths) {
+            let side = shape
+                .get_mut(*dim)
+                .ok_or_else(|| format!("no dimension {dim}"))?;
+            *side = Extent::fixed(*length);
         }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Fourier::Transform { .. } | Fourier::Shift { .. } => (1, 1),
-            Fourier::ShortTime { .. } => (1, 2),
-        }
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = &operands[0];
-        let complex = |dtype: DType| match dtype {
-            DType::Float64 | DType::Complex128 => Ok(DType::Complex128),
-            DType::Float16 | DType::BFloat16 => Err(
-                "transforms of half precision are not supported; convert to float32 first"
-                    .to_owned(),
-            ),
-            DType::Float32
-            | DType::Complex64
-            | DType::Int64
-            | DType::Int32
-            | DType::UInt8
-            | DType::Bool => Ok(DType::Complex64),
-        };
-        let (dtype, shape) = match self {
-            Fourier::Transform {
-                direction,
-                dims,
-                lengths,
-                ..
-            } => {
-                let mut shape = x.clone();
-                for (dim, length) in dims.iter().zip(lengths) {
-                    let side = shape
-                        .get_mut(*dim)
-                        .ok_or_else(|| format!("no dimension {dim}"))?;
-                    *side = Extent::fixed(*length);
+        let dtype = complex(*dtype)?;
+        Ok(
+            match (self.direction, self.dims.last(), self.lengths.last()) {
+                (Direction::FromReal, Some(dim), Some(length)) => {
+                    shape[*dim] = Extent::fixed(half(*length));
+                    (dtype, shape)
                 }
-                let dtype = complex(*dtype)?;
-                match (direction, dims.last(), lengths.last()) {
-                    (Direction::FromReal, Some(dim), Some(length)) => {
-                        shape[*dim] = Extent::fixed(half(*length));
-                        (dtype, shape)
-                    }
-                    (Direction::ToReal, ..) => (dtype.real(), shape),
-                    (Direction::FromReal | Direction::Complex, ..) => (dtype, shape),
-                }
-            }
-            Fourier::ShortTime {
-                n_fft,
-                hop,
-                onesided,
-            } => {
-                let frames = frames(x, *n_fft, *hop)?;
-                let bins = if *onesided { half(*n_fft) } else { *n_fft };
-                let lead = &x[..x.len() - 1];
-                let shape = [lead, &[bins.into(), frames.into()]].concat();
-                (complex(*dtype)?, shape)
-            }
-            Fourier::Shift { .. } => (*dtype, x.clone()),
-        };
-        Ok(vec![(dtype, shape)])
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let x = &operands[0];
-        Ok(vec![match self {
-            Fourier::Transform {
-                direction,
-                takes_real,
-                dims,
-                lengths,
-            } => eager.fourier(*direction, *takes_real, dims, lengths, x)?,
-            Fourier::ShortTime {
-                n_fft,
-                hop,
-                onesided,
-            } => eager.stft([*n_fft, *hop], *onesided, x, operands.get(1))?,
-            Fourier::Shift { dims, inverse } => {
-                let by = |dim: &usize| {
-                    let length = x.shape[*dim].as_fixed().unwrap_or(0);
-                    let half = if *inverse {
-                        length.div_ceil(2)
-                    } else {
-                        length / 2
-                    };
-                    (half.cast_signed(), Some(*dim))
-                };
-                eager.roll(x, &dims.iter().map(by).collect::<Vec<_>>())
-            }
-        }])
+                (Direction::ToReal, ..) => (dtype.real(), shape),
+                (Direction::FromReal | Direction::Complex, ..) => (dtype, shape),
+            },
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Transforms (`SpectralOps.cpp` of PyTorch's native and cuda code), as recorded on an H200.
 
 use super::scratch::tenths;
-use super::{Direction, half};
+use super::{Direction, Transform, half};
 use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::ops::view::gradient_view;
@@ -10,17 +10,17 @@ use crate::shape::{DType, Extent, contiguous_strides, numel, view_strides};
 
 impl Eager {
     /// A transform; autocast runs it in float32. The operand is padded or cut to the lengths first.
-    pub(super) fn fourier(
-        &mut self,
-        direction: Direction,
-        takes_real: bool,
-        dims: &[usize],
-        lengths: &[u64],
-        x: &Tensor,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn fourier(&mut self, transform: &Transform, x: &Tensor) -> Result<Tensor, Stop> {
+        let Transform {
+            direction,
+            takes_real,
+            dims,
+            lengths,
+        } = transform;
+        let direction = *direction;
         let x = self.high(x);
         let x = match (direction, x.dtype.is_complex()) {
-            (Direction::Complex, false) if !takes_real => self.cast(&x, x.dtype.complex()),
+            (Direction::Complex, false) if !*takes_real => self.cast(&x, x.dtype.complex()),
             (Direction::ToReal, false) => self.cast(&x, x.dtype.complex()),
             _ => x,
         };
@@ -86,12 +86,12 @@ impl Eager {
             out[*dim] = stride;
         }
         let y = self.empty_strided(shape, out, dtype);
-        let cloned = (direction == Direction::ToReal)
+        let _cloned = (direction == Direction::ToReal)
             .then(|| self.empty_strided(&x.shape, x.strides.clone(), x.dtype));
         let from = lay(&x.shape);
         let flat = [&[numel(&from[..batched])], &from[batched..]].concat();
         let even = view_strides(&from, &lay(&x.strides), &flat).is_some();
-        let copied = (!even).then(|| self.empty(&from, x.dtype));
+        let _copied = (!even).then(|| self.empty(&from, x.dtype));
         let signal = match direction {
             Direction::ToReal => &ordered,
             Direction::Complex | Direction::FromReal => &from,
@@ -104,7 +104,7 @@ impl Eager {
         let taken = tenths(direction, complex, &lengths);
         let elements = numel(signal);
         let of = (elements, complex, taken);
-        let scratch = self.scratch_by(
+        let _scratch = self.scratch_by(
             "cuFFT's scratch memory",
             of,
             |&(elements, complex, taken), batch| {
@@ -113,9 +113,6 @@ impl Eager {
             },
         );
         self.launch(Kernel::MemoryOnly("fft"), &[x], &[&y]);
-        drop(scratch);
-        drop(copied);
-        drop(cloned);
         y
     }
 
@@ -225,15 +222,13 @@ impl Eager {
         let whole = x.shape.clone();
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
-            let places = eager.empty(&whole, DType::Int64);
-            let taken = eager.empty(&gradient.shape, DType::Int64);
+            let _places = eager.empty(&whole, DType::Int64);
+            let _taken = eager.empty(&gradient.shape, DType::Int64);
             eager.launch(
                 Kernel::MemoryOnly("as_strided_backward"),
                 &[gradient],
                 &[&grad_x],
             );
-            drop(taken);
-            drop(places);
             Tensor::new(grad_x)
         })
     }

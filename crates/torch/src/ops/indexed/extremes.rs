@@ -1,12 +1,10 @@
 //! The largest, the smallest and other elements along dimensions, where they are, and whether all or any are true.
 
-use serde::Serialize;
-
 use crate::program::{Generated, Kernel, Number};
 
 /// Which element is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Choice {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
     /// `max(dim)`.
     Largest,
     /// `min(dim)`.

@@ -1,5 +1,6 @@
-//! Operations that look elements up by position, sort them or choose among them.
+//! Operations that look elements up by position, write there, sort or choose among them.
 
+pub(in crate::ops) mod along;
 mod extremes;
 mod kernel;
 mod ordering;
@@ -8,7 +9,6 @@ mod run;
 pub(in crate::ops) mod search;
 mod writing;
 
-pub use extremes::Choice;
 pub(super) use read::ATEN;
 
 use super::{Context, Operator};
@@ -69,89 +69,6 @@ pub enum Indexed {
         /// Whether the result replaces the first operand.
         in_place: bool,
     },
-    /// One element along a dimension, such as the largest, and where it is.
-    Extreme {
-        /// Which element.
-        choice: Choice,
-        /// Which dimension.
-        dim: usize,
-        /// Whether it stays, with a length of one.
-        keep: bool,
-    },
-    /// Where the largest or smallest element along a dimension is.
-    ArgExtreme {
-        /// Whether it is the largest.
-        largest: bool,
-        /// Which dimension; all of them together if none.
-        dim: Option<usize>,
-        /// Whether it stays, with a length of one.
-        keep: bool,
-    },
-    /// Whether any or all elements along some dimensions are true.
-    Truth {
-        /// Whether all have to be.
-        all: bool,
-        /// Which dimensions, ascending.
-        dims: Vec<usize>,
-        /// Whether they stay, with a length of one.
-        keep: bool,
-    },
-    /// `topk(self, k)`: values and positions.
-    TopK {
-        /// How many.
-        count: u64,
-        /// Which dimension.
-        dim: usize,
-        /// Whether the largest.
-        largest: bool,
-    },
-    /// `sort(self)`: values and positions.
-    Sort {
-        /// Which dimension.
-        dim: usize,
-        /// Whether the largest comes first.
-        descending: bool,
-    },
-    /// `argsort(self)`.
-    ArgSort {
-        /// Which dimension.
-        dim: usize,
-        /// Whether the largest comes first.
-        descending: bool,
-    },
-    /// `histc(self, bins)`.
-    Histogram {
-        /// How many.
-        bins: u64,
-        /// Where the first begins and the last ends; where the smallest and the largest element are if equal.
-        range: [f64; 2],
-    },
-    /// `one_hot(self, classes)`.
-    OneHot {
-        /// How many.
-        classes: u64,
-    },
-    /// `repeat_interleave(self, repeats)`.
-    RepeatInterleave {
-        /// How often each element.
-        times: u64,
-        /// Which dimension.
-        dim: usize,
-    },
-    /// `cumsum(self)`.
-    CumulativeSum {
-        /// Which dimension.
-        dim: usize,
-        /// The type to sum in, where the model's code says.
-        dtype: Option<DType>,
-    },
-    /// `tril` or `triu` of each matrix.
-    Triangle {
-        /// Whether it keeps what is above the diagonal, not below.
-        upper: bool,
-        /// Which diagonal: how far above the main one.
-        diagonal: i64,
-    },
 }
 
 impl Indexed {
@@ -164,54 +81,12 @@ impl Indexed {
             Indexed::Put { .. } => "index_put_",
             Indexed::Add { .. } => "index_add",
             Indexed::Scatter { .. } => "scatter",
-            Indexed::Extreme { choice, .. } => choice.name(),
-            Indexed::ArgExtreme { largest: true, .. } => "argmax",
-            Indexed::ArgExtreme { largest: false, .. } => "argmin",
-            Indexed::Truth { all: false, .. } => "any",
-            Indexed::Truth { all: true, .. } => "all",
-            Indexed::TopK { .. } => "topk",
-            Indexed::Sort { .. } => "sort",
-            Indexed::ArgSort { .. } => "argsort",
-            Indexed::Histogram { .. } => "histc",
-            Indexed::OneHot { .. } => "one_hot",
-            Indexed::RepeatInterleave { .. } => "repeat_interleave",
-            Indexed::CumulativeSum { .. } => "cumsum",
-            Indexed::Triangle { .. } => "tril",
-        }
-    }
-
-    /// Fewest and most operands.
-    fn operands(&self) -> (usize, usize) {
-        match self {
-            Indexed::Index(marked) => {
-                let count = 1 + marked.iter().filter(|marked| **marked).count();
-                (count, count)
-            }
-            Indexed::IndexMasked { marked, .. } => (2, 1 + marked.len()),
-            Indexed::Gather { .. } | Indexed::Select { .. } => (2, 2),
-            Indexed::Put { marked, .. } => (2, 2 + marked.len()),
-            Indexed::Add { .. } => (3, 3),
-            Indexed::Scatter { .. } => (2, 3),
-            _ => (1, 1),
         }
     }
 
     /// The results on operands of these types.
     fn results(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = (operands[0].0, &operands[0].1);
-        let with = |dim: usize, length: Extent| {
-            let mut shape = x.clone();
-            let place = shape
-                .get_mut(dim)
-                .ok_or_else(|| format!("no dimension {dim} in {x:?}"))?;
-            *place = length;
-            Ok::<_, String>(shape)
-        };
-        let along = |dim: usize| {
-            x.get(dim)
-                .copied()
-                .ok_or_else(|| format!("no dimension {dim} in {x:?}"))
-        };
         Ok(match self {
             Indexed::Gather { dim } => vec![(dtype, gather(x, &operands[1].1, *dim)?)],
             Indexed::Index(marked) => {
@@ -234,7 +109,7 @@ impl Indexed {
             }
             Indexed::Select { dim } => {
                 let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
-                vec![(dtype, with(*dim, length)?)]
+                vec![(dtype, along::with(x, *dim, |_| length)?)]
             }
             Indexed::Put { marked, rows, .. } => {
                 let (written, indices) = operands[1..].split_last().ok_or("it writes nothing")?;
@@ -247,58 +122,13 @@ impl Indexed {
                 }
                 vec![(dtype, x.clone())]
             }
-            Indexed::Extreme { dim, keep, .. } => {
-                along(*dim)?;
-                let shape = reduced(x, &[*dim], *keep);
-                vec![(dtype, shape.clone()), (DType::Int64, shape)]
-            }
-            Indexed::ArgExtreme { dim, keep, .. } => {
-                let dims: Vec<usize> = match dim {
-                    Some(dim) => vec![*dim],
-                    None => (0..x.len()).collect(),
-                };
-                vec![(DType::Int64, reduced(x, &dims, *keep))]
-            }
-            Indexed::Truth { dims, keep, .. } => vec![(DType::Bool, reduced(x, dims, *keep))],
-            Indexed::TopK { count, dim, .. } => {
-                let shape = with(*dim, Extent::fixed(*count))?;
-                vec![(dtype, shape.clone()), (DType::Int64, shape)]
-            }
-            Indexed::Sort { dim, .. } => {
-                along(*dim)?;
-                vec![(dtype, x.clone()), (DType::Int64, x.clone())]
-            }
-            Indexed::ArgSort { .. } => vec![(DType::Int64, x.clone())],
-            Indexed::Histogram { bins, .. } => vec![(dtype, vec![Extent::fixed(*bins)])],
-            Indexed::OneHot { classes } => {
-                let mut shape = x.clone();
-                shape.push(Extent::fixed(*classes));
-                vec![(DType::Int64, shape)]
-            }
-            Indexed::RepeatInterleave { times, dim } => {
-                vec![(dtype, with(*dim, along(*dim)? * Extent::fixed(*times))?)]
-            }
-            Indexed::CumulativeSum { dim, dtype: into } => {
-                if !x.is_empty() {
-                    along(*dim)?;
-                }
-                let own = if dtype.is_float() {
-                    dtype
-                } else {
-                    DType::Int64
-                };
-                let dtype = into.unwrap_or(own);
-                vec![(dtype, x.clone())]
-            }
-            Indexed::Add { .. } | Indexed::Scatter { .. } | Indexed::Triangle { .. } => {
-                vec![(dtype, x.clone())]
-            }
+            Indexed::Add { .. } | Indexed::Scatter { .. } => vec![(dtype, x.clone())],
         })
     }
 }
 
 /// A shape without these dimensions, or with lengths of one in their place.
-fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
+pub(in crate::ops) fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
     let lengths = x.iter().enumerate();
     lengths
         .filter(|(i, _)| keep || !dims.contains(i))
@@ -363,10 +193,6 @@ impl Operator for Indexed {
         self.aten_name()
     }
 
-    fn arity(&self) -> (usize, usize) {
-        self.operands()
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         self.results(operands)
     }
@@ -390,17 +216,6 @@ impl Operator for Indexed {
             Indexed::IndexMasked { .. } | Indexed::Put { .. } => (1..operands.len())
                 .map(|operand| (operand, Extent::ONE))
                 .collect(),
-            Indexed::OneHot { classes } => vec![(0, Extent::fixed(*classes))],
-            Indexed::Extreme { .. }
-            | Indexed::ArgExtreme { .. }
-            | Indexed::Truth { .. }
-            | Indexed::TopK { .. }
-            | Indexed::Sort { .. }
-            | Indexed::ArgSort { .. }
-            | Indexed::Histogram { .. }
-            | Indexed::RepeatInterleave { .. }
-            | Indexed::CumulativeSum { .. }
-            | Indexed::Triangle { .. } => Vec::new(),
         }
     }
 

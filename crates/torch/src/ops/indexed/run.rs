@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::ordering::{histogram, one_hot, running_sum, sorted, top, triangle};
-use super::{extremes, looked_up, shapes_of};
+use super::ordering::{running_sum, sorted};
+use super::{looked_up, shapes_of};
 use crate::eager::{Eager, OpRecord, Outputs, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
@@ -66,64 +66,6 @@ impl Eager {
             Indexed::Put { .. } | Indexed::Add { .. } | Indexed::Scatter { .. } => {
                 self.write_at(op, operands)?
             }
-            Indexed::Extreme { .. } | Indexed::TopK { .. } => {
-                return self.choose(op, x, &results[0]);
-            }
-            Indexed::Sort { dim, descending } | Indexed::ArgSort { dim, descending } => {
-                return self.sort(op, x, (*dim, *descending));
-            }
-            Indexed::CumulativeSum { dim, dtype } => self.cumulative_sum(x, *dim, *dtype),
-            Indexed::Triangle { upper, diagonal } => {
-                let kernel = triangle(*upper, *diagonal, x.shape.len());
-                let draft = OpRecord::new(self, &[Some(x)]);
-                let y = self.empty(&x.shape, x.dtype);
-                self.launch(kernel.clone(), &[x], &[&y]);
-                draft.finish_one(self, y, move |eager, gradient, _| {
-                    let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-                    eager.launch(kernel, &[gradient], &[&grad_x]);
-                    Rc::new(grad_x)
-                })
-            }
-            Indexed::RepeatInterleave { times, dim } => {
-                let (times, dim) = (*times, *dim);
-                let like = (x.shape.clone(), x.dtype);
-                let draft = OpRecord::new(self, &[Some(x)]);
-                let y = self.empty(&results[0], x.dtype);
-                // The copies are neighbours: a dimension of their own, in which the operand does not move.
-                let spread = with_dimension_after(x, dim, times, Extent::ZERO);
-                let copies = apart_of(&y, dim, times);
-                self.launch(Kernel::Copy, &[&spread], &[&copies]);
-                drop((spread, copies));
-                // The sum over the copies, seen without its dimension: a view.
-                draft.finish_one(self, y, move |eager, gradient, _| {
-                    let sum = Tensor::new(eager.empty(&like.0, like.1));
-                    let copies = apart_of(gradient, dim, times);
-                    let once = with_dimension_after(&sum, dim, 1, Extent::ZERO);
-                    eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
-                    drop((copies, once));
-                    let view = sum.alias(sum.shape.clone(), sum.strides.clone());
-                    gradient_view(&sum, view)
-                })
-            }
-            Indexed::Histogram { range, .. } => {
-                let y = self.empty(&results[0], x.dtype);
-                self.launch(histogram(*range), &[x], &[&y]);
-                Tensor::new(y)
-            }
-            Indexed::OneHot { .. } => {
-                let y = self.empty(&results[0], DType::Int64);
-                self.launch(one_hot(x.shape.len()), &[x], &[&y]);
-                Tensor::new(y)
-            }
-            Indexed::ArgExtreme { largest, dim, .. } => {
-                let dims = dim.map_or_else(|| (0..x.shape.len()).collect(), |dim| vec![dim]);
-                let kernel = extremes::place(&dims, *largest);
-                self.plain(kernel, x, (&results[0], &dims), DType::Int64)
-            }
-            Indexed::Truth { all, dims, .. } => {
-                let kernel = extremes::truth(dims, *all);
-                self.plain(kernel, x, (&results[0], dims), DType::Bool)
-            }
         };
         Ok(vec![one])
     }
@@ -168,7 +110,7 @@ impl Eager {
     }
 
     /// What is left of some dimensions, without a gradient.
-    fn plain(
+    pub(super) fn plain(
         &mut self,
         kernel: Kernel,
         x: &Tensor,
@@ -264,36 +206,64 @@ impl Eager {
             .collect()
     }
 
-    /// `max(dim)`, `topk`: values, then positions, which are saved.
-    fn choose(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent]) -> Outputs {
+    /// `max(dim)`, `topk`: values, then positions, which are saved. `along` says whether results have the dimension.
+    pub(super) fn choose(
+        &mut self,
+        kernel: Kernel,
+        x: &Tensor,
+        shape: &[Extent],
+        along: (usize, bool),
+    ) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
-        match op {
-            Indexed::TopK { dim, largest, .. } => {
-                let kernel = top(*dim, x.shape.len(), *largest);
-                self.launch(kernel, &[x], &[&values, &places]);
-            }
-            Indexed::Extreme { choice, dim, .. } => {
-                let kernel = extremes::choose(*choice, *dim);
-                let results = [&values, &*places].map(|of| kept(of, &x.shape, &[*dim]));
-                self.launch(kernel, &[x], &[&results[0], &results[1]]);
-            }
-            _ => {}
+        if shape.len() == x.shape.len() {
+            self.launch(kernel, &[x], &[&values, &places]);
+        } else {
+            let results = [&values, &*places].map(|of| kept(of, &x.shape, &[along.0]));
+            self.launch(kernel, &[x], &[&results[0], &results[1]]);
         }
         draft.save(self, "indices", &places)?;
-        let along = match op {
-            Indexed::Extreme { dim, keep, .. } => (*dim, *keep),
-            Indexed::TopK { dim, .. } => (*dim, true),
-            _ => (0, true),
-        };
         let like = (x.shape.clone(), x.dtype);
         let values = self.finish_chosen(draft, values, like, along);
         Ok(vec![values, places])
     }
 
+    /// `tril` or `triu`; of the gradient the same.
+    pub(super) fn triangle(&mut self, x: &Tensor, kernel: Kernel) -> Tensor {
+        let draft = OpRecord::new(self, &[Some(x)]);
+        let y = self.empty(&x.shape, x.dtype);
+        self.launch(kernel.clone(), &[x], &[&y]);
+        draft.finish_one(self, y, move |eager, gradient, _| {
+            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+            eager.launch(kernel, &[gradient], &[&grad_x]);
+            Rc::new(grad_x)
+        })
+    }
+
+    /// `repeat_interleave` of each element along a dimension.
+    pub fn repeat_interleave(&mut self, x: &Tensor, times: u64, dim: usize) -> Tensor {
+        let like = (x.shape.clone(), x.dtype);
+        let draft = OpRecord::new(self, &[Some(x)]);
+        let mut shape = x.shape.to_vec();
+        shape[dim] = shape[dim] * Extent::fixed(times);
+        let y = self.empty(&shape, x.dtype);
+        // The copies are neighbours: a dimension of their own, in which the operand does not move.
+        let spread = with_dimension_after(x, dim, times, Extent::ZERO);
+        self.launch(Kernel::Copy, &[&spread], &[&apart_of(&y, dim, times)]);
+        // The sum over the copies, seen without its dimension: a view.
+        draft.finish_one(self, y, move |eager, gradient, _| {
+            let sum = Tensor::new(eager.empty(&like.0, like.1));
+            let copies = apart_of(gradient, dim, times);
+            let once = with_dimension_after(&sum, dim, 1, Extent::ZERO);
+            eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
+            let view = sum.alias(sum.shape.clone(), sum.strides.clone());
+            gradient_view(&sum, view)
+        })
+    }
+
     /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
-    fn sort(&mut self, op: &Indexed, x: &Tensor, (dim, descending): (usize, bool)) -> Outputs {
+    pub(super) fn sort(&mut self, x: &Tensor, (dim, descending): (usize, bool)) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
         let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
@@ -321,17 +291,11 @@ impl Eager {
         draft.save(self, "indices", &places)?;
         let like = (x.shape.clone(), x.dtype);
         let values = self.finish_chosen(draft, values, like, (dim, true));
-        Ok(match op {
-            Indexed::ArgSort { .. } => {
-                drop(values);
-                vec![places]
-            }
-            _ => vec![values, places],
-        })
+        Ok(vec![values, places])
     }
 
     /// `cumsum`: whole numbers and what autocast sums in float32 are converted after the result exists.
-    fn cumulative_sum(&mut self, x: &Tensor, dim: usize, into: Option<DType>) -> Tensor {
+    pub(super) fn cumulative_sum(&mut self, x: &Tensor, dim: usize, into: Option<DType>) -> Tensor {
         let natural = match x.dtype {
             dtype if !dtype.is_float() => DType::Int64,
             dtype if dtype.is_half() && self.autocast.is_some() => DType::Float32,
@@ -343,29 +307,24 @@ impl Eager {
         let y = self.empty(&x.shape, dtype);
         let converted = (dtype != own).then(|| self.empty(&x.shape, dtype));
         // What the kernel reads is contiguous.
-        let dense = converted.is_none().then(|| self.dense_copy(x));
+        let _dense = converted.is_none().then(|| self.dense_copy(x));
         // One row is scanned by a library, in a buffer of its own.
         if x.shape.len() == 1 {
             drop(self.scratch(1023));
         }
         self.launch(running_sum(dim, x.shape.len(), false), &[x], &[&y]);
-        drop(dense);
-        drop(converted);
         draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
-            let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
+            let _cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
             let strides = strides_like(&gradient.shape, &gradient.strides);
             let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
-            let sums = eager.empty(&gradient.shape, own);
+            let _sums = eager.empty(&gradient.shape, own);
             // What would be copied in between is nowhere written: one kernel does all of it.
             let scattered = !turned.is_contiguous();
             drop(scattered.then(|| eager.empty(&gradient.shape, own)));
             let grad_x = eager.empty(&gradient.shape, own);
             let kernel = running_sum(dim, gradient.shape.len(), true);
             eager.launch(kernel, &[gradient], &[&grad_x]);
-            drop(sums);
-            drop(turned);
-            drop(cast);
             Rc::new(grad_x)
         })
     }

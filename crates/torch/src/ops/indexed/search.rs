@@ -1,59 +1,48 @@
 //! Looking values up in sorted or listed ones. None has a gradient.
 
-use serde::Serialize;
-
 use super::ordering;
-
-use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::ops::{Context, Operator, Reader};
-use crate::shape::{DType, Extent, Mismatch, Type, numel};
-
-/// Which operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Search {
-    /// `searchsorted(sorted, values)`: where each value belongs; operands in that order.
-    Sorted {
-        /// The type of the places.
-        places: DType,
-        /// Whether behind equal ones.
-        right: bool,
-    },
-    /// `bucketize(values, boundaries)`: the same with the operands exchanged.
-    Bucketize {
-        /// The type of the places.
-        places: DType,
-        /// Whether behind equal ones.
-        right: bool,
-    },
-    /// `isin(elements, test_elements)`.
-    IsIn {
-        /// Whether those that are not.
-        invert: bool,
-    },
-}
+use crate::aten::Arguments;
+use crate::eager::{Eager, Tensor};
+use crate::ops::Reader;
+use crate::ops::call::Function;
+use crate::shape::{DType, Extent, numel};
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    // Where each value belongs.
     ("aten.searchsorted.Tensor", |args| {
         let operands = args.all(&["sorted_sequence", "self"])?;
         args.absent("sorter")?;
         let right = args.flag("right", false)? || args.text("side", "left")? == "right";
-        let places = places(args)?;
-        Ok((Search::Sorted { places, right }.into(), operands))
+        let search = Function {
+            name: "searchsorted",
+            arguments: (places(args)?, right),
+            infer: |(places, _), x| Ok(vec![(*places, x[1].1.clone())]),
+            run: |&how, eager, x, _| Ok(vec![eager.search([&x[0], &x[1]], how)]),
+        };
+        Ok(search.on(operands))
     }),
+    // The same with the operands exchanged.
     ("aten.bucketize.Tensor", |args| {
-        let operands = args.all(&["self", "boundaries"])?;
-        let places = places(args)?;
-        let right = args.flag("right", false)?;
-        Ok((Search::Bucketize { places, right }.into(), operands))
+        let search = Function {
+            name: "bucketize",
+            arguments: (places(args)?, args.flag("right", false)?),
+            infer: |(places, _), x| Ok(vec![(*places, x[0].1.clone())]),
+            run: |&how, eager, x, _| Ok(vec![eager.search([&x[1], &x[0]], how)]),
+        };
+        Ok(search.on(args.all(&["self", "boundaries"])?))
     }),
     ("aten.isin.Tensor_Tensor", |args| {
-        let operands: Vec<ValueId> = args.all(&["elements", "test_elements"])?;
-        let invert = args.flag("invert", false)?;
-        Ok((Search::IsIn { invert }.into(), operands))
+        let is_in = Function {
+            name: "isin",
+            arguments: args.flag("invert", false)?,
+            infer: |_, x| Ok(vec![(DType::Bool, x[0].1.clone())]),
+            run: |invert, eager, x, _| Ok(vec![eager.is_in(&x[0], &x[1], *invert)]),
+        };
+        Ok(is_in.on(args.all(&["elements", "test_elements"])?))
     }),
 ];
 
+/// The type of places.
 fn places(args: &Arguments<'_>) -> Result<DType, String> {
     Ok(if args.flag("out_int32", false)? {
         DType::Int32
@@ -62,41 +51,9 @@ fn places(args: &Arguments<'_>) -> Result<DType, String> {
     })
 }
 
-impl Operator for Search {
-    fn name(&self) -> &'static str {
-        match self {
-            Search::Sorted { .. } => "searchsorted",
-            Search::Bucketize { .. } => "bucketize",
-            Search::IsIn { .. } => "isin",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (2, 2)
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let [first, second] = [0, 1].map(|at: usize| operands[at].1.clone());
-        Ok(vec![match self {
-            Search::Sorted { places, .. } => (*places, second),
-            Search::Bucketize { places, .. } => (*places, first),
-            Search::IsIn { .. } => (DType::Bool, first),
-        }])
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let (first, second) = (&operands[0], &operands[1]);
-        Ok(vec![match self {
-            Search::Sorted { places, right } => eager.search([first, second], *places, *right),
-            Search::Bucketize { places, right } => eager.search([second, first], *places, *right),
-            Search::IsIn { invert } => eager.is_in(first, second, *invert),
-        }])
-    }
-}
-
 impl Eager {
-    /// `searchsorted`: values of another type than what they are looked up in are converted to it.
-    fn search(&mut self, [sorted, values]: [&Tensor; 2], places: DType, right: bool) -> Tensor {
+    /// `searchsorted`, behind equal ones if `right`: values of another type than what they are looked up in are converted to it.
+    fn search(&mut self, [sorted, values]: [&Tensor; 2], (places, right): (DType, bool)) -> Tensor {
         let y = self.empty(&values.shape, places);
         let dense = self.dense_copy(sorted);
         let values = if values.dtype == sorted.dtype {
@@ -106,8 +63,6 @@ impl Eager {
         };
         let kernel = ordering::search(sorted.shape.len(), right);
         self.launch(kernel, &[&dense, &values], &[&y]);
-        drop(values);
-        drop(dense);
         Tensor::new(y)
     }
 
@@ -129,15 +84,12 @@ impl Eager {
                 }
             })
         };
-        let pairs = buffer(true, numel(&[all, count]));
-        let any = buffer(true, all);
+        let _pairs = buffer(true, numel(&[all, count]));
+        let _any = buffer(true, all);
         // Distinct elements with which of them each is, then all together sorted with their places, twice.
         let both = numel(&[all + count, Extent::fixed(8)]);
-        let sorted = [(); 6].map(|()| buffer(false, both));
+        let _sorted = [(); 6].map(|()| buffer(false, both));
         self.launch(ordering::is_in(invert), &[elements, listed], &[&y]);
-        drop(sorted);
-        drop(any);
-        drop(pairs);
         Tensor::new(y)
     }
 }

@@ -216,7 +216,6 @@ impl Eager {
                 (None, _) => Err(0.0),
             };
             self.write(op, &y, (indices, &found.1), written);
-            drop(found);
         }
         let values_like = values.map(|values| (values.shape.clone(), values.dtype));
         let of_host = values.is_some_and(|values| values.is_of_host);
@@ -427,8 +426,6 @@ impl Eager {
         self.launch(Kernel::Copy, &[gradient], &[&copy]);
         let found = self.places_to_write(op, indices, zeros.as_ref());
         self.write(op, &copy, (indices, &found.1), Err(0.0));
-        drop(found);
-        drop(zeros);
         Tensor::new(copy)
     }
 }

@@ -23,10 +23,6 @@ impl Operator for Written {
         "out"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (self.results.len(), self.results.len())
-    }
-
     fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(self.results.clone())
     }

@@ -40,7 +40,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         Ok((Join::Cat { dim }.into(), tensors))
     }),
     ("aten.block_diag.default", |args| {
-        Ok((Join::BlockDiagonal.into(), args.tensors("tensors")?))
+        let tensors = args.tensors("tensors")?;
+        tensors.first().ok_or("it joins no tensors")?;
+        Ok((Join::BlockDiagonal.into(), tensors))
     }),
     ("aten.stack.default", |args| {
         let tensors = args.tensors("tensors")?;
@@ -107,10 +109,6 @@ impl Operator for Join {
             Join::BlockDiagonal => "block_diag",
             Join::Stack { .. } => "stack",
         }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (1, usize::MAX)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {

@@ -39,7 +39,6 @@ impl Eager {
                 let into = part(&grad_x, dim, *start, *length);
                 eager.launch(Kernel::Copy, &[from], &[&into]);
             }
-            drop(all);
             vec![Some(Rc::new(grad_x))]
         })
     }
@@ -128,7 +127,7 @@ impl Eager {
         let (whole, dtype) = (x.shape.clone(), x.dtype);
         draft.finish_many(self, parts, move |eager, gradients, _| {
             let missing = gradients.iter().filter(|gradient| gradient.is_none());
-            let zeros: Vec<TensorBody> = missing.map(|_| eager.empty(&[], dtype)).collect();
+            let _zeros: Vec<TensorBody> = missing.map(|_| eager.empty(&[], dtype)).collect();
             let grad_x = eager.empty(&whole, dtype);
             for (index, gradient) in (0..).zip(gradients) {
                 let into = element(&grad_x, dim, Extent::fixed(index));
@@ -137,7 +136,6 @@ impl Eager {
                     None => eager.launch(Kernel::Fill(0.0), &[], &[&into]),
                 }
             }
-            drop(zeros);
             vec![Some(Rc::new(grad_x))]
         })
     }
@@ -154,17 +152,10 @@ impl Eager {
             self.launch(Kernel::Copy, &[tensor], &[&into]);
         }
         let count = parts.len() as u64;
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let view = |index: u64| {
-                let gradient = gradients[0].as_ref()?;
-                Some(gradient_view(
-                    gradient,
-                    element(gradient, dim, index.into()),
-                ))
-            };
-            (0..count).map(view).collect()
-        });
-        y
+        draft.finish_single(self, y, move |_, gradient, _| {
+            let view = |index: u64| gradient_view(gradient, element(gradient, dim, index.into()));
+            (0..count).map(|index| Some(view(index))).collect()
+        })
     }
 }
 

@@ -39,13 +39,6 @@ impl Operator for Linear {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Linear::Linear => (2, 3),
-            Linear::Addmm => (3, 3),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(match self {
             Linear::Linear => vec![(operands[0].0, linear(&operands[0].1, &operands[1].1)?)],

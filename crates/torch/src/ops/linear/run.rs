@@ -131,7 +131,6 @@ impl Eager {
                 let by = flipped(&in_out(saved.get("weight"), layout));
                 let read = copy.as_ref().unwrap_or(gradient);
                 eager.launch(Kernel::MatMul, &[read, &by], &[&result]);
-                drop(copy);
                 Tensor::new(result)
             };
             let grad_weight = |eager: &mut Eager| {

@@ -146,10 +146,7 @@ impl Eager {
             let zero = Tensor::new(self.empty(&[], x.dtype));
             self.launch(Kernel::Fill(0.0), &[], &[&zero]);
             let infinite = self.with_number("aten.eq.Scalar", &losses, "other", f64::INFINITY)?;
-            let finite = self.apply("aten.where.self", &[&infinite, &zero, &losses])?;
-            drop(infinite);
-            drop(zero);
-            finite
+            self.apply("aten.where.self", &[&infinite, &zero, &losses])?
         } else {
             losses
         };
@@ -168,10 +165,7 @@ impl Eager {
                 let least = self.with_number("aten.clamp_min.default", &lengths, "min", 1.0)?;
                 drop(lengths);
                 let shares = self.apply("aten.div.Tensor", &[&losses, &least])?;
-                let mean = self.reduction(Reduction::Mean, &shares, &[0], false);
-                drop(shares);
-                drop(least);
-                mean
+                self.reduction(Reduction::Mean, &shares, &[0], false)
             }
         })
     }

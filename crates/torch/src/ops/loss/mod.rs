@@ -5,10 +5,12 @@ mod ctc;
 pub(in crate::ops) mod kernel;
 mod margin;
 mod paired;
+mod pairs;
 mod paths;
 mod read;
 mod run;
 
+use pairs::Paired;
 pub(super) use read::{ATEN, summary};
 
 use serde::Serialize;
@@ -46,31 +48,10 @@ pub enum LossFunction {
         /// The target that does not count.
         ignored: i64,
     },
-    /// `mse_loss`.
-    Squared,
     /// `l1_loss`.
     Absolute,
-    /// `smooth_l1_loss`.
-    SmoothAbsolute {
-        /// Where it turns from squares to magnitudes.
-        beta: f64,
-    },
-    /// `huber_loss`.
-    Huber {
-        /// Where it turns from squares to magnitudes.
-        delta: f64,
-    },
-    /// `binary_cross_entropy`, with a weight for each element if there is a third operand.
-    BinaryCrossEntropy,
-    /// `binary_cross_entropy_with_logits`.
-    BinaryCrossEntropyOfLogits {
-        /// Whether the third operand is a weight for each element.
-        weight: bool,
-        /// Whether the last operand is the weight of positive examples.
-        positive: bool,
-    },
-    /// `soft_margin_loss`.
-    SoftMargin,
+    /// One of pairs of elements, such as `mse_loss`.
+    Paired(Paired),
     /// `multi_margin_loss`, with a weight for each class if there is a third operand.
     MultiMargin {
         /// The power of distances.
@@ -110,13 +91,8 @@ impl LossFunction {
                 "cross_entropy"
             }
             LossFunction::NegativeLogLikelihood { .. } => "nll_loss",
-            LossFunction::Squared => "mse_loss",
             LossFunction::Absolute => "l1_loss",
-            LossFunction::SmoothAbsolute { .. } => "smooth_l1_loss",
-            LossFunction::Huber { .. } => "huber_loss",
-            LossFunction::BinaryCrossEntropy => "binary_cross_entropy",
-            LossFunction::BinaryCrossEntropyOfLogits { .. } => "binary_cross_entropy_with_logits",
-            LossFunction::SoftMargin => "soft_margin_loss",
+            LossFunction::Paired(paired) => paired.pairs.name,
             LossFunction::MultiMargin { .. } => "multi_margin_loss",
             LossFunction::MultilabelMargin => "multilabel_margin_loss",
             LossFunction::Ctc { .. } => "ctc_loss",
@@ -164,12 +140,7 @@ impl Loss {
                 (without_classes()?, x.0.promote(target.0))
             }
             LossFunction::Absolute => (broadcast(&x.1, &target.1)?, x.0.promote(target.0)),
-            LossFunction::Squared
-            | LossFunction::SmoothAbsolute { .. }
-            | LossFunction::Huber { .. }
-            | LossFunction::BinaryCrossEntropy
-            | LossFunction::BinaryCrossEntropyOfLogits { .. }
-            | LossFunction::SoftMargin => {
+            LossFunction::Paired(_) => {
                 if x.1 != target.1 {
                     return Err(unfit());
                 }
@@ -197,10 +168,6 @@ impl Loss {
 impl Operator for Loss {
     fn name(&self) -> &'static str {
         self.function.name()
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (2, 4)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {

@@ -1,31 +1,24 @@
 //! Losses of pairs of elements, and of margins between classes.
 
-use super::kernel::{self, Weights};
+use super::pairs::{Memory, Paired};
 use super::{Loss, LossFunction, Summary, margin};
 use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::numel;
 
 impl Eager {
-    /// A loss of pairs of elements. The result of some starts as large as the operands and only shows one
-    /// number in the end; its memory stays as it was (`Loss.cpp`, `TensorIterator`s whose output is resized).
-    pub(super) fn paired_loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    /// A loss of pairs of elements.
+    pub(super) fn paired_loss(
+        &mut self,
+        loss: Paired,
+        summary: Summary,
+        operands: &[Tensor],
+    ) -> Result<Tensor, Stop> {
         // Autocast makes all of them float32.
-        let mut operands = operands.to_vec();
-        for operand in operands.iter_mut().rev() {
-            *operand = self.high(operand);
-        }
+        let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
-        let (weight, positive) =
-            if let LossFunction::BinaryCrossEntropyOfLogits { weight, positive } = loss.function {
-                let weights = &operands[2..];
-                (
-                    weight.then(|| &weights[0]),
-                    weights.last().filter(|_| positive),
-                )
-            } else {
-                (operands.get(2), None)
-            };
+        let weight = operands.get(2).filter(|_| loss.weight);
+        let positive = operands.last().filter(|_| loss.positive);
         let mut draft = OpRecord::new(self, &[Some(x), Some(target)]);
         for (name, saved) in [
             ("pos_weight", positive),
@@ -37,37 +30,25 @@ impl Eager {
                 draft.save(self, name, saved)?;
             }
         }
-        let weights = Weights {
-            weight: weight.is_some(),
-            positive: positive.is_some(),
-        };
         let mut inputs: Vec<&TensorBody> = vec![x, target];
         inputs.extend(weight.map(|weight| &**weight));
         inputs.extend(positive.map(|positive| &**positive));
-        let y = self.paired_result(loss, &inputs, weights);
+        let y = self.paired_result(loss, summary, &inputs);
         let wants = [x.requires_grad(), target.requires_grad()];
-        let by = (loss.summary, x.numel());
+        let by = (summary, x.numel());
         let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut inputs: Vec<&TensorBody> =
                 vec![gradient, saved.get("self"), saved.get("target")];
             inputs.extend(saved.find("weight").map(|weight| &**weight));
             inputs.extend(saved.find("pos_weight").map(|weight| &**weight));
-            let kernel = |of_target: bool| {
-                kernel::of_pair_grad(loss.function, weights, of_target, by)
-                    .expect("a loss of pairs has gradients")
-            };
             let of_self =
-                wants[0].then(|| eager.paired_gradient(loss.function, &inputs, kernel(false)));
+                wants[0].then(|| eager.paired_gradient(loss, &inputs, loss.gradient(false, by)));
             let of_target = wants[1].then(|| {
                 let like = saved.get("target");
-                let takes_more = matches!(
-                    loss.function,
-                    LossFunction::BinaryCrossEntropyOfLogits { .. }
-                );
-                let temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
+                let takes_more = loss.pairs.memory == Memory::Likelihoods;
+                let _temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
                 let result = eager.empty_like(like, gradient.dtype);
-                eager.launch(kernel(true), &inputs, &[&result]);
-                drop(temporary);
+                eager.launch(loss.gradient(true, by), &inputs, &[&result]);
                 Tensor::new(result)
             });
             vec![of_self, of_target]
@@ -78,22 +59,21 @@ impl Eager {
     /// The losses of all pairs of `inputs` (predictions, targets, weights), as one number where they become one.
     fn paired_result(
         &mut self,
-        loss: Loss,
+        loss: Paired,
+        summary: Summary,
         inputs: &[&TensorBody],
-        weights: Weights,
     ) -> TensorBody {
         let (x, target) = (inputs[0], inputs[1]);
         let dtype = x.dtype.promote(target.dtype);
         let number = |whole: &TensorBody| whole.alias(Vec::new(), Vec::new());
-        let is_mean = loss.summary == Summary::Mean;
+        let is_mean = summary == Summary::Mean;
         let fill = |eager: &mut Eager, each: &TensorBody| {
-            let kernel = kernel::of_pair(loss.function, weights).expect("a loss of pairs");
-            eager.launch(kernel, inputs, &[each]);
+            eager.launch(loss.loss(), inputs, &[each]);
         };
-        match (loss.function, loss.summary) {
-            (LossFunction::BinaryCrossEntropyOfLogits { .. }, summary) => {
-                let likelihood = self.empty_like(x, dtype);
-                if let Some(positive) = inputs.last().filter(|_| weights.positive) {
+        match (loss.pairs.memory, summary) {
+            (Memory::Likelihoods, summary) => {
+                let _likelihood = self.empty_like(x, dtype);
+                if let Some(positive) = inputs.last().filter(|_| loss.positive) {
                     // `(pos_weight - 1).mul(target).add_(1)`.
                     let lowered = self.empty_like(positive, dtype);
                     let weight = self.broadcast_like(&[&lowered, target], dtype);
@@ -102,47 +82,33 @@ impl Eager {
                 }
                 let each = self.empty_like(x, dtype);
                 fill(self, &each);
-                let result = match summary {
+                match summary {
                     Summary::None => each,
                     Summary::Mean | Summary::Sum => self.total(&Tensor::new(each), is_mean),
-                };
-                drop(likelihood);
-                result
+                }
             }
             (_, Summary::None) => {
                 let each = self.empty_like(x, dtype);
                 fill(self, &each);
                 each
             }
-            (LossFunction::Squared | LossFunction::SmoothAbsolute { .. }, _) => {
+            (Memory::ShownNumber, _) => {
                 let result = self.empty_like(x, dtype);
                 let each = Tensor::new(self.empty_like(x, dtype));
                 fill(self, &each);
                 let shown = number(&result);
                 self.total_into(&each, &shown, is_mean);
-                drop(each);
                 shown
             }
-            (LossFunction::BinaryCrossEntropy | LossFunction::SoftMargin, _) => {
+            (Memory::OwnNumber | Memory::Statements, _) => {
                 let result = Tensor::new(self.empty_like(x, dtype));
                 fill(self, &result);
                 let total = self.total(&result, is_mean);
                 let shown = number(&result);
                 self.launch(Kernel::Copy, &[&total], &[&shown]);
-                drop(total);
                 shown
             }
-            (
-                LossFunction::Huber { .. }
-                | LossFunction::CrossEntropy { .. }
-                | LossFunction::SoftCrossEntropy { .. }
-                | LossFunction::NegativeLogLikelihood { .. }
-                | LossFunction::Absolute
-                | LossFunction::MultiMargin { .. }
-                | LossFunction::MultilabelMargin
-                | LossFunction::Ctc { .. },
-                _,
-            ) => {
+            (Memory::Plain, _) => {
                 let each = Tensor::new(self.empty_like(x, dtype));
                 fill(self, &each);
                 self.total(&each, is_mean)
@@ -150,43 +116,28 @@ impl Eager {
         }
     }
 
-    fn paired_gradient(
-        &mut self,
-        function: LossFunction,
-        inputs: &[&TensorBody],
-        kernel: Kernel,
-    ) -> Tensor {
+    fn paired_gradient(&mut self, loss: Paired, inputs: &[&TensorBody], kernel: Kernel) -> Tensor {
         let (gradient, x) = (inputs[0], inputs[1]);
         let like = |eager: &mut Eager| eager.empty_like(x, gradient.dtype);
         // `pos_weight * target`, and the sigmoid once the result is there.
-        let is_weighted = matches!(
-            function,
-            LossFunction::BinaryCrossEntropyOfLogits { positive: true, .. }
-        );
-        let before = if function == LossFunction::SoftMargin {
+        let is_weighted = loss.positive;
+        let _before = if loss.pairs.memory == Memory::Statements {
             // `-target * grad`, and `z / (z + 1)` of `z = exp(-target * self)`.
-            let [first, second, third] = [0; 3].map(|_| like(self));
-            drop(second);
-            drop(first);
+            let [_first, _second, third] = [0; 3].map(|_| like(self));
             Some(third)
         } else {
             is_weighted.then(|| like(self))
         };
         let result = like(self);
-        let after = is_weighted.then(|| like(self));
+        let _after = is_weighted.then(|| like(self));
         self.launch(kernel, inputs, &[&result]);
-        drop(after);
-        drop(before);
         Tensor::new(result)
     }
 
     /// `multi_margin_loss` and `multilabel_margin_loss`: a loss for each example, summed without scratch memory
     /// (`MultiMarginLoss.cu`, `MultiLabelMarginCriterion.cu`).
     pub(super) fn margin_loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
-        let mut operands = operands.to_vec();
-        for operand in operands.iter_mut().rev() {
-            *operand = self.high(operand);
-        }
+        let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
@@ -218,7 +169,6 @@ impl Eager {
                 losses(self, &each);
                 let y = self.empty(&[], x.dtype);
                 self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
-                drop(each);
                 y
             }
             Summary::Mean | Summary::Sum => {
@@ -226,7 +176,6 @@ impl Eager {
                 let each = self.empty(examples, x.dtype);
                 losses(self, &each);
                 self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
-                drop(each);
                 y
             }
         };

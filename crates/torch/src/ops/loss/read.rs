@@ -1,5 +1,6 @@
 //! Reading losses.
 
+use super::pairs::{self, Paired, Pairs};
 use super::{Loss, LossFunction, Summary};
 use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
@@ -8,32 +9,27 @@ use crate::shape::Extent;
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.binary_cross_entropy.default", |args| {
-        read(args, LossFunction::BinaryCrossEntropy, &["weight"])
+        paired(args, pairs::BINARY_CROSS_ENTROPY)
     }),
     ("aten.binary_cross_entropy_with_logits.default", |args| {
-        let function = LossFunction::BinaryCrossEntropyOfLogits {
-            weight: args.has("weight"),
-            positive: args.has("pos_weight"),
+        let pairs = if args.has("pos_weight") {
+            pairs::WEIGHTED_BINARY_CROSS_ENTROPY_OF_LOGITS
+        } else {
+            pairs::BINARY_CROSS_ENTROPY_OF_LOGITS
         };
-        read(args, function, &["weight", "pos_weight"])
+        paired(args, pairs)
     }),
     ("aten.cross_entropy_loss.default", cross_entropy),
-    ("aten.huber_loss.default", |args| {
-        let delta = args.number_or("delta", 1.0)?;
-        read(args, LossFunction::Huber { delta }, &[])
-    }),
+    ("aten.huber_loss.default", |args| paired(args, pairs::HUBER)),
     ("aten.l1_loss.default", |args| {
         read(args, LossFunction::Absolute, &[])
     }),
-    ("aten.mse_loss.default", |args| {
-        read(args, LossFunction::Squared, &[])
-    }),
+    ("aten.mse_loss.default", |args| paired(args, pairs::SQUARED)),
     ("aten.smooth_l1_loss.default", |args| {
-        let beta = args.number_or("beta", 1.0)?;
-        read(args, LossFunction::SmoothAbsolute { beta }, &[])
+        paired(args, pairs::SMOOTH_ABSOLUTE)
     }),
     ("aten.soft_margin_loss.default", |args| {
-        read(args, LossFunction::SoftMargin, &[])
+        paired(args, pairs::SOFT_MARGIN)
     }),
     (
         "aten.nll_loss.default aten.nll_loss_nd.default aten.nll_loss2d.default",
@@ -58,6 +54,23 @@ fn read(args: &Arguments<'_>, function: LossFunction, weights: &[&str]) -> Resul
         summary: summary(args)?,
     };
     Ok((loss.into(), args.all_and(&["self", "target"], weights)?))
+}
+
+fn paired(args: &Arguments<'_>, pairs: Pairs) -> Result<Read, String> {
+    let threshold = pairs
+        .threshold
+        .map(|(name, default)| args.number_or(name, default));
+    let paired = Paired {
+        pairs,
+        threshold: threshold.unwrap_or(Ok(0.0))?,
+        weight: args.has("weight"),
+        positive: args.has("pos_weight"),
+    };
+    read(
+        args,
+        LossFunction::Paired(paired),
+        &["weight", "pos_weight"],
+    )
 }
 
 /// How losses become one number; `torch.nn._reduction` numbers the ways.

@@ -44,7 +44,6 @@ impl Eager {
                 let magnitude = self.apply("aten.abs.default", &[&difference])?;
                 drop(difference);
                 let loss = self.summarized(&magnitude, loss.summary);
-                drop((magnitude, x, target));
                 Ok(loss)
             }
             LossFunction::Ctc {
@@ -62,12 +61,7 @@ impl Eager {
             LossFunction::MultiMargin { .. } | LossFunction::MultilabelMargin => {
                 self.margin_loss(loss, operands)
             }
-            LossFunction::Squared
-            | LossFunction::SmoothAbsolute { .. }
-            | LossFunction::Huber { .. }
-            | LossFunction::BinaryCrossEntropy
-            | LossFunction::BinaryCrossEntropyOfLogits { .. }
-            | LossFunction::SoftMargin => self.paired_loss(loss, operands),
+            LossFunction::Paired(paired) => self.paired_loss(paired, loss.summary, operands),
         }
     }
 
@@ -153,10 +147,6 @@ impl Eager {
             }
             Summary::None | Summary::Sum => Tensor::clone(&negative),
         };
-        drop(negative);
-        drop(sum);
-        drop(product);
-        drop(plain);
         Ok(loss)
     }
 

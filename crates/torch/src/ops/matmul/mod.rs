@@ -62,13 +62,6 @@ impl Operator for Matmul {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Matmul::Matmul | Matmul::Bmm => (2, 2),
-            Matmul::Baddbmm { .. } | Matmul::Grouped => (3, 3),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(vec![match self {
             Matmul::Matmul | Matmul::Bmm => {

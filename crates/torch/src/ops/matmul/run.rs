@@ -144,7 +144,6 @@ impl Eager {
                     second.as_ref().unwrap_or(right),
                 ];
                 eager.launch(Kernel::MatMul, &read, &[&result]);
-                drop(copies);
                 Tensor::new(result)
             };
             let scale = |eager: &mut Eager, product: Tensor| {

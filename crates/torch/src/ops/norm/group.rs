@@ -108,10 +108,8 @@ impl Eager {
         let inverse_std = Tensor::new(self.empty(&by_group, x.dtype));
         let single = numel(&x.shape[2..]) == Extent::ONE;
         if (weight.is_some() || bias.is_some()) && !single {
-            let factor = self.empty(&by_sample, DType::Float32);
-            let summand = self.empty(&by_sample, DType::Float32);
-            drop(summand);
-            drop(factor);
+            let _factor = self.empty(&by_sample, DType::Float32);
+            let _summand = self.empty(&by_sample, DType::Float32);
         }
         let seen = InGroups::of(&x.shape, groups);
         let norm = Normalization {

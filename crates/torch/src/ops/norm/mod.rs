@@ -8,7 +8,7 @@ pub(in crate::ops) mod weight;
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
-use crate::aten::{Arguments, ValueId};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Outputs, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
@@ -71,31 +71,27 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.rms_norm.default", |args| {
         let dims = args.lengths("normalized_shape")?.len();
         let operands = args.all_and(&["input"], &["weight"])?;
-        let eps = args.has("eps").then(|| args.number_or("eps", 0.0));
-        let eps = eps.transpose()?;
+        let eps = args.if_given("eps", |name| args.number(name))?;
         Ok((Norm::Rms { dims, eps }.into(), operands))
     }),
 ];
 
 fn read(args: &Arguments<'_>) -> Result<Read, String> {
     let target = args.target;
-    let given = |names: &[&str]| -> Result<Vec<ValueId>, String> {
-        let present = names.iter().filter(|name| args.has(name));
-        present.map(|name| args.tensor(name)).collect()
-    };
+    let given = |optional: &[&str]| args.all_and(&["input"], optional);
     let momentum = || args.number_or("momentum", 0.1);
     let eps = args.number_or("eps", 1e-5)?;
     let (weight, bias) = (args.has("weight"), args.has("bias"));
-    let names = ["input", "weight", "bias", "running_mean", "running_var"];
+    let names = ["weight", "bias", "running_mean", "running_var"];
     Ok(match target {
         "aten.layer_norm.default" => {
             let dims = args.lengths("normalized_shape")?.len();
-            (Norm::Layer { dims, eps }.into(), given(&names[..3])?)
+            (Norm::Layer { dims, eps }.into(), given(&names[..2])?)
         }
         "aten.batch_norm.default" => {
             let training = args.flag("training", false)?;
             let operands = given(&names)?;
-            if operands.len() == names.len() {
+            if operands.len() == 1 + names.len() {
                 let momentum = momentum()?;
                 let op = Norm::Batch {
                     training,
@@ -118,13 +114,13 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         "aten.group_norm.default" => {
             let groups = args.count("num_groups", None)?;
             let op = Norm::Group { groups, eps };
-            (op.into(), given(&names[..3])?)
+            (op.into(), given(&names[..2])?)
         }
         _ => {
             if !args.flag("use_input_stats", true)? || args.has("running_mean") {
                 return Err("only instance norms without running statistics are supported".into());
             }
-            (Norm::Instance { eps }.into(), given(&names[..3])?)
+            (Norm::Instance { eps }.into(), given(&names[..2])?)
         }
     })
 }
@@ -137,15 +133,6 @@ impl Operator for Norm {
             Norm::Rms { .. } => "rms_norm",
             Norm::Group { .. } => "group_norm",
             Norm::Instance { .. } => "instance_norm",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Norm::Batch { .. } => (5, 5),
-            Norm::PlainBatch { .. } => (1, 5),
-            Norm::Rms { .. } => (1, 2),
-            Norm::Layer { .. } | Norm::Group { .. } | Norm::Instance { .. } => (1, 3),
         }
     }
 

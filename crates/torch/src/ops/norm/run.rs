@@ -41,9 +41,8 @@ impl Eager {
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["mean", "inverse_std"];
-            let gradient = gradients[0].as_ref();
             if side_by_side {
                 return eager.side_by_side_grads(gradient, saved);
             }
@@ -74,11 +73,11 @@ impl Eager {
         }
         let inputs = [&**x, &**weight, &**bias, &**running_mean, &**running_var];
         self.launch(Kernel::BatchNormInference { eps }, &inputs, &[&y]);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["running_mean", "running_var"];
             let kernel = Kernel::BatchNormInferenceGrad { eps };
             let format = saved.get("input").suggested_format();
-            eager.norm_grads(kernel, format, gradients[0].as_ref(), saved, statistics)
+            eager.norm_grads(kernel, format, gradient, saved, statistics)
         });
         Ok(y)
     }
@@ -136,14 +135,14 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let trained = [weight.is_some(), bias.is_some()];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["mean", "inverse_std"];
             if whole {
                 let (kernel, format) = (Kernel::LayerNormGrad, MemoryFormat::Contiguous);
-                return eager.norm_grads(kernel, format, gradients[0].as_ref(), saved, statistics);
+                return eager.norm_grads(kernel, format, gradient, saved, statistics);
             }
             let by = ("layer_norm", dims);
-            let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained, by);
+            let gradients = eager.partial_norm_grads(gradient, saved, trained, by);
             gradients.into()
         });
         Ok(y)
@@ -193,10 +192,9 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_rms)?;
         drop(inverse_rms);
         let trained = [weight.is_some(), false];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
             let by = ("rms_norm", dims);
-            let [x, weight, _] =
-                eager.partial_norm_grads(gradients[0].as_ref(), saved, trained, by);
+            let [x, weight, _] = eager.partial_norm_grads(gradient, saved, trained, by);
             vec![x, weight]
         });
         Ok(y)
@@ -228,14 +226,11 @@ impl Eager {
     /// Gradients of input, weight and bias, of those that there are.
     fn partial_norm_grads(
         &mut self,
-        gradient: Option<&Tensor>,
+        gradient: &Tensor,
         saved: &Saved,
         trained: [bool; 2],
         (name, dims): (&'static str, usize),
     ) -> [Option<Tensor>; 3] {
-        let Some(gradient) = gradient else {
-            return [None, None, None];
-        };
         let x = self.dense_copy(saved.get("input"));
         let grad_x = self.empty(&x.shape, gradient.dtype);
         let parameters = trained.map(|is_there| {
@@ -272,13 +267,10 @@ impl Eager {
         &mut self,
         kernel: Kernel,
         format: MemoryFormat,
-        gradient: Option<&Tensor>,
+        gradient: &Tensor,
         saved: &Saved,
         statistics: [&str; 2],
     ) -> Vec<Option<Tensor>> {
-        let Some(gradient) = gradient else {
-            return vec![None, None, None];
-        };
         let is_late = kernel == Kernel::LayerNormGrad;
         let early = (!is_late).then(|| self.copy_in(gradient, format));
         let (x, weight) = (saved.get("input"), saved.get("weight"));
@@ -301,14 +293,7 @@ impl Eager {
 
     /// [`Eager::norm_grads`] of PyTorch's own batch norm with channels side by side: two sums and the
     /// parameters' gradients first, then the input's. A gradient in another order is read as it is.
-    fn side_by_side_grads(
-        &mut self,
-        gradient: Option<&Tensor>,
-        saved: &Saved,
-    ) -> Vec<Option<Tensor>> {
-        let Some(gradient) = gradient else {
-            return vec![None, None, None];
-        };
+    fn side_by_side_grads(&mut self, gradient: &Tensor, saved: &Saved) -> Vec<Option<Tensor>> {
         let (x, weight) = (saved.get("input"), saved.get("weight"));
         let sums = [0, 1].map(|_| self.empty(&weight.shape, DType::Float32));
         let grad_weight = self.empty(&weight.shape, weight.dtype);

@@ -1,89 +1,49 @@
 //! Weights as directions and lengths: `torch.nn.utils.weight_norm`.
 
-use serde::Serialize;
-
+use crate::aten::Arguments;
 use crate::eager::{Eager, OpRecord, Outputs, Tensor};
-use crate::ops::{Context, Operator, Reader};
+use crate::ops::call::Function;
+use crate::ops::reduce::kept_shape;
+use crate::ops::{Read, Reader};
 use crate::program::{Generated, Kernel};
-use crate::shape::{DType, Mismatch, Type};
-
-/// `_weight_norm(v, g)`: `v` scaled to the norms `g` along all dimensions but this one, the first or the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct WeightNorm {
-    /// The dimension that keeps its length.
-    pub dim: usize,
-    /// Whether norms are a result as well.
-    pub with_norms: bool,
-}
+use crate::shape::DType;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten._weight_norm.default", |args| {
-        let operands = args.all(&["v", "g"])?;
-        let dim = dim(args)?;
-        Ok((
-            WeightNorm {
-                dim,
-                with_norms: false,
-            }
-            .into(),
-            operands,
-        ))
-    }),
+    ("aten._weight_norm.default", |args| weight_norm(args, false)),
     ("aten._weight_norm_interface.default", |args| {
-        let operands = args.all(&["v", "g"])?;
-        let dim = dim(args)?;
-        Ok((
-            WeightNorm {
-                dim,
-                with_norms: true,
-            }
-            .into(),
-            operands,
-        ))
+        weight_norm(args, true)
     }),
 ];
 
-fn dim(args: &crate::aten::Arguments<'_>) -> Result<usize, String> {
-    let rank = args.shape(args.tensor("v")?).len();
+/// `_weight_norm(v, g)`: `v` scaled to the norms `g` along all dimensions but one, the first or the last. Norms may be a result as well.
+fn weight_norm(args: &Arguments<'_>, with_norms: bool) -> Result<Read, String> {
+    let operands = args.all(&["v", "g"])?;
+    let rank = args.shape(operands[0]).len();
     let dim = args.dim("dim", Some(0), rank)?;
     if dim != 0 && dim + 1 != rank {
         return Err("it keeps a dimension that is neither the first nor the last".into());
     }
-    Ok(dim)
-}
-
-impl Operator for WeightNorm {
-    fn name(&self) -> &'static str {
-        "weight_norm"
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (2, 2)
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let ((dtype, v), (norms, g)) = (&operands[0], &operands[1]);
-        let kept = |(dim, length): (usize, &crate::shape::Extent)| {
-            if dim == self.dim {
-                *length
-            } else {
-                crate::shape::Extent::ONE
+    let norm = Function {
+        name: "weight_norm",
+        arguments: (dim, with_norms),
+        infer: |(dim, with_norms), x| {
+            let [(dtype, v), (norms, g)] = [&x[0], &x[1]];
+            let others: Vec<usize> = (0..v.len()).filter(|own| own != dim).collect();
+            let expected = kept_shape(v, &others);
+            if *g != expected {
+                return Err(format!("the norms are {g:?}, not {expected:?}"));
             }
-        };
-        let expected: Vec<_> = v.iter().enumerate().map(kept).collect();
-        if *g != expected {
-            return Err(format!("the norms are {g:?}, not {expected:?}"));
-        }
-        let mut results = vec![(*dtype, v.clone())];
-        results.extend(self.with_norms.then(|| (*norms, g.clone())));
-        Ok(results)
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let mut results = eager.weight_norm(&operands[0], &operands[1], self.dim)?;
-        results.truncate(1 + usize::from(self.with_norms));
-        Ok(results)
-    }
+            let mut results = vec![(*dtype, v.clone())];
+            results.extend(with_norms.then(|| (*norms, g.clone())));
+            Ok(results)
+        },
+        run: |(dim, with_norms), eager, x, _| {
+            let mut results = eager.weight_norm(&x[0], &x[1], *dim)?;
+            results.truncate(1 + usize::from(*with_norms));
+            Ok(results)
+        },
+    };
+    Ok(norm.on(operands))
 }
 
 impl Eager {

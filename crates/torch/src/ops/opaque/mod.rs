@@ -26,10 +26,6 @@ impl Operator for Opaque {
         "unknown"
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (0, usize::MAX)
-    }
-
     fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(self.results.clone())
     }

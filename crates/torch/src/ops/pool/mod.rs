@@ -123,13 +123,10 @@ fn max_with_indices(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
 }
 
 fn average(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    let divisor = args.has("divisor_override");
     let pool = Pool::Average {
         window: window(args, rank)?,
         count_include_pad: args.flag("count_include_pad", true)?,
-        divisor: divisor
-            .then(|| args.int("divisor_override", None))
-            .transpose()?,
+        divisor: args.if_given("divisor_override", |name| args.int(name, None))?,
     };
     of(args, &["self"], rank, pool)
 }
@@ -165,17 +162,6 @@ impl Operator for Pool {
             Pool::AdaptiveMax(_) => "adaptive_max_pool2d",
             Pool::FractionalMax { .. } => "fractional_max_pool2d",
             Pool::MaxUnpool(_) => "max_unpool2d",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Pool::Max(_)
-            | Pool::MaxWithIndices(_)
-            | Pool::Average { .. }
-            | Pool::AdaptiveAverage(_)
-            | Pool::AdaptiveMax(_) => (1, 1),
-            Pool::FractionalMax { .. } | Pool::MaxUnpool(_) => (2, 2),
         }
     }
 

@@ -100,7 +100,6 @@ impl Eager {
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         let dense = self.copy_in(x, format);
         self.launch(pooling::avg(&window, of, sides).into(), &[&dense], &[&y]);
-        drop(dense);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let backward = pooling::avg_backward(&window, of, sides).into();
             eager.window_pool_grad(backward, format, gradient, saved)
@@ -118,13 +117,11 @@ impl Eager {
     ) -> Tensor {
         let x = saved.get("self");
         let grad_x = self.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
-        let dense = (x.shape.len() == 4).then(|| self.copy_in(x, format));
+        let _dense = (x.shape.len() == 4).then(|| self.copy_in(x, format));
         let gradient = self.copy_in(gradient, format);
         let mut inputs = vec![&*gradient];
         inputs.extend(saved.find("indices").map(|indices| &**indices));
         self.launch(kernel, &inputs, &[&grad_x]);
-        drop(gradient);
-        drop(dense);
         Tensor::new(grad_x)
     }
 
@@ -169,7 +166,6 @@ impl Eager {
         let dense = self.copy_in(x, format);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         self.launch(forward, &[&dense], &[&y]);
-        drop(dense);
         Ok(draft.finish_one(self, y, move |eager, gradient, _| {
             // The channels-last kernel takes a gradient in any order.
             let early = match format {
@@ -210,12 +206,9 @@ impl Eager {
             let grad_x = eager.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
-            let row_major = indirect.then(|| eager.empty(&x.shape, gradient.dtype));
+            let _row_major = indirect.then(|| eager.empty(&x.shape, gradient.dtype));
             let kernel = pooling::adaptive_max_backward(sides).into();
             eager.launch(kernel, &[&gradient, &indices], &[&grad_x]);
-            drop(row_major);
-            drop(indices);
-            drop(gradient);
             Tensor::new(grad_x)
         });
         Ok(vec![y, indices])

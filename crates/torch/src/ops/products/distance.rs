@@ -82,7 +82,7 @@ impl Eager {
     /// `_euclidean_dist_backward`.
     fn euclidean_grad(&mut self, gradient: &Tensor, saved: &Saved) -> Vec<Option<Tensor>> {
         let dtype = gradient.dtype;
-        let ratio = self.empty(&gradient.shape, dtype);
+        let _ratio = self.empty(&gradient.shape, dtype);
         drop(self.empty(&gradient.shape, DType::Bool));
         let last = gradient.shape.len() - 1;
         let inputs: [&TensorBody; 4] = [
@@ -103,11 +103,8 @@ impl Eager {
             self.launch(kernel, &inputs, &[&result]);
             (result, (scaled, sums, product))
         };
-        let (of_a, temporaries_of_a) = of(false, gradient.shape[last - 1]);
-        let (of_b, temporaries_of_b) = of(true, gradient.shape[last]);
-        drop(temporaries_of_b);
-        drop(temporaries_of_a);
-        drop(ratio);
+        let (of_a, _temporaries_of_a) = of(false, gradient.shape[last - 1]);
+        let (of_b, _temporaries_of_b) = of(true, gradient.shape[last]);
         vec![Some(of_a), Some(of_b)]
     }
 
@@ -146,15 +143,15 @@ impl Eager {
             let mut of = |own: usize, turned: bool| {
                 let mut shape = gradient.shape.clone();
                 shape.swap(last - 1, last);
-                let copies = turned.then(|| [(); 2].map(|()| eager.empty(&shape, gradient.dtype)));
-                let dense = (!turned).then(|| eager.dense_copy(gradient));
+                let _copies = turned.then(|| [(); 2].map(|()| eager.empty(&shape, gradient.dtype)));
+                let _dense = (!turned).then(|| eager.dense_copy(gradient));
                 let operands = [own, 1 - own].map(|at| {
                     let tensor = saved.get(if at == 0 { "x1" } else { "x2" });
                     let seen = crate::ops::elementwise::expanded(tensor, &wholes[at]);
                     eager.dense_copy(&Tensor::new(seen))
                 });
                 let result = Rc::new(eager.empty(&wholes[own], gradient.dtype));
-                let differences = eager.scratch_of(pairs, gradient.dtype);
+                let _differences = eager.scratch_of(pairs, gradient.dtype);
                 let kernel = kernel::distances_grad(last + 1, norm, turned);
                 let [first, second] = &operands;
                 let [a, b] = if turned {
@@ -163,10 +160,6 @@ impl Eager {
                     [first, second]
                 };
                 eager.launch(kernel, &[gradient, saved.get("result"), a, b], &[&result]);
-                drop(differences);
-                drop(operands);
-                drop(dense);
-                drop(copies);
                 result
             };
             let of_a = wants[0].then(|| of(0, false));

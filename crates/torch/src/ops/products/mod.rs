@@ -129,18 +129,6 @@ impl Operator for Product {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Product::AddMatrixVector { .. } => (3, 3),
-            Product::Outer
-            | Product::Dot
-            | Product::MatrixVector
-            | Product::Tensordot { .. }
-            | Product::Cross { .. }
-            | Product::Distances { .. } => (2, 2),
-        }
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, a) = &operands[0];
         let b = &operands[1].1;

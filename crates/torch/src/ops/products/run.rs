@@ -108,7 +108,6 @@ impl Eager {
         [left, right]: [&[usize]; 2],
     ) -> Result<Tensor, Stop> {
         let [a, b] = &self.alike([a, b]);
-        let autocast = self.autocast.take();
         let rest = |tensor: &Tensor, dims: &[usize]| -> Vec<usize> {
             (0..tensor.shape.len())
                 .filter(|i| !dims.contains(i))
@@ -124,9 +123,7 @@ impl Eager {
         let first = self.reshape(&first, &[numel(&rows), inner]);
         let second = self.permute(b, &[right, &of_b].concat());
         let second = self.reshape(&second, &[inner, numel(&columns)]);
-        let product = self.matmul(&first, &second);
-        self.autocast = autocast;
-        let product = product?;
+        let product = self.without_autocast(|eager| eager.matmul(&first, &second))?;
         Ok(self.reshape(&product, &[rows, columns].concat()))
     }
 

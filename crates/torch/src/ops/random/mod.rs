@@ -73,10 +73,6 @@ impl Operator for Random {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         Ok(operands[..1].to_vec())
     }
@@ -104,7 +100,6 @@ impl Eager {
         let y = self.empty_like(x, x.dtype);
         self.launch(Kernel::Dropout { p }, &[x], &[&y, &mask]);
         draft.save(self, "mask", &mask)?;
-        drop(mask);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // Row-major or channels-last, whatever the gradient's own order.
             let strides = gradient.suggested_format().strides(&gradient.shape);

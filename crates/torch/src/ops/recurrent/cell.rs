@@ -57,10 +57,6 @@ impl Operator for RecurrentCell {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (3 + self.kind.states(), 5 + self.kind.states())
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let states = self.kind.states();
         let (dtype, x) = &operands[0];
@@ -111,8 +107,6 @@ impl Operator for RecurrentCell {
                     CellKind::Tanh | CellKind::Lstm | CellKind::Gru => Unary::Tanh,
                 };
                 let y = eager.saturated(&sum, function)?;
-                drop(input);
-                drop(recurrent);
                 vec![y]
             }
         })

@@ -190,10 +190,6 @@ impl Operator for Recurrent {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (4, usize::MAX)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (network, [time, batch]) = self.network(operands)?;
         let dtype = operands[0].0;

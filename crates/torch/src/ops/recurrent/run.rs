@@ -82,7 +82,6 @@ impl Eager {
         for state in hidden {
             drop(state);
         }
-        drop(weights);
         Ok(results)
     }
 

@@ -1,6 +1,6 @@
 //! The largest or smallest element: its gradient goes evenly to all that are equal to it.
 
-use super::run::{Kind, squeezed};
+use super::run::Kind;
 use super::vector_norm::kept_shape;
 use super::{ReduceDims, kernel};
 use crate::eager::{Eager, OpRecord, Stop, Tensor};
@@ -15,8 +15,7 @@ impl Eager {
         largest: bool,
     ) -> Tensor {
         let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
-        let whole = self.reduced_by(x, over.dims, x.dtype, by);
-        Tensor::new(squeezed(&whole, over.dims, over.keep))
+        Tensor::new(self.reduced_over(x, over, x.dtype, by))
     }
 
     /// `amax(dims)`, `max()` and those of the smallest (`scale_grad_by_count`, `evenly_distribute_backward`).
@@ -29,9 +28,7 @@ impl Eager {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
-        let whole = self.reduced_by(x, over.dims, x.dtype, by);
-        let y = squeezed(&whole, over.dims, over.keep);
-        drop(whole);
+        let y = self.reduced_over(x, over, x.dtype, by);
         draft.save(self, "result", &y.detached())?;
         let (dims, named) = (over.dims.to_vec(), over.named);
         let kept = kept_shape(&x.shape, over.dims);
@@ -40,28 +37,19 @@ impl Eager {
             let gradient = eager.reshape(gradient, &kept);
             let equal = Tensor::new(eager.empty_like(x, DType::Bool));
             // What is no number is equal to a result that is none.
-            let missing = (!named).then(|| {
-                let result = eager.empty(&[], DType::Bool);
-                (result, eager.empty_like(x, DType::Bool))
-            });
+            let _is_missing = (!named).then(|| eager.empty(&[], DType::Bool));
+            let _missing = (!named).then(|| eager.empty_like(x, DType::Bool));
             let result = eager.reshape(saved.get("result"), &kept);
             eager.launch(kernel::equal_to_extreme(!named), &[x, &result], &[&equal]);
             let by = (kernel::count(&dims), Kind::Sum);
             let count = eager.reduced_by(&equal, &dims, DType::Int64, by);
-            let share = eager.empty(&count.shape, gradient.dtype);
+            let _share = eager.empty(&count.shape, gradient.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
             eager.launch(
                 kernel::shared_evenly(),
                 &[&gradient, &equal, &count],
                 &[&grad_x],
             );
-            drop(share);
-            drop(count);
-            if let Some((result, mask)) = missing {
-                drop(mask);
-                drop(result);
-            }
-            drop(equal);
             Tensor::new(grad_x)
         }))
     }

@@ -117,10 +117,6 @@ impl Operator for Reduce {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let dtype = match self.function {
@@ -212,15 +208,5 @@ fn reduce(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Misma
     if let Some(dim) = dims.iter().find(|dim| **dim >= x.len()) {
         return Err(format!("no dimension {dim} in {x:?}"));
     }
-    let lengths = x.iter().enumerate();
-    Ok(if keep {
-        lengths
-            .map(|(i, n)| if dims.contains(&i) { Extent::ONE } else { *n })
-            .collect()
-    } else {
-        lengths
-            .filter(|(i, _)| !dims.contains(i))
-            .map(|(_, n)| *n)
-            .collect()
-    })
+    Ok(super::indexed::reduced(x, dims, keep))
 }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::ReduceDims;
 use super::scratch::{ACCUMULATOR, Along, Scratch, scratch};
 use super::vector_norm::kept_shape;
 use super::{Reduction, kernel};
@@ -93,7 +94,6 @@ impl Eager {
             Kernel::Sum { scale: 1.0 },
             [gradient.shape[1], gradient.numel()],
         );
-        drop(view);
         Tensor::new(output)
     }
 
@@ -217,6 +217,18 @@ impl Eager {
         y
     }
 
+    /// The same, without the reduced dimensions unless they stay.
+    pub(super) fn reduced_over(
+        &mut self,
+        x: &Tensor,
+        over: ReduceDims<'_>,
+        dtype: DType,
+        by: (Kernel, Kind),
+    ) -> TensorBody {
+        let whole = self.reduced_by(x, over.dims, dtype, by);
+        squeezed(&whole, over.dims, over.keep)
+    }
+
     /// The same, into a tensor that is there.
     pub(super) fn reduce_into(
         &mut self,
@@ -239,11 +251,10 @@ impl Eager {
         let y = results[0];
         // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
         let is_widened = x.dtype.is_half() && y.dtype == DType::Float32;
-        let converted = (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
+        let _converted = (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
         let along = along(x, |dim| dims.contains(&dim));
         let width = kind.width(y.dtype);
         self.reduce_with(x, results, (along, width), kernel, [y.numel(), x.numel()]);
-        drop(converted);
     }
 
     /// The scratch memory of a sum, to be dropped once it is made.
@@ -261,26 +272,22 @@ impl Eager {
 
     /// `_assert_async(index.max() < length)` of int64 positions.
     pub fn bounds_check(&mut self, index: &Tensor) {
-        let largest = self.scratch(8);
+        let _largest = self.scratch(8);
         let dense = self.dense_copy(index);
         self.extreme_scratch(index.numel());
         drop(dense);
         drop(self.scratch(1));
-        drop(largest);
     }
 
     /// The largest or the smallest of so many int64 positions.
     pub fn extreme_position(&mut self, count: Extent) {
-        let largest = self.scratch(8);
+        let _largest = self.scratch(8);
         self.extreme_scratch(count);
-        drop(largest);
     }
 
     fn extreme_scratch(&mut self, count: Extent) {
         // Partial results are as wide as the positions.
-        let (buffer, semaphores) = self.reduction_scratch(Along::Row, 8, [Extent::ONE, count]);
-        drop(semaphores);
-        drop(buffer);
+        let (_buffer, _semaphores) = self.reduction_scratch(Along::Row, 8, [Extent::ONE, count]);
     }
 
     /// Launches a reduction between the allocations and frees of its scratch memory.
@@ -304,10 +311,8 @@ impl Eager {
         kernel: Kernel,
         [outputs, all]: [Extent; 2],
     ) {
-        let (buffer, semaphores) = self.reduction_scratch(along, width, [outputs, all]);
+        let (_buffer, _semaphores) = self.reduction_scratch(along, width, [outputs, all]);
         self.launch(kernel, &[input], results);
-        drop(semaphores);
-        drop(buffer);
     }
 
     /// Partial results of so many bytes each, and counters of finished blocks.

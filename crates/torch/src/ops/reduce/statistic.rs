@@ -14,8 +14,7 @@ impl Eager {
         let mask = Tensor::new(self.empty_like(x, DType::Bool));
         self.launch(kernel::nonzero(), &[x], &[&mask]);
         let by = (kernel::count(over.dims), Kind::Sum);
-        let whole = self.reduced_by(&mask, over.dims, DType::Int64, by);
-        Tensor::new(squeezed(&whole, over.dims, over.keep))
+        Tensor::new(self.reduced_over(&mask, over, DType::Int64, by))
     }
 
     /// `nansum`, whose gradient is `grad * self.isnan().logical_not()`.
@@ -33,19 +32,15 @@ impl Eager {
             DType::Int64
         });
         let by = (kernel::nansum(over.dims), Kind::Sum);
-        let whole = self.reduced_by(x, over.dims, dtype, by);
-        let y = squeezed(&whole, over.dims, over.keep);
-        drop(whole);
+        let y = self.reduced_over(x, over, dtype, by);
         let kept = kept_shape(&x.shape, over.dims);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let shown = eager.reshape(gradient, &kept);
-            let missing = eager.empty_like(x, DType::Bool);
-            let there = eager.empty_like(x, DType::Bool);
+            let _missing = eager.empty_like(x, DType::Bool);
+            let _there = eager.empty_like(x, DType::Bool);
             let grad_x = eager.empty_like(x, gradient.dtype);
             eager.launch(kernel::nansum_grad(), &[&shown, x], &[&grad_x]);
-            drop(there);
-            drop(missing);
             Tensor::new(grad_x)
         }))
     }
@@ -65,9 +60,7 @@ impl Eager {
             _ => x.dtype,
         });
         let by = (kernel::prod(over.dims), Kind::Sum);
-        let whole = self.reduced_by(x, over.dims, dtype, by);
-        let y = squeezed(&whole, over.dims, over.keep);
-        drop(whole);
+        let y = self.reduced_over(x, over, dtype, by);
         draft.save(self, "result", &y.detached())?;
         let (dims, named) = (over.dims.to_vec(), over.named);
         let kept = kept_shape(&x.shape, over.dims);
@@ -78,7 +71,7 @@ impl Eager {
             let x = cast.as_ref().unwrap_or(x);
             let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
             eager.launch(kernel::is_zero(), &[x], &[&zeros]);
-            let counts = named.then(|| {
+            let _counts = named.then(|| {
                 let by = (kernel::count(&dims), Kind::Sum);
                 let counts = Tensor::new(eager.reduced_by(&zeros, &dims, DType::Int64, by));
                 let all: Vec<usize> = (0..counts.shape.len()).collect();
@@ -86,16 +79,12 @@ impl Eager {
                 drop(eager.reduced_by(&counts, &all, DType::Int64, by));
                 counts
             });
-            let ratio = eager.empty_like(x, gradient.dtype);
+            let _ratio = eager.empty_like(x, gradient.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
             let shown = eager.reshape(gradient, &kept);
             let result = eager.reshape(saved.get("result"), &kept);
             let inputs: [&TensorBody; 3] = [x, &shown, &result];
             eager.launch(kernel::prod_grad(&dims), &inputs, &[&grad_x]);
-            drop(ratio);
-            drop(counts);
-            drop(zeros);
-            drop(cast);
             Tensor::new(grad_x)
         }))
     }
@@ -161,12 +150,10 @@ impl Eager {
 
     /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
     fn of_variance(&mut self, gradient: &Tensor, result: &Tensor) -> Tensor {
-        let double = self.empty_like(result, result.dtype);
+        let _double = self.empty_like(result, result.dtype);
         let quotient = self.empty_like(result, gradient.dtype);
-        let mask = self.empty_like(result, DType::Bool);
+        let _mask = self.empty_like(result, DType::Bool);
         self.launch(kernel::of_variance(), &[gradient, result], &[&quotient]);
-        drop(mask);
-        drop(double);
         Tensor::new(quotient)
     }
 
@@ -179,13 +166,10 @@ impl Eager {
         kernel: Kernel,
     ) -> Tensor {
         let mean = self.reduced_by(x, dims, x.dtype, (kernel::mean(dims), Kind::Sum));
-        let centred = self.empty_like(x, x.dtype);
-        let scaled = self.empty_like(gradient, gradient.dtype);
+        let _centred = self.empty_like(x, x.dtype);
+        let _scaled = self.empty_like(gradient, gradient.dtype);
         let grad_x = self.empty_like(x, gradient.dtype);
         self.launch(kernel, &[gradient, x, &mean], &[&grad_x]);
-        drop(scaled);
-        drop(centred);
-        drop(mean);
         Tensor::new(grad_x)
     }
 
@@ -220,8 +204,8 @@ impl Eager {
             // `grad * (self - result).exp()`.
             let x = saved.get("self");
             let gradient = eager.reshape(gradient, &kept);
-            let difference = eager.empty_like(x, x.dtype);
-            let power = eager.empty_like(x, x.dtype);
+            let _difference = eager.empty_like(x, x.dtype);
+            let _power = eager.empty_like(x, x.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
             let result = eager.reshape(saved.get("result"), &kept);
             eager.launch(
@@ -229,8 +213,6 @@ impl Eager {
                 &[&gradient, x, &result],
                 &[&grad_x],
             );
-            drop(power);
-            drop(difference);
             Tensor::new(grad_x)
         }))
     }

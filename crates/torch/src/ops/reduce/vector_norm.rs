@@ -1,6 +1,6 @@
 //! Norms of vectors, of any order.
 
-use super::run::{Kind, squeezed};
+use super::run::Kind;
 use super::{ReduceDims, kernel};
 use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::shape::{DType, Extent};
@@ -22,9 +22,7 @@ impl Eager {
         });
         let kept = kept_shape(&x.shape, over.dims);
         let by = (kernel::norm(over.dims, order), Kind::Sum);
-        let whole = self.reduced_by(x, over.dims, dtype, by);
-        let y = squeezed(&whole, over.dims, over.keep);
-        drop(whole);
+        let y = self.reduced_over(x, over, dtype, by);
         draft.save(self, "result", &y.detached())?;
         let dims = over.dims.to_vec();
         // A norm of everything has no dimensions, so that its type does not count.
@@ -47,7 +45,6 @@ impl Eager {
                 mixed,
             };
             let grad_x = eager.norm_gradient(order, form, &gradient);
-            drop(cast);
             vec![grad_x]
         });
         Ok(y)
@@ -108,20 +105,15 @@ impl Eager {
             drop((missing, equal));
             let by = (kernel::count(dims), Kind::Sum);
             let count = self.reduced_by(&largest, dims, DType::Int64, by);
-            let share = self.empty(&count.shape, gradient.dtype);
-            let spread = self.empty_like(x, mixed);
-            let sign = self.empty_like(x, own);
+            let _share = self.empty(&count.shape, gradient.dtype);
+            let _spread = self.empty_like(x, mixed);
+            let _sign = self.empty_like(x, own);
             let grad_x = self.empty_like(x, mixed);
             self.launch(
                 kernel::norm_grad_of_largest(),
                 &[gradient, x, &largest, &count],
                 &[&grad_x],
             );
-            drop(sign);
-            drop(spread);
-            drop(share);
-            drop(count);
-            drop(largest);
             grad_x
         } else if order < 1.0 {
             // `self.sgn() * self.abs().pow_(p - 1).masked_fill_(self == 0, 0) * grad * norm.pow(1 - p)`.
@@ -172,14 +164,5 @@ struct Form<'a> {
 
 /// The shape with a length of one in the place of these dimensions.
 pub fn kept_shape(shape: &[Extent], dims: &[usize]) -> Vec<Extent> {
-    let lengths = shape.iter().enumerate();
-    lengths
-        .map(|(i, length)| {
-            if dims.contains(&i) {
-                Extent::ONE
-            } else {
-                *length
-            }
-        })
-        .collect()
+    crate::ops::indexed::reduced(shape, dims, true)
 }

@@ -2,38 +2,22 @@
 
 use std::fmt::Write as _;
 
-use super::sampling::Sampling;
 use crate::program::{Form, Generated, Kernel, Number};
 
 /// How planes or volumes are looked up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lookup {
-    interpolation: i64,
-    padding: i64,
-    align_corners: bool,
+    /// 0 linear, 1 nearest, 2 cubic.
+    pub(super) interpolation: i64,
+    /// Outside: 0 zeros, 1 the border, 2 a reflection.
+    pub(super) padding: i64,
+    /// Whether corners are the centres of the outermost elements.
+    pub(super) align_corners: bool,
     /// How many dimensions are looked up in.
-    sides: usize,
+    pub(super) sides: usize,
 }
 
 impl Lookup {
-    /// Of tensors of so many dimensions.
-    pub(super) fn of(sampling: &Sampling, rank: usize) -> Lookup {
-        let (interpolation, padding, align_corners) = match sampling {
-            Sampling::GridSample {
-                interpolation,
-                padding,
-                align_corners,
-            } => (*interpolation, *padding, *align_corners),
-            Sampling::AffineGrid { align_corners, .. } => (0, 0, *align_corners),
-        };
-        Lookup {
-            interpolation,
-            padding,
-            align_corners,
-            sides: rank - 2,
-        }
-    }
-
     fn taps(self) -> u32 {
         match self.interpolation {
             0 => 2,

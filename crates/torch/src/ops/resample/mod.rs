@@ -285,10 +285,6 @@ impl Operator for Resample {
         self.aten_name()
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shape = self.shape(&operands[0].1)?;
         Ok(vec![(operands[0].0, shape)])

@@ -157,14 +157,12 @@ impl Eager {
                 (false, true) => eager.copy_in(gradient, format),
                 (false, false) => Tensor::clone(gradient),
             };
-            let row_major = (volumes && format == MemoryFormat::ChannelsLast)
+            let _row_major = (volumes && format == MemoryFormat::ChannelsLast)
                 .then(|| eager.empty(&whole, gradient.dtype));
             let mut inputs = vec![&*dense];
             // Only the gradient of `glu` depends on its operand.
             inputs.extend(saved.find("self").map(|x| &**x));
             eager.launch(backward, &inputs, &[&grad_x]);
-            drop(row_major);
-            drop(dense);
             Rc::new(grad_x)
         });
         Ok(vec![y])
@@ -193,7 +191,6 @@ impl Eager {
         };
         drop(first);
         self.launch(kernel, &[&dense], &[&y]);
-        drop(dense);
         y
     }
 

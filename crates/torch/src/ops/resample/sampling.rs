@@ -1,118 +1,77 @@
 //! Looking up planes and volumes at places that are computed: `grid_sample` and the grids of affine maps.
 
-use serde::Serialize;
-
 use super::grid::{self, Lookup};
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
-use crate::ops::{Context, Operator, Reader};
+use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::ops::Reader;
+use crate::ops::call::Function;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
-/// See the variants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub enum Sampling {
-    /// `grid_sampler(input, grid)`.
-    GridSample {
-        /// 0 linear, 1 nearest, 2 cubic.
-        interpolation: i64,
-        /// Outside: 0 zeros, 1 the border, 2 a reflection.
-        padding: i64,
-        /// Whether corners are the centres of the outermost elements.
-        align_corners: bool,
-    },
-    /// `affine_grid_generator(theta)` for results of this shape.
-    AffineGrid {
-        /// Batch, channels, sides.
-        size: Vec<Extent>,
-        /// As above.
-        align_corners: bool,
-    },
-}
-
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.grid_sampler.default", |args| {
-        let sampling = Sampling::GridSample {
-            interpolation: args.int("interpolation_mode", None)?,
-            padding: args.int("padding_mode", None)?,
-            align_corners: args.flag("align_corners", false)?,
+        let operands = args.all(&["input", "grid"])?;
+        let sample = Function {
+            name: "grid_sampler",
+            arguments: Lookup {
+                interpolation: args.int("interpolation_mode", None)?,
+                padding: args.int("padding_mode", None)?,
+                align_corners: args.flag("align_corners", false)?,
+                sides: args.shape(operands[0]).len().saturating_sub(2),
+            },
+            infer: |_, x| Ok(vec![sampled(&x[0], &x[1].1)?]),
+            run: |lookup, eager, x, context| {
+                let shape = &context.results[0];
+                Ok(vec![eager.grid_sample(*lookup, [&x[0], &x[1]], shape)?])
+            },
         };
-        Ok((sampling.into(), args.all(&["input", "grid"])?))
+        Ok(sample.on(operands))
     }),
+    // For results of this size: batch, channels, sides.
     ("aten.affine_grid_generator.default", |args| {
-        let size = args
-            .lengths("size")?
-            .into_iter()
-            .collect::<Option<Vec<_>>>();
-        let sampling = Sampling::AffineGrid {
-            size: size.ok_or("its argument \"size\" contains -1")?,
-            align_corners: args.flag("align_corners", false)?,
+        let grid = Function {
+            name: "affine_grid_generator",
+            arguments: (
+                args.whole_lengths("size")?,
+                args.flag("align_corners", false)?,
+            ),
+            infer: |(size, _), x| Ok(vec![mapped(&x[0], size)?]),
+            run: |(size, align_corners), eager, x, context| {
+                let shape = &context.results[0];
+                Ok(vec![eager.affine_grid(
+                    &x[0],
+                    (size, *align_corners),
+                    shape,
+                )])
+            },
         };
-        Ok((sampling.into(), args.all(&["theta"])?))
+        Ok(grid.on(args.all(&["theta"])?))
     }),
 ];
 
-impl Operator for Sampling {
-    fn name(&self) -> &'static str {
-        match self {
-            Sampling::GridSample { .. } => "grid_sampler",
-            Sampling::AffineGrid { .. } => "affine_grid_generator",
-        }
+fn sampled((dtype, x): &Type, grid: &[Extent]) -> Result<Type, Mismatch> {
+    let ([n, channels, sides @ ..], [samples, places @ .., last]) = (x.as_slice(), grid) else {
+        return Err(format!("input {x:?} and grid {grid:?} must have channels"));
+    };
+    let rank = Extent::fixed(sides.len() as u64);
+    if !(2..=3).contains(&sides.len())
+        || places.len() != sides.len()
+        || n != samples
+        || *last != rank
+    {
+        return Err(format!("the grid {grid:?} does not fit the input {x:?}"));
     }
+    Ok((*dtype, [&[*n, *channels], places].concat()))
+}
 
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Sampling::GridSample { .. } => (2, 2),
-            Sampling::AffineGrid { .. } => (1, 1),
-        }
+fn mapped((dtype, maps): &Type, size: &[Extent]) -> Result<Type, Mismatch> {
+    let [n, _, sides @ ..] = size else {
+        return Err(format!("the size {size:?} has no channels"));
+    };
+    let rank = sides.len() as u64;
+    if !(2..=3).contains(&rank) || *maps != [*n, rank.into(), (rank + 1).into()] {
+        return Err(format!("the maps {maps:?} do not fit the size {size:?}"));
     }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = &operands[0];
-        let shape = match self {
-            Sampling::GridSample { .. } => {
-                let grid = &operands[1].1;
-                let ([n, channels, sides @ ..], [samples, places @ .., last]) =
-                    (x.as_slice(), grid.as_slice())
-                else {
-                    return Err(format!("input {x:?} and grid {grid:?} must have channels"));
-                };
-                let rank = Extent::fixed(sides.len() as u64);
-                if !(2..=3).contains(&sides.len())
-                    || places.len() != sides.len()
-                    || n != samples
-                    || *last != rank
-                {
-                    return Err(format!("the grid {grid:?} does not fit the input {x:?}"));
-                }
-                [&[*n, *channels], places].concat()
-            }
-            Sampling::AffineGrid { size, .. } => {
-                let [n, _, sides @ ..] = size.as_slice() else {
-                    return Err(format!("the size {size:?} has no channels"));
-                };
-                let rank = sides.len() as u64;
-                if !(2..=3).contains(&rank) || *x != [*n, rank.into(), (rank + 1).into()] {
-                    return Err(format!("the maps {x:?} do not fit the size {size:?}"));
-                }
-                [&[*n], sides, &[rank.into()]].concat()
-            }
-        };
-        Ok(vec![(*dtype, shape)])
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
-        let shape = &context.results[0];
-        Ok(vec![match self {
-            Sampling::GridSample { .. } => {
-                let lookup = Lookup::of(self, operands[0].shape.len());
-                eager.grid_sample(lookup, [&operands[0], &operands[1]], shape)?
-            }
-            Sampling::AffineGrid {
-                size,
-                align_corners,
-            } => eager.affine_grid(&operands[0], (size, *align_corners), shape),
-        }])
-    }
+    Ok((*dtype, [&[*n], sides, &[rank.into()]].concat()))
 }
 
 impl Eager {
@@ -178,7 +137,6 @@ impl Eager {
             let grad_theta = eager.empty_strided(&maps, strides, gradient.dtype);
             let kernel = grid::affine_backward(sides);
             eager.launch(kernel, &[&base, gradient], &[&grad_theta]);
-            drop(base);
             vec![Some(Tensor::new(grad_theta))]
         })
     }
@@ -191,10 +149,7 @@ impl Eager {
         let coordinates = Extent::fixed(sides.len() as u64 + 1);
         let base = self.empty(&[*n, numel(sides), coordinates], dtype);
         for side in sides.iter().rev() {
-            let lines = [0, 1, 2].map(|_| self.empty(&[*side], dtype));
-            for line in lines {
-                drop(line);
-            }
+            drop([(); 3].map(|()| self.empty(&[*side], dtype)));
         }
         let lengths: Option<Vec<u64>> = sides.iter().map(|side| side.as_fixed()).collect();
         let kernel = match lengths {

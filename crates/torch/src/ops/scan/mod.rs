@@ -2,90 +2,52 @@
 
 mod kernel;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
+use super::call::Function;
+use super::{Read, Reader};
+use crate::aten::{Arguments, ValueId};
 use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::placing::Combine;
 use crate::program::{Generated, Kernel};
-use crate::shape::{DType, Mismatch, Type};
-
-/// A running product or extreme along a dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Scan {
-    /// What runs.
-    pub function: Running,
-    /// Along which dimension.
-    pub dim: usize,
-    /// The type to compute in, where the model's code says.
-    pub dtype: Option<DType>,
-}
-
-/// What runs along a dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Running {
-    /// `cumprod`.
-    Product,
-    /// `cummax`: values and positions.
-    Largest,
-    /// `cummin`: values and positions.
-    Smallest,
-}
+use crate::shape::DType;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.cumprod.default", |args| read(args, Running::Product)),
-    ("aten.cummax.default", |args| read(args, Running::Largest)),
-    ("aten.cummin.default", |args| read(args, Running::Smallest)),
-];
-
-fn read(args: &Arguments<'_>, function: Running) -> Result<Read, String> {
-    let input = args.tensor("self")?;
-    let scan = Scan {
-        function,
-        dim: args.dim("dim", None, args.shape(input).len())?,
-        dtype: args.dtype("dtype")?,
-    };
-    Ok((scan.into(), vec![input]))
-}
-
-impl Operator for Scan {
-    fn name(&self) -> &'static str {
-        match self.function {
-            Running::Product => "cumprod",
-            Running::Largest => "cummax",
-            Running::Smallest => "cummin",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = &operands[0];
-        Ok(match self.function {
-            Running::Product => {
-                let own = if dtype.is_float() {
-                    *dtype
+    ("aten.cumprod.default", |args| {
+        let (input, dim) = along(args)?;
+        let product = Function {
+            name: "cumprod",
+            arguments: (dim, args.dtype("dtype")?),
+            infer: |(_, dtype), x| {
+                let own = if x[0].0.is_float() {
+                    x[0].0
                 } else {
                     DType::Int64
                 };
-                vec![(self.dtype.unwrap_or(own), x.clone())]
-            }
-            Running::Largest | Running::Smallest => {
-                vec![(*dtype, x.clone()), (DType::Int64, x.clone())]
-            }
-        })
-    }
+                Ok(vec![(dtype.unwrap_or(own), x[0].1.clone())])
+            },
+            run: |&(dim, dtype), eager, x, _| Ok(vec![eager.cumprod(&x[0], dim, dtype)?]),
+        };
+        Ok(product.on(vec![input]))
+    }),
+    ("aten.cummax.default", |args| extreme(args, "cummax")),
+    ("aten.cummin.default", |args| extreme(args, "cummin")),
+];
 
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let x = &operands[0];
-        match self.function {
-            Running::Product => Ok(vec![eager.cumprod(x, self.dim, self.dtype)?]),
-            Running::Largest | Running::Smallest => eager.running_extreme(x, *self),
-        }
-    }
+/// The operand, and along which dimension something runs.
+fn along(args: &Arguments<'_>) -> Result<(ValueId, usize), String> {
+    let input = args.tensor("self")?;
+    Ok((input, args.dim("dim", None, args.shape(input).len())?))
+}
+
+/// `cummax` and `cummin`: values and positions.
+fn extreme(args: &Arguments<'_>, name: &'static str) -> Result<Read, String> {
+    let (input, dim) = along(args)?;
+    let extreme = Function {
+        name,
+        arguments: (dim, name == "cummax"),
+        infer: |_, x| Ok(vec![x[0].clone(), (DType::Int64, x[0].1.clone())]),
+        run: |&(dim, largest), eager, x, _| eager.running_extreme(&x[0], dim, largest),
+    };
+    Ok(extreme.on(vec![input]))
 }
 
 impl Eager {
@@ -106,39 +68,33 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // `cumprod_backward` without zeros: `reversed_cumsum(output * grad) / input`.
             let (x, result) = (saved.get("self"), saved.get("result"));
-            let cast = (gradient.dtype != x.dtype).then(|| eager.copy_as(gradient, x.dtype));
+            let _cast = (gradient.dtype != x.dtype).then(|| eager.copy_as(gradient, x.dtype));
             let like = |eager: &mut Eager| eager.empty_like(result, result.dtype);
-            let product = like(eager);
+            let _product = like(eager);
             let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
             let is_zero = Generated::map("eq", ["x"], "result = x == 0;");
             eager.launch(is_zero.into(), &[x], &[&zeros]);
             eager.any_of(&zeros);
             let flipped = like(eager);
             let summed = like(eager);
-            let reversed = like(eager);
+            let _reversed = like(eager);
             drop(summed);
             drop(flipped);
             let grad_x = like(eager);
             let inputs: [&TensorBody; 3] = [gradient, x, result];
             let kernel = kernel::running_product_backward(dim);
             eager.launch(kernel, &inputs, &[&grad_x]);
-            drop(reversed);
-            drop(zeros);
-            drop(product);
-            drop(cast);
             Tensor::new(grad_x)
         }))
     }
 
     /// `cummax` or `cummin`: the gradient is added up at the positions.
-    fn running_extreme(&mut self, x: &Tensor, scan: Scan) -> Outputs {
-        let dim = scan.dim;
+    fn running_extreme(&mut self, x: &Tensor, dim: usize, largest: bool) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(&x.shape, x.dtype);
         let positions = Tensor::new(self.empty(&x.shape, DType::Int64));
-        let is_largest = scan.function == Running::Largest;
-        let kernel = kernel::running_extreme(dim, is_largest);
+        let kernel = kernel::running_extreme(dim, largest);
         self.launch(kernel, &[x], &[&y, &positions]);
         draft.save(self, "indices", &positions)?;
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {

@@ -5,70 +5,15 @@ pub mod placing;
 mod reduce;
 mod run;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader, View, indexed};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
+use super::call::{Function, like_first};
+use super::{Operator as _, Read, Reader, View, indexed};
+use crate::aten::{Arguments, ValueId};
 use crate::shape::{DType, Extent, Mismatch, Type, broadcast, numel};
-
-/// Which operator, and where it writes. `in_place` is whether the result replaces the first operand.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub enum Scattered {
-    /// `index_copy(self, dim, index, source)`.
-    IndexCopy {
-        /// Which dimension.
-        dim: usize,
-        /// Whether it replaces.
-        in_place: bool,
-    },
-    /// `index_fill(self, dim, index, value)`.
-    IndexFill {
-        /// Which dimension.
-        dim: usize,
-        /// With what.
-        value: f64,
-        /// Whether it replaces.
-        in_place: bool,
-    },
-    /// `take(self, index)`: elements of the flattened tensor.
-    Take,
-    /// `put(self, index, source)`: elements of the flattened tensor.
-    Put {
-        /// Whether equal places add up.
-        accumulate: bool,
-        /// Whether it replaces.
-        in_place: bool,
-    },
-    /// `take_along_dim(self, indices, dim)`; of the flattened tensors without a dimension.
-    TakeAlong {
-        /// Which dimension.
-        dim: Option<usize>,
-    },
-    /// `scatter_reduce(self, dim, index, src)`.
-    ScatterReduce {
-        /// Which dimension.
-        dim: usize,
-        /// What becomes of several elements at one place.
-        reduce: Combination,
-        /// Whether the element that is there counts too.
-        include_self: bool,
-        /// Whether it replaces.
-        in_place: bool,
-    },
-    /// `select_scatter`, `slice_scatter`, `diagonal_scatter`: a copy of the first operand with the second in the
-    /// place of this view of it.
-    View(View),
-    /// `masked_scatter(self, mask, source)`.
-    Masked {
-        /// Whether it replaces.
-        in_place: bool,
-    },
-}
+use reduce::Reduced;
 
 /// What becomes of several elements that are written to one place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Combination {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Combination {
     /// Their sum.
     Sum,
     /// Their product.
@@ -82,213 +27,184 @@ pub enum Combination {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.index_copy.default aten.index_copy_.default", |args| {
+        let operands = args.all(&["self", "index", "source"])?;
+        let copy = Function {
+            name: "index_copy",
+            arguments: (dim(args, operands[0])?, is_in_place(args)),
+            infer: like_first,
+            run: |&(dim, in_place), eager, x, _| {
+                let copied = eager.index_copy([&x[0], &x[1], &x[2]], dim, in_place)?;
+                Ok(vec![copied])
+            },
+        };
+        Ok(copy.on_positions(operands, |(dim, _), x| indexed::along(&x[0].1, *dim)))
+    }),
+    // A tensor is asked for its only element (`TensorAdvancedIndexing.cpp`).
     (
-        "aten.index_copy.default aten.index_copy_.default aten.index_fill.int_Scalar aten.index_fill_.int_Scalar \
-         aten.index_fill.int_Tensor aten.index_fill_.int_Tensor aten.take.default aten.put.default aten.put_.default \
-         aten.take_along_dim.default aten.scatter_reduce.two aten.scatter_reduce_.two aten.scatter.reduce aten.scatter_.reduce \
-         aten.masked_scatter.default aten.masked_scatter_.default",
-        read,
+        "aten.index_fill.int_Scalar aten.index_fill_.int_Scalar aten.index_fill.int_Tensor aten.index_fill_.int_Tensor",
+        |args| {
+            let operands = args.all(&["self", "index"])?;
+            let along = (dim(args, operands[0])?, args.number("value")?);
+            let fill = Function {
+                name: "index_fill",
+                arguments: (along, is_in_place(args)),
+                infer: like_first,
+                run: |&(along, in_place), eager, x, _| {
+                    Ok(vec![eager.index_fill([&x[0], &x[1]], along, in_place)?])
+                },
+            };
+            Ok(fill.on_positions(operands, |((dim, _), _), x| indexed::along(&x[0].1, *dim)))
+        },
     ),
-    ("aten.select_scatter.default", into_view),
-    ("aten.slice_scatter.default", into_view),
-    ("aten.diagonal_scatter.default", into_view),
+    // Elements of the flattened tensor.
+    ("aten.take.default", |args| {
+        let take = Function {
+            name: "take",
+            arguments: (),
+            infer: |(), x| Ok(vec![(x[0].0, x[1].1.clone())]),
+            run: |(), eager, x, _| Ok(vec![eager.take(&x[0], &x[1])?]),
+        };
+        Ok(take.on_positions(args.all(&["self", "index"])?, |(), x| of_flat(x)))
+    }),
+    ("aten.put.default aten.put_.default", |args| {
+        let put = Function {
+            name: "put",
+            arguments: (args.flag("accumulate", false)?, is_in_place(args)),
+            infer: like_first,
+            run: |&(accumulate, in_place), eager, x, _| {
+                let put = eager.put([&x[0], &x[1], &x[2]], accumulate, in_place)?;
+                Ok(vec![put])
+            },
+        };
+        Ok(put.on_positions(args.all(&["self", "index", "source"])?, |_, x| of_flat(x)))
+    }),
+    // Without a dimension of the flattened tensors.
+    ("aten.take_along_dim.default", |args| {
+        let operands = args.all(&["self", "indices"])?;
+        let dim = args.if_given("dim", |_| dim(args, operands[0]))?;
+        let take = Function {
+            name: "take_along_dim",
+            arguments: dim,
+            infer: |dim, x| {
+                let (x, index) = (&x[0], &x[1].1);
+                let shape = match dim {
+                    Some(dim) => along(&x.1, index, *dim)?[1].clone(),
+                    None => index.clone(),
+                };
+                Ok(vec![(x.0, shape)])
+            },
+            run: |dim, eager, x, _| Ok(vec![eager.take_along(&x[0], &x[1], *dim)?]),
+        };
+        Ok(take.on_positions(operands, |dim, x| match dim {
+            Some(dim) => indexed::along(&x[0].1, *dim),
+            None => of_flat(x),
+        }))
+    }),
+    (
+        "aten.masked_scatter.default aten.masked_scatter_.default",
+        |args| {
+            let scatter = Function {
+                name: "masked_scatter",
+                arguments: is_in_place(args),
+                infer: |in_place, x| {
+                    let (x, mask) = (&x[0], &x[1].1);
+                    let shape = if *in_place {
+                        x.1.clone()
+                    } else {
+                        broadcast(&x.1, mask)?
+                    };
+                    Ok(vec![(x.0, shape)])
+                },
+                run: |in_place, eager, x, _| {
+                    let scattered = eager.masked_scatter([&x[0], &x[1], &x[2]], *in_place)?;
+                    Ok(vec![scattered])
+                },
+            };
+            Ok(scatter.on(args.all(&["self", "mask", "source"])?))
+        },
+    ),
+    (
+        "aten.scatter_reduce.two aten.scatter_reduce_.two aten.scatter.reduce aten.scatter_.reduce",
+        scatter_reduce,
+    ),
+    ("aten.select_scatter.default", |args| {
+        into_view(args, "select_scatter", super::view::read_select)
+    }),
+    ("aten.slice_scatter.default", |args| {
+        into_view(args, "slice_scatter", super::view::read_slice)
+    }),
+    ("aten.diagonal_scatter.default", |args| {
+        into_view(args, "diagonal_scatter", super::view::read_diagonal)
+    }),
 ];
 
-fn read(args: &Arguments<'_>) -> Result<Read, String> {
-    let target = args.target;
-    let in_place = target.contains("_.");
-    let (op, operands) = match target {
-        "aten.index_copy.default" | "aten.index_copy_.default" => {
-            let operands = args.all(&["self", "index", "source"])?;
-            let dim = args.dim("dim", None, args.shape(operands[0]).len())?;
-            (Scattered::IndexCopy { dim, in_place }, operands)
-        }
-        // A tensor is asked for its only element (`TensorAdvancedIndexing.cpp`).
-        "aten.index_fill.int_Scalar"
-        | "aten.index_fill_.int_Scalar"
-        | "aten.index_fill.int_Tensor"
-        | "aten.index_fill_.int_Tensor" => {
-            let operands = args.all(&["self", "index"])?;
-            let fill = Scattered::IndexFill {
-                dim: args.dim("dim", None, args.shape(operands[0]).len())?,
-                value: args.number("value")?,
-                in_place,
-            };
-            (fill, operands)
-        }
-        "aten.take.default" => (Scattered::Take, args.all(&["self", "index"])?),
-        "aten.put.default" | "aten.put_.default" => {
-            let accumulate = args.flag("accumulate", false)?;
-            let operands = args.all(&["self", "index", "source"])?;
-            (
-                Scattered::Put {
-                    accumulate,
-                    in_place,
-                },
-                operands,
-            )
-        }
-        "aten.take_along_dim.default" => {
-            let operands = args.all(&["self", "indices"])?;
-            let rank = args.shape(operands[0]).len();
-            let dim = args
-                .has("dim")
-                .then(|| args.dim("dim", None, rank))
-                .transpose()?;
-            (Scattered::TakeAlong { dim }, operands)
-        }
-        "aten.masked_scatter.default" | "aten.masked_scatter_.default" => {
-            let operands = args.all(&["self", "mask", "source"])?;
-            (Scattered::Masked { in_place }, operands)
-        }
-        _ => {
-            let reduce = match args.text("reduce", "")? {
-                // `scatter(reduce=..)`, which has no gradient, knows two of them by these names.
-                "sum" | "add" => Combination::Sum,
-                "prod" | "multiply" => Combination::Product,
-                "mean" => Combination::Mean,
-                "amax" => Combination::Largest,
-                "amin" => Combination::Smallest,
-                other => return Err(format!("it reduces by {other:?}")),
-            };
-            let operands = args.all(&["self", "index", "src"])?;
-            let op = Scattered::ScatterReduce {
-                dim: args.dim("dim", None, args.shape(operands[0]).len())?,
-                reduce,
-                include_self: args.flag("include_self", true)?,
-                in_place,
-            };
-            (op, operands)
-        }
-    };
-    Ok((op.into(), operands))
+/// Whether the result replaces the first operand.
+fn is_in_place(args: &Arguments<'_>) -> bool {
+    args.target.contains("_.")
 }
 
-/// What writes into a view, read as the view would be.
-fn into_view(args: &Arguments<'_>) -> Result<Read, String> {
+/// Along which dimension of `x` it writes or takes.
+fn dim(args: &Arguments<'_>, x: ValueId) -> Result<usize, String> {
+    args.dim("dim", None, args.shape(x).len())
+}
+
+/// The second operand holds positions in all of the first.
+fn of_flat(operands: &[Type]) -> Vec<(usize, Extent)> {
+    vec![(1, numel(&operands[0].1))]
+}
+
+fn scatter_reduce(args: &Arguments<'_>) -> Result<Read, String> {
+    let reduce = match args.text("reduce", "")? {
+        // `scatter(reduce=..)`, which has no gradient, knows two of them by these names.
+        "sum" | "add" => Combination::Sum,
+        "prod" | "multiply" => Combination::Product,
+        "mean" => Combination::Mean,
+        "amax" => Combination::Largest,
+        "amin" => Combination::Smallest,
+        other => return Err(format!("it reduces by {other:?}")),
+    };
+    let operands = args.all(&["self", "index", "src"])?;
+    let reduced = Reduced {
+        dim: dim(args, operands[0])?,
+        reduce,
+        include_self: args.flag("include_self", true)?,
+    };
+    let scatter = Function {
+        name: "scatter_reduce",
+        arguments: (reduced, is_in_place(args)),
+        infer: like_first,
+        run: |&(reduced, in_place), eager, x, _| {
+            let scattered = eager.scatter_reduce([&x[0], &x[1], &x[2]], reduced, in_place)?;
+            Ok(vec![scattered])
+        },
+    };
+    Ok(scatter.on_positions(operands, |(reduced, _), x| {
+        indexed::along(&x[0].1, reduced.dim)
+    }))
+}
+
+/// `select_scatter`, `slice_scatter`, `diagonal_scatter`: a copy of the first operand with the second in the place of a view of it,
+/// read as the view would be.
+fn into_view(
+    args: &Arguments<'_>,
+    name: &'static str,
+    read: fn(&Arguments<'_>, &[Extent]) -> Result<View, String>,
+) -> Result<Read, String> {
     let operands = args.all(&["self", "src"])?;
-    let from = args.shape(operands[0]);
-    let view = match args.target {
-        "aten.select_scatter.default" => super::view::read_select(args, &from)?,
-        "aten.slice_scatter.default" => super::view::read_slice(args, &from)?,
-        _ => super::view::read_diagonal(args, &from)?,
+    let scatter = Function {
+        name,
+        arguments: read(args, &args.shape(operands[0]))?,
+        infer: |view, x| {
+            let (place, source) = (view.infer(&x[..1])?.swap_remove(0).1, &x[1].1);
+            if place != *source {
+                return Err(format!("{source:?} does not fit in the place of {place:?}"));
+            }
+            Ok(x[..1].to_vec())
+        },
+        run: |view, eager, x, context| Ok(vec![eager.scatter_into([&x[0], &x[1]], view, context)]),
     };
-    Ok((Scattered::View(view).into(), operands))
-}
-
-impl Operator for Scattered {
-    fn name(&self) -> &'static str {
-        match self {
-            Scattered::IndexCopy { .. } => "index_copy",
-            Scattered::IndexFill { .. } => "index_fill",
-            Scattered::Take => "take",
-            Scattered::Put { .. } => "put",
-            Scattered::TakeAlong { .. } => "take_along_dim",
-            Scattered::ScatterReduce { .. } => "scatter_reduce",
-            Scattered::View(View::Select { .. }) => "select_scatter",
-            Scattered::View(View::Slice { .. }) => "slice_scatter",
-            Scattered::View(_) => "diagonal_scatter",
-            Scattered::Masked { .. } => "masked_scatter",
-        }
-    }
-
-    fn arity(&self) -> (usize, usize) {
-        match self {
-            Scattered::IndexCopy { .. }
-            | Scattered::Put { .. }
-            | Scattered::ScatterReduce { .. }
-            | Scattered::Masked { .. } => (3, 3),
-            Scattered::IndexFill { .. }
-            | Scattered::Take
-            | Scattered::TakeAlong { .. }
-            | Scattered::View(_) => (2, 2),
-        }
-    }
-
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let ((dtype, x), index) = (&operands[0], &operands[1].1);
-        let shape = match self {
-            Scattered::IndexCopy { .. }
-            | Scattered::IndexFill { .. }
-            | Scattered::Put { .. }
-            | Scattered::ScatterReduce { .. }
-            | Scattered::Masked { in_place: true } => x.clone(),
-            Scattered::Masked { in_place: false } => broadcast(x, index)?,
-            Scattered::Take | Scattered::TakeAlong { dim: None } => index.clone(),
-            Scattered::TakeAlong { dim: Some(dim) } => along(x, index, *dim)?[1].clone(),
-            Scattered::View(view) => {
-                let place = view.infer(&operands[..1])?;
-                if place[0].1 != *index {
-                    return Err(format!(
-                        "{index:?} does not fit in the place of {:?}",
-                        place[0].1
-                    ));
-                }
-                x.clone()
-            }
-        };
-        Ok(vec![(*dtype, shape)])
-    }
-
-    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
-        let shape = &operands[0].1;
-        match self {
-            Scattered::IndexCopy { dim, .. }
-            | Scattered::IndexFill { dim, .. }
-            | Scattered::TakeAlong { dim: Some(dim) }
-            | Scattered::ScatterReduce { dim, .. } => indexed::along(shape, *dim),
-            Scattered::Take | Scattered::Put { .. } | Scattered::TakeAlong { dim: None } => {
-                vec![(1, numel(shape))]
-            }
-            Scattered::View(_) | Scattered::Masked { .. } => Vec::new(),
-        }
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
-        let (x, index) = (&operands[0], &operands[1]);
-        Ok(vec![match self {
-            Scattered::IndexCopy { dim, in_place } => {
-                eager.index_copy([x, index, &operands[2]], *dim, *in_place)?
-            }
-            Scattered::IndexFill {
-                dim,
-                value,
-                in_place,
-            } => eager.index_fill([x, index], (*dim, *value), *in_place)?,
-            Scattered::Take => eager.take(x, index)?,
-            Scattered::Put {
-                accumulate,
-                in_place,
-            } => eager.put([x, index, &operands[2]], *accumulate, *in_place)?,
-            Scattered::TakeAlong { dim: Some(dim) } => {
-                let shapes = along(&x.shape, &index.shape, *dim).expect("checked when built");
-                let (x, index) = (
-                    eager.expand_to(x, &shapes[0]),
-                    eager.expand_to(index, &shapes[1]),
-                );
-                eager.gather(&x, &index, *dim)?
-            }
-            Scattered::TakeAlong { dim: None } => {
-                let flat = eager.reshape(x, &[x.numel()]);
-                let places = eager.reshape(index, &[index.numel()]);
-                eager.gather(&flat, &places, 0)?
-            }
-            Scattered::ScatterReduce {
-                dim,
-                reduce,
-                include_self,
-                in_place,
-            } => eager.scatter_reduce(
-                [x, index, &operands[2]],
-                (*dim, *reduce, *include_self),
-                *in_place,
-            )?,
-            Scattered::View(view) => eager.scatter_into([x, index], view, context),
-            Scattered::Masked { in_place } => {
-                eager.masked_scatter([x, index, &operands[2]], *in_place)?
-            }
-        }])
-    }
+    Ok(scatter.on(operands))
 }
 
 /// The shapes that `take_along_dim` expands both operands to: alike but for the dimension.

@@ -6,12 +6,15 @@ use crate::ops::placing::{self, Combine};
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Extent, strides_like};
 
-/// What the derivative depends on besides tensors.
-#[derive(Clone, Copy)]
-struct Reduced {
-    dim: usize,
-    reduce: Combination,
-    include_self: bool,
+/// `scatter_reduce(self, dim, index, src)`, besides its tensors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reduced {
+    /// Along which dimension.
+    pub(super) dim: usize,
+    /// What becomes of several elements at one place.
+    pub(super) reduce: Combination,
+    /// Whether the element that is there counts too.
+    pub(super) include_self: bool,
 }
 
 impl Combination {
@@ -34,9 +37,14 @@ impl Eager {
     pub(super) fn scatter_reduce(
         &mut self,
         [x, index, source]: [&Tensor; 3],
-        (dim, reduce, include_self): (usize, Combination, bool),
+        reduced: Reduced,
         in_place: bool,
     ) -> Result<Tensor, Stop> {
+        let Reduced {
+            dim,
+            reduce,
+            include_self,
+        } = reduced;
         let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         // The derivative reads what the tensor was, of which an operation in place leaves nothing.
@@ -72,11 +80,6 @@ impl Eager {
             drop(ones);
         }
         draft.save(self, "result", &y.detached())?;
-        let reduced = Reduced {
-            dim,
-            reduce,
-            include_self,
-        };
         let y = draft.finish_into(
             self,
             in_place.then_some(x),

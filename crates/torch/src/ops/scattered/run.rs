@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::kernel;
+use super::{along, kernel};
 use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
@@ -127,6 +127,23 @@ impl Eager {
         }))
     }
 
+    /// `take_along_dim`, which is `gather` of operands that are expanded or flattened.
+    pub(super) fn take_along(
+        &mut self,
+        x: &Tensor,
+        index: &Tensor,
+        dim: Option<usize>,
+    ) -> Result<Tensor, Stop> {
+        let Some(dim) = dim else {
+            let flat = self.reshape(x, &[x.numel()]);
+            let places = self.reshape(index, &[index.numel()]);
+            return self.gather(&flat, &places, 0);
+        };
+        let [of_x, of_index] = along(&x.shape, &index.shape, dim).expect("checked when built");
+        let (x, index) = (self.expand_to(x, &of_x), self.expand_to(index, &of_index));
+        self.gather(&x, &index, dim)
+    }
+
     /// `put`: what it writes gets what is taken.
     pub(super) fn put(
         &mut self,
@@ -156,10 +173,9 @@ impl Eager {
                     if accumulate {
                         return Tensor::clone(gradient);
                     }
-                    let zeros = eager.empty(&like.0, like.1);
+                    let _zeros = eager.empty(&like.0, like.1);
                     let kept = eager.copy_of(gradient);
                     eager.put_flat(&kept, index, (Combine::Replace, Err(0.0)));
-                    drop(zeros);
                     kept
                 });
                 let written = wants[1].then(|| {
@@ -258,12 +274,10 @@ impl Eager {
         let (like, view) = ((source.shape.clone(), source.dtype), view.clone());
         draft.finish_single(self, y, move |eager, gradient, _| {
             let kept = wants[0].then(|| {
-                let zeros = eager.empty(&like.0, like.1);
+                let _zeros = eager.empty(&like.0, like.1);
                 let kept = eager.clone_with_strides(gradient);
                 let cleared = place(eager, &kept, &view);
                 eager.launch(Kernel::Fill(0.0), &[], &[&cleared]);
-                drop(cleared);
-                drop(zeros);
                 Tensor::new(kept)
             });
             let written = wants[1].then(|| {

@@ -144,11 +144,6 @@ impl Operator for Scripted {
         name.split_once('.').map_or(name, |(name, _)| name)
     }
 
-    fn arity(&self) -> (usize, usize) {
-        let count = self.row.operands.len();
-        (count, count)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         let lengths = self.bind(&shapes)?;

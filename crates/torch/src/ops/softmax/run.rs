@@ -47,8 +47,6 @@ impl Eager {
                 &[dense.as_ref().unwrap_or(gradient), saved.get("result")],
                 &[&grad_x],
             );
-            drop(dense);
-            drop(product);
             Tensor::new(grad_x)
         }))
     }

@@ -1,82 +1,67 @@
 //! `meshgrid`: each vector seen along a dimension of its own.
 
-use serde::Serialize;
-
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::ops::{Context, Operator, Reader};
+use crate::aten::Arguments;
+use crate::eager::{Eager, Tensor};
+use crate::ops::call::Function;
+use crate::ops::{Read, Reader};
 use crate::shape::{Extent, Mismatch, Type};
 
-/// `meshgrid(tensors, indexing)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Meshgrid {
-    /// Whether the first two dimensions change places (`indexing="xy"`).
-    pub swapped: bool,
-}
-
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.meshgrid.default", |args| {
-        Ok((Meshgrid { swapped: false }.into(), args.tensors("tensors")?))
-    }),
+    ("aten.meshgrid.default", |args| meshgrid(args, false)),
     ("aten.meshgrid.indexing", |args| {
-        let swapped = match args.text("indexing", "ij")? {
-            "ij" => false,
-            "xy" => true,
-            other => return Err(format!("its argument \"indexing\" is {other:?}")),
-        };
-        Ok((Meshgrid { swapped }.into(), args.tensors("tensors")?))
+        match args.text("indexing", "ij")? {
+            "ij" => meshgrid(args, false),
+            "xy" => meshgrid(args, true),
+            other => Err(format!("its argument \"indexing\" is {other:?}")),
+        }
     }),
 ];
 
-impl Meshgrid {
-    /// The dimension that each vector lies along, of so many.
-    fn along(self, vector: usize, count: usize) -> usize {
-        match vector {
-            0 | 1 if self.swapped && count > 1 => 1 - vector,
-            _ => vector,
-        }
-    }
+/// `meshgrid(tensors, indexing)`; with `indexing="xy"` the first two dimensions change places.
+fn meshgrid(args: &Arguments<'_>, swapped: bool) -> Result<Read, String> {
+    let meshgrid = Function {
+        name: "meshgrid",
+        arguments: swapped,
+        infer: |swapped, x| results(x, *swapped),
+        run: |swapped, eager, x, context| Ok(eager.meshgrid(x, *swapped, context.results)),
+    };
+    Ok(meshgrid.on(args.tensors("tensors")?))
+}
 
-    fn shape(self, lengths: &[Extent]) -> Vec<Extent> {
-        let mut shape = lengths.to_vec();
-        for (vector, length) in lengths.iter().enumerate() {
-            shape[self.along(vector, lengths.len())] = *length;
-        }
-        shape
+/// The dimension that each vector lies along, of so many.
+fn along(vector: usize, count: usize, swapped: bool) -> usize {
+    match vector {
+        0 | 1 if swapped && count > 1 => 1 - vector,
+        _ => vector,
     }
 }
 
-impl Operator for Meshgrid {
-    fn name(&self) -> &'static str {
-        "meshgrid"
+fn results(operands: &[Type], swapped: bool) -> Result<Vec<Type>, Mismatch> {
+    let count = operands.len();
+    if !(1..=16).contains(&count) {
+        return Err(format!("takes 1 to 16 tensors, not {count}"));
     }
-
-    fn arity(&self) -> (usize, usize) {
-        (1, 16)
+    let mut result = vec![Extent::ONE; count];
+    for (vector, (_, shape)) in operands.iter().enumerate() {
+        result[along(vector, count, swapped)] = match shape[..] {
+            [] => Extent::ONE,
+            [length] => length,
+            _ => return Err(format!("it takes vectors, not {shape:?}")),
+        };
     }
+    let results = operands.iter().map(|(dtype, _)| (*dtype, result.clone()));
+    Ok(results.collect())
+}
 
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let mut lengths = Vec::new();
-        for (_, shape) in operands {
-            lengths.push(match shape[..] {
-                [] => Extent::ONE,
-                [length] => length,
-                _ => return Err(format!("it takes vectors, not {shape:?}")),
-            });
-        }
-        let shape = self.shape(&lengths);
-        let results = operands.iter().map(|(dtype, _)| (*dtype, shape.clone()));
-        Ok(results.collect())
-    }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], context: &Context<'_>) -> Outputs {
-        let mut results = Vec::new();
-        for (vector, x) in operands.iter().enumerate() {
-            let whole = &context.results[vector];
+impl Eager {
+    fn meshgrid(&mut self, x: &[Tensor], swapped: bool, results: &[Vec<Extent>]) -> Vec<Tensor> {
+        let mut grid = Vec::new();
+        for (vector, (x_of, whole)) in x.iter().zip(results).enumerate() {
             let mut seen = vec![Extent::ONE; whole.len()];
-            seen[self.along(vector, operands.len())] = x.numel();
-            let view = eager.reshape(x, &seen);
-            results.push(eager.expand(&view, whole));
+            seen[along(vector, x.len(), swapped)] = x_of.numel();
+            let view = self.reshape(x_of, &seen);
+            grid.push(self.expand(&view, whole));
         }
-        Ok(results)
+        grid
     }
 }

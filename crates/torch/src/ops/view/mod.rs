@@ -117,10 +117,6 @@ impl Operator for View {
         }
     }
 
-    fn arity(&self) -> (usize, usize) {
-        (1, 1)
-    }
-
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let shapes = match self {

@@ -30,11 +30,7 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
         Ok((diagonal(args, &args.shape(input))?.into(), vec![input]))
     }),
     ("aten.as_strided.default", |args| {
-        let whole = |name: &str| -> Result<Vec<Extent>, String> {
-            let lengths = args.lengths(name)?.into_iter().collect::<Option<_>>();
-            lengths.ok_or_else(|| format!("its argument {name:?} contains -1"))
-        };
-        let (shape, strides) = (whole("size")?, whole("stride")?);
+        let (shape, strides) = (args.whole_lengths("size")?, args.whole_lengths("stride")?);
         if shape.len() != strides.len() {
             return Err(format!(
                 "it has {} lengths and {} strides",

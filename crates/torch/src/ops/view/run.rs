@@ -34,7 +34,6 @@ impl Eager {
             let copy = eager.empty(&from, gradient.dtype);
             let seen = copy.alias(gradient.shape.clone(), contiguous_strides(&gradient.shape));
             eager.launch(Kernel::Copy, &[gradient], &[&seen]);
-            drop(seen);
             vec![Some(Rc::new(copy))]
         })
     }
@@ -101,7 +100,6 @@ impl Eager {
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = taken(&grad_x);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-            drop(inside);
             Rc::new(grad_x)
         })
     }
@@ -145,7 +143,7 @@ impl Eager {
         let own = (shape.to_vec(), strides.to_vec(), offset);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
-            let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
+            let _base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             if let Some(places) = &places {
@@ -159,8 +157,6 @@ impl Eager {
                 inside.offset = own.2;
                 eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             }
-            drop(places);
-            drop(base);
             Rc::new(grad_x)
         })
     }
@@ -175,7 +171,6 @@ impl Eager {
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = on_diagonal(&grad_x, offset, dims);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-            drop(inside);
             Rc::new(grad_x)
         })
     }
@@ -192,7 +187,6 @@ impl Eager {
         self.launch(Kernel::Fill(0.0), &[], &[&y]);
         let inside = on_diagonal(&y, offset, dims);
         self.launch(Kernel::Copy, &[x], &[&inside]);
-        drop(inside);
         draft.finish_one(self, y, move |_, gradient, _| {
             gradient_view(gradient, on_diagonal(gradient, offset, dims))
         })
@@ -208,7 +202,6 @@ impl Eager {
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = element(&grad_x, dim, index);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-            drop(inside);
             Rc::new(grad_x)
         })
     }

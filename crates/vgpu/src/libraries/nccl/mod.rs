@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::channel;
 use crate::handle::{Handles, Lock, fresh};
 use crate::libraries::nccl::rendezvous::{MEAN, MOST, Payload, Rendezvous, SUM, combine};
-use crate::libraries::real;
+use crate::libraries::{real, version};
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
 use crate::python;
@@ -120,18 +120,8 @@ pub extern "C" fn ncclGetLastError(_communicator: u64) -> *const c_char {
 const OWN_OPERATION: c_int = 64;
 
 functions! {
-    ncclGetVersion(version: *mut c_int) {
-        type Version = unsafe extern "C" fn(*mut c_int) -> Status;
-        match real(&[c"libnccl.so.2"], c"ncclGetVersion") {
-            // The function of this name, which gives a constant.
-            Some(function) if !version.is_null() => {
-                let status = std::mem::transmute::<*mut c_void, Version>(function)(version);
-                check(status == 0, status)
-            }
-            // Of PyTorch 2.4, the oldest that is served.
-            _ => out(version, 22_005),
-        }
-    }
+    // Else that of PyTorch 2.4, the oldest that is served.
+    ncclGetVersion(to: *mut c_int) { out(to, version(&[c"libnccl.so.2"], c"ncclGetVersion", 22_005)) }
     ncclGetUniqueId(id: *mut UniqueId) { out(id, UniqueId::fresh()) }
     ncclCommInitRank(to: *mut u64, size: c_int, id: UniqueId, rank: c_int) { create(to, size, rank, false, Some(&id.name())) }
     ncclCommInitRankConfig(to: *mut u64, size: c_int, id: UniqueId, rank: c_int, _config: *const c_void) { create(to, size, rank, false, Some(&id.name())) }

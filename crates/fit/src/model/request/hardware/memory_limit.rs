@@ -193,6 +193,9 @@ pub struct HeadroomCalibration {
     pub strategy: String,
     /// The headroom.
     pub share: Share,
+    /// What one other key alone asks for: it lowers a batch by a twentieth at most.
+    #[serde(default)]
+    pub unconfirmed: Share,
     /// Whether that takes the place of what an answer leaves free by itself; otherwise it is the least.
     pub replaces: bool,
     /// Whose outcomes they were.

@@ -12,9 +12,7 @@ use super::mlp::Layers;
 use super::norm::Formula;
 use super::rope::{Custom, rotation};
 use super::rotation::Rotation;
-use crate::huggingface::Task;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
+use crate::huggingface::prelude::*;
 
 /// Declares [`CLASSES`], and what reads the config of each.
 macro_rules! classes {

@@ -2,11 +2,8 @@
 
 use super::{CODE, Part, T5, new_norm};
 use crate::huggingface::attention::{sdpa, smallest};
-use crate::shape::DType;
+use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    Dropout, Embedding, Linear, ModulePath, Pointwise as _, Size, Tensor, Tracer, Views as _,
-};
 
 /// `T5Attention`.
 struct Attention {

@@ -2,18 +2,11 @@
 
 mod attention;
 
-use super::{Shifted, target_len, token_input, token_loss};
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::attention::smallest;
-use crate::huggingface::config::Config;
-use crate::request_error::RequestError;
-use crate::shape::DType;
-use crate::tracing::{
-    Activation, Code, Dropout, Embedding, FnModule, Linear, Pointwise as _, Reductions as _,
-    Tensor, Tracer,
-};
 use attention::{Role, new_attention_layer};
+
+use super::{Shifted, target_len, token_input, token_loss};
+use crate::huggingface::attention::smallest;
+use crate::huggingface::prelude::*;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["T5ForConditionalGeneration"];

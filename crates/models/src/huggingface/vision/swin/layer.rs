@@ -2,13 +2,11 @@
 
 use super::{CODE, Sizes, Swin};
 use crate::huggingface::attention::sdpa;
+use crate::huggingface::prelude::*;
 use crate::huggingface::vision::DropPath;
 use crate::huggingface::vision::mlp::new_mlp;
-use crate::shape::{DType, Extent};
+use crate::tracing::AsksFor;
 use crate::tracing::functional::Attention as Settings;
-use crate::tracing::{
-    AsksFor, Dropout, LayerNorm, Linear, Pointwise as _, Size, Tensor, Tracer, Views as _,
-};
 
 /// What is added to scores of tokens that do not attend to each other.
 const APART: f64 = -100.0;

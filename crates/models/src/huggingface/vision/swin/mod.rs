@@ -3,16 +3,11 @@
 mod layer;
 mod stage;
 
-use super::Images;
-use crate::graph::Graph;
-use crate::huggingface::Task;
-use crate::huggingface::heads::Labels;
-use crate::request_error::RequestError;
-use crate::tracing::{
-    Code, Conv, Dropout, FnModule, LayerNorm, ModulePath, Pointwise as _, Reductions as _, Tensor,
-    Tracer, Views as _,
-};
 use stage::new_stage;
+
+use super::Images;
+use crate::huggingface::prelude::*;
+use crate::tracing::Conv;
 
 /// The classes that are built here.
 pub(in crate::huggingface) const CLASSES: &[&str] = &["SwinForImageClassification"];

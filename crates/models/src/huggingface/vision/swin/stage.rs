@@ -2,7 +2,7 @@
 
 use super::layer::new_layer;
 use super::{CODE, INNER_EPS, Swin};
-use crate::tracing::{LayerNorm, Linear, Size, Tensor, Tracer, Views as _};
+use crate::huggingface::prelude::*;
 
 /// `SwinStage`: the result, the same as an image, and how many patches there are then.
 pub(super) fn new_stage(

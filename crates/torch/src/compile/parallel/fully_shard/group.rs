@@ -173,7 +173,7 @@ impl Group {
             .map(|member| member.elements * member.full.dtype.size())
             .collect();
         let table = scratch::of_copy_out(&shards, ranks, eager.capability);
-        let table = eager.scratch(table);
+        let _table = eager.scratch(table);
         let mut start = 0;
         for member in &self.members {
             let shape = [ranks, member.elements];
@@ -182,7 +182,6 @@ impl Group {
             eager.launch(Kernel::Copy, &[&from], &[&to]);
             start += member.elements;
         }
-        drop(table);
         Some(output)
     }
 
@@ -205,7 +204,6 @@ impl Group {
             let to = strided(full, 0, &[member.elements], &[1]);
             eager.launch(Kernel::Copy, &[from], &[&to]);
         }
-        drop(before);
     }
 
     /// Lets go of full parameters: their storages are emptied, even where they have owners.

@@ -84,7 +84,6 @@ impl Sharded {
             }
             let cast = eager.empty(&count, stored);
             eager.launch(Kernel::Copy, &[&output], &[&cast]);
-            drop(output);
             cast
         });
         *self.reduced.borrow_mut() = Some(input);
@@ -108,7 +107,7 @@ impl Sharded {
             .iter()
             .map(|(member, _)| member.elements * dtype.size())
             .collect();
-        let table = eager.scratch(scratch::of_copy_in(&shards));
+        let _table = eager.scratch(scratch::of_copy_in(&shards));
         if gradients.iter().any(|(member, _)| member.is_padded(ranks)) {
             eager.launch(Kernel::Fill(0.0), &[], &[&input]);
         }
@@ -117,7 +116,6 @@ impl Sharded {
             member.spread(eager, gradient, &input, [start, elements]);
             start += member.elements;
         }
-        drop(table);
         input
     }
 

@@ -1,0 +1,2 @@
+ALTER TABLE teller ADD COLUMN needed BIGINT NOT NULL DEFAULT 0 CHECK (needed BETWEEN 0 AND 10000000);
+UPDATE teller SET needed = (SELECT learnt.needed FROM learnt WHERE learnt.id = teller.learnt) WHERE agreed > 0;
