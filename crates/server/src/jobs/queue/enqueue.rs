@@ -133,9 +133,10 @@ impl Jobs {
             Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
             Enqueued::QueueFull { waiting, of_key } => {
                 let most = shared.limits.queued;
-                return Err(match of_key {
-                    false => JobError::QueueFull { waiting },
-                    true => JobError::ShareFull { waiting, most },
+                return Err(if of_key {
+                    JobError::ShareFull { waiting, most }
+                } else {
+                    JobError::QueueFull { waiting }
                 });
             }
         };
