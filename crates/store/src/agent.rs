@@ -4,7 +4,7 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::query;
+use super::engine::{Connection, query};
 use super::fit::{Attempt, Claimed, Lease};
 use super::text::named_in_text;
 use super::{Db, FitState, JsonText, LeaseOwner, StoreError, Time, with_context};
@@ -239,26 +239,25 @@ impl Db {
             .map_err(with_context("list what waits for agents"))
     }
 
-    /// Hands out this fit, or nothing where another agent took it or it does not wait.
+    /// Hands out this fit, or nothing where another agent took it, it does not wait, or its holder works on more or fewer than `held` by now.
     pub async fn claim_one(
         &self,
         id: &str,
         lease: Lease<'_>,
+        held: usize,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        query!(
-            fetch_optional Claimed,
-            self.pool.writing(),
-            "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
-                WHERE id = $1 AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request",
-            id,
-            now,
-            lease.holder,
-            lease.until,
-        )
-        .map_err(with_context("claim a fit for an agent"))
+        let mut connection = self
+            .pool
+            .acquire()
+            .await
+            .map_err(with_context("claim a fit for an agent"))?;
+        let claimed = claim_on(&mut connection, id, lease, held, now).await;
+        if claimed.is_err() {
+            // A transaction that a full disk interrupted may stay open, and the database locked with it.
+            connection.close().await;
+        }
+        claimed.map_err(with_context("claim a fit for an agent"))
     }
 
     /// What an attempt works on, and where that stands; `None` where the attempt is overtaken.
@@ -294,6 +293,32 @@ impl Db {
         .map(|_| ())
         .map_err(with_context("renew the leases of agents"))
     }
+}
+
+/// Alone: of two claims of one agent at the same time, the second sees the first.
+async fn claim_on(
+    connection: &mut Connection,
+    id: &str,
+    lease: Lease<'_>,
+    held: usize,
+    now: Time,
+) -> Result<Option<Claimed>, sqlx::Error> {
+    let mut transaction = connection.begin_alone().await?;
+    let claimed = query!(
+        fetch_optional Claimed,
+        transaction.on(),
+        "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
+            WHERE id = $1 AND state = 'queued' AND (SELECT count(*) FROM fit AS own WHERE own.state = 'running' AND own.holder = $3) = $5
+           RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
+              (SELECT text FROM request WHERE digest = request_digest) AS request",
+        id,
+        now,
+        lease.holder,
+        lease.until,
+        i64::try_from(held).unwrap_or(i64::MAX),
+    )?;
+    transaction.commit().await?;
+    Ok(claimed)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Agents, as the service sees them: here they are what a test says in their place.
 
+mod limits;
 mod registration;
 
 use std::time::Duration;
@@ -65,7 +66,11 @@ impl Service {
     }
 
     async fn claim(&self, agent: &str, wait: u32) -> Value {
-        let claim = json!({"free": ["cuda:0"], "wait_seconds": wait});
+        self.claim_on(agent, &["cuda:0"], wait).await
+    }
+
+    async fn claim_on(&self, agent: &str, free: &[&str], wait: u32) -> Value {
+        let claim = json!({"free": free, "wait_seconds": wait});
         let answer = self
             .post(&format!("/v1/agents/{agent}/claims"), claim.to_string())
             .await;
@@ -91,7 +96,8 @@ impl Service {
             holder: &stored.holder(),
         };
         db.agent_seen(agent, long_ago).await.unwrap();
-        assert!(db.renew(attempt, long_ago).await.unwrap());
+        let renewed = db.renew(attempt, long_ago, 0).await.unwrap();
+        assert_eq!(renewed, Some(long_ago));
     }
 
     async fn tell_job(&self, agent: &str, attempt: &str, news: &Value) -> Answer {

@@ -122,6 +122,9 @@ async fn a_key_fills_a_quarter_of_the_queue() {
     let taken = statuses.iter().filter(|status| **status == 202).count();
     assert!((25..50).contains(&taken), "{statuses:?}");
     assert_eq!(statuses.last(), Some(&503));
+    let refused = service.with(&greedy, "POST /v1/fits", &asked(60)).await;
+    let share = "25 fits of this key are waiting already: one key may fill a quarter of the queue, which holds 100";
+    assert!(refused.body.contains(share), "{refused:?}");
 
     let said = service.with(&modest, "POST /v1/fits", &asked(1_000)).await;
     assert_eq!(said.status, 202, "{said:?}");

@@ -139,7 +139,7 @@ async fn beat(shared: &Shared) -> Result<(), StoreError> {
 /// Stops the work on fits that are this server's no more: cancelled, or taken by another when it could not say that it is there.
 async fn give_up(shared: &Shared) -> Result<(), StoreError> {
     let at_work = shared.at_work();
-    let running = shared.db.running_fits().await?;
+    let running = shared.db.running_fits(None).await?;
     let mine: HashSet<&str> = running
         .iter()
         .filter(|fit| fit.holder.as_ref() == Some(&shared.holder))

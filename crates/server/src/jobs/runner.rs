@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
+use super::clock::milliseconds;
 use super::document::{FitError, chance, json, recommendations};
 use super::events::Notification;
 use super::lanes::answering;
@@ -94,9 +95,17 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let now = shared.beats.time(Time::from(Timestamp::now()));
     let mut found = false;
     let mut expired = false;
-    for held in shared.db.running_fits().await? {
+    let silence = milliseconds(shared.limits.lease_of_agents);
+    let may_take = shared.beats.may_take(shared.limits.lease);
+    for held in shared.db.running_fits(None).await? {
         if held.holder.as_ref() != Some(&shared.holder) {
-            expired |= held.lease_until.is_none_or(|until| until < now);
+            match &held.holder {
+                Some(holder) if may_take && held.is_overdue(silence, now) => {
+                    let (id, number) = (held.id.as_str(), held.attempts);
+                    shared.time_out(Attempt { id, number, holder }, now).await?;
+                }
+                _ => expired |= held.lease_until.is_none_or(|until| until < now),
+            }
             continue;
         }
         let id = &held.id;
@@ -111,7 +120,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
             found = true;
         }
     }
-    if expired && shared.beats.may_take(shared.limits.lease) {
+    if expired && may_take {
         let fits = shared.db.expired(now, &shared.holder).await?;
         if fits > 0 {
             tracing::warn!(

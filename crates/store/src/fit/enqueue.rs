@@ -75,8 +75,13 @@ pub enum Enqueued {
     Same(String),
     /// Something was asked under the name that its client gave it, meanwhile.
     KeyTaken,
-    /// Too many are waiting.
-    QueueFull,
+    /// So many are waiting, which is as many as may: of all, or of the key under which it is asked.
+    QueueFull {
+        /// How many.
+        waiting: i64,
+        /// Whether they are those of one key.
+        of_key: bool,
+    },
     /// The request names an upload that was dropped meanwhile.
     UploadGone(Digest),
 }
@@ -127,8 +132,12 @@ impl Db {
                 .map_err(with_context("count the fits that wait"))?;
             let own: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)
                 .map_err(with_context("count the fits of a key that wait"))?;
-            if waiting >= capacity || own >= new.share(capacity) {
-                return Ok(Enqueued::QueueFull);
+            for (waiting, most, of_key) in
+                [(waiting, capacity, false), (own, new.share(capacity), true)]
+            {
+                if waiting >= most {
+                    return Ok(Enqueued::QueueFull { waiting, of_key });
+                }
             }
         }
     }

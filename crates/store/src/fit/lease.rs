@@ -66,9 +66,23 @@ pub struct LeasedFit {
     pub holder: Option<LeaseOwner>,
     /// Until when it is theirs.
     pub lease_until: Option<Time>,
+    /// What it must not run beside.
+    pub lane: String,
+    /// When its time limit has passed; `None` where it has none.
+    pub time_limit: Option<Time>,
 }
 
-by_name!(LeasedFit: id, attempts, holder, lease_until);
+by_name!(LeasedFit: id, attempts, holder, lease_until, lane, time_limit);
+
+impl LeasedFit {
+    /// Whether its holder, who may say nothing for so many milliseconds, went on beyond the time limit and [`Db::renew`] gave it no more:
+    /// one that fell silent before that is lost instead.
+    pub fn is_overdue(&self, silence: i64, now: Time) -> bool {
+        let last = self.time_limit.map(|limit| limit.0.saturating_add(silence));
+        let until = self.lease_until.map(|until| until.0);
+        last.is_some_and(|last| until.is_some_and(|until| last <= until && until < now.0))
+    }
+}
 
 /// A fit that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,14 +100,25 @@ pub struct UnfinishedFit {
 by_name!(UnfinishedFit: id, state, attempts, holder);
 
 impl Db {
-    /// Renews the lease of one attempt. False when it is not under way any more: its holder may stop.
-    pub async fn renew(&self, attempt: Attempt<'_>, until: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE fit SET lease_until = $4 WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
+    /// Renews the lease of one attempt: until then, and for no longer than `silence` milliseconds beyond the time limit of the fit, unless
+    /// [`Db::spare_agents`] gave it more. Says until when it is; `None` when the attempt is not under way any more: its holder may stop.
+    pub async fn renew(
+        &self,
+        attempt: Attempt<'_>,
+        until: Time,
+        silence: i64,
+    ) -> Result<Option<Time>, StoreError> {
+        query!(fetch_optional scalar, self.pool.writing(), "UPDATE fit SET lease_until = CASE
+                    WHEN timeout_seconds IS NULL OR $4 <= started_at + timeout_seconds * 1000 + $5 THEN $4
+                    WHEN lease_until > started_at + timeout_seconds * 1000 + $5 THEN lease_until
+                    ELSE started_at + timeout_seconds * 1000 + $5 END
+              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3
+              RETURNING lease_until",
             attempt.id,
             attempt.number,
             attempt.holder,
-            until,)
-        .map(|renewed| renewed == 1)
+            until,
+            silence,)
         .map_err(with_context("renew the lease of a fit"))
     }
 
@@ -150,10 +175,15 @@ impl Db {
         .map_err(with_context("list the fits that wait or run"))
     }
 
-    /// The fits that the table holds for running.
-    pub async fn running_fits(&self) -> Result<Vec<LeasedFit>, StoreError> {
-        query!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until
-                 FROM fit WHERE state = 'running'")
+    /// The fits that the table holds for running: of this holder, where one is named.
+    pub async fn running_fits(
+        &self,
+        of: Option<&LeaseOwner>,
+    ) -> Result<Vec<LeasedFit>, StoreError> {
+        query!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until, lane,
+                      started_at + timeout_seconds * 1000 AS time_limit
+                 FROM fit WHERE state = 'running' AND ($1 IS NULL OR holder = $1)",
+            of)
         .map_err(with_context("list running fits"))
     }
 

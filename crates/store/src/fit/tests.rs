@@ -130,11 +130,17 @@ async fn a_key_has_a_part_of_the_queue() {
             ..new(id, "cuda:0")
         };
         let added = db.enqueue(&fit, Reuse::Finished, 8, SPACE).await;
-        added.unwrap() == Enqueued::Added
+        added.unwrap()
     };
-    assert!(ask("1", "a").await && ask("2", "a").await);
-    assert!(!ask("3", "a").await);
-    assert!(ask("4", "b").await);
+    let full = |waiting, of_key| Enqueued::QueueFull { waiting, of_key };
+    for (id, owner) in [("1", "a"), ("2", "a"), ("4", "b")] {
+        assert_eq!(ask(id, owner).await, Enqueued::Added);
+    }
+    assert_eq!(ask("3", "a").await, full(2, true));
+    for id in ["5", "6", "7", "8", "9"] {
+        assert_eq!(ask(id, "").await, Enqueued::Added);
+    }
+    assert_eq!(ask("10", "").await, full(8, false));
 }
 
 #[tokio::test]
@@ -150,7 +156,7 @@ async fn a_shared_fit_counts_for_the_key_with_fewer_waiting_and_no_key_cancels_i
             let terms = FitTerms::default();
             db.ask_again(id, owner, terms).await.unwrap();
         }
-        added != Enqueued::QueueFull
+        !matches!(added, Enqueued::QueueFull { .. })
     };
     for id in ["1", "2", "3"] {
         assert!(ask(id, "a").await);
@@ -201,7 +207,7 @@ async fn a_fit_ends_once() {
     assert!(!finished.unwrap());
     assert!(!db.fail(first, &Value::Null, Time(3)).await.unwrap());
     assert!(!db.put_back(first).await.unwrap());
-    assert!(!db.renew(first, Time(3)).await.unwrap());
+    assert_eq!(db.renew(first, Time(3), 100).await.unwrap(), None);
     let state = db.fit_state("1").await.unwrap();
     assert_eq!(state, Some(FitState::Cancelled));
 }
@@ -296,7 +302,7 @@ async fn only_a_silent_lease_owner_loses_its_fits() {
     let lost = attempt("1", 1, one);
     let taken = claim_for(&db, two, 600).await;
     assert_eq!(taken, None, "its lane is taken");
-    assert!(!db.renew(lost, Time(900)).await.unwrap());
+    assert_eq!(db.renew(lost, Time(900), 100).await.unwrap(), None);
     assert!(!db.fail(lost, &Value::Null, Time(700)).await.unwrap());
     assert_eq!(
         db.attempt_state(lost).await.unwrap(),
@@ -307,7 +313,8 @@ async fn only_a_silent_lease_owner_loses_its_fits() {
     let finished = db.finish(lost, &Value::Null, &[], Time(700)).await;
     assert!(!finished.unwrap());
     assert_eq!(db.attempt_state(lost).await.unwrap(), None);
-    assert!(db.renew(again.attempt(), Time(900)).await.unwrap());
+    let renewed = db.renew(again.attempt(), Time(900), 100).await;
+    assert_eq!(renewed.unwrap(), Some(Time(900)));
     let finished = db
         .finish(again.attempt(), &Value::Null, &[], Time(700))
         .await;
@@ -328,7 +335,7 @@ async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     db.recover().await.unwrap();
 
     let held = async || {
-        let running = db.running_fits().await.unwrap();
+        let running = db.running_fits(None).await.unwrap();
         let held = running.into_iter().map(|held| held.holder.unwrap());
         held.collect::<Vec<_>>()
     };
@@ -368,4 +375,40 @@ async fn names_of_one_owner_push_out_none_of_another() {
         );
     }
     assert_eq!(left, [true, false, true, true]);
+}
+
+#[tokio::test]
+async fn a_lease_ends_one_silence_after_the_time_limit() {
+    let db = TestDatabase::new().await;
+    let fit = NewFit {
+        terms: FitTerms {
+            timeout_seconds: Some(2),
+            ..FitTerms::default()
+        },
+        ..new("1", "agent h200 x1")
+    };
+    db.enqueue(&fit, Reuse::Finished, 1, SPACE).await.unwrap();
+    let holder = crate::agent::holder("a");
+    let lease = Lease {
+        holder: &holder,
+        until: Time(600),
+    };
+    // Another claim of the same agent came first.
+    assert_eq!(db.claim_one("1", lease, 1, Time(100)).await.unwrap(), None);
+    let claimed = db.claim_one("1", lease, 0, Time(100)).await.unwrap();
+    let claimed = claimed.unwrap();
+    let renew = async |until| db.renew(claimed.attempt(), Time(until), 500).await.unwrap();
+    let overdue =
+        async |now| db.running_fits(Some(&holder)).await.unwrap()[0].is_overdue(500, Time(now));
+
+    assert_eq!(renew(2_599).await, Some(Time(2_599)));
+    // It was silent since before its limit: another may have the fit.
+    assert!(!overdue(9_000).await);
+    assert_eq!(renew(9_000).await, Some(Time(2_600)));
+    assert!(!overdue(2_600).await && overdue(2_601).await);
+    // No server was there to be told.
+    db.spare_agents(Time(9_500)).await.unwrap();
+    assert_eq!(renew(9_600).await, Some(Time(9_500)));
+    assert!(!overdue(9_500).await && overdue(9_501).await);
+    assert_eq!(db.running_fits(Some(&me())).await.unwrap(), []);
 }

@@ -271,7 +271,9 @@ impl From<JobError> for Problem {
                 Problem::new(Code::IdempotencyKeyReused, error.to_string())
             }
             JobError::TooLarge => Problem::new(Code::UploadsBusy, error.to_string()),
-            JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
+            JobError::QueueFull { .. } | JobError::ShareFull { .. } => {
+                Problem::new(Code::QueueFull, error.to_string())
+            }
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())
             }

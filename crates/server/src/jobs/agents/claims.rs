@@ -15,11 +15,12 @@ use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs,
 use crate::limits::shorten;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
-    Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoredAgent, Time, is_simulation,
+    Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoreError, StoredAgent, Time,
+    is_simulation,
 };
 
 use super::check::{check, is_hidden};
-use super::executor::{CardRequest, lanes};
+use super::executor::{CardRequest, free_cards, lanes};
 use super::{Claim, ClaimDocument, JobDocument, JobNews, JobOutcome, LeaseDocument, Owner, cards};
 
 /// Longest time that an agent waits for something to do. Proxies close what is silent for a minute.
@@ -100,14 +101,17 @@ impl Jobs {
         now: Time,
     ) -> Result<Option<JobDocument>, JobError> {
         let shared = &self.shared;
-        let cards = cards(agent);
-        let free = cards.iter().filter(|card| free.contains(&card.device));
-        let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
-        if lanes.is_empty() {
+        let waiting = shared.db.waiting_for_agents(now).await?;
+        if waiting.is_empty() {
             return Ok(None);
         }
         let holder = agent.holder();
-        for (fit, lane) in shared.db.waiting_for_agents(now).await? {
+        let held = shared.db.running_fits(Some(&holder)).await?;
+        let cards = cards(agent);
+        let works_on = held.iter().map(|fit| fit.lane.as_str()).collect();
+        let free = free_cards(&agent.name, &cards, free, works_on);
+        let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
+        for (fit, lane) in waiting {
             let Some(takes) = lanes.get(&lane) else {
                 continue;
             };
@@ -115,8 +119,11 @@ impl Jobs {
                 holder: &holder,
                 until: self.lease_until(now),
             };
-            let Some(claimed) = shared.db.claim_one(&fit, lease, now).await? else {
-                // Another one was faster.
+            let Some(claimed) = shared.db.claim_one(&fit, lease, held.len(), now).await? else {
+                // Another agent was faster; or another claim of this one, which may have its card.
+                if shared.db.running_fits(Some(&holder)).await?.len() != held.len() {
+                    return Ok(None);
+                }
                 continue;
             };
             tracing::info!(
@@ -151,7 +158,11 @@ impl Jobs {
         let Some(agent) = self.own_agent(id, owner).await? else {
             return Ok(None);
         };
-        let (claimed, _) = self.under_way(&agent, attempt).await?;
+        let (claimed, state) = self.under_way(&agent, attempt).await?;
+        if state != FitState::Running {
+            let attempt = shorten(attempt);
+            return Err(JobError::JobEnded { attempt });
+        }
         let _permit = self.permit(&claimed).await;
         let never = Arc::default();
         let request = read(shared, (&claimed.id, &claimed.request), &never).await?;
@@ -159,7 +170,9 @@ impl Jobs {
             Ok(request) => request,
             Err(error) => {
                 // It was valid when it was queued, so it was queued by another version.
-                let error = self.fail_job(&claimed, error).await?;
+                let error = shared
+                    .fail_job(claimed.attempt(), error, self.now())
+                    .await?;
                 let invalid = RequestError::at("", error.detail);
                 return Err(EngineError::Invalid(invalid).into());
             }
@@ -184,19 +197,20 @@ impl Jobs {
         let holder = agent.holder();
         let named = named(attempt, &holder)?;
         let now = self.now();
-        let until = self.lease_until(now);
         let lease = |state, timeout_seconds| LeaseDocument {
             state,
             timeout_seconds,
             lease_seconds: shared.limits.lease_of_agents.as_secs(),
         };
-        if !shared.db.renew(named, until).await? {
+        if !self.renewed(named, now).await? {
             return match shared.db.attempt_state(named).await? {
-                Some(state) if state.is_final() => {
-                    self.forget_progress(named.id);
+                Some(state @ (FitState::Done | FitState::Cancelled)) => {
+                    shared.forget_progress(named.id);
                     Ok(Some(lease(state, None)))
                 }
-                Some(_) | None => Err(lease_lost(attempt)),
+                Some(FitState::Failed | FitState::Queued | FitState::Running) | None => {
+                    Err(lease_lost(attempt))
+                }
             };
         }
         shared.db.agent_seen(id, now).await?;
@@ -228,12 +242,12 @@ impl Jobs {
         let Some(agent) = self.own_agent(id, owner).await? else {
             return Ok(false);
         };
-        let (claimed, state) = match self.under_way(&agent, attempt).await {
-            Ok(under_way) => under_way,
-            Err(JobError::JobEnded { .. }) => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        debug_assert_eq!(state, FitState::Running);
+        let (claimed, state) = self.under_way(&agent, attempt).await?;
+        match (state, &outcome) {
+            (FitState::Running, _) => {}
+            (FitState::Failed, JobOutcome::Answered { .. }) => return Err(lease_lost(attempt)),
+            _ => return Ok(true),
+        }
         let done = match outcome {
             JobOutcome::Released => {
                 let put_back = shared.db.put_back(claimed.attempt()).await?;
@@ -248,7 +262,9 @@ impl Jobs {
                     simulated: None,
                     ..error
                 };
-                self.fail_job(&claimed, error).await?;
+                shared
+                    .fail_job(claimed.attempt(), error, self.now())
+                    .await?;
                 true
             }
             JobOutcome::Answered { result } => self.answered(&agent, &claimed, *result).await?,
@@ -279,7 +295,8 @@ impl Jobs {
         let (request, result) = match found {
             Ok(found) => found,
             Err(error) => {
-                let error = self.fail_job(claimed, error).await?;
+                let attempt = claimed.attempt();
+                let error = shared.fail_job(attempt, error, self.now()).await?;
                 return Err(EngineError::Invalid(RequestError::at("/result", error.detail)).into());
             }
         };
@@ -302,35 +319,26 @@ impl Jobs {
                 "fit {} ends at a micro-batch of {}, as the agent {} found",
                 claimed.id, result.recommendation.micro_batch, agent.name
             );
-            self.job_ended(&claimed.id, FitState::Done);
+            shared.job_ended(&claimed.id, FitState::Done);
         }
         Ok(stored)
     }
 
-    /// Stores why a job has no answer.
-    async fn fail_job(&self, claimed: &Claimed, error: FitError) -> Result<FitError, JobError> {
-        let now = self.now();
-        let attempt = claimed.attempt();
-        if self.shared.db.fail(attempt, &json(&error), now).await? {
-            tracing::warn!(fit.id = %claimed.id, "fit {} failed: {}", claimed.id, error.detail);
-            self.job_ended(&claimed.id, FitState::Failed);
-        }
-        Ok(error)
-    }
-
-    fn job_ended(&self, fit: &str, state: FitState) {
+    /// Renews the lease of an attempt. False where it is not under way any more: one whose time limit passed a lease ago ends here.
+    async fn renewed(&self, attempt: Attempt<'_>, now: Time) -> Result<bool, StoreError> {
         let shared = &self.shared;
-        self.forget_progress(fit);
-        shared.events.publish(fit, state);
-        shared.ended.send_replace(());
-        shared.wake.notify_one();
+        let silence = milliseconds(shared.limits.lease_of_agents);
+        let until = self.lease_until(now);
+        let Some(until) = shared.db.renew(attempt, until, silence).await? else {
+            return Ok(false);
+        };
+        if until < now {
+            shared.time_out(attempt, now).await?;
+        }
+        Ok(until >= now)
     }
 
-    fn forget_progress(&self, fit: &str) {
-        self.shared.told_by_agents().remove(fit);
-    }
-
-    /// The attempt of this name, which this agent makes and which is under way.
+    /// The attempt of this name, which this agent makes, and whether it is under way or has ended.
     async fn under_way(
         &self,
         agent: &StoredAgent,
@@ -338,11 +346,11 @@ impl Jobs {
     ) -> Result<(Claimed, FitState), JobError> {
         let holder = agent.holder();
         let named = named(attempt, &holder)?;
+        self.renewed(named, self.now()).await?;
         match self.shared.db.attempted(named).await? {
-            Some((state @ FitState::Running, claimed)) => Ok((claimed, state)),
-            Some((FitState::Done | FitState::Failed, _)) => Err(JobError::JobEnded {
-                attempt: shorten(attempt),
-            }),
+            Some((state @ (FitState::Running | FitState::Done | FitState::Failed), claimed)) => {
+                Ok((claimed, state))
+            }
             Some((FitState::Cancelled | FitState::Queued, _)) | None => Err(lease_lost(attempt)),
         }
     }

@@ -144,6 +144,38 @@ pub(super) struct CardRequest {
     pub(super) cards: u64,
 }
 
+/// The cards that an agent of this name calls free, without those for what it works on in these lanes. Which ones of a kind it took it
+/// alone knows: those that it does not call free, as far as there are as many.
+pub(super) fn free_cards<'a>(
+    name: &str,
+    cards: &'a [AgentCard],
+    free: &[String],
+    mut works_on: Vec<&str>,
+) -> Vec<&'a AgentCard> {
+    let is_free = |card: &&AgentCard| free.contains(&card.device);
+    let mut left: Vec<&AgentCard> = cards.iter().collect();
+    left.sort_by_key(is_free);
+    // A card that was asked for by its name is no other one.
+    works_on.sort_by_key(|lane| !lane.contains('/'));
+    for lane in works_on {
+        let count = lane.rsplit_once(" x").map(|(_, count)| count.parse());
+        let count = count.and_then(Result::ok).unwrap_or(1);
+        let serves = |card: &&AgentCard| {
+            let kind = card.kind.as_deref();
+            lane == lane_of_host(name, &card.device)
+                || kind.is_some_and(|kind| lane == lane_of_kind(kind, card.simulated, count))
+        };
+        for _ in 0..count {
+            let Some(taken) = left.iter().position(serves) else {
+                break;
+            };
+            left.remove(taken);
+        }
+    }
+    left.retain(is_free);
+    left
+}
+
 /// The lanes that an agent of this name can serve with cards that are free.
 pub(super) fn lanes<'a>(
     name: &str,
@@ -266,6 +298,27 @@ mod tests {
         assert!(on("node2/cuda:0", &agents).unwrap_err().contains("heard"));
         let none = on("node1/cuda:0", &[]).unwrap_err();
         assert!(none.contains("no agent is registered"), "{none}");
+    }
+
+    #[test]
+    fn cards_at_work_are_not_free_whatever_their_agent_says() {
+        let cards = [0, 1, 2, 3].map(|n| card(&format!("cuda:{n}"), Some("h100-80g"), n == 3));
+        let all = cards.each_ref().map(|card| card.device.clone());
+        let free = |free: &[String], works_on: &[&str]| {
+            let free = free_cards("node1", &cards, free, works_on.to_vec());
+            let names = free.iter().map(|card| card.device.as_str());
+            names.collect::<Vec<_>>().join(" ")
+        };
+
+        assert_eq!(free(&all, &[]), "cuda:0 cuda:1 cuda:2 cuda:3");
+        let works_on = ["agent h100-80g x1", "agent node1/cuda:0"];
+        assert_eq!(free(&all, &works_on), "cuda:2 cuda:3");
+        assert_eq!(free(&all[1..], &works_on[..1]), "cuda:1 cuda:2 cuda:3");
+        assert_eq!(free(&all, &["agent h100-80g x3"]), "cuda:3");
+        assert_eq!(
+            free(&all, &["agent sim h100-80g x1"]),
+            "cuda:0 cuda:1 cuda:2"
+        );
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Jobs {
     /// What each agent works on.
     async fn all_works(&self) -> Result<HashMap<String, Vec<String>>, JobError> {
         let mut works: HashMap<String, Vec<String>> = HashMap::new();
-        for held in self.shared.db.running_fits().await? {
+        for held in self.shared.db.running_fits(None).await? {
             let holder = held.holder.as_ref();
             let agent = holder.and_then(|holder| holder.name().strip_prefix(AGENT_LANE));
             if let Some(agent) = agent {

@@ -131,9 +131,12 @@ impl Jobs {
                 None => return Err(JobError::Busy),
             },
             Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
-            Enqueued::QueueFull => {
-                return Err(JobError::QueueFull {
-                    waiting: shared.limits.queued,
+            Enqueued::QueueFull { waiting, of_key } => {
+                let most = shared.limits.queued;
+                return Err(if of_key {
+                    JobError::ShareFull { waiting, most }
+                } else {
+                    JobError::QueueFull { waiting }
                 });
             }
         };

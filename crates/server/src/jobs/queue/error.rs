@@ -12,8 +12,18 @@ pub enum JobError {
     /// Too many fits are waiting.
     #[error("{waiting} fits are waiting already")]
     QueueFull {
-        /// The bound that was reached.
-        waiting: u32,
+        /// How many.
+        waiting: i64,
+    },
+    /// Too many fits of one key are waiting.
+    #[error(
+        "{waiting} fits of this key are waiting already: one key may fill a quarter of the queue, which holds {most}"
+    )]
+    ShareFull {
+        /// How many.
+        waiting: i64,
+        /// How many of all keys may wait.
+        most: u32,
     },
     /// Something else was asked under the same idempotency key.
     #[error(
@@ -112,8 +122,8 @@ pub enum JobError {
     TooManyAgents,
     /// What an agent says is of an attempt that is not its own any more.
     #[error(
-        "attempt {attempt} is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what \
-         is said of it is not stored"
+        "attempt {attempt} is not under way any more: its time limit or its lease has passed, or it was cancelled; what is said \
+         of it is not stored"
     )]
     LeaseLost {
         /// The attempt.

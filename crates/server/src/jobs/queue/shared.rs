@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::jobs::clock::Clock;
+use crate::jobs::document::{FitError, json};
 use crate::jobs::events::Events;
 use crate::jobs::events::notifications::RemoteProgress;
 use crate::jobs::lanes::{LARGE_LANE, Lanes};
@@ -16,10 +17,12 @@ use crate::jobs::leases::Heartbeats;
 use crate::jobs::queue::spec_cache::SpecCache;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::searches::predicted::Predictions;
-use crate::jobs::{Engine, Limits, Progress};
+use crate::jobs::{Engine, EngineError, Limits, Progress};
 use crate::limits::Cancel;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
-use crate::store::{Db, Ids, Lease, LeaseOwner, ParallelSimulated, Time};
+use crate::store::{
+    Attempt, Db, FitState, Ids, Lease, LeaseOwner, ParallelSimulated, StoreError, Time,
+};
 
 pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) db: Db,
@@ -150,6 +153,43 @@ impl Shared {
     pub(in crate::jobs) fn told_by_agents(&self) -> MutexGuard<'_, HashMap<String, Progress>> {
         let told = self.told_by_agents.lock();
         told.expect("nothing panics while it is held")
+    }
+
+    /// Stores why an attempt of an agent has no answer.
+    pub(in crate::jobs) async fn fail_job(
+        &self,
+        attempt: Attempt<'_>,
+        error: FitError,
+        now: Time,
+    ) -> Result<FitError, StoreError> {
+        if self.db.fail(attempt, &json(&error), now).await? {
+            tracing::warn!(fit.id = %attempt.id, "fit {} failed: {}", attempt.id, error.detail);
+            self.job_ended(attempt.id, FitState::Failed);
+        }
+        Ok(error)
+    }
+
+    /// Ends an attempt that its agent holds beyond the time limit of the fit.
+    pub(in crate::jobs) async fn time_out(
+        &self,
+        attempt: Attempt<'_>,
+        now: Time,
+    ) -> Result<(), StoreError> {
+        let seconds = self.db.fit_timeout(attempt.id).await?.unwrap_or(0);
+        let seconds = seconds.unsigned_abs();
+        let error = FitError::from(EngineError::TimedOut { seconds });
+        self.fail_job(attempt, error, now).await.map(drop)
+    }
+
+    pub(in crate::jobs) fn job_ended(&self, fit: &str, state: FitState) {
+        self.forget_progress(fit);
+        self.events.publish(fit, state);
+        self.ended.send_replace(());
+        self.wake.notify_one();
+    }
+
+    pub(in crate::jobs) fn forget_progress(&self, fit: &str) {
+        self.told_by_agents().remove(fit);
     }
 
     pub(super) fn progress(&self, id: &str) -> Option<Progress> {

@@ -97,7 +97,7 @@ pub(in crate::http) async fn create_progress(
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: nothing is stored",
             example = json!({"type": "/problems/lease-lost", "title": "The lease has passed", "status": 409,
-                "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its lease has passed and the fit was given to another, or it was cancelled; what is said of it is not stored"})),
+                "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its time limit or its lease has passed, or it was cancelled; what is said of it is not stored"})),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 8 MiB, decompressed"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked; the fit has failed")))]
 pub(in crate::http) async fn put_result(

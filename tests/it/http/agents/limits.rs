@@ -1,0 +1,131 @@
+//! What an agent may not do, whatever it says: hold a fit beyond its time limit, and take more than its cards can run.
+
+use sqlx::AssertSqlSafe;
+
+use super::*;
+
+/// A fit that may be worked on for three seconds.
+fn brief(classes: u32) -> String {
+    let classes =
+        format!(r#""preset": "resnet18", "num_classes": {classes}}}, "timeout_seconds": 3"#);
+    ON_KIND.replace(r#""preset": "resnet18"}"#, &classes)
+}
+
+/// Makes it an hour ago that all running fits began; their leases are those that an agent has which renewed them since.
+async fn an_hour_passes(service: &Service) {
+    let update = format!(
+        "UPDATE fit SET started_at = started_at - 3600000,
+                        lease_until = started_at - 3600000 + timeout_seconds * 1000 + {}
+          WHERE state = 'running'",
+        HANG.as_millis()
+    );
+    let mut other = second_connection(service).await;
+    other.execute(AssertSqlSafe(update)).await.unwrap();
+}
+
+async fn timed_out(service: &Service, fit: &str) {
+    let failed = service.get(&format!("/v1/fits/{fit}")).await.json();
+    assert_eq!(failed["error"]["code"], "timed-out", "{failed:#}");
+    let detail = failed["error"]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("it was stopped after 3 s;"), "{detail}");
+}
+
+#[tokio::test]
+async fn beyond_the_time_limit_neither_news_nor_an_answer_are_taken() {
+    let limits = Limits {
+        // This server has not watched for long enough to end fits by itself.
+        lease: Duration::from_hours(1),
+        lease_of_agents: HANG,
+        ..Limits::default()
+    };
+    let service = Service::limited(Scripted::default(), limits).await;
+    let agent = service.agent("node1").await;
+    for answer_first in [false, true] {
+        let asked = brief(10 + u32::from(answer_first));
+        let fit = service.post("/v1/fits", asked.clone()).await.id();
+        let attempt = service.attempt(&agent).await;
+        let in_time = service.tell_job(&agent, &attempt, &json!({})).await;
+        assert_eq!(in_time.json()["state"], "running", "{}", in_time.text);
+
+        an_hour_passes(&service).await;
+        let answer = answered(&asked);
+        let mut late = Vec::new();
+        if answer_first {
+            late.push(service.finish(&agent, &attempt, &answer).await);
+        }
+        late.push(service.tell_job(&agent, &attempt, &json!({})).await);
+        late.push(service.finish(&agent, &attempt, &answer).await);
+
+        for refused in late {
+            assert_eq!(refused.status, 409, "{}", refused.text);
+            assert_eq!(refused.json()["type"], "/problems/lease-lost");
+        }
+        timed_out(&service, &fit).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fit_that_is_held_beyond_its_time_limit_fails_without_another_word() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", brief(10)).await.id();
+    service.attempt(&agent).await;
+
+    an_hour_passes(&service).await;
+    wait::until_async("the fit to end", async || {
+        service.state_of(&fit).await != "running"
+    })
+    .await;
+
+    timed_out(&service, &fit).await;
+}
+
+#[tokio::test]
+async fn an_agent_takes_one_fit_for_each_card_whatever_it_calls_free() {
+    let service = service().await;
+    let mut two = registration("node1");
+    two["cards"] = json!([card("cuda:0", "h200"), card("cuda:1", "h200")]);
+    let agent = service.register(&two).await.id();
+    for classes in 10..13 {
+        service.post("/v1/fits", brief(classes)).await;
+    }
+    let both = ["cuda:0", "cuda:1"];
+
+    let first = service.claim_on(&agent, &both[1..], 0).await;
+    let second = service.claim_on(&agent, &both, 0).await;
+    let third = service.claim_on(&agent, &both, 0).await;
+
+    let device = |claimed: &Value| claimed["job"]["device"].clone();
+    assert_eq!(device(&first), "cuda:1");
+    assert_eq!(third["job"], Value::Null, "{third:#}");
+    assert_ne!(device(&second), Value::Null);
+    // One is free as soon as its fit has ended.
+    let attempt = first["job"]["attempt"].as_str().unwrap();
+    let done = service
+        .finish(&agent, attempt, &json!({"outcome": "released"}))
+        .await;
+    assert_eq!(done.status, 204, "{}", done.text);
+    let again = service.claim_on(&agent, &both[1..], 0).await;
+    assert_eq!(device(&again), "cuda:1");
+}
+
+#[tokio::test]
+async fn claims_at_the_same_time_take_one_fit_for_each_card() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    for classes in 10..13 {
+        service.post("/v1/fits", brief(classes)).await;
+    }
+
+    let (a, b, c) = tokio::join!(
+        service.claim(&agent, 0),
+        service.claim(&agent, 0),
+        service.claim(&agent, 0)
+    );
+
+    let given = [a, b, c]
+        .iter()
+        .filter(|claimed| !claimed["job"].is_null())
+        .count();
+    assert_eq!(given, 1);
+}
