@@ -1,5 +1,6 @@
 //! What one probe found.
 
+use super::fit::lasting;
 use super::style::Style;
 use super::style::paragraph;
 use super::table::{assumptions, facts, notes, text, with_header};
@@ -54,7 +55,10 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
         figures.push(("sent by a rank in a step", Bytes(bytes).to_string()));
     }
     if let (Some(ms), Some(from)) = (report.optimizer_step_ms, report.speed_from) {
-        figures.push(("time of a step", format!("{ms:.1} ms ({})", from.name())));
+        figures.push((
+            "time of a step",
+            format!("{} ({})", of_a_step(ms), from.name()),
+        ));
     }
     if let Some(used) = report.used_by_others_bytes {
         figures.push(("used by other processes", Bytes(used).to_string()));
@@ -108,8 +112,7 @@ fn steps(report: &ProbeReport, style: &Style) -> String {
             Bytes(step.peak_allocated_bytes).to_string(),
             Bytes(step.peak_reserved_bytes).to_string(),
             Bytes(step.allocated_bytes).to_string(),
-            step.elapsed_ms
-                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms")),
+            step.elapsed_ms.map_or_else(|| "-".to_owned(), of_a_step),
         ];
         if ran {
             row.push(step.launches.to_string());
@@ -118,6 +121,14 @@ fn steps(report: &ProbeReport, style: &Style) -> String {
         table.add_row(row);
     }
     text(&table, style)
+}
+
+/// How long a step takes: kernels on a GPU may take few milliseconds.
+fn of_a_step(ms: f64) -> String {
+    match ms {
+        ..1000.0 => format!("{ms:.1} ms"),
+        _ => lasting(ms),
+    }
 }
 
 fn ranks(report: &ProbeReport, style: &Style) -> String {

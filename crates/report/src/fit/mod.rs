@@ -314,7 +314,7 @@ fn time(best: &Recommendation) -> Option<String> {
 }
 
 /// A time as people read it.
-fn lasting(ms: f64) -> String {
+pub(crate) fn lasting(ms: f64) -> String {
     match ms {
         ..1000.0 => format!("{ms:.0} ms"),
         ..60_000.0 => format!("{:.2} s", ms / 1000.0),

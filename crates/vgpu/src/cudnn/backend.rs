@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::convolution::{Convolution, ConvolutionDescriptor, Operation, Source, Tensor};
 use super::engine::{self, kind, name, of};
@@ -148,9 +149,10 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
         }
         let at = tried.built;
         tried.built += 1;
+        let refusals = memory::REFUSALS.load(Ordering::Relaxed);
         if at == 0 {
-            tried.refusals = memory::refusals();
-        } else if tried.refusals == memory::refusals() {
+            tried.refusals = refusals;
+        } else if tried.refusals == refusals {
             // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
             let most = convolution.and_then(|call| refused::most_of_all(&call));
             let own = if is_real { without_device(configuration, convolution) } else { 0 };

@@ -95,12 +95,8 @@ impl Device {
     }
 }
 
-static REFUSALS: AtomicUsize = AtomicUsize::new(0);
-
 /// How often a device had no more memory.
-pub fn refusals() -> usize {
-    REFUSALS.load(Ordering::Relaxed)
-}
+pub static REFUSALS: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the addresses of a device.
 fn map(number: usize) -> Result<(), Status> {
