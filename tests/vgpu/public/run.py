@@ -56,7 +56,9 @@ def compare(found, recorded):
         here = found.get(name)
         if here is None: continue
         if [row["phase"] for row in here["rows"]] != [row["phase"] for row in there["rows"]]: print(f"{name}: other phases: {here['exit_code']} here, {there['exit_code']} recorded")
-        off = {what: [(a[what] - b[what]) / b[what] for a, b in zip(here["rows"], there["rows"])] for what in errors}
+        # Where one ended earlier, or a loss scaler skipped other steps, what both have is compared.
+        pairs = [(a, b) for a, b in zip(here["rows"], there["rows"]) if a["phase"] == b["phase"]]
+        off = {what: [(a[what] - b[what]) / b[what] for a, b in pairs] for what in errors}
         for what in errors: errors[what] += off[what]
         worst = {what: max(off[what], key=abs, default=0) for what in errors}
         if max(map(abs, worst.values())) > 0.003: print(f"{name:32} {100 * worst['peak_allocated']:+8.3f} % allocated {100 * worst['peak_reserved']:+8.3f} % reserved")
