@@ -6,8 +6,9 @@ use super::style::Style;
 use super::style::paragraph;
 use super::table::{facts, notes, text, with_header};
 use batchfit_card::probe::Verdict;
+use batchfit_card::replay::{Finding, Findings};
 use batchfit_fit::virtual_gpu::{
-    Answer, Certainty, NamedCount, Shortage, UncomputedRead, Versions,
+    Answer, Certainty, NamedCount, Phase, Shortage, UncomputedRead, Versions,
 };
 use batchfit_step::units::Bytes;
 
@@ -47,12 +48,21 @@ fn details(answer: &Answer, style: &Style) -> String {
     if let Some(peak) = &answer.at_peak
         && !answer.out_of_memory.as_ref().is_some_and(is_fatal)
     {
-        let said = format!("Most is allocated in {}.", peak.phase);
+        let attempts = match &answer.out_of_memory {
+            Some(shortage) if shortage.phase.as_ref() == Some(&peak.phase) => {
+                ", with the attempts that ran out of memory"
+            }
+            _ => "",
+        };
+        let said = format!("Most is allocated in {}{attempts}.", peak.phase);
         out += "\n";
         out += &paragraph("", &said, style.width);
         out += &asked_by(peak.module.as_deref(), &peak.stack, style);
     }
-    if let Some(found) = &answer.findings {
+    // Nothing is to be done about pieces of a card that is nearly empty.
+    let is_near = answer.retries > 0 || answer.peak_reserved_bytes > answer.limit_bytes / 10;
+    let matters = |found: &&Findings| is_near || found.finding != Finding::Fragmentation;
+    if let Some(found) = answer.findings.as_ref().filter(matters) {
         out += "\n";
         out += &findings(found, style);
     }
@@ -165,7 +175,7 @@ fn figures(answer: &Answer) -> Vec<(&'static str, String)> {
             "peak reserved",
             Bytes(answer.peak_reserved_bytes).to_string(),
         ),
-        ("limit", Bytes(answer.limit_bytes).to_string()),
+        ("limit", limit(answer)),
     ];
     if let Some(bytes) = answer.fragmentation_bytes {
         figures.push(("reserved and unused", Bytes(bytes).to_string()));
@@ -185,6 +195,16 @@ fn figures(answer: &Answer) -> Vec<(&'static str, String)> {
         figures.push(("program", program(versions)));
     }
     figures
+}
+
+fn limit(answer: &Answer) -> String {
+    let bytes = Bytes(answer.limit_bytes);
+    match answer.memory_fraction {
+        Some(share) => format!(
+            "{bytes}: the script takes {share} of the card, by set_per_process_memory_fraction"
+        ),
+        None => bytes.to_string(),
+    }
 }
 
 fn program(versions: &Versions) -> String {
@@ -215,7 +235,12 @@ fn phases(answer: &Answer, style: &Style) -> String {
     let columns = ["phase", "peak allocated", "peak reserved", "left after"];
     let mut table = with_header(&columns, &columns[1..]);
     let all = &answer.phases;
-    let is_shown = |index: usize| style.verbose || index < FIRST || index + LAST >= all.len();
+    let allocated = |phase: &Phase| phase.peak_allocated_bytes;
+    let most = all.iter().map(allocated).max();
+    let top = all.iter().position(|phase| Some(allocated(phase)) == most);
+    let is_shown = |index: usize| {
+        style.verbose || index < FIRST || index + LAST >= all.len() || Some(index) == top
+    };
     let mut hidden = 0;
     for (index, phase) in all.iter().enumerate() {
         if !is_shown(index) {
@@ -263,7 +288,7 @@ fn guesses(answer: &Answer, style: &Style) -> String {
             "nothing was guessed: as a real run, to the byte where its allocations come in the same order"
         }
         Certainty::Chosen => "some numbers were chosen: as a real run that chose so",
-        Certainty::Estimated => "some sizes are estimates",
+        Certainty::Estimated => "some sizes were not measured on such a card",
         Certainty::Doubtful => "the script may go another way on a card",
     };
     let mut out = paragraph("certainty: ", how, style.width);
@@ -280,11 +305,13 @@ fn guesses(answer: &Answer, style: &Style) -> String {
         style,
     );
     let counted = |one: &NamedCount| format!("{} ({})", one.what, times(one.times));
-    out += &listed(
-        "assumption: ",
-        &answer.assumptions.iter().map(counted).collect::<Vec<_>>(),
-        style,
-    );
+    // First those that name a variable which gives the other bound: they decide sizes.
+    let (bounded, other): (Vec<_>, Vec<_>) = answer
+        .assumptions
+        .iter()
+        .map(counted)
+        .partition(|what| what.contains("BATCHFIT_VGPU_"));
+    out += &listed("assumption: ", &[bounded, other].concat(), style);
     let unanswered: Vec<&str> = answer
         .unanswered
         .iter()
@@ -302,11 +329,14 @@ fn guesses(answer: &Answer, style: &Style) -> String {
     }
     let convolutions = answer.convolutions;
     if convolutions.asked + convolutions.estimated > 0 {
-        let said = format!(
-            "the workspaces of {} calls were recorded on a card, of {} asked of cuDNN without it, of {} estimated",
-            convolutions.recorded, convolutions.asked, convolutions.estimated
-        );
-        out += &paragraph("convolutions: ", &said, style.width);
+        let parts = [
+            (convolutions.recorded, "recorded on a card"),
+            (convolutions.asked, "as cuDNN says without it"),
+            (convolutions.estimated, "estimated"),
+        ];
+        let said = parts.map(|(calls, how)| (calls > 0).then(|| format!("{calls} {how}")));
+        let said = said.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        out += &paragraph("workspaces of convolutions: ", &said, style.width);
     }
     out
 }

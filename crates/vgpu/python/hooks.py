@@ -8,6 +8,7 @@ Nothing that a script can see changes: its statistics of peaks stay its own, and
 import atexit
 import ctypes
 import functools
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -303,6 +304,7 @@ def out_of_memory(device, requested, _total, free):
         free=free,
         allocated=allocated,
         reserved=reserved,
+        retries=stats["num_alloc_retries"],
         stack=[place(*spot(frame)) for frame in stack()],
         module=module and module[:LONGEST],
     )
@@ -366,13 +368,21 @@ def end(how):
             report("peak", device=device, phase=phase, stack=[place(*one) for one in places], module=name and name[:LONGEST])
         if FOLDER and not os.path.exists(os.path.join(FOLDER, f"snapshot-{PROCESS}.pickle")):
             snapshot()
-    report("end", how=how, steps=phases.steps)
+    report("end", how=how, steps=phases.steps, fraction=own_fraction())
+
+
+def own_fraction():
+    """The share of the GPU that the script itself allows PyTorch, where that is not all that the session has."""
+    asked = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    share = asked() if asked and torch.cuda.is_initialized() else None
+    return share if share not in (1.0, float(SESSION.get("fraction") or 1)) else None
 
 
 def leave():
     """Ends the process at once: an exception could be caught by the script, and what it does when it ends (saving, uploading) is of no use."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream, end in ((sys.stdout, ""), (sys.stderr, "\n")):  # a progress bar leaves its line open
         try:
+            stream.write(end)
             stream.flush()
         except Exception:
             pass
@@ -408,7 +418,10 @@ def initialised():
 
 
 def version(name):
-    return str(getattr(sys.modules[name], "__version__", "?"))
+    try:
+        return importlib.metadata.version(name)  # of a module that is still being imported, too
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(sys.modules[name], "__version__", "?"))
 
 
 WITHOUT_GRADIENTS = tuple(os.path.join(os.path.dirname(torch.__file__), *path) for path in (("_dynamo", ""), ("_functorch", ""), ("utils", "checkpoint.py")))

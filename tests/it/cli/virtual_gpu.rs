@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use batchfit::device::sim::Card;
+use batchfit::probe::Verdict;
 use batchfit::report::{Style, virtual_gpu, virtual_gpu_markdown};
 use batchfit::store::Db;
 use batchfit::units::Bytes;
@@ -136,6 +137,62 @@ fn memory_that_runs_out_is_told_with_the_lines_that_asked() {
     insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
 }
 
+/// A script that halves its batch until it fits, within a share of the card that it allows itself.
+#[test]
+fn errors_that_a_script_caught_do_not_count_for_what_it_ran_with() {
+    let steps: Vec<String> = (1..=12)
+        .map(|number| {
+            step(number, 300).replace(", 0]]", ", 19]]").replace(
+                "943718400",
+                if number == 8 {
+                    "996147200"
+                } else {
+                    "943718400"
+                },
+            )
+        })
+        .collect();
+    let refused = r#"report	{"kind": "out_of_memory", "phase": "step 8", "device": 0, "requested": 2147483648, "free": 1, "allocated": 996147200, "reserved": 1073741824, "retries": 19, "stack": []}"#;
+    let mut lines = vec![
+        "hello\t12\t",
+        START,
+        "workspace\tasked",
+        "workspace\trecorded",
+    ];
+    lines.extend([
+        "assumed\tchoices of aten::argmax",
+        "assumed\tchoices of aten::eq",
+        "assumed\tchoices of aten::gt",
+        "assumed\tchoices of aten::lt",
+        "assumed\tchoices of aten::ne",
+    ]);
+    lines.push("assumed\thow many aten::nonzero finds; with BATCHFIT_VGPU_FOUND=1 it finds all");
+    lines.extend(steps[..7].iter().map(String::as_str));
+    lines.push(refused);
+    lines.extend(steps[7..].iter().map(String::as_str));
+    lines.extend([
+        r#"report	{"kind": "peak", "device": 0, "phase": "step 8", "stack": [], "module": null}"#,
+        r#"report	{"kind": "end", "how": "exit", "steps": 12, "fraction": 0.5}"#,
+    ]);
+
+    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+
+    assert_eq!(answer.verdict, Verdict::Fits);
+    insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
+}
+
+#[test]
+fn a_script_that_took_no_memory_has_no_answer() {
+    let lines = [
+        "hello\t12\t",
+        START,
+        r#"report	{"kind": "end", "how": "exit", "steps": 0}"#,
+    ];
+
+    assert!(answer(&session("h200"), &lines, Ending::Exit(0)).is_none());
+    assert!(answer(&session("h200"), &lines, Ending::Exit(1)).is_some());
+}
+
 #[test]
 fn convolutions_are_answered_as_simulations_have_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,7 +241,7 @@ fn a_convolution_counts_as_what_its_memory_is_known_by() {
         "none",
     ];
     let said = said.map(|how| format!("workspace\t{how}"));
-    let mut lines = vec!["hello\t12\t0", START];
+    let mut lines = vec!["hello\t12\t0", START, "malloc\t0\t2097152\t0x1000000000"];
     lines.extend(said.iter().map(String::as_str));
 
     let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();

@@ -32,6 +32,9 @@ pub struct Answer {
     pub steps: u64,
     /// What PyTorch could reserve.
     pub limit_bytes: u64,
+    /// The share of the card that the script itself allowed PyTorch by `torch.cuda.set_per_process_memory_fraction`; null where it did not, and
+    /// where PyTorch is too old to be asked.
+    pub memory_fraction: Option<f64>,
     /// Most that was allocated at a time, in the process and on the device that reserved most; null where it was no PyTorch.
     pub peak_allocated_bytes: Option<u64>,
     /// Most that was reserved.

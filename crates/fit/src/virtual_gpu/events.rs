@@ -52,6 +52,8 @@ pub(super) struct Process {
     pub(super) steps: u64,
     /// Whether it was ended after the steps that were asked for.
     pub(super) is_cut: bool,
+    /// The share of the card that it allowed itself.
+    pub(super) fraction: Option<f64>,
 }
 
 /// What the driver handed out on one device.
@@ -72,7 +74,12 @@ enum Report {
     OutOfMemory(SaidShortage),
     Peak(SaidPeak),
     Error(SaidError),
-    End { how: String, steps: u64 },
+    End {
+        how: String,
+        steps: u64,
+        #[serde(default)]
+        fraction: Option<f64>,
+    },
 }
 
 /// The program, when it began to use CUDA.
@@ -105,6 +112,9 @@ pub(super) struct SaidShortage {
     pub(super) stack: Vec<String>,
     #[serde(default)]
     pub(super) module: Option<String>,
+    /// The allocator's retries until then: a refused request is first a retry.
+    #[serde(default)]
+    pub(super) retries: u64,
 }
 
 /// What was at work when most was allocated on a device.
@@ -261,9 +271,14 @@ impl Process {
                 self.peaks.push(peak);
             }
             Report::Error(error) => self.error = Some(error),
-            Report::End { how, steps } => {
+            Report::End {
+                how,
+                steps,
+                fraction,
+            } => {
                 self.steps = steps;
                 self.is_cut = how == "steps";
+                self.fraction = fraction.filter(|share| (0.0..=1.0).contains(share));
             }
         }
     }

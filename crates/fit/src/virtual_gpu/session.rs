@@ -51,10 +51,10 @@ impl Session {
         }
     }
 
-    /// What PyTorch can reserve.
-    pub fn limit_bytes(&self) -> Bytes {
+    /// What PyTorch can reserve, where the script allows it a share of the card, or none of its own.
+    pub fn limit_bytes(&self, fraction: Option<f64>) -> Bytes {
         let available = self.card.total_memory.saturating_sub(self.context());
-        let limit = match self.limit {
+        let limit = match fraction.map(MemoryLimit::Fraction).or(self.limit) {
             None => return available,
             Some(MemoryLimit::Bytes(bytes)) => bytes,
             Some(MemoryLimit::Fraction(share)) => share_of(share, self.card.total_memory),

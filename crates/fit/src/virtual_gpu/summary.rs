@@ -47,14 +47,19 @@ impl Answer {
         let retries = retries.map(|(.., retries)| *retries).max().unwrap_or(0);
         let at_peak = main.peaks.iter().rfind(|peak| peak.device == device);
         let out_of_memory = shortage(&users, ending, says_out_of_memory);
+        // What the script tried before the last error that it caught is not what it ran with in the end.
+        let tried = main.shortages.last().map_or(0, |last| last.retries);
         let verdict = match ending {
-            Ending::Exit(0) if retries > 0 => Verdict::FitsWithRetries,
+            Ending::Exit(0) if retries > tried => Verdict::FitsWithRetries,
             Ending::Exit(0) => Verdict::Fits,
             _ if out_of_memory.as_ref().is_some_and(|it| it.is_fatal) => Verdict::OutOfMemory,
             _ => Verdict::Failed,
         };
         let peak_allocated = top.and_then(|top| top.peak_allocated_bytes);
         let peak_reserved = top.map_or(0, |top| top.peak_reserved_bytes);
+        if peak_reserved == 0 && ending == Ending::Exit(0) {
+            return None;
+        }
         let refused = users.iter().any(|process| process.host_refused.is_some());
         let convolutions = convolutions(heard);
         let counted = |map: &BTreeMap<String, u64>| {
@@ -100,7 +105,8 @@ impl Answer {
             },
             is_incomplete: matches!(ending, Ending::TookTooLong | Ending::Interrupted),
             steps: main.steps,
-            limit_bytes: session.limit_bytes().0,
+            limit_bytes: session.limit_bytes(main.fraction).0,
+            memory_fraction: main.fraction,
             peak_allocated_bytes: peak_allocated,
             peak_reserved_bytes: peak_reserved,
             fragmentation_bytes: peak_allocated.map(|peak| peak_reserved.saturating_sub(peak)),
