@@ -113,10 +113,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     };
     if let ([only], Some(path)) = (answers.as_slice(), &arguments.output.document) {
         let json = serde_json::to_vec(&only.document).unwrap_or_default();
-        let unwritable = |source| CliError::Unwritable {
-            path: path.clone(),
-            source,
-        };
+        let unwritable = CliError::unwritable(path);
         std::fs::write(path, json).map_err(unwritable)?;
     }
     let style = style::stdout(arguments.output.verbose);
@@ -360,19 +357,16 @@ fn calibration(
 }
 
 fn stored(kept: &DatabaseFlags, answers: &[Answered]) -> anyhow::Result<()> {
-    let database = storage::database(kept)?;
-    let runtime = storage::runtime()?;
-    runtime.block_on(async {
-        let db = Db::open_for_one(&database).await?;
+    let recorded = storage::with_database(kept, async |db| {
         let mut recorded = Ok(());
         for answered in answers {
             recorded = recorded.and(
-                jobs::record(&db, &answered.request, &answered.result, &answered.document).await,
+                jobs::record(db, &answered.request, &answered.result, &answered.document).await,
             );
         }
-        db.close().await;
-        Ok(recorded?)
-    })
+        recorded
+    });
+    Ok(recorded??)
 }
 
 /// The cards that people ask about most, smallest memory first.

@@ -70,10 +70,7 @@ pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
 pub(in crate::cli) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
     let key = match (&flags.key_file, &flags.key) {
         (Some(file), _) => {
-            let unreadable = |source| CliError::Unreadable {
-                path: file.clone(),
-                source,
-            };
+            let unreadable = CliError::unreadable(file);
             let opened = fs::File::open(file).map_err(unreadable)?;
             if opened.metadata().map_err(unreadable)?.mode() & FOR_ALL != 0 {
                 output::warning(&format!(
