@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
                 .members
                 .retain(|given| !python::export::SIZES.contains(&given.flag.name));
         }
-        let asked = question::read_again(&flags, again.transpose()?, course)?;
+        let asked = question::read_and(&flags, again.transpose()?, course)?;
         let asked = asked.with_recorder(recorder.is_some());
         match own
             .is_some()
