@@ -223,7 +223,7 @@ fn answer_all(
         });
         let result = result.map_err(|error| origin.blame(CliError::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
-        let document = FitDocument::finished(&request, &result, started_at, finished_at, chance());
+        let document = FitDocument::finished(&request, &result, started_at, finished_at);
         answers.push(Answered {
             request,
             result,
@@ -240,12 +240,14 @@ fn print(
     (no_gpu, assumes_length): (Option<&str>, bool),
     style: &Style,
 ) -> Result<(), CliError> {
-    let described = |answered: &Answered| {
-        let request = ShownRequest::of(answered.document.request.as_str())
-            .with_assumed_length(assumes_length);
-        (jobs::model_name(&answered.request), request)
-    };
-    let names: Vec<(String, ShownRequest)> = answered.iter().map(described).collect();
+    let names: Vec<(&str, ShownRequest)> = answered
+        .iter()
+        .map(|answered| {
+            let request = ShownRequest::of(answered.document.request.as_str())
+                .with_assumed_length(assumes_length);
+            (answered.request.model_name(), request)
+        })
+        .collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)
@@ -299,12 +301,6 @@ fn print(
         (Format::Accelerate, ..) => snippet(Form::Accelerate),
         (Format::Python, ..) => snippet(Form::Python),
     }
-}
-
-/// Sixty-four bits of chance: the standard library seeds each hasher from the system.
-fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 /// Stores answers. They are printed even where that cannot be done.

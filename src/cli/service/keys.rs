@@ -29,7 +29,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
                 let problem = "the key is shown once, on stdout, which leads nowhere; redirect it to where the key is to be kept";
                 return Err(CliError::Broken(anyhow::anyhow!(problem)));
             }
-            let id = Ids::default().next(now, u64::from_le_bytes(chance()?));
+            let id = Ids::default().next(now);
             let chance: [u8; 32] = chance()?;
             let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
             let (key, text) =
