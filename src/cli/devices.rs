@@ -11,11 +11,9 @@ use crate::worker::{Deadlines, RecorderCommand};
 
 pub(super) fn run(arguments: &Devices) -> Result<Outcome, CliError> {
     let devices = engine(Deadlines::default())?.catalogue().devices();
-    if arguments.json {
-        output::json(&serde_json::json!({ "items": devices, "next": null }))?;
-    } else {
-        output::text(&report::devices(&devices, &style::stdout(false)))?;
-    }
+    output::list(arguments.json, &devices, || {
+        report::devices(&devices, &style::stdout(false))
+    })?;
     Ok(Outcome::Answered)
 }
 

@@ -43,7 +43,19 @@ struct Finding {
 enum State {
     Ok,
     Missing,
-    CliError,
+    Trouble,
+}
+
+impl State {
+    /// What it is where something is as it should be, and otherwise.
+    fn of(is_ok: bool, otherwise: State) -> State {
+        if is_ok { State::Ok } else { otherwise }
+    }
+}
+
+fn finding(what: &'static str, state: State, found: impl Into<String>) -> Finding {
+    let found = found.into();
+    Finding { what, state, found }
 }
 
 pub(super) fn run(arguments: &Doctor) -> Result<Outcome, CliError> {
@@ -53,24 +65,22 @@ pub(super) fn run(arguments: &Doctor) -> Result<Outcome, CliError> {
     findings.push(python());
     findings.push(gaps());
     stored(arguments, &mut findings);
-    if arguments.json {
-        output::json(&serde_json::json!({ "items": findings, "next": null }))?;
-    } else {
+    output::list(arguments.json, &findings, || {
         let mut text = format!("batchfit {}\n", env!("CARGO_PKG_VERSION"));
         for Finding { what, state, found } in &findings {
             let sign = match state {
                 State::Ok => "ok",
                 State::Missing => "-",
-                State::CliError => "!!",
+                State::Trouble => "!!",
             };
             // Writing to a string does not fail.
             let _ = writeln!(text, "{sign:>2}  {what:12}  {found}");
         }
-        output::text(&text)?;
-    }
+        text
+    })?;
     let is_well = findings
         .iter()
-        .all(|finding| finding.state != State::CliError);
+        .all(|finding| finding.state != State::Trouble);
     Ok(if is_well {
         Outcome::Answered
     } else {
@@ -83,28 +93,28 @@ fn libraries(findings: &mut Vec<Finding>) {
         .into_iter()
         .zip(["CUDA", "cuBLASLt", "cuDNN", "NVRTC"])
     {
-        findings.push(match (library.is_present(), library.version()) {
-            (true, Some(version)) => Finding {
-                what,
-                state: State::Ok,
-                found: version,
-            },
-            (true, None) => Finding {
-                what,
-                state: State::CliError,
-                found: format!("{library} was found, but does not say its version: `pip install --force-reinstall torch`"),
-            },
-            (false, _) => Finding {
-                what,
-                state: State::Missing,
-                found: match library {
-                    Library::Driver => format!(
-                        "{library} is missing: nothing runs on a GPU here; simulated cards work (`batchfit fit resnet50 --on rtx4090`)"
-                    ),
-                    _ => format!("{library} is missing; `pip install torch` brings it, and only probes on a GPU need it"),
-                },
-            },
-        });
+        let (state, found) = match (library.is_present(), library.version()) {
+            (true, Some(version)) => (State::Ok, version),
+            (true, None) => (
+                State::Trouble,
+                format!(
+                    "{library} was found, but does not say its version: `pip install --force-reinstall torch`"
+                ),
+            ),
+            (false, _) if library == Library::Driver => (
+                State::Missing,
+                format!(
+                    "{library} is missing: nothing runs on a GPU here; simulated cards work (`batchfit fit resnet50 --on rtx4090`)"
+                ),
+            ),
+            (false, _) => (
+                State::Missing,
+                format!(
+                    "{library} is missing; `pip install torch` brings it, and only probes on a GPU need it"
+                ),
+            ),
+        };
+        findings.push(finding(what, state, found));
     }
 }
 
@@ -112,27 +122,16 @@ fn cards(findings: &mut Vec<Finding>) {
     let cards = match cuda::cards() {
         Ok(cards) => cards,
         Err(error) => {
-            findings.push(Finding {
-                what: "driver",
-                state: State::Missing,
-                found: format!(
-                    "{error}; the NVIDIA driver brings it (https://www.nvidia.com/drivers)"
-                ),
-            });
+            let found =
+                format!("{error}; the NVIDIA driver brings it (https://www.nvidia.com/drivers)");
+            findings.push(finding("driver", State::Missing, found));
             return;
         }
     };
     let driver = cards.first().map(|card| card.driver.clone());
-    findings.push(Finding {
-        what: "driver",
-        state: if driver.is_some() {
-            State::Ok
-        } else {
-            State::Missing
-        },
-        found: driver
-            .unwrap_or_else(|| "installed, but it sees no GPU: `nvidia-smi` says why".to_owned()),
-    });
+    let state = State::of(driver.is_some(), State::Missing);
+    let no_gpu = || "installed, but it sees no GPU: `nvidia-smi` says why".to_owned();
+    findings.push(finding("driver", state, driver.unwrap_or_else(no_gpu)));
     for card in cards {
         let mig = match card.mig {
             Some(true) => {
@@ -141,39 +140,27 @@ fn cards(findings: &mut Vec<Finding>) {
             Some(false) => "MIG is off",
             None => "it has no MIG",
         };
-        findings.push(Finding {
-            what: "GPU",
-            state: if card.mig == Some(true) {
-                State::CliError
-            } else {
-                State::Ok
-            },
-            found: format!(
-                "{} ({}): {} of {} free, {} held by others; {mig}",
-                card.index, card.name, card.free, card.total, card.used_by_others
-            ),
-        });
+        let state = State::of(card.mig != Some(true), State::Trouble);
+        let found = format!(
+            "{} ({}): {} of {} free, {} held by others; {mig}",
+            card.index, card.name, card.free, card.total, card.used_by_others
+        );
+        findings.push(finding("GPU", state, found));
     }
 }
 
 /// Which Python exports models.
 fn python() -> Finding {
     let found = super::python::interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref());
-    Finding {
-        what: "Python",
-        state: if found.is_ok() {
-            State::Ok
-        } else {
-            State::Missing
-        },
-        found: match found {
-            Ok(path) => format!(
-                "{} has batchfit's package: `batchfit fit my.py:build` works",
-                path.display()
-            ),
-            Err(error) => error.into_problem().detail.replacen("Python: ", "", 1),
-        },
-    }
+    let state = State::of(found.is_ok(), State::Missing);
+    let found = match found {
+        Ok(path) => format!(
+            "{} has batchfit's package: `batchfit fit my.py:build` works",
+            path.display()
+        ),
+        Err(error) => error.into_problem().detail.replacen("Python: ", "", 1),
+    };
+    finding("Python", state, found)
 }
 
 /// What of well-known models' steps a GPU cannot run.
@@ -182,31 +169,18 @@ fn gaps() -> Finding {
     for (preset, and) in SURVEYED {
         match surveyed(preset, and) {
             Ok(found) => gaps.extend(found),
-            Err(said) => {
-                return Finding {
-                    what: "gaps",
-                    state: State::CliError,
-                    found: format!("{preset}: {said}"),
-                };
-            }
+            Err(said) => return finding("gaps", State::Trouble, format!("{preset}: {said}")),
         }
     }
     let names: Vec<String> = gaps.into_iter().collect();
-    Finding {
-        what: "gaps",
-        state: if names.is_empty() {
-            State::Ok
-        } else {
-            State::CliError
-        },
-        found: match names.as_slice() {
-            [] => format!(
-                "none: a GPU can run every step of {}; `batchfit probe MODEL --explain` checks another model",
-                SURVEYED.map(|(preset, _)| preset).join(", ")
-            ),
-            some => format!("a GPU cannot run {}; simulated cards can", some.join(", ")),
-        },
-    }
+    let found = match names.as_slice() {
+        [] => format!(
+            "none: a GPU can run every step of {}; `batchfit probe MODEL --explain` checks another model",
+            SURVEYED.map(|(preset, _)| preset).join(", ")
+        ),
+        some => format!("a GPU cannot run {}; simulated cards can", some.join(", ")),
+    };
+    finding("gaps", State::of(names.is_empty(), State::Trouble), found)
 }
 
 fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
@@ -235,62 +209,38 @@ fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
 
 /// What the database says, which is not made where it is missing.
 fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
+    let mut tell = |state, found| findings.push(finding("database", state, found));
     let database = match storage::database(&arguments.kept) {
         Ok(database) => database,
-        Err(error) => {
-            findings.push(Finding {
-                what: "database",
-                state: State::Missing,
-                found: format!("{error:#}"),
-            });
-            return;
-        }
+        Err(error) => return tell(State::Missing, format!("{error:#}")),
     };
     let file = database.strip_prefix("sqlite:").unwrap_or(&database);
     if !is_postgres(&database) && !std::path::Path::new(file).exists() {
-        findings.push(Finding {
-            what: "database",
-            state: State::Missing,
-            found: format!("{database} does not exist yet; the first `batchfit fit` makes it"),
-        });
-        return;
+        let found = format!("{database} does not exist yet; the first `batchfit fit` makes it");
+        return tell(State::Missing, found);
     }
-    let looked = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
+    let looked = storage::runtime()
         .and_then(|runtime| runtime.block_on(async { Ok(Db::health(&database).await?) }));
-    let database = shown(&database);
-    match looked {
-        Ok(Health {
-            fits,
-            recommendations,
-            bytes,
-            keys,
-        }) => {
-            findings.push(Finding {
-                what: "database",
-                state: State::Ok,
-                found: format!(
-                    "{database}: {fits} fits, {recommendations} recommendations, {} MiB",
-                    bytes >> 20
-                ),
-            });
-            findings.push(Finding {
-                what: "keys",
-                state: State::Ok,
-                found: match keys {
-                    None | Some(0) => {
-                        "none: the service answers this machine alone; `batchfit keys create --name NAME` makes one".to_owned()
-                    }
-                    Some(keys) => format!("{keys} in use"),
-                },
-            });
+    let Health {
+        fits,
+        recommendations,
+        bytes,
+        keys,
+    } = match looked {
+        Ok(health) => health,
+        Err(error) => return tell(State::Trouble, format!("{error:#}")),
+    };
+    let found = format!(
+        "{}: {fits} fits, {recommendations} recommendations, {} MiB",
+        shown(&database),
+        bytes >> 20
+    );
+    tell(State::Ok, found);
+    let keys = match keys {
+        None | Some(0) => {
+            "none: the service answers this machine alone; `batchfit keys create --name NAME` makes one".to_owned()
         }
-        Err(error) => findings.push(Finding {
-            what: "database",
-            state: State::CliError,
-            found: format!("{error:#}"),
-        }),
-    }
+        Some(keys) => format!("{keys} in use"),
+    };
+    findings.push(finding("keys", State::Ok, keys));
 }

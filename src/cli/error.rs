@@ -1,7 +1,7 @@
 //! What stands between a command and its answer.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::alloc::SettingsError;
@@ -80,6 +80,22 @@ impl CliError {
     /// What is wrong with a flag.
     pub(super) fn flag(flag: &str, problem: impl Into<String>) -> CliError {
         CliError::named(&flag, RequestError::at("", problem))
+    }
+
+    /// What went wrong with reading this file.
+    pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
+        move |source| CliError::Unreadable {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// What went wrong with writing this file.
+    pub(super) fn unwritable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
+        move |source| CliError::Unwritable {
+            path: path.to_owned(),
+            source,
+        }
     }
 
     /// The trouble of a failed write to stdout.

@@ -10,12 +10,8 @@ use crate::model;
 use crate::report;
 
 pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
-    if arguments.json {
-        let items: Vec<Value> = model::presets().map(document).collect();
-        output::json(&json!({ "items": items, "next": null }))?;
-    } else {
-        output::text(&report::presets(model::presets()))?;
-    }
+    let items: Vec<Value> = model::presets().map(document).collect();
+    output::list(arguments.json, &items, || report::presets(model::presets()))?;
     Ok(Outcome::Answered)
 }
 

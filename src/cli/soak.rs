@@ -15,14 +15,12 @@ pub(super) fn run(arguments: &Soak) -> Result<Outcome, CliError> {
         return Err(CliError::flag("--target", problem));
     }
     let course = question::course(&arguments.course)?;
-    let (request, origin) = question::read_and(&arguments.question, course)?.only();
+    let (request, origin) = question::read_and(&arguments.question, None, course)?.only();
     let soaked = soak(&request, arguments.batch.batch, &Cancel::NEVER)
         .map_err(|error| origin.blame(CliError::Engine(error)))?;
-    if arguments.json {
-        output::json(&soaked)?;
-    } else {
-        output::text(&report::soak(&soaked, &style::stdout(false)))?;
-    }
+    output::answer(arguments.json, &soaked, || {
+        report::soak(&soaked, &style::stdout(false))
+    })?;
     Ok(match soaked.report.verdict {
         Verdict::Fits => Outcome::Answered,
         Verdict::FitsWithRetries | Verdict::OutOfMemory | Verdict::Failed => Outcome::NothingFits,

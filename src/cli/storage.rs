@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::DatabaseFlags;
+use crate::store::Db;
 
 /// The database that a flag or the environment names, or else the one in the user's data folder, which is made when it
 /// is missing. An error where there is no home to keep anything in.
@@ -40,6 +41,20 @@ pub(super) fn database(kept: &DatabaseFlags) -> anyhow::Result<String> {
 pub(super) fn runtime() -> anyhow::Result<Runtime> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("could not start the runtime")
+}
+
+/// Asks the database that answers are kept in.
+pub(super) fn with_database<T>(
+    kept: &DatabaseFlags,
+    question: impl AsyncFnOnce(&Db) -> T,
+) -> anyhow::Result<T> {
+    let database = database(kept)?;
+    runtime()?.block_on(async {
+        let db = Db::open_for_one(&database).await?;
+        let found = question(&db).await;
+        db.close().await;
+        Ok(found)
+    })
 }
 
 /// A folder that the environment names; relative ones are ignored, as the specification says.

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::FitResult;
 use super::fitting::Catalogue;
+use crate::device::sim::CARDS;
 use crate::limits::Cancel;
 use crate::model::{Request, RequestError};
 use crate::probe::{Detail, ProbeReport};
@@ -151,6 +152,24 @@ pub enum EngineError {
     /// It was asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl EngineError {
+    /// That of a request for a GPU that is not there: any card can be simulated instead.
+    pub fn unavailable(device: &str, missing: String) -> EngineError {
+        let simulated = CARDS.iter().map(|card| format!("sim:{}", card.name));
+        EngineError::DeviceUnavailable {
+            device: device.to_owned(),
+            missing,
+            simulated: simulated.collect(),
+        }
+    }
+}
+
+impl From<RequestError> for EngineError {
+    fn from(invalid: RequestError) -> EngineError {
+        EngineError::Invalid(invalid)
+    }
 }
 
 /// What a device is made of.

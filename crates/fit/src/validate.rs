@@ -37,9 +37,9 @@ pub fn resolve<'r, T>(
         }
     };
     let checked = with_cancel(cancel, check).ok_or(EngineError::Cancelled)?;
-    let (found, is_simulated) = find(checked.map_err(EngineError::Invalid)?)?;
+    let (found, is_simulated) = find(checked?)?;
     if !is_simulated {
-        check_gpu(request).map_err(EngineError::Invalid)?;
+        check_gpu(request)?;
     }
     Ok(found)
 }

@@ -47,15 +47,17 @@ pub(crate) enum AskedIn {
     Request,
 }
 
-/// A cache of keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeptIn {
-    /// `DynamicCache`, which grows by each token.
-    #[default]
-    Dynamic,
-    /// `StaticCache`, which has room for all tokens from the start.
-    Static,
+batchfit_step::listed! {
+    /// A cache of keys and values.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum KeptIn {
+        /// `DynamicCache`, which grows by each token.
+        #[default]
+        Dynamic = "dynamic",
+        /// `StaticCache`, which has room for all tokens from the start.
+        Static = "static",
+    }
 }
 
 /// How tokens are drawn.

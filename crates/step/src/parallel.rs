@@ -80,14 +80,16 @@ pub struct Ddp {
     pub comm_hook: Option<CommHook>,
 }
 
-/// `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CommHook {
-    /// `fp16_compress_hook`.
-    Fp16,
-    /// `bf16_compress_hook`.
-    Bf16,
+crate::listed! {
+    /// `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CommHook {
+        /// `fp16_compress_hook`.
+        Fp16 = "fp16",
+        /// `bf16_compress_hook`.
+        Bf16 = "bf16",
+    }
 }
 
 impl Parallel {

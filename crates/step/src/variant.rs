@@ -161,26 +161,41 @@ pub enum Checkpointing {
     Modules(Vec<String>),
 }
 
-/// Training or inference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Forward, backward, optimizer.
-    #[default]
-    Train,
-    /// Forward alone, under `no_grad`, in eval mode.
-    Inference,
+impl Checkpointing {
+    /// Its word in tables.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Checkpointing::None => "none",
+            Checkpointing::PerBlock => "per_block",
+            Checkpointing::Modules(_) => "modules",
+        }
+    }
 }
 
-/// Which variants are ranked against each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Compare {
-    /// Those with the same optimizer; the optimizer that was named first comes first.
-    #[default]
-    WithinOptimizer,
-    /// All.
-    AcrossOptimizers,
+listed! {
+    /// Training or inference.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Mode {
+        /// Forward, backward, optimizer.
+        #[default]
+        Train = "train",
+        /// Forward alone, under `no_grad`, in eval mode.
+        Inference = "inference",
+    }
+}
+
+listed! {
+    /// Which variants are ranked against each other.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Compare {
+        /// Those with the same optimizer; the optimizer that was named first comes first.
+        #[default]
+        WithinOptimizer = "within_optimizer",
+        /// All.
+        AcrossOptimizers = "across_optimizers",
+    }
 }
 
 listed! {

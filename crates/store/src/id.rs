@@ -1,5 +1,6 @@
 //! Names for rows: short, opaque, and sorted by age.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Mutex;
 
 use super::Time;
@@ -17,8 +18,8 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// A fresh id; `random` decides its second half.
-    pub fn next(&self, now: Time, random: u64) -> String {
+    /// A fresh id.
+    pub fn next(&self, now: Time) -> String {
         let mut last = self
             .last
             .lock()
@@ -26,9 +27,14 @@ impl Ids {
         *last = now.0.max(*last + 1);
         let mut text = String::with_capacity(16);
         push(&mut text, last.unsigned_abs(), 9);
-        push(&mut text, random, 7);
+        push(&mut text, chance(), 7);
         text
     }
+}
+
+/// Sixty-four bits of chance: the standard library seeds each hasher from the system. They are no secret.
+pub fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Appends the low `5 * characters` bits of `bits`, the highest first.
@@ -49,8 +55,7 @@ mod tests {
     fn ids_sort_in_the_order_in_which_they_were_made() {
         let ids = Ids::default();
 
-        let made = [(5, 9), (5, 3), (4, 1), (2_000_000_000_000, 0)]
-            .map(|(now, random)| ids.next(Time(now), random));
+        let made = [5, 5, 4, 2_000_000_000_000].map(|now| ids.next(Time(now)));
 
         assert!(made.is_sorted(), "{made:?}");
         assert!(made.iter().all(|id| id.len() == 16), "{made:?}");

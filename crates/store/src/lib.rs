@@ -46,7 +46,7 @@ pub use fit::{
     IdempotencyKey, IdempotentMatch, Lease, LeaseOwner, LeasedFit, NewFit, ParallelSimulated,
     Reuse, SIMULATED_LANE, UnfinishedFit, question_of,
 };
-pub use id::Ids;
+pub use id::{Ids, chance};
 pub use key::{ApiKey, NotAKeyName, Scope};
 use outcome::Lessons;
 pub use outcome::{

@@ -17,11 +17,7 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError>
     if let Some(id) = &arguments.id {
         let answer = query(&arguments.kept, async |db| jobs::followed(db, id).await)?;
         let answer = answer.ok_or_else(|| unknown("ID", id))?;
-        if arguments.json {
-            output::json(&answer)?;
-        } else {
-            output::text(&report::answer(&answer, &style))?;
-        }
+        output::answer(arguments.json, &answer, || report::answer(&answer, &style))?;
         return Ok(Outcome::Answered);
     }
     let facets = [
@@ -41,10 +37,10 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError>
     })?;
     let page = page.expect("every list has a first page");
     let answers: Vec<StoredRecommendation> = page.items().collect();
-    if arguments.json {
-        output::json(&json!({ "items": answers, "next": page.next }))?;
-    } else {
-        output::text(&report::answers(&answers, &style))?;
-    }
+    output::answer(
+        arguments.json,
+        &json!({ "items": answers, "next": page.next }),
+        || report::answers(&answers, &style),
+    )?;
     Ok(Outcome::Answered)
 }

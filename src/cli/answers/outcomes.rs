@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{query, unknown};
 use crate::cli::Outcome;
@@ -49,11 +49,9 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
     })?;
     match told {
         OutcomeStatus::New(outcome) | OutcomeStatus::Again(outcome) => {
-            if arguments.json {
-                output::json(&outcome)?;
-            } else {
-                output::text(&report::outcome(&outcome, &style::stdout(false)))?;
-            }
+            output::answer(arguments.json, &outcome, || {
+                report::outcome(&outcome, &style::stdout(false))
+            })?;
             Ok(Outcome::Answered)
         }
         OutcomeStatus::NameTaken => {
@@ -73,21 +71,17 @@ pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError
             jobs::outcomes(db, id, None, limit).await
         })?;
         let listed = listed.ok_or_else(|| unknown("ID", id))?;
-        if arguments.json {
-            output::json(&json!({ "items": listed, "next": null }))?;
-        } else {
-            output::text(&report::outcomes(&listed, &style))?;
-        }
+        output::list(arguments.json, &listed, || {
+            report::outcomes(&listed, &style)
+        })?;
         return Ok(Outcome::Answered);
     }
     let listed = query(&arguments.kept, async |db| {
         jobs::accuracy(db, arguments.gpu.as_deref(), None, limit).await
     })?;
-    if arguments.json {
-        output::json(&json!({ "items": listed, "next": null }))?;
-    } else {
-        output::text(&report::accuracy(&listed, &style))?;
-    }
+    output::list(arguments.json, &listed, || {
+        report::accuracy(&listed, &style)
+    })?;
     Ok(Outcome::Answered)
 }
 
@@ -141,10 +135,7 @@ fn document(arguments: &TellOutcome) -> Result<Value, CliError> {
 
 /// The object in a file, or on stdin.
 fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
-    let unreadable = |source| CliError::Unreadable {
-        path: file.to_owned(),
-        source,
-    };
+    let unreadable = CliError::unreadable(file);
     let mut bytes = Vec::new();
     if file == Path::new("-") {
         let stdin = std::io::stdin().lock();

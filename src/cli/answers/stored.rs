@@ -1,9 +1,10 @@
 //! `batchfit fit --stored` and `--again`: a question that was answered before.
 
-use super::{query, unknown, with_database};
+use super::{query, unknown};
 use crate::cli::Outcome;
 use crate::cli::arguments::{DatabaseFlags, Fit, Format};
 use crate::cli::error::CliError;
+use crate::cli::storage::with_database;
 use crate::cli::terminal::{output, style};
 use crate::jobs::{self, FitEngine, JobError};
 use crate::model::{Request, RequestDocument};
@@ -36,7 +37,8 @@ pub(in crate::cli) fn stored(
     };
     let near = with_database(&arguments.kept, async |db| {
         jobs::nearest(db, engine, request).await
-    })?;
+    });
+    let near = near.map_err(CliError::Broken)?;
     let near = near.map_err(|error| match error {
         JobError::Engine(error) => CliError::Engine(error),
         other => CliError::Broken(other.into()),
@@ -45,11 +47,9 @@ pub(in crate::cli) fn stored(
         let problem = "no answer for this model is stored here; without --stored one is computed";
         return Err(CliError::flag("--stored", problem));
     };
-    if is_json {
-        output::json(&near)?;
-    } else {
-        output::text(&report::near(&near, &style::stdout(false)))?;
-    }
+    output::answer(is_json, &near, || {
+        report::near(&near, &style::stdout(false))
+    })?;
     Ok(Outcome::Answered)
 }
 

@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
                 .members
                 .retain(|given| !python::export::SIZES.contains(&given.flag.name));
         }
-        let asked = question::read_again(&flags, again.transpose()?, course)?;
+        let asked = question::read_and(&flags, again.transpose()?, course)?;
         let asked = asked.with_recorder(recorder.is_some());
         match own
             .is_some()
@@ -113,10 +113,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     };
     if let ([only], Some(path)) = (answers.as_slice(), &arguments.output.document) {
         let json = serde_json::to_vec(&only.document).unwrap_or_default();
-        let unwritable = |source| CliError::Unwritable {
-            path: path.clone(),
-            source,
-        };
+        let unwritable = CliError::unwritable(path);
         std::fs::write(path, json).map_err(unwritable)?;
     }
     let style = style::stdout(arguments.output.verbose);
@@ -226,7 +223,7 @@ fn answer_all(
         });
         let result = result.map_err(|error| origin.blame(CliError::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
-        let document = FitDocument::finished(&request, &result, started_at, finished_at, chance());
+        let document = FitDocument::finished(&request, &result, started_at, finished_at);
         answers.push(Answered {
             request,
             result,
@@ -243,12 +240,14 @@ fn print(
     (no_gpu, assumes_length): (Option<&str>, bool),
     style: &Style,
 ) -> Result<(), CliError> {
-    let described = |answered: &Answered| {
-        let request = ShownRequest::of(answered.document.request.as_str())
-            .with_assumed_length(assumes_length);
-        (jobs::model_name(&answered.request), request)
-    };
-    let names: Vec<(String, ShownRequest)> = answered.iter().map(described).collect();
+    let names: Vec<(&str, ShownRequest)> = answered
+        .iter()
+        .map(|answered| {
+            let request = ShownRequest::of(answered.document.request.as_str())
+                .with_assumed_length(assumes_length);
+            (answered.request.model_name(), request)
+        })
+        .collect();
     let answers: Vec<Answer> = answered
         .iter()
         .zip(&names)
@@ -304,12 +303,6 @@ fn print(
     }
 }
 
-/// Sixty-four bits of chance: the standard library seeds each hasher from the system.
-fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
-}
-
 /// Stores answers. They are printed even where that cannot be done.
 fn store(kept: &DatabaseFlags, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
@@ -360,19 +353,16 @@ fn calibration(
 }
 
 fn stored(kept: &DatabaseFlags, answers: &[Answered]) -> anyhow::Result<()> {
-    let database = storage::database(kept)?;
-    let runtime = storage::runtime()?;
-    runtime.block_on(async {
-        let db = Db::open_for_one(&database).await?;
+    let recorded = storage::with_database(kept, async |db| {
         let mut recorded = Ok(());
         for answered in answers {
             recorded = recorded.and(
-                jobs::record(&db, &answered.request, &answered.result, &answered.document).await,
+                jobs::record(db, &answered.request, &answered.result, &answered.document).await,
             );
         }
-        db.close().await;
-        Ok(recorded?)
-    })
+        recorded
+    });
+    Ok(recorded??)
 }
 
 /// The cards that people ask about most, smallest memory first.

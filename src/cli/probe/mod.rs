@@ -9,7 +9,7 @@ use super::devices::engine;
 use super::error::CliError;
 use super::{Outcome, devices, question};
 use crate::cli::terminal::{output, style};
-use crate::jobs::{self, Engine as _};
+use crate::jobs::Engine as _;
 use crate::limits::Cancel;
 use crate::probe::{Detail, Verdict};
 use crate::report;
@@ -33,13 +33,9 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
         output::json_file(path, &events)?;
     }
     if let Some(path) = &arguments.output.svg {
-        let title = format!("{} on {}", jobs::model_name(&request), request.device);
-        fs::write(path, report::probe_svg(&title, &report)).map_err(|source| {
-            CliError::Unwritable {
-                path: path.clone(),
-                source,
-            }
-        })?;
+        let title = format!("{} on {}", request.model_name(), request.device);
+        let svg = report::probe_svg(&title, &report);
+        fs::write(path, svg).map_err(CliError::unwritable(path))?;
     }
     if json {
         output::json(&report)?;

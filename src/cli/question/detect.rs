@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::io::Cursor;
-use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::document::{Files, Input};
 use super::flags::WAYS;
-use super::source::Source;
 use crate::limits::{Text, shorten};
 use crate::model::members::REQUEST;
 use crate::model::{RequestDocument, RequestError, exported, of_another_library};
@@ -28,18 +27,18 @@ const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 const MOST_MEMBERS: usize = 1000;
 
 /// Tells what these bytes are; the error is a clause about the file that they are from.
-pub(super) fn tell(bytes: Vec<u8>) -> Result<Source, RequestError> {
+pub(super) fn tell(bytes: Vec<u8>) -> Result<Input, RequestError> {
     if exported::is_archive(&bytes) {
         let model = exported::model_of_archive(Cursor::new(bytes));
         return model
-            .map(Source::Graph)
+            .map(|graph| Input::file(Files::Graph(graph)))
             .map_err(|error| RequestError::at("", error.to_string()));
     }
     if recorded::is_recording(&bytes) {
-        return Ok(Source::Recording(bytes));
+        return Ok(Input::file(Files::Recordings(vec![bytes])));
     }
     if bytes.starts_with(b"\x1f\x8b") {
-        return Ok(Source::Graph(bytes));
+        return Ok(Input::file(Files::Graph(bytes)));
     }
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = text.trim_ascii_start();
@@ -48,15 +47,14 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Source, RequestError> {
     }
     let Ok(members) = members(text) else {
         // The reader of requests says what is wrong with the JSON, and where.
-        return RequestDocument::from_bytes(bytes).map(Source::Request);
+        return RequestDocument::from_bytes(bytes).map(Input::request);
     };
     let has = |known: &[&str]| members.iter().any(|member| known.contains(&&**member));
     if has(&OF_GRAPHS) {
-        return Ok(Source::Graph(bytes));
+        return Ok(Input::file(Files::Graph(bytes)));
     }
     if has(&OF_CONFIGS) && !has(&["model"]) {
-        let text = String::from_utf8_lossy(text).into_owned();
-        return Ok(Source::Config(Arc::from(text)));
+        return Ok(Input::config(&String::from_utf8_lossy(text)));
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
     if let Some(problem) = of_a_trainer(text, is_member).filter(|_| !is_member("model")) {
@@ -72,7 +70,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Source, RequestError> {
         known().any(|name| name == member) || nearest.nearest.is_some()
     };
     if members.is_empty() || members.iter().any(alike) {
-        return RequestDocument::from_bytes(bytes).map(Source::Request);
+        return RequestDocument::from_bytes(bytes).map(Input::request);
     }
     let first: Vec<String> = members
         .iter()

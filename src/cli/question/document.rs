@@ -6,9 +6,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::flags::FlagValue;
-use super::source::Source;
 use crate::cli::error::CliError;
-use crate::model::RequestDocument;
+use crate::model::{Request, RequestDocument, RequestError, assumed_tokens, assumed_tokens_of};
 
 /// Where a model is in a request.
 const MODEL: &str = "model";
@@ -20,65 +19,135 @@ const SIZES: [&str; 2] = ["seq_len", "image_size"];
 /// Largest description of a model, in bytes, whose members flags change: only graphs and lists of layers are larger.
 const LARGEST_CHANGED: usize = 1 << 20;
 
-/// Files that take the place of a request's model.
+/// What is asked as it was given: a request, and the contents of files in the place of its model.
+#[derive(Debug)]
+pub(super) struct Input {
+    document: RequestDocument,
+    files: Option<Files>,
+    pub(super) kind: Kind,
+}
+
+/// What WHAT is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Files<'s> {
-    /// An exported graph.
-    Graph(&'s [u8]),
-    /// Recordings.
-    Recordings(&'s [Vec<u8>]),
+pub(super) enum Kind {
+    /// A request.
+    Request,
+    /// The name of a model.
+    Name,
+    /// A file that a model is in.
+    File,
 }
 
-/// The document, and the files that take the place of its model: those of `--model` or `--recorded`, or WHAT itself.
-pub(super) fn build<'s>(
-    source: &'s Source,
-    files: Option<Files<'s>>,
-    given: &[FlagValue],
-) -> Result<(RequestDocument, Option<Files<'s>>), CliError> {
-    let (of_model, others): (Vec<&FlagValue>, Vec<&FlagValue>) =
-        given.iter().partition(|given| given.place[0] == MODEL);
-    let empty = || RequestDocument::from(Value::Object(Map::new()));
-    let (mut document, files) = match (source, files) {
-        (Source::Request(document), Some(files)) => (document.clone(), Some(files)),
-        (Source::Request(document), None) => {
-            (changed(document, &of_model, lengths(&others))?, None)
-        }
-        (Source::Config(config), _) => (
-            with_model(&Map::new(), &described("hf", config, &of_model))?,
-            None,
-        ),
-        (Source::Graph(graph), _) => (empty(), Some(Files::Graph(graph))),
-        (Source::Recording(recording), _) => (
-            empty(),
-            Some(Files::Recordings(std::slice::from_ref(recording))),
-        ),
-        (Source::Preset(name), _) => {
-            let name = Value::from(*name).to_string();
-            (
-                with_model(&Map::new(), &described("preset", &name, &of_model))?,
-                None,
-            )
-        }
-    };
-    let is_length = |given: &&&FlagValue| given.place[1] == "seq_len";
-    match (files, of_model.first()) {
-        (Some(Files::Graph(_)), Some(length)) if of_model.iter().all(|given| is_length(&given)) => {
-            let members = document.members().as_object().cloned().unwrap_or_default();
-            let model = serde_json::json!({ "seq_len": length.value });
-            document = with_model(&members, &model.to_string())?;
-        }
-        (Some(_), Some(first)) => return Err(fixed(first)),
-        (None, _) | (_, None) => {}
-    }
-    for given in others {
-        put(&mut document, given);
-    }
-    Ok((document, files))
+/// Contents of files that take the place of a request's model.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Files {
+    /// An exported graph, compressed or not.
+    Graph(Vec<u8>),
+    /// Recordings of PyTorch's allocator.
+    Recordings(Vec<Vec<u8>>),
 }
 
-/// The JSON text of a model that is described in one way, with the members that flags set.
-fn described(way: &str, description: &str, given: &[&FlagValue]) -> String {
-    let mut text = format!("{{\"{way}\":{}", description.trim_end());
+impl Input {
+    /// A request.
+    pub(super) fn request(document: RequestDocument) -> Input {
+        Input {
+            document,
+            files: None,
+            kind: Kind::Request,
+        }
+    }
+
+    /// A request with nothing in it.
+    pub(super) fn empty() -> Input {
+        Input::request(RequestDocument::from(Value::Object(Map::new())))
+    }
+
+    /// The model of this name.
+    pub(super) fn preset(name: &str) -> Input {
+        Input::model(Kind::Name, "preset", &Value::from(name).to_string())
+    }
+
+    /// A model by the text of its Hugging Face config.
+    pub(super) fn config(text: &str) -> Input {
+        Input::model(Kind::File, "hf", text.trim_end())
+    }
+
+    fn model(kind: Kind, way: &str, description: &str) -> Input {
+        let mut input = Input::empty();
+        let model = format!("{{\"{way}\":{description}}}");
+        input.document.set_model(Arc::from(model));
+        Input { kind, ..input }
+    }
+
+    /// A model that is a file.
+    pub(super) fn file(file: Files) -> Input {
+        Input {
+            files: Some(file),
+            kind: Kind::File,
+            ..Input::empty()
+        }
+    }
+
+    /// The same with these files in the place of the model, where it is a request.
+    pub(super) fn with_files(self, files: Option<Files>) -> Input {
+        match self.kind {
+            Kind::Request => Input { files, ..self },
+            Kind::Name | Kind::File => self,
+        }
+    }
+
+    /// The tokens that samples of a model are taken to have where no flag says it.
+    pub(super) fn assumed_tokens(&self) -> Option<u64> {
+        let model = || serde_json::from_str::<Value>(self.document.model()?).ok();
+        match self.kind {
+            Kind::Request => None,
+            Kind::Name => assumed_tokens_of(model()?["preset"].as_str()?),
+            Kind::File => assumed_tokens(&model()?["hf"]),
+        }
+    }
+
+    /// Sets the members that flags give.
+    pub(super) fn set(&mut self, given: &[FlagValue]) -> Result<(), CliError> {
+        let (of_model, others): (Vec<&FlagValue>, Vec<&FlagValue>) =
+            given.iter().partition(|given| given.place[0] == MODEL);
+        let is_length = |given: &&FlagValue| given.place[1] == "seq_len";
+        match (&self.files, of_model.first()) {
+            (Some(Files::Graph(_)), Some(length)) if of_model.iter().all(is_length) => {
+                let model = serde_json::json!({ "seq_len": length.value });
+                self.document.set_model(Arc::from(model.to_string()));
+            }
+            (Some(_), Some(first)) => return Err(fixed(first)),
+            (Some(_), None) => {}
+            (None, _) if self.kind == Kind::Request => {
+                change(&mut self.document, &of_model, lengths(&others))?;
+            }
+            (None, _) => {
+                let model = self.document.model().unwrap_or_default();
+                let model = with_members(model, &of_model);
+                self.document.set_model(Arc::from(model));
+            }
+        }
+        for given in others {
+            put(&mut self.document, given);
+        }
+        Ok(())
+    }
+
+    /// Reads the request; `batches` are those of recordings that do not say it themselves.
+    pub(super) fn read(self, batches: &[u64]) -> Result<Request, RequestError> {
+        match self.files {
+            None => Request::parse(self.document),
+            Some(Files::Graph(graph)) => Request::parse_with_model(self.document, &graph),
+            Some(Files::Recordings(files)) => {
+                Request::parse_with_recordings(self.document, files, batches)
+            }
+        }
+    }
+}
+
+/// The JSON text of a model with the members that flags set behind its own.
+fn with_members(model: &str, given: &[&FlagValue]) -> String {
+    let mut text = model.strip_suffix('}').unwrap_or(model).to_owned();
     for given in given {
         let name = Value::from(given.place[1].as_str());
         let _ = write!(text, ",{name}:{}", given.value);
@@ -98,30 +167,21 @@ fn lengths<'g>(others: &[&'g FlagValue]) -> Option<&'g FlagValue> {
     others.iter().find(are_lengths).copied()
 }
 
-/// A request whose model has the members that flags set. What flags say of lengths takes the place of what the request says, be it one
+/// Sets members of a request's model that flags give. What flags say of lengths takes the place of what the request says, be it one
 /// or several.
-fn changed(
-    document: &RequestDocument,
+fn change(
+    document: &mut RequestDocument,
     given: &[&FlagValue],
     several: Option<&FlagValue>,
-) -> Result<RequestDocument, CliError> {
-    let first = given.first().copied().or(several);
-    let (Some(first), Some(members)) = (first, document.members().as_object()) else {
-        return Ok(document.clone());
+) -> Result<(), CliError> {
+    let Some(first) = given.first().copied().or(several) else {
+        return Ok(());
     };
-    let names_one = given
-        .iter()
-        .any(|given| SIZES.contains(&given.place[1].as_str()));
-    let mut members = members.clone();
-    if names_one {
-        members.remove(LENGTHS);
-    }
-    if given.is_empty()
-        && document
-            .model()
-            .is_none_or(|model| !SIZES.iter().any(|size| model.contains(size)))
+    let has_lengths = |model: &str| SIZES.iter().any(|size| model.contains(size));
+    if !document.members().is_object()
+        || given.is_empty() && !document.model().is_some_and(has_lengths)
     {
-        return Ok(document.clone());
+        return Ok(());
     }
     let Some(model) = document.model() else {
         let problem = "the request has no `model` to change";
@@ -132,7 +192,7 @@ fn changed(
     }
     let Ok(mut model) = serde_json::from_str::<Map<String, Value>>(model) else {
         // The reader of requests says what is wrong with the model.
-        return Ok(document.clone());
+        return Ok(());
     };
     if model.contains_key("exported") || model.contains_key("recorded") {
         return Err(fixed(first));
@@ -143,17 +203,12 @@ fn changed(
     if let Some(several) = several {
         model.remove(&several.place[1]);
     }
-    with_model(&members, &Value::Object(model).to_string())
-}
-
-/// A request of these members, with this JSON text as its model.
-fn with_model(members: &Map<String, Value>, model: &str) -> Result<RequestDocument, CliError> {
-    let mut text = format!("{{\"{MODEL}\":{model}");
-    for (name, value) in members.iter().filter(|(name, _)| *name != MODEL) {
-        let _ = write!(text, ",{}:{value}", Value::from(name.as_str()));
+    document.set_model(Arc::from(Value::Object(model).to_string()));
+    let names_one = |given: &&FlagValue| SIZES.contains(&given.place[1].as_str());
+    if given.iter().any(names_one) {
+        document.take(LENGTHS);
     }
-    text.push('}');
-    RequestDocument::read(Arc::from(text)).map_err(CliError::Invalid)
+    Ok(())
 }
 
 /// Puts what a flag gives into its place.
@@ -201,15 +256,14 @@ mod tests {
         }
     }
 
-    fn built(source: &Source, given: &[FlagValue]) -> Value {
-        let (document, graph) = build(source, None, given).unwrap();
-        assert_eq!(graph, None);
-        serde_json::from_str(&document.text()).unwrap()
+    fn built(mut input: Input, given: &[FlagValue]) -> Value {
+        input.set(given).unwrap();
+        assert_eq!(input.files, None);
+        serde_json::from_str(&input.document.text()).unwrap()
     }
 
-    fn request(text: &str) -> Source {
-        let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        Source::Request(document)
+    fn request(text: &str) -> Input {
+        Input::request(RequestDocument::from_json(text.as_bytes()).unwrap())
     }
 
     #[test]
@@ -229,7 +283,7 @@ mod tests {
             flag_value("--target", &["target_batch"], Value::from(64)),
         ];
 
-        let document = built(&Source::Preset("resnet50"), &flags);
+        let document = built(Input::preset("resnet50"), &flags);
 
         let expected = serde_json::json!({
             "model": {"preset": "resnet50", "seq_len": 512},
@@ -242,17 +296,17 @@ mod tests {
     #[test]
     fn a_config_is_given_as_it_is() {
         let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
-        let source = Source::Config(Arc::from(text));
+        let mut input = Input::config(text);
         let flags = [flag_value(
             "--seq-len",
             &["model", "seq_len"],
             Value::from(8),
         )];
 
-        let (document, _) = build(&source, None, &flags).unwrap();
+        input.set(&flags).unwrap();
 
         assert_eq!(
-            &*document.text(),
+            &*input.document.text(),
             format!(r#"{{"model":{{"hf":{text},"seq_len":8}}}}"#)
         );
     }
@@ -272,7 +326,7 @@ mod tests {
             ),
         ];
 
-        let document = built(&source, &flags);
+        let document = built(source, &flags);
 
         let expected = serde_json::json!({
             "model": {"preset": "resnet50", "image_size": 32, "num_classes": 7},
@@ -289,31 +343,26 @@ mod tests {
             &["model", "seq_len"],
             Value::from(8),
         )];
-        let refused = |source: &Source| {
-            build(source, None, &flags)
-                .unwrap_err()
-                .into_problem()
-                .detail
-        };
+        let refused = |mut input: Input| input.set(&flags).unwrap_err().into_problem().detail;
 
         let graph = request(r#"{"model": {"exported": {}}}"#);
         assert!(
-            refused(&graph)
+            refused(graph)
                 .starts_with("--seq-len: exported graphs and recordings have their sizes")
         );
         let none = request("{}");
         assert_eq!(
-            refused(&none),
+            refused(none),
             "--seq-len: the request has no `model` to change"
         );
         let odd = request(r#"{"model": 5}"#);
-        assert_eq!(built(&odd, &flags), serde_json::json!({"model": 5}));
+        assert_eq!(built(odd, &flags), serde_json::json!({"model": 5}));
         let odd = request(r#"{"model": {}, "training": "fp16"}"#);
         let precision = flag_value(
             "--precision",
             &["training", "precision"],
             Value::from("bf16"),
         );
-        assert_eq!(built(&odd, &[precision])["training"], "fp16");
+        assert_eq!(built(odd, &[precision])["training"], "fp16");
     }
 }

@@ -29,10 +29,7 @@ pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     };
     bytes
         .and_then(read_to_end)
-        .map_err(|source| CliError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })
+        .map_err(CliError::unreadable(path))
 }
 
 pub(super) fn open(path: &Path) -> io::Result<File> {

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::document::Input;
 use super::files;
-use super::source::Source;
 use crate::cli::arguments::{MemberFlag, RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::clause;
 use crate::model::members::Kind;
-use crate::model::{assumed_tokens, assumed_tokens_of, nicknames as cards};
+use crate::model::nicknames as cards;
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -216,22 +216,17 @@ fn named(member: &str) -> Result<(&str, Value), CliError> {
 }
 
 /// The length that is asked about where no flag says one.
-pub(super) fn assumed_length(source: &Source, given: &[FlagValue]) -> Option<FlagValue> {
+pub(super) fn assumed_length(input: &Input, given: &[FlagValue]) -> Option<FlagValue> {
     let says = |given: &FlagValue| {
         given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
     };
     if given.iter().any(says) {
         return None;
     }
-    let tokens = match source {
-        Source::Config(config) => assumed_tokens(&serde_json::from_str(config).ok()?),
-        Source::Preset(name) => assumed_tokens_of(name),
-        Source::Request(_) | Source::Graph(_) | Source::Recording(_) => None,
-    };
     Some(FlagValue::new(
         "--seq-len",
         &["model", "seq_len"],
-        Value::from(tokens?),
+        Value::from(input.assumed_tokens()?),
     ))
 }
 

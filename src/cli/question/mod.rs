@@ -11,17 +11,14 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
-
 use super::arguments;
 use super::error::CliError;
 use crate::cli::terminal::output;
 use crate::jobs::EngineError;
 use crate::model::{Request, RequestDocument, RequestError};
-use document::Files;
+use document::{Files, Input, Kind};
 use flags::FlagValue;
 pub(super) use flags::{course, members, size};
-use source::Source;
 
 /// Flags whose absence an error can be about.
 const MISSED: [(&str, &str); 4] = [
@@ -178,7 +175,7 @@ pub(super) fn read(question: &arguments::RequestFlags) -> Result<ParsedArgs, Cli
 }
 
 /// Reads what is asked, with what else flags set; in the place of WHAT a request that was answered before, where there is one.
-pub(super) fn read_again(
+pub(super) fn read_and(
     question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
     more: Vec<FlagValue>,
@@ -186,34 +183,26 @@ pub(super) fn read_again(
     read_with(question, before, (None, more))
 }
 
-/// Reads a question with what else flags set.
-pub(super) fn read_and(
-    question: &arguments::RequestFlags,
-    more: Vec<FlagValue>,
-) -> Result<ParsedArgs, CliError> {
-    read_with(question, None, (None, more))
-}
-
 /// Reads what is asked about a program that is going to be recorded: there is no model.
 pub(super) fn read_unrecorded(
     question: &arguments::RequestFlags,
     more: Vec<FlagValue>,
 ) -> Result<ParsedArgs, CliError> {
-    read_with(question, None, (Some(Files::Recordings(&[])), more))
+    read_with(question, None, (Some(Files::Recordings(Vec::new())), more))
 }
 
 fn read_with(
     question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
-    (instead, more): (Option<Files<'_>>, Vec<FlagValue>),
+    (instead, more): (Option<Files>, Vec<FlagValue>),
 ) -> Result<ParsedArgs, CliError> {
     let mut given = flags::flag_values(question)?;
     given.extend(more);
-    let (source, file) = match before {
+    let (input, file) = match before {
         Some(document) => (again(question, document)?, None),
-        None => source(question)?,
+        None => input(question)?,
     };
-    let assumed = flags::assumed_length(&source, &given);
+    let assumed = flags::assumed_length(&input, &given);
     let assumes_length = assumed.is_some();
     if let Some(assumed) = assumed {
         let tokens = &assumed.value;
@@ -222,18 +211,14 @@ fn read_with(
         ));
         given.push(assumed);
     }
-    let graph = question
-        .own
-        .model
-        .as_deref()
-        .map(source::graph)
-        .transpose()?;
+    let graph = question.own.model.as_deref().map(source::graph);
     let recordings = recordings(question)?;
-    let files = match &graph {
+    let files = match graph.transpose()? {
         Some(graph) => Some(Files::Graph(graph)),
         None if recordings.is_empty() => instead,
-        None => Some(Files::Recordings(&recordings)),
+        None => Some(Files::Recordings(recordings)),
     };
+    let mut input = input.with_files(files);
     let origin = Provenance {
         given,
         file,
@@ -243,21 +228,19 @@ fn read_with(
             .iter()
             .map(|path| path.display().to_string())
             .collect(),
-        is_made_of_flags: !matches!(source, Source::Request(_)),
+        is_made_of_flags: input.kind != Kind::Request,
     };
-    let request = one((&source, files), &question.own.batches, &origin)?;
+    input.set(&origin.given)?;
+    let request = input.read(&question.own.batches);
     Ok(ParsedArgs {
-        questions: vec![request],
+        questions: vec![request.map_err(|invalid| origin.name(invalid))?],
         origin,
         assumes_length,
     })
 }
 
 /// A request that was answered before. What it takes from files is not stored with it.
-fn again(
-    question: &arguments::RequestFlags,
-    document: RequestDocument,
-) -> Result<Source, CliError> {
+fn again(question: &arguments::RequestFlags, document: RequestDocument) -> Result<Input, CliError> {
     let names_files = document.model_aside().is_some()
         || !document.references().map_err(CliError::Invalid)?.is_empty();
     if names_files && question.own.model.is_none() && question.own.recorded.is_empty() {
@@ -265,12 +248,11 @@ fn again(
                        --recorded, or ask as before";
         return Err(CliError::flag("--again", problem));
     }
-    Ok(Source::Request(document))
+    Ok(Input::request(document))
 }
 
-/// Where the model is from, and the file that it is in.
-fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>), CliError> {
-    let nothing = || RequestDocument::from(Value::Object(Map::new()));
+/// What is asked about, and the file or the flag that the model is from.
+fn input(question: &arguments::RequestFlags) -> Result<(Input, Option<String>), CliError> {
     let by_flag = ["--model", "--recorded"];
     let model = question.own.model.as_deref();
     let recorded = question.own.recorded.first().map(PathBuf::as_path);
@@ -279,29 +261,26 @@ fn source(question: &arguments::RequestFlags) -> Result<(Source, Option<String>)
         (model, _) => (by_flag[0], model),
     };
     let Some(what) = question.own.what.as_deref() else {
-        let source = Source::Request(nothing());
-        return Ok((source, Some(flag.to_owned())));
+        return Ok((Input::empty(), Some(flag.to_owned())));
     };
     if model == Some(what) && what == Path::new("-") {
         let problem = format!("WHAT and {flag} cannot both be read from stdin");
         return Err(CliError::flag(flag, problem));
     }
-    let source = source::find(what)?;
-    let is_request = matches!(source, Source::Request(_));
-    match (model, &source) {
-        (Some(_), _) if is_request => Ok((source, Some(flag.to_owned()))),
-        (Some(_), _) => {
+    let input = source::find(what)?;
+    let file = match (model, input.kind) {
+        (Some(_), Kind::Request) => Some(flag.to_owned()),
+        (Some(_), Kind::Name | Kind::File) => {
             let problem = format!(
                 "{} is a model already; with {flag}, WHAT is a request or left out",
                 what.display()
             );
-            Err(CliError::flag(flag, problem))
+            return Err(CliError::flag(flag, problem));
         }
-        (None, Source::Preset(_) | Source::Request(_)) => Ok((source, None)),
-        (None, Source::Config(_) | Source::Graph(_) | Source::Recording(_)) => {
-            Ok((source, Some(what.display().to_string())))
-        }
-    }
+        (None, Kind::Name | Kind::Request) => None,
+        (None, Kind::File) => Some(what.display().to_string()),
+    };
+    Ok((input, file))
 }
 
 /// The contents of the files of `--recorded`.
@@ -316,21 +295,4 @@ fn recordings(question: &arguments::RequestFlags) -> Result<Vec<Vec<u8>>, CliErr
         return Err(CliError::flag("--batches", problem));
     }
     paths.iter().map(|path| files::read_bytes(path)).collect()
-}
-
-/// Reads one request.
-fn one(
-    (source, files): (&Source, Option<Files<'_>>),
-    batches: &[u64],
-    origin: &Provenance,
-) -> Result<Request, CliError> {
-    let (document, files) = document::build(source, files, &origin.given)?;
-    match files {
-        None => Request::parse(document),
-        Some(Files::Graph(graph)) => Request::parse_with_model(document, graph),
-        Some(Files::Recordings(files)) => {
-            Request::parse_with_recordings(document, files.to_vec(), batches)
-        }
-    }
-    .map_err(|invalid| origin.name(invalid))
 }

@@ -4,30 +4,15 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::detect;
+use super::document::{Files, Input};
 use super::files::{open, read_bytes};
 use crate::cli::error::CliError;
 use crate::cli::storage;
 use crate::cli::terminal::output;
 use crate::limits::shorten;
-use crate::model::{RequestDocument, RequestError, exported, of_family, preset, presets};
-
-/// Where the model comes from; a file, or stdin, is told by its content.
-#[derive(Debug)]
-pub(super) enum Source {
-    /// A request.
-    Request(RequestDocument),
-    /// The JSON text of a Hugging Face config.
-    Config(Arc<str>),
-    /// A graph that `torch.export` saved, compressed or not.
-    Graph(Vec<u8>),
-    /// A recording of PyTorch's allocator.
-    Recording(Vec<u8>),
-    /// A model that batchfit knows by this name.
-    Preset(&'static str),
-}
+use crate::model::{RequestError, exported, of_family, preset, presets};
 
 /// Extensions of files that are read: what ends so is a file, whether it is there or not.
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
@@ -93,7 +78,7 @@ const TRAINERS: [(&str, &str); 4] = [
 ];
 
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
-pub(super) fn find(what: &Path) -> Result<Source, CliError> {
+pub(super) fn find(what: &Path) -> Result<Input, CliError> {
     if what == Path::new("-") {
         return detect_source("stdin", read_bytes(what)?);
     }
@@ -144,9 +129,9 @@ pub(super) fn find(what: &Path) -> Result<Source, CliError> {
                     "{name} is taken as {preset}, which has the same shape"
                 ));
             }
-            return Ok(Source::Preset(preset));
+            return Ok(Input::preset(preset));
         }
-        (Some(preset), Some(_)) if !is_alias(preset) => return Ok(Source::Preset(preset)),
+        (Some(preset), Some(_)) if !is_alias(preset) => return Ok(Input::preset(preset)),
         (_, Some(config)) => return read(&config),
         (None, None) => {}
     }
@@ -285,24 +270,21 @@ const MISSPELT: f64 = 0.75;
 const SHORTEST: usize = 3;
 
 /// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
-fn read(path: &Path) -> Result<Source, CliError> {
+fn read(path: &Path) -> Result<Input, CliError> {
     let name = path.display().to_string();
     match archived(path)? {
-        Some(model) => Ok(Source::Graph(model)),
+        Some(model) => Ok(Input::file(Files::Graph(model))),
         None => detect_source(&name, read_bytes(path)?),
     }
 }
 
-fn detect_source(name: &str, bytes: Vec<u8>) -> Result<Source, CliError> {
+fn detect_source(name: &str, bytes: Vec<u8>) -> Result<Input, CliError> {
     detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))
 }
 
 /// The model of an archive, where the file is one.
 fn archived(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
-    let unreadable = |source| CliError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+    let unreadable = CliError::unreadable(path);
     let mut file = BufReader::new(open(path).map_err(unreadable)?);
     if !exported::is_archive(file.fill_buf().map_err(unreadable)?) {
         return Ok(None);

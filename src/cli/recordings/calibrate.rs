@@ -253,20 +253,10 @@ fn export(arguments: &Calibrate, kept: &Path) -> Result<String, CliError> {
     let Some(export) = &arguments.export else {
         return Ok(String::new());
     };
-    let packed = fs::read(kept).map_err(|source| CliError::Unreadable {
-        path: kept.to_owned(),
-        source,
-    })?;
+    let packed = fs::read(kept).map_err(CliError::unreadable(kept))?;
     let written = File::create_new(export).and_then(|mut file| file.write_all(&packed));
-    written.map_err(|source| unwritable(export, source))?;
+    written.map_err(CliError::unwritable(export))?;
     Ok(format!("exported to {}\n", export.display()))
-}
-
-fn unwritable(path: &Path, source: io::Error) -> CliError {
-    CliError::Unwritable {
-        path: path.to_owned(),
-        source,
-    }
 }
 
 /// The layers that are asked about: a model's, then those that are known of models.
@@ -281,10 +271,7 @@ fn wanted(
         layers.extend(known.into_iter().filter(|layer| !first.contains(layer)));
         return Ok(layers);
     };
-    let unreadable = |source| CliError::Unreadable {
-        path: path.clone(),
-        source,
-    };
+    let unreadable = CliError::unreadable(path);
     if fs::metadata(path).map_err(unreadable)?.len() > LONGEST_LIST {
         return Err(CliError::flag("--layers", "the file is longer than 64 MiB"));
     }
@@ -380,10 +367,7 @@ fn work(
 /// Takes over an exported table, after all of it was read.
 fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
     let wrong = |problem: &str| CliError::named(&file.display(), RequestError::at("", problem));
-    let unreadable = |source| CliError::Unreadable {
-        path: file.to_owned(),
-        source,
-    };
+    let unreadable = CliError::unreadable(file);
     if fs::metadata(file).map_err(unreadable)?.len() > LONGEST_LIST {
         return Err(wrong("a calibration is smaller than 64 MiB"));
     }
@@ -403,7 +387,7 @@ fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
     let folder = folder(arguments)?;
     let into = folder.join(provenance.file_name());
     let known = known(&into).map_err(CliError::Broken)?;
-    keep(&into, &merged([known, text])).map_err(|source| unwritable(&into, source))?;
+    keep(&into, &merged([known, text])).map_err(CliError::unwritable(&into))?;
     Ok(format!(
         "{}: {} layers, kept in {}\n",
         provenance.card,
@@ -449,6 +433,6 @@ fn folder(arguments: &Calibrate) -> Result<PathBuf, CliError> {
         let problem = "name a folder: there is no home folder to keep calibrations in";
         CliError::flag("--kept", problem)
     })?;
-    fs::create_dir_all(&folder).map_err(|source| unwritable(&folder, source))?;
+    fs::create_dir_all(&folder).map_err(CliError::unwritable(&folder))?;
     Ok(folder)
 }

@@ -29,11 +29,9 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
     let against = against.map(|path| recording(path, None)).transpose()?;
     let check = Check::of(sequences, against.as_ref())
         .map_err(|error| CliError::Invalid(RequestError::at("", error.to_string())))?;
-    if arguments.json {
-        output::json(&check)?;
-    } else {
-        output::text(&report::recordings(&check, &style::stdout(false)))?;
-    }
+    output::answer(arguments.json, &check, || {
+        report::recordings(&check, &style::stdout(false))
+    })?;
     Ok(Outcome::Answered)
 }
 

@@ -44,15 +44,10 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
         output::json_file(path, &events)?;
     }
     if let Some(path) = &arguments.svg {
-        fs::write(path, report::replay_svg(&document)).map_err(|source| CliError::Unwritable {
-            path: path.clone(),
-            source,
-        })?;
+        fs::write(path, report::replay_svg(&document)).map_err(CliError::unwritable(path))?;
     }
-    if arguments.json {
-        output::json(&document)?;
-    } else {
-        output::text(&report::replay(&document, &style::stdout(false)))?;
-    }
+    output::answer(arguments.json, &document, || {
+        report::replay(&document, &style::stdout(false))
+    })?;
     Ok(Outcome::Answered)
 }

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
     )?;
     let ended_at = Time::from(Timestamp::now());
     let has_crashed = said.has_crashed;
-    let document = SearchDocument::led(&conversation, said, started_at, ended_at, chance());
+    let document = SearchDocument::led(&conversation, said, started_at, ended_at);
     stored::store(&arguments.kept, &document);
     print(arguments, &template, &document, has_crashed)
 }
@@ -203,12 +203,6 @@ fn so_far(document: &SearchDocument) -> String {
     };
     let s = if runs == 1 { "" } else { "s" };
     format!("interrupted after {runs} run{s}: {known}")
-}
-
-/// Sixty-four bits of chance: the standard library seeds each hasher from the system.
-fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 /// What is wrong with the command itself.

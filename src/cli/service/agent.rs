@@ -10,9 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::agent::{
-    Agent, AgentConfig, AgentError, Ended, Server, Signals, cards_of, simulated_cards,
-};
+use crate::agent::{self, AgentConfig, Ended, Server, Signals, cards_of, simulated_cards};
 use crate::cli::arguments::{Agent as Flags, ServerFlags};
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
@@ -53,10 +51,8 @@ pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
     let runtime = runtime.map_err(CliError::Broken)?;
     let ended = runtime.block_on(async {
         listen(&signals).map_err(CliError::Broken)?;
-        let agent = Agent::new(server, Arc::new(engine), name, cards, orders, signals);
-        agent.run().await.map_err(|error| match error {
-            AgentError::Refused { .. } | AgentError::NoChance(_) => CliError::Broken(error.into()),
-        })
+        let ended = agent::run(server, Arc::new(engine), name, cards, orders, signals).await;
+        ended.map_err(|error| CliError::Broken(error.into()))
     });
     // A thread that is stuck in a driver goes with the process.
     runtime.shutdown_background();
@@ -70,10 +66,7 @@ pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
 pub(in crate::cli) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
     let key = match (&flags.key_file, &flags.key) {
         (Some(file), _) => {
-            let unreadable = |source| CliError::Unreadable {
-                path: file.clone(),
-                source,
-            };
+            let unreadable = CliError::unreadable(file);
             let opened = fs::File::open(file).map_err(unreadable)?;
             if opened.metadata().map_err(unreadable)?.mode() & FOR_ALL != 0 {
                 output::warning(&format!(

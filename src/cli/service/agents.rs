@@ -47,11 +47,9 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
         }
     }
     let Some(command) = &arguments.command else {
-        if arguments.json {
-            output::json(&json!({ "items": agents, "next": null }))?;
-        } else {
-            output::text(&report::agents(&agents, &style::stdout(false)))?;
-        }
+        output::list(arguments.json, &agents, || {
+            report::agents(&agents, &style::stdout(false))
+        })?;
         return Ok(Outcome::Answered);
     };
     let (one, change) = match command {

@@ -5,23 +5,19 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::cli::Outcome;
 use crate::cli::arguments::{Keys, KeysCommand};
 use crate::cli::error::CliError;
+use crate::cli::storage::with_database;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, storage};
 use crate::limits::shorten;
 use crate::store::{ApiKey, Db, Ids, Time};
 
 pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
-    let database = storage::database(&arguments.kept).map_err(CliError::Broken)?;
-    let runtime = storage::runtime().map_err(CliError::Broken)?;
-    runtime.block_on(async {
-        let db = Db::open_for_one(&database).await;
-        let db = db.map_err(|error| CliError::Broken(error.into()))?;
-        let outcome = answer(&db, &arguments.command).await;
-        db.close().await;
-        outcome
-    })
+    let answered = with_database(&arguments.kept, async |db| {
+        answer(db, &arguments.command).await
+    });
+    answered.map_err(CliError::Broken)?
 }
 
 async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
@@ -33,7 +29,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
                 let problem = "the key is shown once, on stdout, which leads nowhere; redirect it to where the key is to be kept";
                 return Err(CliError::Broken(anyhow::anyhow!(problem)));
             }
-            let id = Ids::default().next(now, u64::from_le_bytes(chance()?));
+            let id = Ids::default().next(now);
             let chance: [u8; 32] = chance()?;
             let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
             let (key, text) =

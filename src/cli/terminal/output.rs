@@ -19,6 +19,29 @@ pub(in crate::cli) fn text(text: &str) -> Result<(), CliError> {
     write(&harmless(text))
 }
 
+/// Prints a document as JSON, or as text for a person.
+pub(in crate::cli) fn answer(
+    is_json: bool,
+    document: &impl Serialize,
+    as_text: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    if is_json {
+        json(document)
+    } else {
+        text(&as_text())
+    }
+}
+
+/// Prints a list that is on one page.
+pub(in crate::cli) fn list(
+    is_json: bool,
+    items: &[impl Serialize],
+    as_text: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    let page = serde_json::json!({ "items": items, "next": null });
+    answer(is_json, &page, as_text)
+}
+
 /// What a terminal shows of a text, whatever names a file has in it: control characters could move its cursor, change
 /// its title or hide what stands there.
 ///
@@ -104,10 +127,7 @@ pub(in crate::cli) fn json_file(path: &Path, document: &impl Serialize) -> Resul
     let mut line =
         serde_json::to_vec(document).expect("documents have string keys and no infinite numbers");
     line.push(b'\n');
-    fs::write(path, line).map_err(|source| CliError::Unwritable {
-        path: path.to_owned(),
-        source,
-    })
+    fs::write(path, line).map_err(CliError::unwritable(path))
 }
 
 /// Warns a person beside the answer.

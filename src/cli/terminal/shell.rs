@@ -53,8 +53,5 @@ fn page(command: clap::Command) -> Result<Vec<u8>, CliError> {
 
 fn write(path: &Path, text: &[u8]) -> Result<(), CliError> {
     let written = File::create(path).and_then(|mut file| file.write_all(text));
-    written.map_err(|source| CliError::Unwritable {
-        path: path.to_owned(),
-        source,
-    })
+    written.map_err(CliError::unwritable(path))
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::Outcome;
 use super::arguments::{DatabaseFlags, Run};
 use super::error::CliError;
 use super::question::files::read_bytes;
@@ -17,7 +18,7 @@ use super::question::size;
 use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
-use super::{Outcome, storage};
+use super::storage::with_database;
 use crate::alloc::MemoryLimit;
 use crate::cli::terminal::{output, style};
 use crate::jobs::record_run;
@@ -25,7 +26,6 @@ use crate::model::nicknames as cards;
 use crate::probe::Verdict;
 use crate::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
 use crate::report;
-use crate::store::Db;
 use crate::units::Bytes;
 use crate::virtual_gpu::{Answer, Ending, HISTORY, Listener, Oracle, SESSION, SOCKET, Session};
 use carried::{NOT_CARRIED, is_carried, unpack};
@@ -85,14 +85,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     };
     let step = look_back(&mut answer, arguments, folder.path())?;
     store(&arguments.kept, &answer, step.as_ref());
-    if arguments.json {
-        output::json(&answer)?;
-    } else {
-        output::text(&report::virtual_gpu(
-            &answer,
-            &style::stdout(arguments.verbose),
-        ))?;
-    }
+    output::answer(arguments.json, &answer, || {
+        report::virtual_gpu(&answer, &style::stdout(arguments.verbose))
+    })?;
     Ok(outcome(&answer, ending))
 }
 
@@ -183,10 +178,7 @@ fn memory_limit(text: &str, total: Bytes) -> Result<MemoryLimit, CliError> {
 
 /// The command may run elsewhere; files that it writes are meant from here.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    let unwritable = |source| CliError::Unwritable {
-        path: path.to_owned(),
-        source,
-    };
+    let unwritable = CliError::unwritable(path);
     // So that a folder that does not exist is said before the run.
     fs::File::create(path).map_err(unwritable)?;
     std::path::absolute(path).map_err(unwritable)
@@ -230,10 +222,7 @@ fn look_back(
     let Some(folder) = &arguments.report else {
         return Ok(step);
     };
-    fs::create_dir_all(folder).map_err(|source| CliError::Unwritable {
-        path: folder.clone(),
-        source,
-    })?;
+    fs::create_dir_all(folder).map_err(CliError::unwritable(folder))?;
     for (from, to) in [
         (snapshot, "snapshot.pickle"),
         (
@@ -254,17 +243,8 @@ fn look_back(
 
 /// Stores the answer. It is printed even where that cannot be done.
 fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
-    let stored = || -> anyhow::Result<bool> {
-        let database = storage::database(kept)?;
-        let runtime = storage::runtime()?;
-        runtime.block_on(async {
-            let db = Db::open_for_one(&database).await?;
-            let recorded = record_run(&db, answer, step).await;
-            db.close().await;
-            Ok(recorded?)
-        })
-    };
-    match stored() {
+    let stored = with_database(kept, async |db| record_run(db, answer, step).await);
+    match stored.and_then(|stored| Ok(stored?)) {
         Ok(true) => {}
         Ok(false) => output::warning("the answer is not stored: it is too long"),
         Err(error) => output::warning(&format!("the answer is not stored: {error:#}")),
@@ -286,10 +266,7 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), CliError> {
-    fs::write(path, contents).map_err(|source| CliError::Unwritable {
-        path: path.to_owned(),
-        source,
-    })
+    fs::write(path, contents).map_err(CliError::unwritable(path))
 }
 
 /// The file name of a command's program.

@@ -182,4 +182,8 @@ fn doctor_says_what_there_is_on_one_screen() {
     place.write("own.db", &"not a database ".repeat(100));
     let damaged = doctor(&[]);
     assert!(damaged.contains("!!  database"), "{damaged}");
+    let items: Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
+    let mut items = items["items"].as_array().unwrap().iter();
+    let database = items.find(|item| item["what"] == "database").unwrap();
+    assert_eq!(database["state"], "trouble");
 }

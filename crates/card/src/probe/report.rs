@@ -8,18 +8,20 @@ use super::peak::{Peak, Shortage};
 use crate::program::Category;
 use crate::units::Bytes;
 
-/// How three steps at one batch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// All steps finished and the allocator never had to give back its cache.
-    Fits,
-    /// All steps finished, but the allocator had to free cached memory and ask again.
-    FitsWithRetries,
-    /// A tensor could not be had.
-    OutOfMemory,
-    /// The steps did not run, for another reason than memory.
-    Failed,
+batchfit_step::listed! {
+    /// How three steps at one batch ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Verdict {
+        /// All steps finished and the allocator never had to give back its cache.
+        Fits = "fits",
+        /// All steps finished, but the allocator had to free cached memory and ask again.
+        FitsWithRetries = "fits_with_retries",
+        /// A tensor could not be had.
+        OutOfMemory = "out_of_memory",
+        /// The steps did not run, for another reason than memory.
+        Failed = "failed",
+    }
 }
 
 /// How steps went as far as memory is concerned, the best first.

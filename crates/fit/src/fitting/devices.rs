@@ -110,9 +110,7 @@ impl Catalogue {
         let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
         let placed = placed(request, inventory)?;
         let resolved = resolve(&placed.device, inventory)?;
-        request
-            .fits_on(resolved.total())
-            .map_err(EngineError::Invalid)?;
+        request.fits_on(resolved.total())?;
         Ok(match resolved {
             Resolved::Simulated(_) => None,
             Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
@@ -158,7 +156,7 @@ pub(super) fn resolve(
         DeviceChoice::Cuda(number) => Some(*number),
         DeviceChoice::Host(host, _) => {
             let missing = format!("{host} is another machine");
-            return Err(unavailable(&choice.to_string(), missing));
+            return Err(EngineError::unavailable(&choice.to_string(), missing));
         }
     };
     let Inventory {
@@ -171,7 +169,7 @@ pub(super) fn resolve(
         return Err(EngineError::DeviceFailed { device, cause });
     }
     if let Some(missing) = missing {
-        return Err(unavailable(&choice.to_string(), missing));
+        return Err(EngineError::unavailable(&choice.to_string(), missing));
     }
     let count = gpus.len();
     if let DeviceChoice::Kind(kind) = choice {
@@ -191,7 +189,7 @@ pub(super) fn resolve(
             count - 1
         ),
     };
-    Err(unavailable(&choice.to_string(), missing))
+    Err(EngineError::unavailable(&choice.to_string(), missing))
 }
 
 /// A GPU of this kind: any that is free where all are, or else an idle one.
@@ -205,7 +203,7 @@ fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
     let are_all = meant.len() == all;
     let Some(gpu) = meant.into_iter().next() else {
         let missing = format!("no GPU of this machine is of the kind {kind}");
-        return Err(unavailable(kind, missing));
+        return Err(EngineError::unavailable(kind, missing));
     };
     let name = if are_all {
         DeviceChoice::Auto
@@ -244,7 +242,10 @@ pub(super) fn placed(
         DeviceChoice::Host(host, _) => {
             let missing =
                 format!("{host} is another machine, and only a service knows agents on others");
-            Err(unavailable(&request.device.to_string(), missing))
+            Err(EngineError::unavailable(
+                &request.device.to_string(),
+                missing,
+            ))
         }
     }
 }
@@ -326,18 +327,6 @@ fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
     }
     devices.extend(CARDS.iter().map(simulated));
     devices
-}
-
-/// The error of a request for a GPU that is not there.
-pub(super) fn unavailable(device: &str, missing: String) -> EngineError {
-    EngineError::DeviceUnavailable {
-        device: device.to_owned(),
-        missing,
-        simulated: CARDS
-            .iter()
-            .map(|card| format!("sim:{}", card.name))
-            .collect(),
-    }
 }
 
 fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {

@@ -69,12 +69,6 @@ pub(super) enum NotStarted {
 /// How a process ended that had no answer.
 struct Died(String);
 
-/// Starts processes for fits.
-pub(super) struct Subprocess<'a> {
-    program: &'a Path,
-    deadlines: Deadlines,
-}
-
 /// What the child reads: what was learnt, and the request, a line each.
 fn question(request: &Request) -> io::Result<Vec<u8>> {
     let mut lines = serde_json::to_vec(request.calibration())?;
@@ -84,31 +78,26 @@ fn question(request: &Request) -> io::Result<Vec<u8>> {
     Ok(lines)
 }
 
-impl<'a> Subprocess<'a> {
-    pub(super) fn new(program: &'a Path, deadlines: Deadlines) -> Subprocess<'a> {
-        Subprocess { program, deadlines }
-    }
-
-    /// Finds the largest batch, as [`Engine::fit`] does.
-    pub(super) fn fit(
-        &self,
-        request: &Request,
-        work: &Work<'_>,
-    ) -> Result<Result<FitResult, EngineError>, NotStarted> {
-        let question = question(request)?;
-        let mut last = String::new();
-        for _ in 0..PROCESSES {
-            let silence = SILENCE + self.deadlines.turn + 2 * self.deadlines.probe;
-            match Process::start(self, &question, work.cancel)?.outcome(silence, work) {
-                Ok(outcome) => return Ok(outcome),
-                Err(Died(cause)) => {
-                    warn!("a process that worked on one fit alone {cause}");
-                    last = cause;
-                }
+/// Finds the largest batch, as [`Engine::fit`] does, in a process of this program.
+pub(super) fn fit_isolated(
+    (program, deadlines): (&Path, Deadlines),
+    request: &Request,
+    work: &Work<'_>,
+) -> Result<Result<FitResult, EngineError>, NotStarted> {
+    let question = question(request)?;
+    let silence = SILENCE + deadlines.turn + 2 * deadlines.probe;
+    let mut last = String::new();
+    for _ in 0..PROCESSES {
+        let process = Process::start((program, deadlines), &question, work.cancel)?;
+        match process.outcome(silence, work) {
+            Ok(outcome) => return Ok(outcome),
+            Err(Died(cause)) => {
+                warn!("a process that worked on one fit alone {cause}");
+                last = cause;
             }
         }
-        Ok(Err(EngineError::Died { cause: last }))
     }
+    Ok(Err(EngineError::Died { cause: last }))
 }
 
 /// A child at work; killed when it is dropped.
@@ -128,15 +117,19 @@ fn ask_cudnn() -> Option<OsString> {
 
 impl Process {
     /// Starts a child that follows our rules.
-    fn start(apart: &Subprocess<'_>, question: &[u8], cancel: &Cancel) -> Result<Self, NotStarted> {
+    fn start(
+        (program, deadlines): (&Path, Deadlines),
+        question: &[u8],
+        cancel: &Cancel,
+    ) -> Result<Self, NotStarted> {
         let Deadlines {
             start,
             open,
             probe,
             turn,
             ..
-        } = apart.deadlines;
-        let mut child = Command::new(apart.program)
+        } = deadlines;
+        let mut child = Command::new(program)
             .arg("answer")
             .args(ask_cudnn())
             .args(["--probe-deadline", &probe.as_secs().max(1).to_string()])
@@ -337,7 +330,7 @@ mod tests {
                 cancel: &cancel,
                 progress: &|_| cancel.cancel(),
             };
-            Subprocess::new(&self.program, deadlines()).fit(&request(), &work)
+            fit_isolated((&self.program, deadlines()), &request(), &work)
         }
     }
 
@@ -411,8 +404,8 @@ mod tests {
     #[test]
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", handshake()));
-        let apart = Subprocess::new(&script.program, deadlines());
-        let process = Process::start(&apart, b"{}\n", &Cancel::NEVER).unwrap();
+        let with = (script.program.as_path(), deadlines());
+        let process = Process::start(with, b"{}\n", &Cancel::NEVER).unwrap();
 
         let outcome = process.outcome(3 * POLL_INTERVAL, &Work::UNWATCHED);
 

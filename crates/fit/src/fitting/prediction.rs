@@ -39,7 +39,7 @@ pub fn predict(request: &Request, runs: &Runs, cancel: &Cancel) -> Result<Predic
         let problem = "expected recordings, which decide all of how is trained";
         return Err(EngineError::Invalid(RequestError::at("/model", problem)));
     };
-    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let settings = settings_in_force(request, workload)?;
     let card = Card::recorded_on(steps.gpu.as_deref(), steps.total);
     let memory = CardMemory {
         total: steps.total.unwrap_or(card.total_memory),

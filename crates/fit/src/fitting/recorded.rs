@@ -11,9 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::alloc::{MemoryLimit, limit_of_fraction};
 use crate::engine::NO_RECORDER;
 use crate::limits::Cancel;
-use crate::model::{
-    Checkpointing, DeviceChoice, Mode, Parallel, Request, RequestDocument, RequestError, Variant,
-};
+use crate::model::{DeviceChoice, Mode, Parallel, Request, RequestDocument, RequestError, Variant};
 use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::validate::settings;
@@ -135,7 +133,7 @@ impl<'a> Session<'a> {
         let command = engine
             .recorder()
             .ok_or_else(|| invalid("/search", NO_RECORDER))?;
-        settings(request).map_err(EngineError::Invalid)?;
+        settings(request)?;
         let variant = single(request)?;
         let graph = request.exported();
         if graph.is_none() && command.module.is_none() {
@@ -342,8 +340,7 @@ impl<'a> Session<'a> {
         );
         let document = RequestDocument::from(Value::Object(members));
         let files = files.values().cloned().collect();
-        let request = Request::parse_with_recordings(document, files, &[]);
-        let request = request.map_err(EngineError::Invalid)?;
+        let request = Request::parse_with_recordings(document, files, &[])?;
         Ok(request.with_calibration(self.request.calibration().to_vec()))
     }
 
@@ -357,7 +354,7 @@ impl<'a> Session<'a> {
             self.ready.gpu
         )];
         if self.engine.recorder().is_some_and(|it| it.module.is_none()) {
-            let lowered = self.request.lower().map_err(EngineError::Invalid)?;
+            let lowered = self.request.lower()?;
             notes.extend(lowered.not_understood.as_ref().map(|what| {
                 format!("recorded, because batchfit has no rule for all of it: {what}")
             }));
@@ -424,16 +421,11 @@ fn single(request: &Request) -> Result<&Variant, EngineError> {
 
 /// How the recorder is to train.
 fn training(variant: &Variant) -> Value {
-    let checkpointing = match &variant.checkpointing {
-        Checkpointing::None => json!("none"),
-        Checkpointing::PerBlock => json!("per_block"),
-        Checkpointing::Modules(globs) => json!({ "modules": globs }),
-    };
     json!({
         "precision": variant.precision.name(),
         "optimizer": variant.optimizer.name(),
         "optimizer_impl": variant.optimizer_impl.name(),
-        "checkpointing": checkpointing,
+        "checkpointing": variant.checkpointing,
         "clip_grad_norm": variant.clip_grad_norm.map(f64::from),
     })
 }

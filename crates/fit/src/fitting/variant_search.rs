@@ -397,9 +397,11 @@ fn largest<'a>(
     } else {
         Bisections::Four
     };
-    let found = edge(cache.ceiling(), bisections, |batch| {
-        Ok(!cache.is_beyond(batch)? && meets(cache, batch)?)
-    })?;
+    let found = edge(
+        cache.ceiling(),
+        bisections,
+        |batch| -> Result<_, EngineError> { Ok(!cache.is_beyond(batch)? && meets(cache, batch)?) },
+    )?;
     let goal = Goal::FinishSteadily;
     let mut downward = Search::probing(from, from, DOWNWARD_PROBES).only(goal);
     while found < from

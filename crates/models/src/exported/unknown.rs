@@ -16,14 +16,16 @@ pub(super) const MOST_LISTED: usize = 20;
 /// How alike two names must be for one to be named as the nearest of the other: seven letters of ten.
 const ALIKE: f64 = 0.7;
 
-/// What becomes of operators that batchfit does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-pub enum UnknownOps {
-    /// The graph is refused, with a list of them.
-    #[default]
-    Refuse,
-    /// They are taken to save their inputs and to make their results, and nothing else.
-    AssumeElementwise,
+batchfit_step::listed! {
+    /// What becomes of operators that batchfit does not know.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+    pub enum UnknownOps {
+        /// The graph is refused, with a list of them.
+        #[default]
+        Refuse = "refuse",
+        /// They are taken to save their inputs and to make their results, and nothing else.
+        AssumeElementwise = "assume_elementwise",
+    }
 }
 
 /// An operator that batchfit does not know.

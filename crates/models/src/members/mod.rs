@@ -149,13 +149,13 @@ choices! {
     OptimizerImpl;
     Objective;
     Priority;
-    Mode { "train" => Mode::Train, "inference" => Mode::Inference };
-    SearchMode { "auto" => SearchMode::Auto, "probes" => SearchMode::Probes, "recorded" => SearchMode::Recorded };
-    Compare { "within_optimizer" => Compare::WithinOptimizer, "across_optimizers" => Compare::AcrossOptimizers };
-    UnknownOps { "refuse" => UnknownOps::Refuse, "assume_elementwise" => UnknownOps::AssumeElementwise };
-    CommHook { "fp16" => CommHook::Fp16, "bf16" => CommHook::Bf16 };
+    Mode;
+    SearchMode;
+    Compare;
+    UnknownOps;
+    CommHook;
+    KeptIn;
     DType { "fp32" => DType::Float32, "bf16" => DType::BFloat16, "fp16" => DType::Float16 };
-    KeptIn { "dynamic" => KeptIn::Dynamic, "static" => KeptIn::Static };
 }
 
 fn names<T: Choice>() -> Vec<&'static str> {
@@ -268,16 +268,18 @@ impl Member {
     }
 }
 
-/// How the largest batch is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
-pub enum SearchMode {
-    /// Simulation brackets the answer, real probes confirm it.
-    #[default]
-    Auto,
-    /// Binary search over real probes alone.
-    Probes,
-    /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
-    Recorded,
+batchfit_step::listed! {
+    /// How the largest batch is searched for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
+    pub enum SearchMode {
+        /// Simulation brackets the answer, real probes confirm it.
+        #[default]
+        Auto = "auto",
+        /// Binary search over real probes alone.
+        Probes = "probes",
+        /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
+        Recorded = "recorded",
+    }
 }
 
 batchfit_step::listed! {

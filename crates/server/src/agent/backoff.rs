@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::store::chance;
+
 /// The first pause, and the longest.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(15);
@@ -24,21 +26,12 @@ impl Backoff {
     pub(super) fn pause(&mut self) -> Duration {
         let whole = self.next;
         self.next = (2 * whole).min(LONGEST);
-        whole.mul_f64(0.5 + 0.5 * chance())
+        whole.mul_f64(0.5 + 0.5 * (chance() as f64 / u64::MAX as f64))
     }
 
     /// Begins again: it worked.
     pub(super) fn reset(&mut self) {
         *self = Backoff::default();
-    }
-}
-
-/// A number from 0 to 1 by chance; one half where the system has none.
-fn chance() -> f64 {
-    let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
     }
 }
 

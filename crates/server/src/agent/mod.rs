@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use cards::{cards_of, simulated_cards};
 pub use client::{Answer, NotAServer, Server, ServerError, ServerRequest};
-pub use run::{Agent, AgentConfig, AgentError, Ended, Signals};
+pub use run::{AgentConfig, AgentError, Ended, Signals, run};
 
 /// Runs this beside its caller, until the handle is dropped.
 #[expect(

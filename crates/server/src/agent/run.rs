@@ -87,16 +87,6 @@ pub enum AgentError {
     NoChance(String),
 }
 
-/// An agent.
-pub struct Agent {
-    server: Server,
-    engine: Arc<dyn Engine>,
-    name: String,
-    cards: Vec<AgentCard>,
-    orders: AgentConfig,
-    signals: Signals,
-}
-
 /// What all parts of an agent know.
 pub(super) struct Shared {
     pub(super) server: Server,
@@ -118,73 +108,59 @@ struct Known {
     free: BTreeSet<String>,
 }
 
-impl Agent {
-    /// An agent with these cards.
-    pub fn new(
-        server: Server,
-        engine: Arc<dyn Engine>,
-        name: String,
-        cards: Vec<AgentCard>,
-        orders: AgentConfig,
-        signals: Signals,
-    ) -> Agent {
-        Agent {
-            server,
-            engine,
+/// An agent with these cards works until it is told to end.
+pub async fn run(
+    server: Server,
+    engine: Arc<dyn Engine>,
+    name: String,
+    cards: Vec<AgentCard>,
+    orders: AgentConfig,
+    signals: Signals,
+) -> Result<Ended, AgentError> {
+    let mut instance = [0; 16];
+    getrandom::fill(&mut instance).map_err(|error| AgentError::NoChance(error.to_string()))?;
+    let instance = format!("{:032x}", u128::from_be_bytes(instance));
+    let shared = Arc::new(Shared {
+        known: Mutex::new(Known {
+            id: String::new(),
+            duty: Assignment::Ready,
+            lease: Duration::from_secs(30),
+            free: cards.iter().map(|card| card.device.clone()).collect(),
+        }),
+        registration: Registration {
             name,
+            instance,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL,
+            rules: ENGINE_DIGEST.to_owned(),
+            draining: false,
             cards,
-            orders,
-            signals,
+        },
+        server,
+        engine,
+        orders,
+        signals,
+        draining: AtomicBool::new(false),
+    });
+    let deadline = shared.orders.once.map(|wait| Instant::now() + wait);
+    match shared.arrive(deadline).await? {
+        Arrival::Here => {}
+        Arrival::TooLate => {
+            tracing::warn!("could not register in time; ends");
+            return Ok(Ended::NothingToDo);
         }
+        Arrival::ToEnd => return Ok(Ended::Drained),
     }
-
-    /// Works until it is told to end.
-    pub async fn run(self) -> Result<Ended, AgentError> {
-        let mut instance = [0; 16];
-        getrandom::fill(&mut instance).map_err(|error| AgentError::NoChance(error.to_string()))?;
-        let instance = format!("{:032x}", u128::from_be_bytes(instance));
-        let shared = Arc::new(Shared {
-            registration: Registration {
-                name: self.name,
-                instance,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                protocol: PROTOCOL,
-                rules: ENGINE_DIGEST.to_owned(),
-                draining: false,
-                cards: self.cards.clone(),
-            },
-            known: Mutex::new(Known {
-                id: String::new(),
-                duty: Assignment::Ready,
-                lease: Duration::from_secs(30),
-                free: self.cards.into_iter().map(|card| card.device).collect(),
-            }),
-            server: self.server,
-            engine: self.engine,
-            orders: self.orders,
-            signals: self.signals,
-            draining: AtomicBool::new(false),
-        });
-        let deadline = shared.orders.once.map(|wait| Instant::now() + wait);
-        match shared.arrive(deadline).await? {
-            Arrival::Here => {}
-            Arrival::TooLate => {
-                tracing::warn!("could not register in time; ends");
-                return Ok(Ended::NothingToDo);
-            }
-            Arrival::ToEnd => return Ok(Ended::Drained),
-        }
-        let ended = {
-            let _beats = alongside(beat(Arc::clone(&shared)));
-            let _grace = alongside(grace(Arc::clone(&shared)));
-            shared.work(deadline).await
-        };
-        shared.leave().await;
-        if ended == Ended::NothingToDo {
-            tracing::info!("there was nothing to do; ends");
-        }
-        Ok(ended)
+    let ended = {
+        let _beats = alongside(beat(Arc::clone(&shared)));
+        let _grace = alongside(grace(Arc::clone(&shared)));
+        shared.work(deadline).await
+    };
+    shared.leave().await;
+    if ended == Ended::NothingToDo {
+        tracing::info!("there was nothing to do; ends");
     }
+    Ok(ended)
 }
 
 /// What came of the first registration.
@@ -304,18 +280,18 @@ impl Shared {
                         break;
                     }
                 }
-                Err(error) if error.is_gone() => {
-                    // The service has forgotten it.
-                    if let Err(error) = self.register().await {
+                Err(error) => {
+                    let error = if error.is_gone() {
+                        // The service has forgotten it.
+                        self.register().await.err()
+                    } else {
+                        Some(error)
+                    };
+                    if let Some(error) = error {
                         let pause = backoff.pause();
                         tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
                         self.rest(&mut jobs, pause).await;
                     }
-                }
-                Err(error) => {
-                    let pause = backoff.pause();
-                    tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
-                    self.rest(&mut jobs, pause).await;
                 }
             }
         }

@@ -10,8 +10,7 @@ use super::lanes::lane_of_fit;
 use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
-    Checkpointing, DeviceChoice, Digest, ENGINE_DIGEST, Mode, Priority, Request, RequestDocument,
-    strategy,
+    DeviceChoice, Digest, ENGINE_DIGEST, Mode, Priority, Request, RequestDocument, strategy,
 };
 use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
@@ -52,16 +51,15 @@ pub struct FitDocument {
 }
 
 impl FitDocument {
-    /// The document of a fit that was computed here and now; `random` goes into its id.
+    /// The document of a fit that was computed here and now.
     pub fn finished(
         request: &Request,
         result: &FitResult,
         started_at: Time,
         finished_at: Time,
-        random: u64,
     ) -> FitDocument {
         FitDocument {
-            id: Ids::default().next(started_at, random),
+            id: Ids::default().next(started_at),
             state: FitState::Done,
             request: request_json(request),
             result: Some(json(result)),
@@ -124,7 +122,7 @@ pub async fn record(
 ) -> Result<(), JobError> {
     let finished_at = document.finished_at.unwrap_or(document.created_at);
     let ids = Ids::default();
-    let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let lowered = request.lower()?;
     let digest = request.model_digest(lowered);
     let environment = &result.environment;
     let card = (!environment.device.starts_with("sim:"))
@@ -147,7 +145,7 @@ pub async fn record(
     );
     let digest = &new.model_digest;
     let rows = recommendations(&document.id, (request, digest), result, finished_at, || {
-        ids.next(finished_at, chance())
+        ids.next(finished_at)
     })?;
     let result = json(result);
     Ok(db.record(&new, &result, &rows, finished_at).await?)
@@ -254,7 +252,7 @@ pub(super) fn new_fit(
         id,
         fingerprint,
         batchfit_version: VERSION.to_owned(),
-        model: model_name(request),
+        model: request.model_name().to_owned(),
         model_digest,
         taught: JsonText::from(json(&request.calibration()).to_string().as_str()),
         lane,
@@ -292,11 +290,6 @@ pub(super) fn terms(request: &Request, interactive: bool, deadline: Duration) ->
     }
 }
 
-/// What a person would call the model.
-pub fn model_name(request: &Request) -> String {
-    request.model_name().to_owned()
-}
-
 /// The request document as stored and shown. Not on the threads that serve connections: it may be megabytes.
 pub(super) fn request_json(request: &Request) -> JsonText {
     JsonText::from(request.shown().0.text())
@@ -329,6 +322,7 @@ pub(super) fn recommendations(
     now: Time,
     mut next_id: impl FnMut() -> String,
 ) -> Result<Vec<StoredRecommendation>, JobError> {
+    let integer = StoredRecommendation::integer;
     let row = |variant: &VariantResult| -> Result<StoredRecommendation, JobError> {
         let training = &variant.training;
         let found = &variant.recommendation;
@@ -343,45 +337,28 @@ pub(super) fn recommendations(
             id: next_id(),
             fit_id: fit_id.to_owned(),
             rank: i64::from(variant.rank),
-            model: model_name(request),
+            model: request.model_name().to_owned(),
             model_kind: request.model_kind().to_owned(),
             device: device_of(request, result),
             gpu: result.environment.gpu.clone(),
             precision: said(training.precision.name()),
             optimizer: of_training(training.optimizer.name()),
             optimizer_impl: of_training(training.optimizer_impl.name()),
-            checkpointing: said(match &training.checkpointing {
-                Checkpointing::None => "none",
-                Checkpointing::PerBlock => "per_block",
-                Checkpointing::Modules(_) => "modules",
-            }),
-            mode: match training.mode {
-                Mode::Train => "train",
-                Mode::Inference => "inference",
-            }
-            .to_owned(),
-            limit_bytes: StoredRecommendation::integer("limit_bytes", found.limit_bytes)?,
-            world_size: StoredRecommendation::integer("world_size", request.world_size)?,
-            micro_batch: StoredRecommendation::integer("micro_batch", found.micro_batch)?,
-            accumulation_steps: StoredRecommendation::integer(
-                "accumulation_steps",
-                found.accumulation_steps,
-            )?,
-            global_batch: StoredRecommendation::integer("global_batch", found.global_batch)?,
-            max_batch: StoredRecommendation::integer("max_batch", found.max_batch)?,
-            max_batch_without_retries: StoredRecommendation::integer(
+            checkpointing: said(training.checkpointing.name()),
+            mode: training.mode.name().to_owned(),
+            limit_bytes: integer("limit_bytes", found.limit_bytes)?,
+            world_size: integer("world_size", request.world_size)?,
+            micro_batch: integer("micro_batch", found.micro_batch)?,
+            accumulation_steps: integer("accumulation_steps", found.accumulation_steps)?,
+            global_batch: integer("global_batch", found.global_batch)?,
+            max_batch: integer("max_batch", found.max_batch)?,
+            max_batch_without_retries: integer(
                 "max_batch_without_retries",
                 found.max_batch_without_retries,
             )?,
-            peak_allocated_bytes: StoredRecommendation::integer(
-                "peak_allocated_bytes",
-                found.peak_allocated_bytes,
-            )?,
-            peak_reserved_bytes: StoredRecommendation::integer(
-                "peak_reserved_bytes",
-                found.peak_reserved_bytes,
-            )?,
-            headroom_bytes: StoredRecommendation::integer("headroom_bytes", found.headroom_bytes)?,
+            peak_allocated_bytes: integer("peak_allocated_bytes", found.peak_allocated_bytes)?,
+            peak_reserved_bytes: integer("peak_reserved_bytes", found.peak_reserved_bytes)?,
+            headroom_bytes: integer("headroom_bytes", found.headroom_bytes)?,
             limited_by: found.limited_by.clone(),
             evidence: found.evidence.name().to_owned(),
             step_ms: found.step_ms,
@@ -398,7 +375,7 @@ pub(super) fn recommendations(
             headroom: Some(StoredHeadroom {
                 share: share(found.headroom.fraction),
                 from: found.headroom.from.name().to_owned(),
-                outcomes: StoredRecommendation::integer("outcomes", found.headroom.outcomes)?,
+                outcomes: integer("outcomes", found.headroom.outcomes)?,
             }),
             created_at: now,
             stale: None,
@@ -426,10 +403,4 @@ fn device_of(request: &Request, result: &FitResult) -> String {
 )]
 fn share(fraction: f64) -> Share {
     Share((fraction.clamp(0.0, 1.0) * f64::from(Share::ALL.0)).round() as u32)
-}
-
-/// Sixty-four bits of chance, for ids alone: the standard library seeds each hasher from the system.
-pub(super) fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }

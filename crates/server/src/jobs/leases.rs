@@ -10,11 +10,10 @@ use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
 
 use super::clock::milliseconds;
-use super::document::chance;
 use super::lanes::LARGE_LANE;
 use super::queue::Shared;
 use super::{DeviceKind, DeviceSummary};
-use crate::store::{LeaseOwner, SIMULATED_LANE, StoreError, Time};
+use crate::store::{LeaseOwner, SIMULATED_LANE, StoreError, Time, chance};
 
 /// How long a fit stays with a holder that says nothing. A server that is killed keeps its fits for as long; one that cannot
 /// write to the database for as long loses them. Kubernetes gives a node up after 40 s, and etcd's leases are of seconds.

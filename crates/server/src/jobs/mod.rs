@@ -29,7 +29,7 @@ pub use agents::{
 };
 pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
-pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
+pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, record};
 pub use events::{Event, FitNews, Follower, Notification, StateNews};
 pub use lanes::ReadPermit;
 pub use leases::LEASE;

@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::document::{chance, json, model_name};
+use super::document::json;
 use super::lanes::{LARGE_LANE, ReadPermit, answering, lane_of};
 use super::queue::Checked;
 use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
-use crate::device::sim::CARDS;
 use crate::limits::CancelOnDrop;
 use crate::model::Request;
-use crate::probe::{Detail, Verdict};
+use crate::probe::Detail;
 use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
 use batchfit_fit::Purpose;
 
@@ -100,21 +99,15 @@ impl Jobs {
         let events = report.events.take();
         let now = Time::from(Timestamp::now());
         let probe = Probe {
-            id: shared.ids.next(now, chance()),
+            id: shared.ids.next(now),
             fingerprint,
-            model: model_name(&request),
+            model: request.model_name().to_owned(),
             device,
             batch: i64::try_from(batch).map_err(|_| StoreError::TooLarge {
                 column: "batch",
                 value: batch,
             })?,
-            verdict: match report.verdict {
-                Verdict::Fits => "fits",
-                Verdict::FitsWithRetries => "fits_with_retries",
-                Verdict::OutOfMemory => "out_of_memory",
-                Verdict::Failed => "failed",
-            }
-            .to_owned(),
+            verdict: report.verdict.name().to_owned(),
             request: shown,
             report: json(&report).into(),
             created_at: now,
@@ -136,17 +129,11 @@ impl Jobs {
 /// Why agents run no probes, and what they do instead.
 fn fit_instead(request: &Request) -> EngineError {
     let device = request.device.to_string();
-    EngineError::DeviceUnavailable {
-        missing: format!(
-            "agents take fits, not single probes; ask POST /v1/fits for {device}, whose answer shows the probes around the largest batch, or run \
-             `batchfit probe` on the machine itself"
-        ),
-        device,
-        simulated: CARDS
-            .iter()
-            .map(|card| format!("sim:{}", card.name))
-            .collect(),
-    }
+    let missing = format!(
+        "agents take fits, not single probes; ask POST /v1/fits for {device}, whose answer shows the probes around the largest batch, or run \
+         `batchfit probe` on the machine itself"
+    );
+    EngineError::unavailable(&device, missing)
 }
 
 fn probe_deadline(device: &str) -> Duration {

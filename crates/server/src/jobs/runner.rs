@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
 use super::clock::milliseconds;
-use super::document::{FitError, chance, json, recommendations};
+use super::document::{FitError, json, recommendations};
 use super::events::Notification;
 use super::lanes::answering;
 use super::queue::{Running, Shared};
@@ -425,7 +425,7 @@ async fn finish(
     let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     let now = Time::from(Timestamp::now());
     let of = (request, claimed.model_digest.as_str());
-    let rows = recommendations(id, of, result, now, || shared.ids.next(now, chance()));
+    let rows = recommendations(id, of, result, now, || shared.ids.next(now));
     let refused = match rows {
         Err(error) => error.to_string(),
         Ok(rows) => {

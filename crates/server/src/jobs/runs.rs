@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 
-use super::document::{VERSION, chance, json};
+use super::document::{VERSION, json};
 use super::queue::JobError;
 use crate::limits::shorten_sentence;
 use crate::replay::ReplayReport;
@@ -24,7 +24,7 @@ pub async fn record_run(
     let document = json(answer);
     let word = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
     let run = VirtualRun {
-        id: Ids::default().next(now, chance()),
+        id: Ids::default().next(now),
         command: shorten_sentence(answer.command.join(" ")),
         card: answer.card.to_owned(),
         gpus: bytes(answer.gpus),

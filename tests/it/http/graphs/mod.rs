@@ -163,12 +163,12 @@ async fn an_answer_of_the_command_line_is_found_by_upload() {
 
     let engine = Scripted::default();
     let service = Service::start(engine.clone()).await;
-    for (random, file) in [(1, golden("exported/mlp-small.pt2")), (2, graph())] {
+    for file in [golden("exported/mlp-small.pt2"), graph()] {
         let document = RequestDocument::from_json(br#"{"device": "sim:h200"}"#).unwrap();
         let request = Request::parse_with_model(document, &file).unwrap();
         let now = batchfit::store::Time(1_700_000_000_000);
         let result = super::scripted::result(&request);
-        let answer = batchfit::jobs::FitDocument::finished(&request, &result, now, now, random);
+        let answer = batchfit::jobs::FitDocument::finished(&request, &result, now, now);
         let db = service.jobs.db();
         batchfit::jobs::record(db, &request, &result, &answer)
             .await

@@ -22,7 +22,7 @@ use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 use super::answer::{Devices, answer};
 use super::devices::{Catalogue, placed, simulated_instead};
-use super::isolated::Subprocess;
+use super::isolated::fit_isolated;
 use super::memory_budget::MemoryBudget;
 use super::probing::gpu::GpuProber;
 use super::probing::runner::{Observer, Runner as _, StepTime};
@@ -178,7 +178,7 @@ impl Engine for FitEngine {
             result
         };
         if is_apart {
-            match Subprocess::new(&self.program, self.deadlines).fit(&placed, work) {
+            match fit_isolated((&self.program, self.deadlines), &placed, work) {
                 Ok(outcome) => return outcome.map(noted),
                 Err(error) => warn!("{error}; the fit runs in this process"),
             }

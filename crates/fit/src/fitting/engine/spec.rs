@@ -61,7 +61,7 @@ impl FitEngine {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let workload = &lowered.workload;
-        let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+        let settings = settings_in_force(request, workload)?;
         let mut notes = lowered.notes.clone();
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
@@ -73,9 +73,7 @@ impl FitEngine {
             inventory
         };
         let device = resolve(&request.device, inventory)?;
-        request
-            .fits_on(device.total())
-            .map_err(EngineError::Invalid)?;
+        request.fits_on(device.total())?;
         match device {
             Resolved::Simulated(card) => {
                 notes.extend(data_parallelism(request, workload));
@@ -205,7 +203,7 @@ pub(in crate::fitting) fn lowered<'a>(
     cancel: &Cancel,
 ) -> Result<&'a Lowered, EngineError> {
     let read = with_cancel(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
-    read.map_err(EngineError::Invalid)
+    Ok(read?)
 }
 
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
@@ -234,7 +232,7 @@ pub(in crate::fitting) fn simulation(
     cancel: &Cancel,
 ) -> Result<(Simulator, MemoryBudget), EngineError> {
     let workload = &lowered(request, cancel)?.workload;
-    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let settings = settings_in_force(request, workload)?;
     let untold = (Vec::new(), Vec::new());
     let (spec, simulator) = simulated(request, workload, card, settings, untold, cancel);
     Ok((simulator, spec.budget))

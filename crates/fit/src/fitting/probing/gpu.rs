@@ -168,7 +168,7 @@ pub(in crate::fitting) fn translated(error: WorkerError, device: &str) -> Engine
         },
         WorkerError::Refused { refusal, detail } => match refusal {
             Refusal::Invalid => EngineError::Invalid(RequestError::at("", detail)),
-            Refusal::DeviceUnavailable => crate::fitting::devices::unavailable(device, detail),
+            Refusal::DeviceUnavailable => EngineError::unavailable(device, detail),
             Refusal::DeviceFailed | Refusal::Lost | Refusal::OutOfTurn => failed(detail),
         },
         WorkerError::Spawn {

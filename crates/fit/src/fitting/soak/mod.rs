@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::EngineError;
+use crate::fitting::engine::card;
 use crate::limits::Cancel;
-use crate::model::{DeviceChoice, Length, Request, RequestError};
+use crate::model::{Length, Request, RequestError};
 use crate::probe::{SoakReport, Verdict};
 use crate::validate::validate_single;
 
@@ -126,11 +127,9 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
 
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
 pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult, EngineError> {
-    validate_single(request).map_err(EngineError::Invalid)?;
-    if !matches!(request.device, DeviceChoice::Sim(_)) {
-        return Err(EngineError::Invalid(on_a_gpu()));
-    }
-    check(request).map_err(EngineError::Invalid)?;
+    validate_single(request)?;
+    card(request).ok_or_else(on_a_gpu)?;
+    check(request)?;
     let course = request.soak.clone().unwrap_or_default();
     let variant = request.variants[0].clone();
     let steps = Steps::prepare(request, course, &variant, batch, cancel)?;

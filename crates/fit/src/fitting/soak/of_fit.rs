@@ -34,7 +34,7 @@ pub(in crate::fitting) fn last(
     }
     // Times are those of the length that decides, as before.
     let question = match &result.lengths {
-        Some(table) => request.at(table.decides).map_err(EngineError::Invalid)?,
+        Some(table) => request.at(table.decides)?,
         None => request.alone(),
     };
     let workload = &lowered(&question, work.cancel)?.workload;

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::{FailingStep, SoakStep, StepKind};
+use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
 use crate::alloc::{Settings, SimulatedMemory};
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
-use crate::fitting::engine::{lowered, room_on};
+use crate::fitting::engine::{card, lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
 use crate::limits::Cancel;
 use crate::model::{
-    Checkpointing, DeviceChoice, Length, LengthCount, Lengths, Mode, Request, RequestError,
-    SoakSchedule, Variant, Workload,
+    Checkpointing, Length, LengthCount, Lengths, Mode, Request, RequestError, SoakSchedule,
+    Variant, Workload,
 };
 use crate::probe::{
     Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
@@ -55,19 +55,9 @@ impl Steps {
         batch: u64,
         cancel: &Cancel,
     ) -> Result<Steps, EngineError> {
-        let card = match &request.device {
-            DeviceChoice::Sim(name) => Card::find(name),
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..) => None,
-        };
-        let Some(card) = card else {
-            let problem = "a soak is of a simulated card; name one, such as sim:h200";
-            return Err(EngineError::Invalid(RequestError::at("/device", problem)));
-        };
+        let card = card(request).ok_or_else(on_a_gpu)?;
         let workload = &lowered(request, cancel)?.workload;
-        let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+        let settings = settings_in_force(request, workload)?;
         let memory = card.memory();
         let limit = room_on(request, &settings, memory).limit(&variant.parallel);
         let lengths = request.lengths.as_deref();
@@ -77,15 +67,14 @@ impl Steps {
                 let at = |one: &LengthCount| -> Result<(Request, u64), RequestError> {
                     Ok((request.at(one.length)?, one.count))
                 };
-                let all: Result<Vec<_>, RequestError> = lengths.each.iter().map(at).collect();
-                all.map_err(EngineError::Invalid)?.into_iter().unzip()
+                let all: Vec<_> = lengths.each.iter().map(at).collect::<Result<_, _>>()?;
+                all.into_iter().unzip()
             }
         };
         let order = order(&course, &counts);
         let mut programs = Vec::new();
         let generation = course.generation.map(|generation| {
-            let question = request.generating(&generation);
-            let question = question.map_err(EngineError::Invalid)?;
+            let question = request.generating(&generation)?;
             let workload = lowered(&question, cancel)?.workload.clone();
             compile(
                 &mut Programs::simulated(workload, card.capability),
@@ -305,7 +294,7 @@ fn compiled(
         course.validation.map(|validation| validation.batch),
     ];
     for batch in batches.into_iter().flatten() {
-        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
+        validate_batch(lowered, batch)?;
     }
     if matches!(lowered.workload, Workload::Recorded(_)) {
         let problem = "recordings are of the steps that were recorded; describe the model";

@@ -21,6 +21,24 @@ pub(super) struct Candidate {
     pub(super) price: u32,
 }
 
+impl Candidate {
+    pub(super) fn new(
+        kind: SuggestionKind,
+        price: u32,
+        change: impl Into<String>,
+        patch: Value,
+        cost: impl Into<String>,
+    ) -> Candidate {
+        Candidate {
+            kind,
+            change: change.into(),
+            patch,
+            cost: cost.into(),
+            price,
+        }
+    }
+}
+
 /// What weights in half precision cost next to the others.
 pub(super) const HALF_WEIGHTS: u32 = 20;
 
@@ -80,12 +98,9 @@ fn allocator(aim: &Aim<'_>) -> Vec<Candidate> {
         ("roundup_power2_divisions", "4"),
     ];
     let now = aim.request.allocator.as_str();
-    let candidate = |text: String, change: String| Candidate {
-        kind: SuggestionKind::Allocator,
-        change,
-        patch: json!({ "allocator": text }),
-        cost: "nothing".to_owned(),
-        price: 0,
+    let candidate = |text: String, change: String| {
+        let patch = json!({ "allocator": text });
+        Candidate::new(SuggestionKind::Allocator, 0, change, patch, "nothing")
     };
     let mut all = Vec::new();
     for (key, value) in SETTINGS.iter().filter(|(key, _)| !now.contains(key)) {
@@ -107,74 +122,44 @@ fn allocator(aim: &Aim<'_>) -> Vec<Candidate> {
 /// Adam without its temporaries, and what keeps less than Adam does.
 fn optimizers(aim: &Aim<'_>) -> Vec<Candidate> {
     let variant = aim.variant;
-    let candidate =
-        |optimizer: Optimizer, implementation, change: &str, cost: &str, price| Candidate {
-            kind: SuggestionKind::Optimizer,
-            change: change.to_owned(),
-            patch: match implementation {
-                Some(implementation) => {
-                    json!({ "training": { "optimizer_impl": OptimizerImpl::name(implementation) } })
-                }
-                None => {
-                    json!({ "training": { "optimizer": optimizer.name(), "optimizer_impl": null } })
-                }
-            },
-            cost: cost.to_owned(),
-            price,
-        };
-    let mut all = Vec::new();
     let own = variant.optimizer;
-    let can_be_fused = own.implementations().contains(&OptimizerImpl::Fused);
-    if can_be_fused && variant.optimizer_impl != OptimizerImpl::Fused {
+    let candidate = |kind, price, optimizer: Optimizer, cost: &str| {
+        let name = optimizer.name();
+        let patch = json!({ "training": { "optimizer": name, "optimizer_impl": null } });
+        Candidate::new(kind, price, format!("optimizer {name}"), patch, cost)
+    };
+    let kind = SuggestionKind::Optimizer;
+    let mut all = Vec::new();
+    let fused = OptimizerImpl::Fused;
+    if own.implementations().contains(&fused) && variant.optimizer_impl != fused {
         let change = format!("{} with fused=True", own.name());
-        let fused = Some(OptimizerImpl::Fused);
-        all.push(candidate(own, fused, &change, "nothing", 1));
+        let patch = json!({ "training": { "optimizer_impl": fused.name() } });
+        all.push(Candidate::new(kind, 1, change, patch, "nothing"));
     }
     if matches!(own, Optimizer::Adam | Optimizer::Adamw) {
-        all.push(candidate(
-            Optimizer::Adamw8bit,
-            None,
-            "optimizer adamw_8bit",
-            "moments in eight bits",
-            40,
-        ));
-        all.push(candidate(
-            Optimizer::Adamw8bitTorchao,
-            None,
-            "optimizer adamw_8bit_torchao",
-            "moments in eight bits",
-            41,
-        ));
-        all.push(candidate(
-            Optimizer::Adafactor,
-            None,
-            "optimizer adafactor",
-            "moments from sums over rows and columns",
-            42,
-        ));
+        let eight = "moments in eight bits";
+        let sums = "moments from sums over rows and columns";
+        all.push(candidate(kind, 40, Optimizer::Adamw8bit, eight));
+        all.push(candidate(kind, 41, Optimizer::Adamw8bitTorchao, eight));
+        all.push(candidate(kind, 42, Optimizer::Adafactor, sums));
     }
     if [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adamw8bit].contains(&own) {
-        let mut paged = candidate(
+        let (paged, cost) = (
             Optimizer::PagedAdamw8bit,
-            None,
-            "optimizer paged_adamw_8bit",
             "moments in eight bits, paged to the host",
-            PAGING,
         );
-        paged.kind = SuggestionKind::Offload;
-        all.push(paged);
+        all.push(candidate(SuggestionKind::Offload, PAGING, paged, cost));
     }
     all
 }
 
 /// Half precision, where float32 is not needed.
 fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
-    let candidate = |precision: Precision, cost: &str, price| Candidate {
-        kind: SuggestionKind::Precision,
-        change: format!("precision {}", precision.name()),
-        patch: json!({ "training": { "precision": precision.name() } }),
-        cost: cost.to_owned(),
-        price,
+    let candidate = |precision: Precision, cost: &str, price| {
+        let name = precision.name();
+        let patch = json!({ "training": { "precision": name } });
+        let change = format!("precision {name}");
+        Candidate::new(SuggestionKind::Precision, price, change, patch, cost)
     };
     let fp16 = |price| {
         let cost = "arithmetic in fp16, with loss scaling";
@@ -204,12 +189,11 @@ fn losses(aim: &Aim<'_>) -> Vec<Candidate> {
     if !is_built(aim) {
         return Vec::new();
     }
-    let candidate = |(place, chunks): (u32, u64)| Candidate {
-        kind: SuggestionKind::Loss,
-        change: format!("loss in {chunks} chunks of the tokens"),
-        patch: json!({ "model": { "loss_chunks": chunks } }),
-        cost: "the head's products twice; a few lines of code".to_owned(),
-        price: CHUNKING + place,
+    let candidate = |(place, chunks): (u32, u64)| {
+        let change = format!("loss in {chunks} chunks of the tokens");
+        let patch = json!({ "model": { "loss_chunks": chunks } });
+        let cost = "the head's products twice; a few lines of code";
+        Candidate::new(SuggestionKind::Loss, CHUNKING + place, change, patch, cost)
     };
     (0..).zip(CHUNKS).map(candidate).collect()
 }
@@ -230,13 +214,11 @@ fn adapter(aim: &Aim<'_>) -> Option<Candidate> {
         patch["training"] = json!({ "precision": Precision::AmpFp16.name() });
     }
     let over = if is_in_fp16 { FP16_BASE } else { "" };
-    (aim.request.is_adapted() == Some(false)).then(|| Candidate {
-        kind: SuggestionKind::Adapter,
-        change: format!("LoRA of rank {ADAPTER_RANK} on all linear layers{over}"),
-        patch,
-        cost: "adapters are trained, not the weights".to_owned(),
-        price: ADAPTING,
-    })
+    let change = format!("LoRA of rank {ADAPTER_RANK} on all linear layers{over}");
+    let cost = "adapters are trained, not the weights";
+    let kind = SuggestionKind::Adapter;
+    (aim.request.is_adapted() == Some(false))
+        .then(|| Candidate::new(kind, ADAPTING, change, patch, cost))
 }
 
 /// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
@@ -258,12 +240,10 @@ fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, Engi
     });
     let shorter = length.map(|length| [length / 2, length / 4]);
     let shorter = shorter.into_iter().flatten().filter(|length| *length > 0);
-    let candidate = |length: u64| Candidate {
-        kind: SuggestionKind::Tokens,
-        change: format!("samples of {length} tokens"),
-        patch: json!({ "model": { "seq_len": length } }),
-        cost: "shorter samples".to_owned(),
-        price: 50,
+    let candidate = |length: u64| {
+        let change = format!("samples of {length} tokens");
+        let patch = json!({ "model": { "seq_len": length } });
+        Candidate::new(SuggestionKind::Tokens, 50, change, patch, "shorter samples")
     };
     Ok(shorter.map(candidate).collect())
 }
@@ -279,19 +259,15 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     let is_sharded = matches!(parallel, Parallel::Fsdp2(_));
     let is_offloaded = matches!(parallel, Parallel::Fsdp2(sharded) if sharded.cpu_offload);
     let mut all = Vec::new();
-    let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
-        all.push(Candidate {
-            kind,
-            change,
-            patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
-            cost: cost.to_owned(),
-            price,
-        });
+    let mut add = |kind, price, change: String, parallel: Value, cost: &str| {
+        let patch = json!({ "world_size": null, "training": { "parallel": parallel } });
+        all.push(Candidate::new(kind, price, change, patch, cost));
     };
+    let on_gpus = SuggestionKind::Gpus;
     if !is_alone && !is_sharded {
         let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
         let change = format!("FSDP2 on the {ranks} GPUs");
-        add(SuggestionKind::Gpus, change, sharded, "messages", 59);
+        add(on_gpus, 59, change, sharded, "messages");
     }
     for (place, times) in (0..).zip(GPUS) {
         let gpus = ranks.saturating_mul(times);
@@ -299,23 +275,11 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         if is_alone {
             let zero = json!({ "strategy": "zero1", "world_size": gpus });
             let change = format!("ZeRO-1 on {gpus} GPUs");
-            add(
-                SuggestionKind::Gpus,
-                change,
-                zero,
-                &cost,
-                SHARDING - 1 + 2 * place,
-            );
+            add(on_gpus, SHARDING - 1 + 2 * place, change, zero, &cost);
         }
         let sharded = json!({ "strategy": "fsdp2", "world_size": gpus });
         let change = format!("FSDP2 on {gpus} GPUs");
-        add(
-            SuggestionKind::Gpus,
-            change,
-            sharded,
-            &cost,
-            SHARDING + 2 * place,
-        );
+        add(on_gpus, SHARDING + 2 * place, change, sharded, &cost);
     }
     let offloaded = [(ranks, is_offloaded), (2, !is_alone)];
     for (gpus, _) in offloaded.into_iter().filter(|(_, has_it)| !has_it) {
@@ -329,7 +293,7 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
         let cost = format!("{others}a step on the host");
-        add(SuggestionKind::Offload, change, shards, &cost, OFFLOADING);
+        add(SuggestionKind::Offload, OFFLOADING, change, shards, &cost);
     }
     all
 }
@@ -342,25 +306,17 @@ fn larger(aim: &Aim<'_>) -> Vec<Candidate> {
     let device = format!("sim:{LARGER}");
     let sharded = json!({ "parallel": { "strategy": "fsdp2", "world_size": 8 } });
     let eight = json!({ "device": &device, "world_size": null, "training": sharded });
-    let candidate = |change: &str, cost: &str, patch: Value, price| Candidate {
-        kind: SuggestionKind::Gpus,
-        change: change.to_owned(),
-        patch,
-        cost: cost.to_owned(),
-        price,
-    };
+    let one = json!({ "device": &device });
+    let kind = SuggestionKind::Gpus;
+    let messages = "8 other GPUs, and messages";
     vec![
-        candidate(
-            "an H200 instead",
-            "another card",
-            json!({ "device": &device }),
-            LARGER_CARD,
-        ),
-        candidate(
-            "FSDP2 on 8 H200s instead",
-            "8 other GPUs, and messages",
-            eight,
+        Candidate::new(kind, LARGER_CARD, "an H200 instead", one, "another card"),
+        Candidate::new(
+            kind,
             LARGER_CARD + 1,
+            "FSDP2 on 8 H200s instead",
+            eight,
+            messages,
         ),
     ]
 }

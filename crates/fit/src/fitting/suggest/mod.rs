@@ -279,9 +279,6 @@ fn answered(
     let world_size = variant.parallel.world_size();
     let at_once = best.micro_batch.saturating_mul(world_size);
     Ok(Some(Suggestion {
-        kind: candidate.kind,
-        change: candidate.change.clone(),
-        patch,
         reaches: at_once >= aim.wanted(),
         gained: difference(at_once, aim.at_once),
         micro_batch: best.micro_batch,
@@ -289,10 +286,9 @@ fn answered(
         global_batch: best.global_batch,
         max_batch_without_retries: best.max_batch_without_retries,
         peak_reserved_bytes: best.peak_reserved_bytes,
-        world_size,
-        cost: candidate.cost.clone(),
         samples_per_second: best.samples_per_second,
         speed_from: best.speed_from,
+        ..without(candidate, patch, aim, world_size)
     }))
 }
 

@@ -88,14 +88,7 @@ impl RequestDocument {
 
     /// Reads JSON text that is shared from then on.
     pub fn read(text: Arc<str>) -> Result<RequestDocument, RequestError> {
-        let (members, excess) = with_budget(MEMBERS_BYTES, || {
-            if text.starts_with('{') {
-                let mut json = serde_json::Deserializer::from_str(&text);
-                let members = json.deserialize_map(Members);
-                return members.and_then(|members| json.end().map(|()| members));
-            }
-            serde_json::from_str(&text).map(|AnyValue(other)| (other, None))
-        });
+        let (members, excess) = with_budget(MEMBERS_BYTES, || read_members(&text, [MODEL]));
         if excess == Some(LimitExceeded::Memory) {
             return Err(RequestError::at(
                 "",
@@ -105,7 +98,7 @@ impl RequestDocument {
                 ),
             ));
         }
-        let (members, model) =
+        let (members, [model]) =
             members.map_err(|error| not_json(error.line(), error.column(), &clause(&error)))?;
         let model = model.map(|model| (Arc::clone(&text), place(&text, model)));
         let mut document = RequestDocument {
@@ -214,7 +207,7 @@ impl RequestDocument {
     }
 
     /// Replaces the model by this JSON text.
-    pub(super) fn set_model(&mut self, model: Arc<str>) {
+    pub fn set_model(&mut self, model: Arc<str>) {
         if let Value::Object(fields) = &mut self.members {
             fields.insert(MODEL.to_owned(), Value::Null);
             let whole = 0..model.len();
@@ -293,29 +286,42 @@ fn not_json(line: usize, column: usize, clause: &str) -> RequestError {
     )
 }
 
-/// Reads the members of a request, of which the model stays text.
-struct Members;
+/// Reads an object, or whatever there is instead. Members of these names, which may be megabytes, stay text, with null in their places.
+pub(super) fn read_members<'t, const N: usize>(
+    text: &'t str,
+    names: [&'static str; N],
+) -> serde_json::Result<(Value, [Option<&'t str>; N])> {
+    if !text.starts_with('{') {
+        return serde_json::from_str(text).map(|AnyValue(other)| (other, [None; N]));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let members = json.deserialize_map(Members(names))?;
+    json.end().map(|()| members)
+}
 
-impl<'de> Visitor<'de> for Members {
-    type Value = (Value, Option<&'de str>);
+struct Members<const N: usize>([&'static str; N]);
+
+impl<'de, const N: usize> Visitor<'de> for Members<N> {
+    type Value = (Value, [Option<&'de str>; N]);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a request")
+        f.write_str("an object")
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
         let mut members = Map::new();
-        let mut model = None;
+        let mut texts = [None; N];
         while let Some(key) = map.next_key::<Text<'de>>()? {
-            let value = if &*key == MODEL {
-                model = Some(map.next_value::<&'de RawValue>()?.get());
-                Value::Null
-            } else {
-                map.next_value::<AnyValue>()?.0
+            let value = match self.0.iter().position(|name| **name == *key) {
+                Some(place) => {
+                    texts[place] = Some(map.next_value::<&'de RawValue>()?.get());
+                    Value::Null
+                }
+                None => map.next_value::<AnyValue>()?.0,
             };
             insert_once(&mut members, &key, value)?;
         }
-        Ok((Value::Object(members), model))
+        Ok((Value::Object(members), texts))
     }
 }
 

@@ -265,72 +265,54 @@ pub(in crate::http) fn what_to_do(fault: Fault) -> &'static str {
 
 impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
-        match error {
-            JobError::TooManySearches { .. } => Problem::new(Code::SearchesFull, error.to_string()),
-            JobError::KeyReused { .. } => {
-                Problem::new(Code::IdempotencyKeyReused, error.to_string())
-            }
-            JobError::TooLarge => Problem::new(Code::UploadsBusy, error.to_string()),
-            JobError::QueueFull { .. } | JobError::ShareFull { .. } => {
-                Problem::new(Code::QueueFull, error.to_string())
-            }
+        let detail = error.to_string();
+        let code = match error {
+            JobError::TooManySearches { .. } => Code::SearchesFull,
+            JobError::KeyReused { .. } => Code::IdempotencyKeyReused,
+            JobError::TooLarge => Code::UploadsBusy,
+            JobError::QueueFull { .. } | JobError::ShareFull { .. } => Code::QueueFull,
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
-                Problem::new(Code::DeviceBusy, error.to_string())
+                Code::DeviceBusy
             }
-            JobError::UploadUnknown {
-                ref pointer,
-                ref digest,
-            } => {
-                let value = Value::String(digest.to_string());
-                let pointer = pointer.clone();
-                Problem {
-                    pointer: Some(pointer),
-                    value: Some(value),
-                    ..Problem::new(Code::UploadUnknown, error.to_string())
-                }
-            }
-            JobError::UploadsFull { .. } => Problem::new(Code::UploadsFull, error.to_string()),
+            JobError::UploadsFull { .. } => Code::UploadsFull,
             JobError::TookTooLong { .. } | JobError::Engine(EngineError::TimedOut { .. }) => {
-                Problem::new(Code::TookTooLong, error.to_string())
+                Code::TookTooLong
             }
-            JobError::AgentVersion { .. } => Problem::new(Code::AgentVersion, error.to_string()),
-            JobError::AgentNameTaken { .. } => {
-                Problem::new(Code::AgentNameTaken, error.to_string())
+            JobError::AgentVersion { .. } => Code::AgentVersion,
+            JobError::AgentNameTaken { .. } => Code::AgentNameTaken,
+            JobError::TooManyAgents => Code::AgentsFull,
+            JobError::LeaseLost { .. } | JobError::JobEnded { .. } => Code::LeaseLost,
+            JobError::Busy => Code::TooManyRequests,
+            JobError::ShuttingDown | JobError::NoThread => Code::NotReady,
+            JobError::Engine(EngineError::DeviceFailed { .. }) => Code::DeviceFailed,
+            JobError::UploadUnknown { pointer, digest } => {
+                return Problem {
+                    pointer: Some(pointer),
+                    value: Some(Value::String(digest.to_string())),
+                    ..Problem::new(Code::UploadUnknown, detail)
+                };
             }
-            JobError::TooManyAgents => Problem::new(Code::AgentsFull, error.to_string()),
-            JobError::LeaseLost { .. } | JobError::JobEnded { .. } => {
-                Problem::new(Code::LeaseLost, error.to_string())
-            }
-            JobError::Busy => Problem::new(Code::TooManyRequests, error.to_string()),
-            JobError::ShuttingDown | JobError::NoThread => {
-                Problem::new(Code::NotReady, error.to_string())
-            }
-            JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
+            JobError::Engine(EngineError::Invalid(invalid)) => return Problem::from(invalid),
             JobError::Engine(EngineError::DeviceUnavailable {
                 device,
                 missing,
                 simulated,
-            }) => Problem {
-                pointer: Some("/device".to_owned()),
-                value: Some(Value::String(device.clone())),
-                missing: Some(missing.clone()),
-                simulated: Some(simulated),
-                ..Problem::new(
-                    Code::DeviceUnavailable,
-                    // A recorder needs a GPU whatever card is asked about.
-                    if device.starts_with("sim:") {
-                        format!(
-                            "{missing}, and recording needs one; without it `batchfit fit my.py:build` exports a module and simulates {device}"
-                        )
-                    } else {
-                        format!(
-                            "{device} is not available: {missing}; a simulated device, `sim:NAME`, works anywhere"
-                        )
-                    },
-                )
-            },
-            JobError::Engine(EngineError::DeviceFailed { .. }) => {
-                Problem::new(Code::DeviceFailed, error.to_string())
+            }) => {
+                // A recorder needs a GPU whatever card is asked about.
+                let detail = if device.starts_with("sim:") {
+                    format!(
+                        "{missing}, and recording needs one; without it `batchfit fit my.py:build` exports a module and simulates {device}"
+                    )
+                } else {
+                    format!("{detail}; a simulated device, `sim:NAME`, works anywhere")
+                };
+                return Problem {
+                    pointer: Some("/device".to_owned()),
+                    value: Some(Value::String(device)),
+                    missing: Some(missing),
+                    simulated: Some(simulated),
+                    ..Problem::new(Code::DeviceUnavailable, detail)
+                };
             }
             JobError::Store(error) => {
                 tracing::error!(
@@ -338,16 +320,15 @@ impl From<JobError> for Problem {
                     "could not answer a request: {error}"
                 );
                 let why = what_to_do(error.fault());
-                Problem::new(
-                    Code::NotReady,
-                    format!(
-                        "the database does not answer ({why}); nothing was stored, so ask again later"
-                    ),
-                )
+                let detail = format!(
+                    "the database does not answer ({why}); nothing was stored, so ask again later"
+                );
+                return Problem::new(Code::NotReady, detail);
             }
             JobError::Engine(EngineError::Cancelled | EngineError::Died { .. })
-            | JobError::EnginePanicked { .. } => Problem::internal(&error),
-        }
+            | JobError::EnginePanicked { .. } => return Problem::internal(&error),
+        };
+        Problem::new(code, detail)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::jobs::clock::milliseconds;
-use crate::jobs::document::{VERSION, chance, json, recommendations};
+use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
@@ -302,7 +302,7 @@ impl Jobs {
         };
         let now = self.now();
         let of = (&request, claimed.model_digest.as_str());
-        let next_id = || shared.ids.next(now, chance());
+        let next_id = || shared.ids.next(now);
         let mut rows = recommendations(&claimed.id, of, &result, now, next_id)?;
         // What an agent simulated is no simulation of the service's own.
         for row in rows.iter_mut().filter(|row| is_simulation(&row.device)) {

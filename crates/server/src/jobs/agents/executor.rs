@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::device::sim::{CARDS, Card};
+use crate::device::sim::Card;
 use crate::jobs::EngineError;
 use crate::model::{DeviceChoice, Request};
 use crate::store::AGENT_LANE;
@@ -79,14 +79,7 @@ fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Executor {
 
 fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor, EngineError> {
     let device = DeviceChoice::Host(host.to_owned(), number).to_string();
-    let unavailable = |missing: String| EngineError::DeviceUnavailable {
-        device: device.clone(),
-        missing,
-        simulated: CARDS
-            .iter()
-            .map(|card| format!("sim:{}", card.name))
-            .collect(),
-    };
+    let unavailable = |missing: String| EngineError::unavailable(&device, missing);
     let list = |names: Vec<&str>| names.join(", ");
     let Some(agent) = agents.iter().find(|agent| agent.name == host) else {
         let known: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();

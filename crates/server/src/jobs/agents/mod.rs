@@ -21,7 +21,7 @@ pub(super) use executor::Executor;
 pub use work::answer_job;
 
 use super::clock::milliseconds;
-use super::document::{VERSION, chance, json};
+use super::document::{VERSION, json};
 use super::{DeviceKind, DeviceSummary, EngineError, JobError, Jobs};
 use crate::model::{DeviceChoice, ENGINE_DIGEST, Request};
 use crate::store::{AGENT_LANE, Assignment, JsonText, Registered, StoredAgent, Time};
@@ -43,10 +43,10 @@ impl Jobs {
         if let Some(needed) = registration.other_version() {
             return Err(JobError::AgentVersion { needed });
         }
-        registration.check().map_err(EngineError::Invalid)?;
+        registration.check()?;
         let now = self.now();
         let new = StoredAgent {
-            id: shared.ids.next(now, chance()),
+            id: shared.ids.next(now),
             name: registration.name.clone(),
             instance: registration.instance.clone(),
             owner: owner.to_owned(),

@@ -30,7 +30,7 @@ pub async fn answer_job(
                 .on(device))
         };
         let read = with_cancel(&cancel, read).ok_or(EngineError::Cancelled)?;
-        let request = read.map_err(EngineError::Invalid)?;
+        let request = read?;
         let work = Work {
             cancel: &cancel,
             progress: &progress,

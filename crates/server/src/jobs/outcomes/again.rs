@@ -6,7 +6,6 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
-use crate::jobs::document::model_name;
 use crate::jobs::lanes::ReadPermit;
 use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
 use crate::limits::{Cancel, CancelOnDrop};
@@ -69,12 +68,12 @@ fn understand(
     let asked = question_about(&request, &digest, card.as_deref());
     let taught = calibration(db, &request, (lowered, &digest), card.as_deref(), owner);
     let request = request.with_calibration(taught);
-    let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let lowered = request.lower()?;
     let with = (lowered, digest.as_str());
     let fingerprint = is_here.then(|| request.fingerprint_with(with, card.as_deref()));
     Ok(Understood {
         asked,
-        name: model_name(&request),
+        name: request.model_name().to_owned(),
         fingerprint,
         request,
     })
@@ -197,13 +196,8 @@ impl Jobs {
         let Some(fit) = shared.db.fit(&found.fit_id).await? else {
             return Ok(None);
         };
-        let document = RequestDocument::read(fit.request.clone().into_shared());
-        let document = document.map_err(EngineError::Invalid)?;
-        let names_files = document.model_aside().is_some()
-            || !document
-                .references()
-                .map_err(EngineError::Invalid)?
-                .is_empty();
+        let document = RequestDocument::read(fit.request.clone().into_shared())?;
+        let names_files = document.model_aside().is_some() || !document.references()?.is_empty();
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let late = |_| JobError::TookTooLong { deadline: PATIENCE };
         // What is not in the request itself may be large, and large models are read one at a time.

@@ -2,10 +2,10 @@
 
 use crate::alloc::MemoryLimit;
 use crate::device::sim::Card;
-use crate::jobs::{EngineError, JobError};
+use crate::jobs::JobError;
 use crate::model::{
-    Checkpointing, DeviceChoice, HeadroomCalibration, Lowered, Mode, PYTORCH, Parallel, Request,
-    SearchMode, Workload, strategy,
+    DeviceChoice, HeadroomCalibration, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode,
+    Workload, strategy,
 };
 use crate::store::{Db, LearntOn, NearestQuery};
 use batchfit_fit::named_card;
@@ -73,7 +73,7 @@ pub async fn learn_before(
     card: Option<&str>,
 ) -> Result<Vec<HeadroomCalibration>, JobError> {
     db.read_learnt().await?;
-    let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let lowered = request.lower()?;
     Ok(calibration(
         db,
         request,
@@ -131,11 +131,7 @@ pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> Ne
             Mode::Train => said(variant.optimizer.name()),
             Mode::Inference => String::new(),
         },
-        checkpointing: said(match &variant.checkpointing {
-            Checkpointing::None => "none",
-            Checkpointing::PerBlock => "per_block",
-            Checkpointing::Modules(_) => "modules",
-        }),
+        checkpointing: said(variant.checkpointing.name()),
         objective: request.objective.name().to_owned(),
         world_size: request.world_size,
         limit_bytes,

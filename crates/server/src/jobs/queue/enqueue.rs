@@ -7,11 +7,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
 use crate::jobs::agents::Executor;
-use crate::jobs::document::{asked_by, chance, new_fit, terms};
+use crate::jobs::document::{asked_by, new_fit, terms};
 use crate::jobs::lanes::{LARGE_LANE, ReadPermit, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
-use crate::jobs::{Engine, EngineError, FitDocument};
+use crate::jobs::{Engine, FitDocument};
 use crate::limits::CancelOnDrop;
 use crate::model::{DetachedModel, DeviceChoice, Request};
 use crate::store::{Enqueued, FitState, IdempotencyKey, JsonText, NewFit, NewUpload, Reuse, Time};
@@ -62,7 +62,7 @@ impl Jobs {
             for_agents,
             is_simulated,
         } = checked;
-        let id = shared.ids.next(now, chance());
+        let id = shared.ids.next(now);
         let aside = aside.map(|aside| detached_upload(aside, now));
         let new = NewFit {
             key: asking.key,
@@ -184,7 +184,7 @@ impl Jobs {
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
             let found = resolve(&request, purpose, &cancel, |lowered| {
-                check_work(&request, work(&request)).map_err(EngineError::Invalid)?;
+                check_work(&request, work(&request))?;
                 let (card, agents) = match (*place).clone()? {
                     Executor::Here => (engine.catalogue().card(&request)?, None),
                     Executor::Agents { lane, card } => (card, Some(lane)),
@@ -197,7 +197,7 @@ impl Jobs {
             let model = (lowered, digest.as_str());
             let taught = calibration(&db, &request, model, card.as_deref(), &owner);
             let request = request.with_calibration(taught);
-            let lowered = request.lower().map_err(EngineError::Invalid)?;
+            let lowered = request.lower()?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
             let (shown, aside) = request.shown();
             let for_agents = agents.is_some();

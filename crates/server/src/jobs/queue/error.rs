@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::jobs::EngineError;
-use crate::model::Digest;
+use crate::model::{Digest, RequestError};
 use crate::store::StoreError;
 
 /// Why a job was not done.
@@ -141,4 +141,10 @@ pub enum JobError {
     /// The database has no answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<RequestError> for JobError {
+    fn from(invalid: RequestError) -> JobError {
+        JobError::Engine(invalid.into())
+    }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::clock::Clock;
-use super::document::{chance, json};
+use super::document::json;
 use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{Digest, RequestError, UploadKind};
@@ -87,15 +87,14 @@ pub enum SearchCancellation {
 }
 
 impl SearchDocument {
-    /// The document of a search that was led here and now; `random` goes into its id.
+    /// The document of a search that was led here and now.
     pub fn led(
         conversation: &AskTell,
         said: Proposal,
         created_at: Time,
         updated_at: Time,
-        random: u64,
     ) -> SearchDocument {
-        let id = Ids::default().next(created_at, random);
+        let id = Ids::default().next(created_at);
         // Without an answer it cannot go on.
         let state = match said.next_batch {
             None => SearchState::Done,
@@ -168,7 +167,7 @@ impl Jobs {
         owner: &str,
     ) -> Result<SearchDocument, JobError> {
         let now = Time::from(Timestamp::now());
-        let id = self.shared.ids.next(now, chance());
+        let id = self.shared.ids.next(now);
         let stored = terms(&request);
         let db = &self.shared.db;
         let idle = self.shared.clock.older_than(IDLE);

@@ -115,7 +115,7 @@ impl Jobs {
         recorded: &Recorded,
     ) -> Result<Found, JobError> {
         let question = question(terms, recorded)?;
-        let references = question.references().map_err(EngineError::Invalid)?;
+        let references = question.references()?;
         let now = Time::from(Timestamp::now());
         self.find_uploads(references, now).await
     }

@@ -1,152 +1,149 @@
 //! Complex numbers: made of real ones, seen as real ones, and what has a real result.
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
+use super::call::{Function, like_first};
+use super::{Context, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Mismatch, Sizes, Type, strides_like};
+use crate::shape::{DType, Extent, Mismatch, Sizes, Type, broadcast, strides_like};
 
-/// See the variants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Complex {
-    /// `view_as_real(input)`: a last dimension of two.
-    ViewAsReal,
-    /// `view_as_complex(input)`.
-    ViewAsComplex,
-    /// `input.real`.
-    Real,
-    /// `input.imag`.
-    Imag,
-    /// `input.conj()`, which only marks a view.
-    Conj,
-    /// `polar(abs, angle)`.
-    Polar,
-    /// `complex(real, imag)`.
-    OfParts,
-    /// `abs(input)` of complex numbers.
-    Abs,
-    /// `angle(input)` of complex numbers.
-    Angle,
-}
+type Infer = fn(&(), &[Type]) -> Result<Vec<Type>, Mismatch>;
+type Run = fn(&(), &mut Eager, &[Tensor], &Context<'_>) -> Outputs;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.view_as_real.default", |args| {
-        of_one(args, Complex::ViewAsReal)
+        of_one(args, "view_as_real", two_parts, |(), eager, x, _| {
+            let view = eager.seen_as(&x[0], as_real(&x[0]), as_complex);
+            Ok(vec![viewed(&x[0], view)])
+        })
     }),
     ("aten.view_as_complex.default", |args| {
-        of_one(args, Complex::ViewAsComplex)
+        // What has its parts apart is copied by the model itself; PyTorch refuses it.
+        of_one(args, "view_as_complex", of_pairs, |(), eager, x, _| {
+            let view = eager.seen_as(&x[0], as_complex(&x[0]), as_real);
+            Ok(vec![viewed(&x[0], view)])
+        })
     }),
-    ("aten.real.default", |args| of_one(args, Complex::Real)),
-    ("aten.imag.default", |args| of_one(args, Complex::Imag)),
+    ("aten.real.default", |args| {
+        let infer: Infer = |(), x| Ok(vec![(x[0].0.real(), x[0].1.clone())]);
+        of_one(args, "real", infer, |(), eager, x, _| {
+            Ok(vec![if x[0].dtype.is_complex() {
+                viewed(&x[0], eager.part_of_complex(&x[0], 0))
+            } else {
+                Tensor::clone(&x[0])
+            }])
+        })
+    }),
+    ("aten.imag.default", |args| {
+        of_one(args, "imag", one_part, |(), eager, x, _| {
+            Ok(vec![viewed(&x[0], eager.part_of_complex(&x[0], 1))])
+        })
+    }),
+    // It only marks a view.
     ("aten.conj.default aten._conj.default", |args| {
-        of_one(args, Complex::Conj)
+        of_one(args, "conj", like_first, |(), eager, x, _| {
+            let same = |x: &TensorBody| x.alias(x.shape.clone(), x.strides.clone());
+            let marked = eager.seen_as(&x[0], same(&x[0]), same);
+            Ok(vec![viewed(&x[0], marked)])
+        })
     }),
     ("aten.polar.default", |args| {
-        Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))
+        let polar = Function {
+            name: "polar",
+            arguments: (),
+            infer: of_parts,
+            run: |(), eager, x, _| Ok(vec![eager.polar(&x[0], &x[1])?]),
+        };
+        Ok(polar.on(args.all(&["abs", "angle"])?))
     }),
     ("aten.complex.default", |args| {
-        Ok((Complex::OfParts.into(), args.all(&["real", "imag"])?))
+        let complex = Function {
+            name: "complex",
+            arguments: (),
+            infer: of_parts,
+            run: |(), eager, x, _| Ok(vec![eager.complex_of_parts(&x[0], &x[1])?]),
+        };
+        Ok(complex.on(args.all(&["real", "imag"])?))
     }),
 ];
 
-fn of_one(args: &Arguments<'_>, complex: Complex) -> Result<super::Read, String> {
-    Ok((complex.into(), args.all(&["self"])?))
+fn of_one(
+    args: &Arguments<'_>,
+    name: &'static str,
+    infer: Infer,
+    run: Run,
+) -> Result<Read, String> {
+    let function = Function {
+        name,
+        arguments: (),
+        infer,
+        run,
+    };
+    Ok(function.on(args.all(&["self"])?))
 }
 
 /// `abs` and `angle` of complex numbers, which are more than elementwise functions; those of real ones are in a table.
-pub(super) fn of_complex(args: &Arguments<'_>) -> Option<Result<super::Read, String>> {
-    let complex = match args.target {
-        "aten.abs.default" | "aten.absolute.default" => Complex::Abs,
-        "aten.angle.default" => Complex::Angle,
+pub(super) fn of_complex(args: &Arguments<'_>) -> Option<Result<Read, String>> {
+    let (name, run): (_, Run) = match args.target {
+        "aten.abs.default" | "aten.absolute.default" => {
+            ("abs", |(), eager, x, _| Ok(vec![eager.complex_abs(&x[0])?]))
+        }
+        "aten.angle.default" => ("angle", |(), eager, x, _| {
+            Ok(vec![eager.complex_angle(&x[0])?])
+        }),
         _ => return None,
     };
     let x = args.tensor("self").ok()?;
-    args.typed(x).0.is_complex().then(|| of_one(args, complex))
+    let is_complex = args.typed(x).0.is_complex();
+    is_complex.then(|| of_one(args, name, one_part, run))
 }
 
-impl Operator for Complex {
-    fn name(&self) -> &'static str {
-        match self {
-            Complex::ViewAsReal => "view_as_real",
-            Complex::ViewAsComplex => "view_as_complex",
-            Complex::Real => "real",
-            Complex::Imag => "imag",
-            Complex::Conj => "conj",
-            Complex::Polar => "polar",
-            Complex::OfParts => "complex",
-            Complex::Abs => "abs",
-            Complex::Angle => "angle",
-        }
+/// One real number for each complex one.
+fn one_part<A>(_: &A, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let (dtype, x) = &operands[0];
+    if !dtype.is_complex() {
+        return Err(format!("{dtype} is not complex"));
     }
+    Ok(vec![(dtype.real(), x.clone())])
+}
 
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = &operands[0];
-        let wants_complex = matches!(
-            self,
-            Complex::ViewAsReal | Complex::Imag | Complex::Abs | Complex::Angle
-        );
-        if wants_complex && !dtype.is_complex() {
-            return Err(format!("{dtype} is not complex"));
-        }
-        Ok(vec![match self {
-            Complex::ViewAsReal => (dtype.real(), [x.as_slice(), &[Extent::fixed(2)]].concat()),
-            Complex::ViewAsComplex => match x.as_slice() {
-                [lead @ .., last]
-                    if *last == Extent::fixed(2)
-                        && matches!(dtype, DType::Float32 | DType::Float64) =>
-                {
-                    (dtype.complex(), lead.to_vec())
-                }
-                _ => {
-                    return Err(format!(
-                        "{x:?} of {dtype} has no last dimension of two parts"
-                    ));
-                }
-            },
-            Complex::Real | Complex::Imag | Complex::Abs | Complex::Angle => {
-                (dtype.real(), x.clone())
-            }
-            Complex::Conj => (*dtype, x.clone()),
-            Complex::Polar | Complex::OfParts => {
-                let (second, y) = &operands[1];
-                let whole = crate::shape::broadcast(x, y)?;
-                if dtype != second || !matches!(dtype, DType::Float32 | DType::Float64) {
-                    return Err(format!(
-                        "parts of {dtype} and {second} make no complex number"
-                    ));
-                }
-                (dtype.complex(), whole)
-            }
-        }])
-    }
+/// Two of them, along a last dimension.
+fn two_parts<A>(_: &A, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let mut parts = one_part(&(), operands)?;
+    parts[0].1.push(Extent::fixed(2));
+    Ok(parts)
+}
 
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        let x = &operands[0];
-        Ok(vec![match self {
-            Complex::ViewAsReal => viewed(x, eager.seen_as(x, as_real(x), as_complex)),
-            Complex::ViewAsComplex => {
-                // What has its parts apart is copied by the model itself; PyTorch refuses it.
-                viewed(x, eager.seen_as(x, as_complex(x), as_real))
-            }
-            Complex::Real if !x.dtype.is_complex() => Tensor::clone(x),
-            Complex::Real => viewed(x, eager.part_of_complex(x, 0)),
-            Complex::Imag => viewed(x, eager.part_of_complex(x, 1)),
-            Complex::Conj => {
-                let view = x.alias(x.shape.clone(), x.strides.clone());
-                let marked = eager.seen_as(x, view, |gradient| {
-                    gradient.alias(gradient.shape.clone(), gradient.strides.clone())
-                });
-                viewed(x, marked)
-            }
-            Complex::Polar => eager.polar(x, &operands[1])?,
-            Complex::OfParts => eager.complex_of_parts(x, &operands[1])?,
-            Complex::Abs => eager.complex_abs(x)?,
-            Complex::Angle => eager.complex_angle(x)?,
-        }])
+/// A complex number for each pair along the last dimension.
+fn of_pairs<A>(_: &A, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let (dtype, x) = &operands[0];
+    match x.split_last() {
+        Some((last, lead)) if *last == Extent::fixed(2) && makes_complex(*dtype) => {
+            Ok(vec![(dtype.complex(), lead.to_vec())])
+        }
+        _ => Err(format!(
+            "{x:?} of {dtype} has no last dimension of two parts"
+        )),
     }
+}
+
+/// A complex number for each two of the operands.
+fn of_parts<A>(_: &A, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let [(first, x), (second, y)] = operands else {
+        return Err("it has no two operands".into());
+    };
+    let whole = broadcast(x, y)?;
+    if first != second || !makes_complex(*first) {
+        return Err(format!(
+            "parts of {first} and {second} make no complex number"
+        ));
+    }
+    Ok(vec![(first.complex(), whole)])
+}
+
+fn makes_complex(dtype: DType) -> bool {
+    matches!(dtype, DType::Float32 | DType::Float64)
 }
 
 /// The parts of complex numbers as a last dimension of two.

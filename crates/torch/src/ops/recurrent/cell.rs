@@ -1,33 +1,30 @@
 //! One step of a recurrent network: `LSTMCell`, `GRUCell`, `RNNCell`. PyTorch's own kernels run them.
 
-use serde::Serialize;
-
 use super::{CellKind, gates};
 use crate::aten::Arguments;
 use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
-use crate::ops::{Context, Operator, Read, Reader};
+use crate::ops::call::Function;
+use crate::ops::{Read, Reader};
 use crate::program::{Kernel, Unary};
 use crate::shape::{Extent, Mismatch, Type};
 
-/// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct RecurrentCell {
-    /// What it computes.
-    pub kind: CellKind,
-}
-
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.lstm_cell.default", |args| read(args, CellKind::Lstm)),
-    ("aten.gru_cell.default", |args| read(args, CellKind::Gru)),
+    ("aten.lstm_cell.default", |args| {
+        cell(args, "lstm_cell", CellKind::Lstm)
+    }),
+    ("aten.gru_cell.default", |args| {
+        cell(args, "gru_cell", CellKind::Gru)
+    }),
     ("aten.rnn_tanh_cell.default", |args| {
-        read(args, CellKind::Tanh)
+        cell(args, "rnn_tanh_cell", CellKind::Tanh)
     }),
     ("aten.rnn_relu_cell.default", |args| {
-        read(args, CellKind::Relu)
+        cell(args, "rnn_relu_cell", CellKind::Relu)
     }),
 ];
 
-fn read(args: &Arguments<'_>, kind: CellKind) -> Result<Read, String> {
+/// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
+fn cell(args: &Arguments<'_>, name: &'static str, kind: CellKind) -> Result<Read, String> {
     let mut operands = vec![args.tensor("input")?];
     match kind {
         CellKind::Lstm => operands.extend(args.tensors("hx")?),
@@ -38,79 +35,70 @@ fn read(args: &Arguments<'_>, kind: CellKind) -> Result<Read, String> {
     if ![bare, bare + 2].contains(&operands.len()) {
         return Err("it has one state or one bias too few".into());
     }
-    Ok((RecurrentCell { kind }.into(), operands))
+    let cell = Function {
+        name,
+        arguments: kind,
+        infer: |kind, operands| infer(*kind, operands),
+        run: |kind, eager, operands, _| run(*kind, eager, operands),
+    };
+    Ok(cell.on(operands))
 }
 
-impl RecurrentCell {
-    fn has_biases(self, operands: usize) -> bool {
-        operands == 5 + self.kind.states()
-    }
+fn has_biases(kind: CellKind, operands: usize) -> bool {
+    operands == 5 + kind.states()
 }
 
-impl Operator for RecurrentCell {
-    fn name(&self) -> &'static str {
-        match self.kind {
-            CellKind::Lstm => "lstm_cell",
-            CellKind::Gru => "gru_cell",
-            CellKind::Tanh => "rnn_tanh_cell",
-            CellKind::Relu => "rnn_relu_cell",
-        }
+fn infer(kind: CellKind, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let states = kind.states();
+    let (dtype, x) = &operands[0];
+    let state = &operands[1].1;
+    let ([batch, features], [samples, hidden]) = (x.as_slice(), state.as_slice()) else {
+        return Err(format!(
+            "input {x:?} and state {state:?} are not batch and features"
+        ));
+    };
+    let rows = *hidden * Extent::fixed(kind.gates());
+    let mut expected = vec![vec![*samples, *hidden]; states];
+    expected.extend([vec![rows, *features], vec![rows, *hidden]]);
+    if has_biases(kind, operands.len()) {
+        expected.extend([vec![rows], vec![rows]]);
     }
+    let given = operands[1..].iter().map(|(_, shape)| shape.clone());
+    if batch != samples || !given.eq(expected.iter().cloned()) {
+        return Err(format!("state and weights should be {expected:?}"));
+    }
+    Ok(vec![(*dtype, vec![*batch, *hidden]); states])
+}
 
-    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let states = self.kind.states();
-        let (dtype, x) = &operands[0];
-        let state = &operands[1].1;
-        let ([batch, features], [samples, hidden]) = (x.as_slice(), state.as_slice()) else {
-            return Err(format!(
-                "input {x:?} and state {state:?} are not batch and features"
-            ));
-        };
-        let rows = *hidden * Extent::fixed(self.kind.gates());
-        let mut expected = vec![vec![*samples, *hidden]; states];
-        expected.extend([vec![rows, *features], vec![rows, *hidden]]);
-        if self.has_biases(operands.len()) {
-            expected.extend([vec![rows], vec![rows]]);
-        }
-        let given = operands[1..].iter().map(|(_, shape)| shape.clone());
-        if batch != samples || !given.eq(expected.iter().cloned()) {
-            return Err(format!("state and weights should be {expected:?}"));
-        }
-        Ok(vec![(*dtype, vec![*batch, *hidden]); states])
+fn run(kind: CellKind, eager: &mut Eager, operands: &[Tensor]) -> Outputs {
+    // Autocast casts the last argument first.
+    let mut operands = operands.to_vec();
+    for operand in operands.iter_mut().rev() {
+        *operand = eager.low(operand);
     }
-
-    fn run(&self, eager: &mut Eager, operands: &[Tensor], _: &Context<'_>) -> Outputs {
-        // Autocast casts the last argument first.
-        let mut operands = operands.to_vec();
-        for operand in operands.iter_mut().rev() {
-            *operand = eager.low(operand);
+    let states = kind.states();
+    let (x, hidden) = (&operands[0], &operands[1]);
+    let weights = &operands[1 + states..];
+    let biases = has_biases(kind, operands.len()).then(|| [&weights[2], &weights[3]]);
+    Ok(match kind {
+        CellKind::Lstm | CellKind::Gru => {
+            let input = eager.linear(x, &weights[0], None)?;
+            let recurrent = eager.linear(hidden, &weights[1], None)?;
+            eager.fused_cell(kind, [&input, &recurrent], &operands[states], biases)?
         }
-        let states = self.kind.states();
-        let (x, hidden) = (&operands[0], &operands[1]);
-        let weights = &operands[1 + states..];
-        let biases = self
-            .has_biases(operands.len())
-            .then(|| [&weights[2], &weights[3]]);
-        Ok(match self.kind {
-            CellKind::Lstm | CellKind::Gru => {
-                let input = eager.linear(x, &weights[0], None)?;
-                let recurrent = eager.linear(hidden, &weights[1], None)?;
-                eager.fused_cell(self.kind, [&input, &recurrent], &operands[states], biases)?
-            }
-            CellKind::Tanh | CellKind::Relu => {
-                let bias = |at: usize| biases.map(|biases| biases[at]);
-                let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
-                let input = eager.linear(x, &weights[0], bias(0))?;
-                let sum = eager.add_in_place(&recurrent, &input);
-                let function = match self.kind {
-                    CellKind::Relu => Unary::Relu,
-                    CellKind::Tanh | CellKind::Lstm | CellKind::Gru => Unary::Tanh,
-                };
-                let y = eager.saturated(&sum, function)?;
-                vec![y]
-            }
-        })
-    }
+        CellKind::Tanh | CellKind::Relu => {
+            let bias = |at: usize| biases.map(|biases| biases[at]);
+            let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
+            let input = eager.linear(x, &weights[0], bias(0))?;
+            let sum = eager.add_in_place(&recurrent, &input);
+            let function = match kind {
+                CellKind::Relu => Unary::Relu,
+                CellKind::Tanh | CellKind::Lstm | CellKind::Gru => Unary::Tanh,
+            };
+            let y = eager.saturated(&sum, function)?;
+            vec![y]
+        }
+    })
 }
 
 impl Eager {

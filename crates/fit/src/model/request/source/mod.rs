@@ -2,7 +2,6 @@
 
 mod dtype;
 mod lowered;
-mod members;
 mod recordings;
 mod schema;
 
@@ -17,8 +16,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::RequestDocument;
-use crate::limits::shorten;
+use super::document::read_members;
+use crate::limits::{clause, shorten, with_budget};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
@@ -27,7 +29,6 @@ use batchfit_models::huggingface::{self, HuggingFaceModel, Run};
 use batchfit_models::layers::{self, Layers};
 use batchfit_models::presets::{self, PresetModel};
 use batchfit_models::{Fields, Generation, Length, LengthOf, RequestError};
-use members::Members;
 
 /// Where a model is in a request, and an exported graph in it.
 const MODEL: &str = "/model";
@@ -44,6 +45,49 @@ const EXPORTED_FIELDS: [&str; 2] = ["exported", "seq_len"];
 
 /// Longest sample of an exported graph whose length is left open.
 const LONGEST: u64 = 1 << 24;
+
+/// What a model's description may take in memory, apart from a graph and a list of layers: a config that names the 21,841 classes of
+/// `ImageNet` in two tables takes half of it.
+const MEMBERS_BYTES: usize = 16 << 20;
+
+/// The members of a model's description. Those that may be megabytes stay text; `true` stands for them.
+#[derive(Default)]
+struct Members<'a> {
+    values: Value,
+    exported: Option<&'a str>,
+    recorded: Option<&'a str>,
+    layers: Option<&'a str>,
+}
+
+impl<'a> Members<'a> {
+    fn read(text: &'a str, pointer: &str) -> Result<Members<'a>, RequestError> {
+        const LONG: [&str; 3] = ["exported", "recorded", "layers"];
+        let (members, excess) = with_budget(MEMBERS_BYTES, || read_members(text, LONG));
+        let (mut values, texts) = members.map_err(|error| {
+            RequestError::at(
+                pointer,
+                match excess {
+                    Some(_) => format!(
+                        "the model's description would take more than {} MiB of memory, beside a graph or layers",
+                        MEMBERS_BYTES >> 20
+                    ),
+                    None => clause(&error),
+                },
+            )
+        })?;
+        let texts = texts.map(|text| text.filter(|text| *text != "null"));
+        for (name, _) in LONG.iter().zip(texts).filter(|(_, text)| text.is_some()) {
+            values[*name] = Value::Bool(true);
+        }
+        let [exported, recorded, layers] = texts;
+        Ok(Members {
+            values,
+            exported,
+            recorded,
+            layers,
+        })
+    }
+}
 
 /// A model description that has been read but not lowered.
 #[derive(Clone, PartialEq)]
