@@ -12,16 +12,14 @@ use crate::memory::{self, bytes};
 use crate::names::{functions, same};
 use crate::runtime::capture;
 use crate::runtime::devices::current_device;
-use crate::status::{self, check};
+use crate::status::{check, refuses_null};
 
 /// `cublasStatus_t`.
 type Status = c_int;
 const NOT_INITIALIZED: Status = 1;
 const INVALID_VALUE: Status = 7;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_VALUE)
-}
+refuses_null! { INVALID_VALUE }
 
 /// What was set of a handle.
 #[derive(Debug, Default)]
@@ -149,10 +147,7 @@ functions! {
     /// A vector is a matrix of one row.
     cublasSetVector(count: c_int, size: c_int, from: u64, from_step: c_int, to: u64, to_step: c_int) { copy_matrix(1, count, size, from, from_step, to, to_step) }
     /// Creates a descriptor; what it was created with is not looked at.
-    cublasLtMatmulDescCreate(to: *mut u64) {
-        check(!to.is_null(), INVALID_VALUE)?;
-        out(to, DESCRIPTORS.insert(BTreeMap::new()))
-    }
+    cublasLtMatmulDescCreate(to: *mut u64) { out(to, DESCRIPTORS.insert(BTreeMap::new())) }
     cublasLtMatmulDescSetAttribute(descriptor: u64, attribute: c_int, value: *const u8, bytes: usize) {
         check(!value.is_null() && bytes <= LONGEST, INVALID_VALUE)?;
         let value = std::slice::from_raw_parts(value, bytes).to_vec();
