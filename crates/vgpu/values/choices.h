@@ -16,21 +16,17 @@ enum class Choice {
   Kept,         // boxes that survive (torchvision's nms)
 };
 
-// The choice, and which of its results that is.
-inline std::pair<Choice, size_t> choice_of(const std::string& name) {
-  static const std::map<std::string, std::pair<Choice, size_t>> choices = {
-      {"aten::nonzero", {Choice::Counted, 0}},       {"aten::_unique", {Choice::Counted, 0}},            {"aten::_unique2", {Choice::Counted, 0}},
-      {"aten::unique_dim", {Choice::Counted, 0}},    {"aten::unique_consecutive", {Choice::Counted, 0}}, {"aten::unique_dim_consecutive", {Choice::Counted, 0}},
-      {"aten::masked_select", {Choice::Counted, 0}}, {"aten::bincount", {Choice::Counted, 0}},           {"aten::repeat_interleave", {Choice::Counted, 0}},
-      {"aten::_coalesce", {Choice::Counted, 0}},     {"aten::linalg_matrix_exp", {Choice::Counted, 0}},  {"aten::multinomial", {Choice::One, 0}},
-      {"aten::argmax", {Choice::One, 0}},            {"aten::argmin", {Choice::One, 0}},                 {"aten::max", {Choice::One, 1}},
-      {"aten::min", {Choice::One, 1}},               {"aten::kthvalue", {Choice::One, 1}},               {"aten::median", {Choice::One, 1}},
-      {"aten::nanmedian", {Choice::One, 1}},         {"aten::mode", {Choice::One, 1}},                   {"aten::topk", {Choice::Several, 1}},
-      {"aten::sort", {Choice::Order, 1}},            {"torchvision::nms", {Choice::Kept, 0}},
-      {"aten::_amp_foreach_non_finite_check_and_unscale_", {Choice::Overflow, 0}},
+inline Choice choice_of(const c10::FunctionSchema& schema) {
+  static const std::map<std::string, Choice> choices = {
+      {"aten::nonzero", Choice::Counted},   {"aten::masked_select", Choice::Counted},      {"aten::bincount", Choice::Counted}, {"aten::repeat_interleave", Choice::Counted},
+      {"aten::_coalesce", Choice::Counted}, {"aten::linalg_matrix_exp", Choice::Counted},  {"aten::multinomial", Choice::One},  {"aten::argmax", Choice::One},
+      {"aten::argmin", Choice::One},        {"aten::topk", Choice::Several},               {"aten::sort", Choice::Order},       {"torchvision::nms", Choice::Kept},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", Choice::Overflow},
   };
-  const auto found = choices.find(name);
-  return found == choices.end() ? std::pair(Choice::None, size_t(0)) : found->second;
+  const auto found = choices.find(schema.name());
+  if (found != choices.end()) return found->second;
+  if (schema.name().find("unique") != std::string::npos) return Choice::Counted;
+  return schema.returns().size() == 2 && schema.returns()[1].name() == "indices" ? Choice::One : Choice::None;  // `max`, `median`, `mode` along a dimension
 }
 
 // Whether an operator, or its form in place, is of those that neighbours and the like are found by, and costs little even where it is given much.

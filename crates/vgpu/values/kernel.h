@@ -57,7 +57,7 @@ class Kernel final : public c10::OperatorKernel {
   bool is(const char* name) const { return name_ == name; }
 
  public:
-  Kernel(const c10::OperatorHandle& op, const c10::KernelFunction& real, DispatchKey on_host) : real_(real), name_(op.schema().operator_name().name), choice_(choice_of(name_).first) {
+  Kernel(const c10::OperatorHandle& op, const c10::KernelFunction& real, DispatchKey on_host) : real_(real), name_(op.schema().operator_name().name), choice_(choice_of(op.schema())) {
     // What was in them does not matter.
     static const std::set<std::string> overwrite = {"aten::copy_",   "aten::fill_",        "aten::zero_",      "aten::uniform_",    "aten::normal_",   "aten::random_",
                                                     "aten::cauchy_", "aten::exponential_", "aten::bernoulli_", "aten::log_normal_", "aten::geometric_"};
@@ -322,9 +322,9 @@ class Kernel final : public c10::OperatorKernel {
 
   void choose(const Call& call) const {
     const auto given = results(call);
-    const size_t which = choice_of(name_).second;
-    if (which >= given.size() || !given[which].isTensor()) return;
-    const Tensor &result = given[which].toTensor(), &in = call.args[0].toTensor();
+    const bool is_pair = call.op.schema().returns().back().name() == "indices";
+    if (!given[is_pair].isTensor()) return;
+    const Tensor &result = given[is_pair].toTensor(), &in = call.args[0].toTensor();
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     if (in.layout() == c10::kSparse) {
       if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
