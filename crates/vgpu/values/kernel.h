@@ -221,10 +221,10 @@ class Kernel final : public c10::OperatorKernel {
     return dim_argument_ >= 0 && call.args[dim_argument_].isInt() ? std::optional(call.args[dim_argument_].toInt()) : std::nullopt;
   }
 
-  // How many rows, or bytes of a sparse tensor's indices, a result has whose size depends on values.
+  // How many rows a result has whose size depends on values.
   int64_t count_of(const IValue& result, const Call& call) const {
     const Tensor& tensor = result.toTensor();
-    return tensor.layout() == c10::kSparse ? tensor._nnz() : tensor.dim() ? tensor.size(dim(call).value_or(0)) : tensor.numel();
+    return tensor.dim() ? tensor.size(dim(call).value_or(0)) : tensor.numel();
   }
 
   // Among how many.
@@ -261,13 +261,10 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  // What the kernel wrote of it. A sum of sparse tensors has the indices of both, which an operator inside has followed.
-  Tensor written(const Tensor& tensor) const { return (is("aten::add") || is("aten::add_")) && tensor.layout() == c10::kSparse ? sparse(tensor)->values() : tensor; }
-
   // Nothing that the kernel wrote is known, but that no gradient overflowed: that number stays zero.
   void lose(const Call& call) const {
-    for (const auto& [tensor, as] : call.passed) if (as->is_written && (choice_ != Choice::Overflow || tensor.numel() != 1)) mark_unknown(written(tensor));
-    each_result(call, [&](size_t, const Tensor& tensor) { forget(written(tensor)); });
+    for (const auto& [tensor, as] : call.passed) if (as->is_written && (choice_ != Choice::Overflow || tensor.numel() != 1)) mark_unknown(tensor);
+    each_result(call, [&](size_t, const Tensor& tensor) { forget(tensor); });
   }
 
   void leave_unknown(Call& call) {
@@ -327,8 +324,8 @@ class Kernel final : public c10::OperatorKernel {
     const Tensor &result = given[is_pair].toTensor(), &in = call.args[0].toTensor();
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     if (in.layout() == c10::kSparse) {
-      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
-      return;
+      const auto coalesced = coalesced_indices(in);
+      return coalesced ? copy_result(sparse(result)->indices(), *coalesced, true) : mark_unknown(sparse(result)->indices());
     }
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], call), total_of(call), i == 1);
     if (!is_fillable(result)) return;
