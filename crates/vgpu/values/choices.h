@@ -92,13 +92,6 @@ inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64
   mark_known(result, true);
 }
 
-// Positions of what was found, spread evenly over a tensor of these sizes: a row for each.
-inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
-  Tensor found = at::empty(result.sizes(), at::kLong), rest = at::arange(result.size(0)).mul(c10::multiply_integers(sizes)).div(result.size(0), "floor");
-  for (size_t dim = sizes.size(); dim--; rest = rest.div(sizes[dim], "floor")) found.select(1, dim).copy_(rest.remainder(sizes[dim]));
-  copy_result(result, found, true);
-}
-
 // Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
 // `isinf(x)` arrives as `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`; gradients of `prod` and
 // `cumprod` ask `x == 0`. A single number is a norm or a loss: above zero, and farther from it than a tolerance on either side.

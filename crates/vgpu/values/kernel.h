@@ -328,9 +328,7 @@ class Kernel final : public c10::OperatorKernel {
       return coalesced ? copy_result(sparse(result)->indices(), *coalesced, true) : mark_unknown(sparse(result)->indices());
     }
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], call), total_of(call), i == 1);
-    if (!is_fillable(result)) return;
-    if (is("aten::nonzero")) fill_positions(result, in.sizes());
-    if (choice_ == Choice::Counted) return;
+    if (!is_fillable(result) || choice_ == Choice::Counted) return;
     const bool is_whole = choice_ == Choice::One && dim_argument_ >= 0 && call.args[dim_argument_].isNone();
     const int64_t along = dim(call).value_or(choice_ == Choice::Kept ? 0 : -1), n = is_whole ? in.numel() : in.dim() ? in.size(along) : 1;
     if (n <= 0) return;
