@@ -46,9 +46,8 @@ inline std::string environment(const char* name) { return getenv(name) ? getenv(
 
 // Inside an operator of which is known how much it keeps (nms), whatever masks hold; else negative.
 inline thread_local int64_t kept = -1;
-// Inside an operator that reads numbers to learn how large its result is, or whether its arguments are valid.
-enum class Reads { Doubt, Zeros, Truths };
-inline thread_local Reads reads = Reads::Doubt;
+// Inside an operator that reads numbers to learn how large its result is: they are zeros, and no reason to doubt.
+inline thread_local bool reads_zeros = false;
 
 inline uint64_t draw() {
   static thread_local uint64_t state = 88172645463325252ull;  // xorshift64 (Marsaglia, 2003)

@@ -131,9 +131,9 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // The kernel learns how many it finds (`count`) or keeps, and what it reads.
-  void run_told(Call& call, int64_t count, int64_t keeps, Reads as) const {
-    const auto ended = c10::make_scope_exit([before = expected, keeping = kept, reading = reads] { expect(before), kept = keeping, reads = reading; });
-    expect(count), kept = keeps, reads = as;
+  void run_told(Call& call, int64_t count, int64_t keeps, bool is_zero) const {
+    const auto ended = c10::make_scope_exit([before = expected, keeping = kept, reading = reads_zeros] { expect(before), kept = keeping, reads_zeros = reading; });
+    expect(count), kept = keeps, reads_zeros = is_zero;
     run(call);
   }
 
@@ -266,7 +266,7 @@ class Kernel final : public c10::OperatorKernel {
     for (const auto& [tensor, as] : call.passed)
       if (as->is_written && tensor.layout() == c10::kStrided && (computed || !as->is_overwritten)) before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
     const int64_t rows = is_found_first ? count_of((*computed)[0], call) : -1;
-    run_told(call, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads);
+    run_told(call, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads_zeros);
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     bool fits = true;
     each_result(call, [&](size_t, const Tensor& tensor) { fits = fits && is_small(tensor, SMALL_DECIDING, SMALL_DECIDING); });
@@ -293,15 +293,13 @@ class Kernel final : public c10::OperatorKernel {
   void leave_unknown(Call& call) {
     const auto answer = answer_of_finite(name_, call.args);
     const bool is_one_of = is("aten::eq") && is_first_asked(call.args), is_bound = is("aten::le") || is("aten::ge"), is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
-    run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept,
-             is_made_of_reads ? Reads::Zeros : is("aten::normal") ? Reads::Truths : reads);
+    run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept, reads_zeros || is_made_of_reads);
     lose(call);
     static thread_local const void* ordered = nullptr;  // whether numbers are above others
     each_result(call, [&](size_t i, const Tensor& tensor) {
       if (answer && tensor.scalar_type() == c10::kBool) {
         fill_answer(tensor, *answer);
-      } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
-        if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
+      } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
         mark_known(tensor, true);
         if (is_status_[i]) assume("success of " + name_);
       } else if ((is_reduction_ || is_one_of || is("aten::ne") || (is_bound && tensor.numel() == 1)) && is_guessed(tensor)) {
