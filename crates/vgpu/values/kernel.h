@@ -180,7 +180,7 @@ class Kernel final : public c10::OperatorKernel {
   bool copy(Call& call, const Tensor& to, const Tensor& from) const {
     const bool is_within = to.is_cuda() && from.is_cuda();
     const bool is_same = to.layout() == c10::kStrided && from.layout() == c10::kStrided && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
-                         to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+                         to.is_contiguous() && from.is_contiguous();
     if (is_within && !(is_same && is_plain(to) && is_plain(from))) return false;
     is_within ? run(call) : read(call, from);
     if (is_same && is_integral(to) && to.nbytes() > CARRIED && to.nbytes() <= SMALL_INTEGERS && is_plain(to.is_cuda() ? to : from) && is_known(from)) {

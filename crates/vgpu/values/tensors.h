@@ -56,7 +56,7 @@ inline size_t span(const Tensor& tensor) { return at::detail::computeStorageNbyt
 
 // A tensor of strides on a virtual GPU, whose bytes can be followed.
 inline bool is_plain(const Tensor& tensor) {
-  static const DispatchKeySet others({DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor});
+  static const DispatchKeySet others({DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor, DispatchKey::Conjugate, DispatchKey::Negative});
   return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has_any(others) && tensor.has_storage() &&
          (!tensor.numel() || batchfit_vgpu_is_device(address(tensor)));
 }
@@ -113,9 +113,7 @@ inline DispatchKeySet above_kernels() {
 // A tensor of the CPU over the same bytes: an address of a virtual GPU can be followed.
 inline Tensor on_cpu(const Tensor& tensor) {
   const auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
-  const Tensor same = at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
-  const Tensor turned = tensor.is_conj() ? same.conj() : same;
-  return tensor.is_neg() ? turned._neg_view() : turned;
+  return at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
 }
 
 // Copies a result to where the kernel would have left it.
