@@ -115,11 +115,7 @@ class Kernel final : public c10::OperatorKernel {
     for (size_t i = 0; i < all.size(); i++)
       for (const Tensor& tensor : arguments_[i].has_tensors ? tensors_of(call.args[i]) : Tensors())
         if (tensor.is_cuda()) call.passed.push_back({tensor, &arguments_[i]});
-    const bool is_known = can_compute(call) && !(choice_ == Choice::Counted && kept >= 0);
-    if (!is_known && !is_guess(call)) return leave_unknown(call);
-    compute(call);
-    if (is_known) return;
-    for (const IValue& result : results(call)) for (const Tensor& tensor : tensors_of(result)) mark_unknown(tensor);
+    can_compute(call) && !(choice_ == Choice::Counted && kept >= 0) ? compute(call) : leave_unknown(call);
   }
 
  private:
@@ -196,13 +192,6 @@ class Kernel final : public c10::OperatorKernel {
     const bool is_chance = is("aten::uniform_") && call.args[1].toScalar().toDouble() == 0 && call.args[2].toScalar().toDouble() == 1;
     return is_computable_ && failures_.load(std::memory_order_relaxed) < MOST_FAILURES && std::all_of(call.passed.begin(), call.passed.end(), [&](const Passed& one) {
       return is_small(one.tensor, most_integers_, is_chance ? SMALL_INTEGERS : most_) && (one.as->is_overwritten || is_known(one.tensor));
-    });
-  }
-
-  // Logic with booleans that are not known goes on with what was guessed (`all` and `any`), and stays not known.
-  bool is_guess(const Call& call) const {
-    return is_computable_ && !is_reduction_ && choice_ == Choice::None && !call.passed.empty() && std::all_of(call.passed.begin(), call.passed.end(), [](const Passed& one) {
-      return one.tensor.scalar_type() == c10::kBool && one.tensor.nbytes() <= ZEROED && is_small(one.tensor, ZEROED);
     });
   }
 
