@@ -36,7 +36,7 @@ inline Choice choice_of(const c10::FunctionSchema& schema) {
 // Whether an operator, or its form in place, is of those that neighbours and the like are found by, and costs little even where it is given much.
 inline bool decides(std::string name) {
   static const std::set<std::string> names = {"_cdist_forward", "add", "sub", "mul", "div", "pow", "sqrt", "abs", "sum", "norm", "linalg_vector_norm", "amin", "amax", "minimum", "maximum",
-      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "masked_fill", "nonzero", "masked_select", "index",
+      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "masked_fill", "nonzero", "masked_select", "index", "equal",
       "_index_put_impl", "rsub"};
   name.erase(0, name.find("::") + 2);
   return names.count(name) || (!name.empty() && name.back() == '_' && names.count(name.substr(0, name.size() - 1)));
@@ -119,6 +119,26 @@ inline bool is_first_asked(const Stack& args) {
   const std::pair<const void*, int64_t> asked = {args[0].toTensor().const_data_ptr(), args[1].toInt()};
   if (first.first != asked.first) first = asked;
   return first == asked;
+}
+
+// Copies of what is not known: where from, by where to.
+inline std::map<uint64_t, uint64_t>& copies(std::unique_lock<std::mutex>& lock) {
+  static std::mutex mutex;
+  static auto* all = new std::map<uint64_t, uint64_t>;
+  lock = std::unique_lock(mutex);
+  return *all;
+}
+
+// Whether two tensors are equal of which one at least is not known. What a script compares it expects to be equal, but for parameters: each is trained
+// for itself, unless it was copied from the other, or is zeros, as which numbers that nobody knows are saved and loaded again.
+inline bool are_equal(const Tensor& a, const Tensor& b) {
+  const auto is_trained = [](const Tensor& one) { return one.is_leaf() && one.requires_grad() && is_plain(one) && span(one) <= CARRIED; };
+  const auto is_zeros = [](const Tensor& one) { return is_known(one) && !on_cpu(one).any().item<bool>(); };
+  std::unique_lock<std::mutex> lock;
+  const auto& all = copies(lock);
+  const auto is_copy = [&](const Tensor& one, const Tensor& of) { return all.count(address(one)) && all.at(address(one)) == address(of); };
+  c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+  return !is_trained(a) || !is_trained(b) || is_copy(a, b) || is_copy(b, a) || is_zeros(a) || is_zeros(b);
 }
 
 // Fills a result of booleans with one answer.

@@ -179,6 +179,7 @@ class Kernel final : public c10::OperatorKernel {
                          to.is_contiguous() && from.is_contiguous();
     if (is_within && !(is_same && is_plain(to) && is_plain(from))) return false;
     is_within ? run(call) : read(call, from);
+    if (std::unique_lock<std::mutex> lock; is_within && span(to) <= CARRIED && !is_known(from)) copies(lock)[address(to)] = address(from);
     if (is_same && is_integral(to) && to.nbytes() > CARRIED && to.nbytes() <= SMALL_INTEGERS && is_plain(to.is_cuda() ? to : from) && is_known(from)) {
       memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       mark_known(to, false);
@@ -300,6 +301,7 @@ class Kernel final : public c10::OperatorKernel {
         ordered = tensor.const_data_ptr();
       }
     });
+    if (is("aten::equal") && call.stack->back().toBool()) call.stack->back() = are_equal(call.args[0].toTensor(), call.args[1].toTensor());
     if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
     if (answer) assume("finite numbers, single ones above zero (" + name_ + ")");
     if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
