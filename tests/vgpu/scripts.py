@@ -105,6 +105,14 @@ SCRIPTS = {
         lambda answer: answer["exit_code"],
         0,
     ),
+    "products of batches succeed, and a histogram of what was never computed has bounds": (
+        "import torch\nx = torch.randn(1 << 23, device='cuda')\nfor shape in ((4, 2, 2), (3000, 2, 2), (600, 8, 4)):\n    torch.linalg.qr(torch.randn(*shape, device='cuda'))\n"
+        "torch.linalg.lstsq(torch.randn(8, 4, 2, device='cuda'), torch.randn(8, 4, 1, device='cuda'))\n"
+        "full = torch.ones(1500, dtype=torch.int32, device='cuda') + torch.randint(9, (1500,), device='cuda', dtype=torch.int32); full.sum().item(); del full\n"
+        "torch.linalg.inv(x[:6000].view(1500, 2, 2) * x[10000])\ntorch.histc(x, 5)\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "each box is of the first level that is asked for": (
         "import torch\nlevels = torch.randn(100, 4096, device='cuda').sum(1).long()\nassert [len(torch.where(levels == k)[0]) for k in (0, 1, 2)] == [100, 0, 0]\n",
         lambda answer: answer["exit_code"],

@@ -23,8 +23,9 @@ enum class Choice {
 inline Choice choice_of(const c10::FunctionSchema& schema) {
   static const std::map<std::string, Choice> choices = {
       {"aten::nonzero", Choice::Counted},   {"aten::masked_select", Choice::Counted},      {"aten::bincount", Choice::Counted}, {"aten::repeat_interleave", Choice::Counted},
-      {"aten::_coalesce", Choice::Counted}, {"aten::linalg_matrix_exp", Choice::Counted},  {"aten::multinomial", Choice::One},  {"aten::argmax", Choice::One},
-      {"aten::argmin", Choice::One},        {"aten::topk", Choice::Several},               {"aten::sort", Choice::Order},       {"torchvision::nms", Choice::Kept},
+      {"aten::_coalesce", Choice::Counted}, {"aten::linalg_matrix_exp", Choice::Counted},  {"aten::histc", Choice::Counted},    {"aten::multinomial", Choice::One},
+      {"aten::argmax", Choice::One},        {"aten::argmin", Choice::One},                 {"aten::topk", Choice::Several},     {"aten::sort", Choice::Order},
+      {"torchvision::nms", Choice::Kept},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", Choice::Overflow},
   };
   const auto found = choices.find(schema.name());

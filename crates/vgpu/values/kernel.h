@@ -289,7 +289,8 @@ class Kernel final : public c10::OperatorKernel {
     each_result(call, [&](size_t i, const Tensor& tensor) {
       if (answer && tensor.scalar_type() == c10::kBool) {
         fill_answer(tensor, *answer);
-      } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= ZEROED) {
+      } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= (is_status_[i] ? SMALL_INTEGERS : ZEROED)) {
+        memset(tensor.mutable_data_ptr(), 0, span(tensor));
         mark_known(tensor, true);
         if (is_status_[i]) assume("success of " + name_);
       } else if ((is_reduction_ || is_one_of || is("aten::ne") || (is_bound && tensor.numel() == 1)) && is_guessed(tensor)) {
