@@ -135,6 +135,12 @@ impl Convolution {
         self
     }
 
+    /// Bytes of its three tensors.
+    pub(super) fn bytes(&self) -> u64 {
+        let width = if self.dtype == Type::Float32 { 4 } else { 2 };
+        [self.x, self.w, self.y].iter().map(|tensor| tensor.iter().fold(width, |bytes: u64, &extent| bytes.saturating_mul(extent))).sum()
+    }
+
     /// Groups of channels that do not mix.
     fn groups(&self) -> u64 {
         self.x[1] / self.w[1]
