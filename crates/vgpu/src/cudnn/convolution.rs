@@ -242,8 +242,7 @@ impl Answer {
 /// Asks, each question once in a process.
 fn ask(question: String) -> Arc<Answer> {
     static ASKED: Lock<Option<HashMap<String, Arc<Answer>>>> = Lock::new(None);
-    let known = ASKED.lock().as_ref().and_then(|asked| asked.get(&question).cloned());
-    if let Some(answer) = known {
+    if let Some(answer) = ASKED.lock().as_ref().and_then(|asked| asked.get(&question).cloned()) {
         return answer;
     }
     let answer = channel::ask(&question).and_then(|line| Answer::parse(&line));
