@@ -98,7 +98,7 @@ SCRIPTS = {
     ),
     "parameters that were trained are equal where one was copied from the other, or saved and loaded": (
         "import copy, io, torch\ndef trained():\n    p = torch.nn.Parameter(torch.randn(256, 256, device='cuda'))\n    optimizer = torch.optim.SGD([p], 1e-3); p.square().sum().backward(); optimizer.step(); return p\n"
-        "a, b = trained(), trained()\nassert not torch.equal(a, b) and torch.equal(a, copy.deepcopy(a))\n"
+        "a, b = trained(), trained()\nassert not torch.equal(a, b) and torch.equal(a, a) and torch.equal(a, copy.deepcopy(a))\n"
         "file = io.BytesIO(); torch.save({'a': a}, file); file.seek(0); loaded = torch.nn.Parameter(torch.load(file)['a']); assert torch.equal(a, loaded)\n"
         "with torch.no_grad():\n    b.copy_(a)\nassert torch.equal(a, b)\n"
         "x, y = (torch.nn.Parameter(torch.randn(256, 256).cuda()) for _ in 'xy')\nassert not torch.equal(x, y) and torch.equal(x, x.detach().clone())\n",
