@@ -113,6 +113,13 @@ SCRIPTS = {
         lambda answer: answer["exit_code"],
         0,
     ),
+    "numbers that nobody computed are those that a check asks for": (
+        "import torch, torch.distributions as D\nx = torch.randn(64, 700, device='cuda') @ torch.randn(700, 700, device='cuda')\n"
+        "assert (x - x.detach() == 1.0).all() and not (x == 1.0).any() and not (x == 0).any() and not torch.isinf(x).any()\n"
+        "D.Bernoulli(logits=x).log_prob((x > 0).float()); D.Bernoulli(logits=x).log_prob(torch.ones_like(x)); d = D.OneHotCategorical(logits=x); d.log_prob(d.sample())\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "each box is of the first level that is asked for": (
         "import torch\nlevels = torch.randn(100, 4096, device='cuda').sum(1).long()\nassert [len(torch.where(levels == k)[0]) for k in (0, 1, 2)] == [100, 0, 0]\n",
         lambda answer: answer["exit_code"],

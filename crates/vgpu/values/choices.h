@@ -96,7 +96,7 @@ inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64
   mark_known(result, true);
 }
 
-// Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
+// Whether an operator asks if numbers are finite or zero, and what the answer is: those that nobody computed are finite, and no zeros.
 // `isinf(x)` arrives as `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`; gradients of `prod` and
 // `cumprod` ask `x == 0`. A single number is a norm or a loss: above zero, and farther from it than a tolerance on either side.
 inline std::optional<bool> answer_of_finite(const std::string& name, const Stack& args) {
@@ -109,7 +109,7 @@ inline std::optional<bool> answer_of_finite(const std::string& name, const Stack
   if ((is_above || name == "aten::lt" || name == "aten::le") && asked.numel() == 1 && std::abs(bound) <= TOLERANCE) return is_above == (bound >= 0);
   if (!is_equal && name != "aten::ne") return {};
   if (args[1].isTensor() && asked.is_same(args[1].toTensor())) return is_equal;
-  return args[1].isScalar() ? std::optional(!is_equal) : std::nullopt;
+  return bound == 0 || std::isinf(bound) ? std::optional(!is_equal) : std::nullopt;
 }
 
 // Whether unknown whole numbers are said to equal the one that they are compared with. Levels and labels are compared with one after another, and

@@ -285,7 +285,7 @@ class Kernel final : public c10::OperatorKernel {
     const bool is_one_of = is("aten::eq") && is_first_asked(call.args), is_bound = is("aten::le") || is("aten::ge"), is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
     run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept, reads_zeros || is_made_of_reads);
     lose(call);
-    static thread_local const void* ordered = nullptr;  // whether numbers are above others
+    static thread_local const void* ordered = nullptr;  // whether numbers are above others, or one that is no zero
     each_result(call, [&](size_t i, const Tensor& tensor) {
       if (answer && tensor.scalar_type() == c10::kBool) {
         fill_answer(tensor, *answer);
@@ -298,7 +298,7 @@ class Kernel final : public c10::OperatorKernel {
         // one number keeps to a bound that is another, few are what is left out (`!=`).
         // Rows of which any is found are few, too, as outliers of int8.
         memset(tensor.mutable_data_ptr(), !is("aten::any") || (tensor.numel() == 1 && call.args[0].toTensor().const_data_ptr() != ordered), span(tensor));
-      } else if ((is("aten::lt") || is("aten::gt")) && call.args[1].isTensor()) {
+      } else if (is("aten::eq") ? call.args[1].isScalar() : (is("aten::lt") || is("aten::gt")) && call.args[1].isTensor()) {
         ordered = tensor.const_data_ptr();
       }
     });
