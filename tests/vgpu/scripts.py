@@ -96,6 +96,30 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], answer["certainty"]),
         (0, "exact"),
     ),
+    "parameters that were trained are equal where one was copied from the other, or saved and loaded": (
+        "import copy, io, torch\ndef trained():\n    p = torch.nn.Parameter(torch.randn(256, 256, device='cuda'))\n    optimizer = torch.optim.SGD([p], 1e-3); p.square().sum().backward(); optimizer.step(); return p\n"
+        "a, b = trained(), trained()\nassert not torch.equal(a, b) and torch.equal(a, a) and torch.equal(a, copy.deepcopy(a))\n"
+        "file = io.BytesIO(); torch.save({'a': a}, file); file.seek(0); loaded = torch.nn.Parameter(torch.load(file)['a']); assert torch.equal(a, loaded)\n"
+        "with torch.no_grad():\n    b.copy_(a)\nassert torch.equal(a, b)\n"
+        "x, y = (torch.nn.Parameter(torch.randn(256, 256).cuda()) for _ in 'xy')\nassert not torch.equal(x, y) and torch.equal(x, x.detach().clone())\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
+    "products of batches succeed, and a histogram of what was never computed has bounds": (
+        "import torch\nx = torch.randn(1 << 23, device='cuda')\nfor shape in ((4, 2, 2), (3000, 2, 2), (600, 8, 4)):\n    torch.linalg.qr(torch.randn(*shape, device='cuda'))\n"
+        "torch.linalg.lstsq(torch.randn(8, 4, 2, device='cuda'), torch.randn(8, 4, 1, device='cuda'))\n"
+        "full = torch.ones(1500, dtype=torch.int32, device='cuda') + torch.randint(9, (1500,), device='cuda', dtype=torch.int32); full.sum().item(); del full\n"
+        "torch.linalg.inv(x[:6000].view(1500, 2, 2) * x[10000])\ntorch.histc(x, 5)\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
+    "numbers that nobody computed are those that a check asks for": (
+        "import torch, torch.distributions as D\nx = torch.randn(64, 700, device='cuda') @ torch.randn(700, 700, device='cuda')\n"
+        "assert (x - x.detach() == 1.0).all() and not (x == 1.0).any() and not (x == 0).any() and not torch.isinf(x).any()\n"
+        "D.Bernoulli(logits=x).log_prob((x > 0).float()); D.Bernoulli(logits=x).log_prob(torch.ones_like(x)); d = D.OneHotCategorical(logits=x); d.log_prob(d.sample())\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "each box is of the first level that is asked for": (
         "import torch\nlevels = torch.randn(100, 4096, device='cuda').sum(1).long()\nassert [len(torch.where(levels == k)[0]) for k in (0, 1, 2)] == [100, 0, 0]\n",
         lambda answer: answer["exit_code"],

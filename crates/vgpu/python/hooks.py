@@ -6,6 +6,7 @@ Nothing that a script can see changes: its statistics of peaks stay its own, and
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib.metadata
@@ -418,10 +419,10 @@ def initialised():
 
 
 def version(name):
-    try:
-        return importlib.metadata.version(name)  # of a module that is still being imported, too
-    except importlib.metadata.PackageNotFoundError:
-        return str(getattr(sys.modules[name], "__version__", "?"))
+    """What a package says; as it was installed where it is just being imported, which may be what asks for devices first."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return str(getattr(sys.modules[name], "__version__", None) or importlib.metadata.version(name))
+    return "?"
 
 
 WITHOUT_GRADIENTS = tuple(os.path.join(os.path.dirname(torch.__file__), *path) for path in (("_dynamo", ""), ("_functorch", ""), ("utils", "checkpoint.py")))

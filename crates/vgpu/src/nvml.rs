@@ -9,7 +9,7 @@ use std::process;
 use crate::config::{card, config, devices};
 use crate::names::{done, functions, same};
 use crate::runtime::properties::uuid;
-use crate::status::{self, check, out_text};
+use crate::status::{check, out_text, refuses_null};
 
 /// `nvmlReturn_t`.
 type Answer = c_int;
@@ -31,9 +31,7 @@ fn driver() -> &'static str {
     if config().is_some_and(|config| config.cuda >= 13_000) { "580.65.06" } else { "570.26" }
 }
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Answer> {
-    status::out(to, value).map_err(|_| INVALID_ARGUMENT)
-}
+refuses_null! { INVALID_ARGUMENT }
 
 unsafe fn text(to: *mut u8, room: c_uint, text: &str) -> Result<(), Answer> {
     check(!to.is_null(), INVALID_ARGUMENT)?;

@@ -41,6 +41,16 @@ pub unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
     Ok(())
 }
 
+/// The same for a library that calls a null pointer `$status`.
+macro_rules! refuses_null {
+    ($status:expr) => {
+        unsafe fn out<T>(to: *mut T, value: T) -> Result<(), crate::status::Status> {
+            crate::status::out(to, value).map_err(|_| $status)
+        }
+    };
+}
+pub(crate) use refuses_null;
+
 /// The same where a caller may not want it.
 /// Safety: as of [`out`].
 pub unsafe fn out_if<T>(to: *mut T, value: T) {

@@ -2,6 +2,10 @@
 // another, so choices are spread evenly and counted as known; each is said (`assume`).
 #pragma once
 #include "tensors.h"
+#include <ATen/core/PhiloxRNGEngine.h>
+
+// src/runtime/devices.rs.
+extern "C" int cudaDeviceGetAttribute(int* value, int attribute, int device);
 
 namespace batchfit {
 
@@ -16,27 +20,24 @@ enum class Choice {
   Kept,         // boxes that survive (torchvision's nms)
 };
 
-// The choice, and which of its results that is.
-inline std::pair<Choice, size_t> choice_of(const std::string& name) {
-  static const std::map<std::string, std::pair<Choice, size_t>> choices = {
-      {"aten::nonzero", {Choice::Counted, 0}},       {"aten::_unique", {Choice::Counted, 0}},            {"aten::_unique2", {Choice::Counted, 0}},
-      {"aten::unique_dim", {Choice::Counted, 0}},    {"aten::unique_consecutive", {Choice::Counted, 0}}, {"aten::unique_dim_consecutive", {Choice::Counted, 0}},
-      {"aten::masked_select", {Choice::Counted, 0}}, {"aten::bincount", {Choice::Counted, 0}},           {"aten::repeat_interleave", {Choice::Counted, 0}},
-      {"aten::_coalesce", {Choice::Counted, 0}},     {"aten::linalg_matrix_exp", {Choice::Counted, 0}},  {"aten::multinomial", {Choice::One, 0}},
-      {"aten::argmax", {Choice::One, 0}},            {"aten::argmin", {Choice::One, 0}},                 {"aten::max", {Choice::One, 1}},
-      {"aten::min", {Choice::One, 1}},               {"aten::kthvalue", {Choice::One, 1}},               {"aten::median", {Choice::One, 1}},
-      {"aten::nanmedian", {Choice::One, 1}},         {"aten::mode", {Choice::One, 1}},                   {"aten::topk", {Choice::Several, 1}},
-      {"aten::sort", {Choice::Order, 1}},            {"torchvision::nms", {Choice::Kept, 0}},
-      {"aten::_amp_foreach_non_finite_check_and_unscale_", {Choice::Overflow, 0}},
+inline Choice choice_of(const c10::FunctionSchema& schema) {
+  static const std::map<std::string, Choice> choices = {
+      {"aten::nonzero", Choice::Counted},   {"aten::masked_select", Choice::Counted},      {"aten::bincount", Choice::Counted}, {"aten::repeat_interleave", Choice::Counted},
+      {"aten::_coalesce", Choice::Counted}, {"aten::linalg_matrix_exp", Choice::Counted},  {"aten::histc", Choice::Counted},    {"aten::multinomial", Choice::One},
+      {"aten::argmax", Choice::One},        {"aten::argmin", Choice::One},                 {"aten::topk", Choice::Several},     {"aten::sort", Choice::Order},
+      {"torchvision::nms", Choice::Kept},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", Choice::Overflow},
   };
-  const auto found = choices.find(name);
-  return found == choices.end() ? std::pair(Choice::None, size_t(0)) : found->second;
+  const auto found = choices.find(schema.name());
+  if (found != choices.end()) return found->second;
+  if (schema.name().find("unique") != std::string::npos) return Choice::Counted;
+  return schema.returns().size() == 2 && schema.returns()[1].name() == "indices" ? Choice::One : Choice::None;  // `max`, `median`, `mode` along a dimension
 }
 
 // Whether an operator, or its form in place, is of those that neighbours and the like are found by, and costs little even where it is given much.
 inline bool decides(std::string name) {
   static const std::set<std::string> names = {"_cdist_forward", "add", "sub", "mul", "div", "pow", "sqrt", "abs", "sum", "norm", "linalg_vector_norm", "amin", "amax", "minimum", "maximum",
-      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "masked_fill", "nonzero", "masked_select", "index",
+      "clamp", "clamp_min", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_not", "logical_and", "logical_or", "logical_not", "where", "fill_", "masked_fill", "nonzero", "masked_select", "index", "equal",
       "_index_put_impl", "rsub"};
   name.erase(0, name.find("::") + 2);
   return names.count(name) || (!name.empty() && name.back() == '_' && names.count(name.substr(0, name.size() - 1)));
@@ -46,9 +47,8 @@ inline std::string environment(const char* name) { return getenv(name) ? getenv(
 
 // Inside an operator of which is known how much it keeps (nms), whatever masks hold; else negative.
 inline thread_local int64_t kept = -1;
-// Inside an operator that reads numbers to learn how large its result is, or whether its arguments are valid.
-enum class Reads { Doubt, Zeros, Truths };
-inline thread_local Reads reads = Reads::Doubt;
+// Inside an operator that reads numbers to learn how large its result is: they are zeros, and no reason to doubt.
+inline thread_local bool reads_zeros = false;
 
 inline uint64_t draw() {
   static thread_local uint64_t state = 88172645463325252ull;  // xorshift64 (Marsaglia, 2003)
@@ -96,14 +96,7 @@ inline void fill_choices(const Tensor& result, Choice choice, int64_t dim, int64
   mark_known(result, true);
 }
 
-// Positions of what was found, spread evenly over a tensor of these sizes: a row for each.
-inline void fill_positions(const Tensor& result, at::IntArrayRef sizes) {
-  Tensor found = at::empty(result.sizes(), at::kLong), rest = at::arange(result.size(0)).mul(c10::multiply_integers(sizes)).div(result.size(0), "floor");
-  for (size_t dim = sizes.size(); dim--; rest = rest.div(sizes[dim], "floor")) found.select(1, dim).copy_(rest.remainder(sizes[dim]));
-  copy_result(result, found, true);
-}
-
-// Whether an operator asks if numbers are finite or just this one, and what the answer is: those that nobody computed are finite, and no zeros.
+// Whether an operator asks if numbers are finite or zero, and what the answer is: those that nobody computed are finite, and no zeros.
 // `isinf(x)` arrives as `abs(x) == inf`, `isfinite(x)` as `x == x` and `abs(x) != inf`, and some write `x != x`; gradients of `prod` and
 // `cumprod` ask `x == 0`. A single number is a norm or a loss: above zero, and farther from it than a tolerance on either side.
 inline std::optional<bool> answer_of_finite(const std::string& name, const Stack& args) {
@@ -116,7 +109,7 @@ inline std::optional<bool> answer_of_finite(const std::string& name, const Stack
   if ((is_above || name == "aten::lt" || name == "aten::le") && asked.numel() == 1 && std::abs(bound) <= TOLERANCE) return is_above == (bound >= 0);
   if (!is_equal && name != "aten::ne") return {};
   if (args[1].isTensor() && asked.is_same(args[1].toTensor())) return is_equal;
-  return args[1].isScalar() ? std::optional(!is_equal) : std::nullopt;
+  return bound == 0 || std::isinf(bound) ? std::optional(!is_equal) : std::nullopt;
 }
 
 // Whether unknown whole numbers are said to equal the one that they are compared with. Levels and labels are compared with one after another, and
@@ -129,6 +122,26 @@ inline bool is_first_asked(const Stack& args) {
   return first == asked;
 }
 
+// Copies of what is not known: where from, by where to.
+inline std::map<uint64_t, uint64_t>& copies(std::unique_lock<std::mutex>& lock) {
+  static std::mutex mutex;
+  static auto* all = new std::map<uint64_t, uint64_t>;
+  lock = std::unique_lock(mutex);
+  return *all;
+}
+
+// Whether two tensors are equal of which one at least is not known. What a script compares it expects to be equal, but for parameters: each is trained
+// for itself, unless it was copied from the other, or is zeros, as which numbers that nobody knows are saved and loaded again.
+inline bool are_equal(const Tensor& a, const Tensor& b) {
+  const auto is_trained = [](const Tensor& one) { return one.is_leaf() && one.requires_grad() && is_plain(one) && span(one) <= CARRIED; };
+  const auto is_zeros = [](const Tensor& one) { return is_known(one) && !on_cpu(one).any().item<bool>(); };
+  std::unique_lock<std::mutex> lock;
+  const auto& all = copies(lock);
+  const auto is_copy = [&](const Tensor& one, const Tensor& of) { return address(one) == address(of) || (all.count(address(one)) && all.at(address(one)) == address(of)); };
+  c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
+  return !is_trained(a) || !is_trained(b) || is_copy(a, b) || is_copy(b, a) || is_zeros(a) || is_zeros(b);
+}
+
 // Fills a result of booleans with one answer.
 inline void fill_answer(const Tensor& result, bool answer) {
   if (!is_plain(result) || span(result) > (answer ? SMALL_INTEGERS : SMALL_MASK)) return mark_unknown(result);
@@ -139,6 +152,64 @@ inline void fill_answer(const Tensor& result, bool answer) {
   if (answer || first >= last || madvise(first, last - first, MADV_DONTNEED)) first = last = end;
   memset(start, answer, first - start), memset(last, 0, end - last);
   mark_known(result, true);
+}
+
+// Random numbers as a card draws them, from the seed and the offset of the script's own generator: masks, lengths and boxes that a script draws on
+// the GPU then have the sizes that they have there. The order is that of PyTorch's kernels (ATen/native/cuda/DistributionTemplates.h).
+//
+// Fills what an operator of this name draws into, before the real kernel moves the generator on; nothing where it draws otherwise.
+inline std::optional<Stack> draw_as_card(const std::string& name, const Stack& args) {
+  static const std::set<std::string> names = {"aten::random_", "aten::uniform_", "aten::normal_", "aten::bernoulli_", "aten::exponential_"};
+  if (!names.count(name)) return {};
+  const Tensor& to = args[0].toTensor();
+  const bool is_whole = name == "aten::random_", is_normal = name == "aten::normal_", is_mask = name == "aten::bernoulli_";
+  const Tensor given = is_mask && args[1].isTensor() ? args[1].toTensor() : Tensor();
+  if (!to.is_non_overlapping_and_dense() || (given.defined() && !(to.is_contiguous() && given.sizes() == to.sizes()))) return {};
+  if (is_whole ? args.size() < 3 || !args[args.size() - 2].isInt() : to.scalar_type() == at::kDouble) return {};
+  uint64_t seed, offset;
+  try {
+    const at::Generator generator = args.back().isNone() ? at::globalContext().defaultGenerator(to.device()) : args.back().toGenerator();
+    seed = generator.current_seed(), offset = generator.get_offset();
+  } catch (const std::exception&) {
+    return {};  // while a graph is captured
+  }
+  constexpr int THREADS_PER_SM = 39, SMS = 16;  // cudaDeviceAttr
+  int threads_per_sm = 2048, sms = 1;
+  cudaDeviceGetAttribute(&threads_per_sm, THREADS_PER_SM, to.device().index()), cudaDeviceGetAttribute(&sms, SMS, to.device().index());
+  const int64_t n = to.numel(), threads = 256 * std::min<int64_t>((n + 255) / 256, sms * (threads_per_sm / 256));
+  const int64_t base = is_whole && args.size() > 3 ? args[1].toInt() : 0;
+  const uint64_t range = is_whole ? args[args.size() - 2].toInt() - base : 1;
+  const int unroll = range >= 1ull << 28 ? 2 : 4;
+  const Tensor chances = given.defined() ? on_cpu(given).to(at::kFloat).contiguous() : Tensor();
+  const auto number = [&](size_t i) { return !is_whole && i + 1 < args.size() && args[i].isScalar() ? args[i].toScalar().toDouble() : 0.0; };
+  const double a = number(1), b = number(2);
+  const Tensor drawn = at::empty({n}, is_whole ? at::kLong : at::kFloat);
+  for (int64_t i = 0; i < n; i++) {
+    const int which = i % (threads * unroll) / threads;
+    const auto word = [&](int which) {
+      at::Philox4_32 engine(seed, chances.defined() ? i / 4 : i % threads, offset / 4 + (chances.defined() ? 0 : i / (threads * unroll)));
+      while (which--) engine();
+      return engine();
+    };
+    const auto uniform = [&](int which) { return std::fma((float)word(which), 0x1p-32f, 0x1p-33f); };
+    if (is_whole) {
+      drawn.data_ptr<int64_t>()[i] = (unroll == 2 ? (uint64_t)word(2 * which) << 32 | word(2 * which + 1) : word(which)) % range + base;
+      continue;
+    }
+    float& value = drawn.data_ptr<float>()[i];
+    if (is_normal) {
+      const float s = std::sqrt(-2 * std::log(uniform(which & 2))), v = uniform(which | 1) * (float)(2 * M_PI);
+      value = s * (which & 1 ? std::cos(v) : std::sin(v)) * b + a;
+    } else if (chances.defined()) {
+      value = uniform(i % 4) <= chances.data_ptr<float>()[i];
+    } else {
+      const float u = uniform(which);
+      value = is_mask ? u < (float)a : name == "aten::exponential_" ? -std::log(u) / a : u * (float)(b - a) + a;
+      if (name == "aten::uniform_" && value >= b) value = a;
+    }
+  }
+  on_cpu(to).as_strided({n}, {1}).copy_(drawn);
+  return Stack{on_cpu(to)};
 }
 
 }  // namespace batchfit

@@ -2,8 +2,10 @@
 // arguments are small and known the same operator then runs on the CPU, and its results are copied to where the real kernel's lie.
 // Otherwise what it wrote is not known from then on.
 #pragma once
-#include "draws.h"
-#include "watch.h"
+#include "choices.h"
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/version.h>
 
 namespace batchfit {
 
@@ -21,6 +23,27 @@ inline const at::Generator& own_generator() {
 
 // Libraries that are imported later register operators, too: whether some did since all were wrapped.
 inline std::atomic<bool> is_stale{false};
+// What python/hooks.py is told of operators: each that begins, until it has heard enough, and when more is allocated than ever, right after the
+// operator that asked for it: what is at work then is at work at the peak.
+inline std::atomic<void (*)()> tell_operator{nullptr};
+inline std::atomic<void (*)(int)> tell_peak{nullptr};
+
+inline void look_at_peak() {
+// Allocators say what they hold through the core library from then on.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
+  constexpr int MOST_DEVICES = 16, BOTH_POOLS = 0;
+  static std::atomic<int64_t> most[MOST_DEVICES];
+  static auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
+  auto* const tell = tell_peak.load(std::memory_order_relaxed);
+  const int device = tell && allocator && allocator->initialized() ? c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice().index() : -1;
+  if (device < 0 || device >= MOST_DEVICES) return;
+  const int64_t peak = allocator->getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[BOTH_POOLS].peak;
+  int64_t before = most[device].load(std::memory_order_relaxed);
+  while (peak > before && !most[device].compare_exchange_weak(before, peak)) {}
+  if (peak > before) tell(device);
+#endif
+}
+
 // Wraps what is not wrapped yet; says how many (values.cpp).
 int wrap_all();
 
@@ -57,7 +80,7 @@ class Kernel final : public c10::OperatorKernel {
   bool is(const char* name) const { return name_ == name; }
 
  public:
-  Kernel(const c10::OperatorHandle& op, const c10::KernelFunction& real, DispatchKey on_host) : real_(real), name_(op.schema().operator_name().name), choice_(choice_of(name_).first) {
+  Kernel(const c10::OperatorHandle& op, const c10::KernelFunction& real, DispatchKey on_host) : real_(real), name_(op.schema().operator_name().name), choice_(choice_of(op.schema())) {
     // What was in them does not matter.
     static const std::set<std::string> overwrite = {"aten::copy_",   "aten::fill_",        "aten::zero_",      "aten::uniform_",    "aten::normal_",   "aten::random_",
                                                     "aten::cauchy_", "aten::exponential_", "aten::bernoulli_", "aten::log_normal_", "aten::geometric_"};
@@ -75,8 +98,10 @@ class Kernel final : public c10::OperatorKernel {
     is_reduction_ = is("aten::any") || is("aten::all");
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
     most_ = decides(name_) && !is("aten::fill_") ? SMALL_DECIDING : is("aten::bernoulli_") ? SMALL_INTEGERS : SMALL;
-    // Without a generator to be given it would draw from the script's.
-    is_computable_ = (has_generator_ || !op.hasTag(at::Tag::nondeterministic_seeded)) && op.hasComputedKernelForDispatchKey(on_host);
+    // Without a generator to be given it would draw from the script's. Several results that are arguments come back as references into a stack, whose
+    // arguments are gone by then.
+    const auto outs = std::count_if(arguments_.begin(), arguments_.end(), [](const Argument& one) { return one.is_out; });
+    is_computable_ = outs <= 1 && (has_generator_ || !op.hasTag(at::Tag::nondeterministic_seeded)) && op.hasComputedKernelForDispatchKey(on_host);
   }
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -90,11 +115,7 @@ class Kernel final : public c10::OperatorKernel {
     for (size_t i = 0; i < all.size(); i++)
       for (const Tensor& tensor : arguments_[i].has_tensors ? tensors_of(call.args[i]) : Tensors())
         if (tensor.is_cuda()) call.passed.push_back({tensor, &arguments_[i]});
-    const bool is_known = can_compute(call) && !(choice_ == Choice::Counted && kept >= 0);
-    if (!is_known && !is_guess(call)) return leave_unknown(call);
-    compute(call);
-    if (is_known) return;
-    for (const IValue& result : results(call)) for (const Tensor& tensor : tensors_of(result)) mark_unknown(tensor);
+    can_compute(call) && !(choice_ == Choice::Counted && kept >= 0) ? compute(call) : leave_unknown(call);
   }
 
  private:
@@ -108,9 +129,9 @@ class Kernel final : public c10::OperatorKernel {
   }
 
   // The kernel learns how many it finds (`count`) or keeps, and what it reads.
-  void run_told(Call& call, int64_t count, int64_t keeps, Reads as) const {
-    const auto ended = c10::make_scope_exit([before = expected, keeping = kept, reading = reads] { expect(before), kept = keeping, reads = reading; });
-    expect(count), kept = keeps, reads = as;
+  void run_told(Call& call, int64_t count, int64_t keeps, bool is_zero) const {
+    const auto ended = c10::make_scope_exit([before = expected, keeping = kept, reading = reads_zeros] { expect(before), kept = keeping, reads_zeros = reading; });
+    expect(count), kept = keeps, reads_zeros = is_zero;
     run(call);
   }
 
@@ -155,9 +176,10 @@ class Kernel final : public c10::OperatorKernel {
   bool copy(Call& call, const Tensor& to, const Tensor& from) const {
     const bool is_within = to.is_cuda() && from.is_cuda();
     const bool is_same = to.layout() == c10::kStrided && from.layout() == c10::kStrided && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
-                         to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+                         to.is_contiguous() && from.is_contiguous();
     if (is_within && !(is_same && is_plain(to) && is_plain(from))) return false;
     is_within ? run(call) : read(call, from);
+    if (std::unique_lock<std::mutex> lock; is_within && span(to) <= CARRIED && !is_known(from)) copies(lock)[address(to)] = address(from);
     if (is_same && is_integral(to) && to.nbytes() > CARRIED && to.nbytes() <= SMALL_INTEGERS && is_plain(to.is_cuda() ? to : from) && is_known(from)) {
       memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
       mark_known(to, false);
@@ -171,13 +193,6 @@ class Kernel final : public c10::OperatorKernel {
     const bool is_chance = is("aten::uniform_") && call.args[1].toScalar().toDouble() == 0 && call.args[2].toScalar().toDouble() == 1;
     return is_computable_ && failures_.load(std::memory_order_relaxed) < MOST_FAILURES && std::all_of(call.passed.begin(), call.passed.end(), [&](const Passed& one) {
       return is_small(one.tensor, most_integers_, is_chance ? SMALL_INTEGERS : most_) && (one.as->is_overwritten || is_known(one.tensor));
-    });
-  }
-
-  // Logic with booleans that are not known goes on with what was guessed (`all` and `any`), and stays not known.
-  bool is_guess(const Call& call) const {
-    return is_computable_ && !is_reduction_ && choice_ == Choice::None && !call.passed.empty() && std::all_of(call.passed.begin(), call.passed.end(), [](const Passed& one) {
-      return one.tensor.scalar_type() == c10::kBool && one.tensor.nbytes() <= ZEROED && is_small(one.tensor, ZEROED);
     });
   }
 
@@ -201,13 +216,11 @@ class Kernel final : public c10::OperatorKernel {
   std::optional<Stack> on_host(const Call& call) {
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     try {
-      Stack stack, outs;
+      Stack stack;
       for (size_t i = 0; i < call.args.size(); i++) stack.push_back(moved(call.args[i], arguments_[i]));
-      // Several results that are arguments are returned as references into the stack, whose arguments are gone by then: they are read from here.
-      for (size_t i = 0; i < call.args.size(); i++) if (arguments_[i].is_out) outs.push_back(stack[i]);
       call.op.callBoxed(&stack);
       failures_.store(0, std::memory_order_relaxed);
-      return outs.size() > 1 ? outs : stack;
+      return stack;
     } catch (const std::exception& error) {
       const std::string text = error.what(), line = text.substr(0, text.find('\n'));
       if (!failures_.fetch_add(1) && (line.find("out of range") != std::string::npos || line.find("out of bounds") != std::string::npos))
@@ -221,10 +234,10 @@ class Kernel final : public c10::OperatorKernel {
     return dim_argument_ >= 0 && call.args[dim_argument_].isInt() ? std::optional(call.args[dim_argument_].toInt()) : std::nullopt;
   }
 
-  // How many rows, or bytes of a sparse tensor's indices, a result has whose size depends on values.
+  // How many rows a result has whose size depends on values.
   int64_t count_of(const IValue& result, const Call& call) const {
     const Tensor& tensor = result.toTensor();
-    return tensor.layout() == c10::kSparse ? tensor._nnz() : tensor.dim() ? tensor.size(dim(call).value_or(0)) : tensor.numel();
+    return tensor.dim() ? tensor.size(dim(call).value_or(0)) : tensor.numel();
   }
 
   // Among how many.
@@ -243,7 +256,7 @@ class Kernel final : public c10::OperatorKernel {
     for (const auto& [tensor, as] : call.passed)
       if (as->is_written && tensor.layout() == c10::kStrided && (computed || !as->is_overwritten)) before.emplace_back(tensor, std::string((const char*)tensor.const_data_ptr(), span(tensor)));
     const int64_t rows = is_found_first ? count_of((*computed)[0], call) : -1;
-    run_told(call, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads);
+    run_told(call, is_count_of_kernel_ ? rows : -1, choice_ == Choice::Kept ? rows : kept, reads_zeros);
     for (const auto& [tensor, bytes] : before) memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     bool fits = true;
     each_result(call, [&](size_t, const Tensor& tensor) { fits = fits && is_small(tensor, SMALL_DECIDING, SMALL_DECIDING); });
@@ -261,27 +274,23 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  // What the kernel wrote of it. A sum of sparse tensors has the indices of both, which an operator inside has followed.
-  Tensor written(const Tensor& tensor) const { return (is("aten::add") || is("aten::add_")) && tensor.layout() == c10::kSparse ? sparse(tensor)->values() : tensor; }
-
   // Nothing that the kernel wrote is known, but that no gradient overflowed: that number stays zero.
   void lose(const Call& call) const {
-    for (const auto& [tensor, as] : call.passed) if (as->is_written && (choice_ != Choice::Overflow || tensor.numel() != 1)) mark_unknown(written(tensor));
-    each_result(call, [&](size_t, const Tensor& tensor) { forget(written(tensor)); });
+    for (const auto& [tensor, as] : call.passed) if (as->is_written && (choice_ != Choice::Overflow || tensor.numel() != 1)) mark_unknown(tensor);
+    each_result(call, [&](size_t, const Tensor& tensor) { forget(tensor); });
   }
 
   void leave_unknown(Call& call) {
     const auto answer = answer_of_finite(name_, call.args);
     const bool is_one_of = is("aten::eq") && is_first_asked(call.args), is_bound = is("aten::le") || is("aten::ge"), is_made_of_reads = choice_ == Choice::Counted && !is_count_of_kernel_;
-    run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept,
-             is_made_of_reads ? Reads::Zeros : is("aten::normal") ? Reads::Truths : reads);
+    run_told(call, is_count_of_kernel_ ? count_unknown(call) : -1, choice_ == Choice::Kept ? call.args[0].toTensor().size(0) : kept, reads_zeros || is_made_of_reads);
     lose(call);
-    static thread_local const void* ordered = nullptr;  // whether numbers are above others
+    static thread_local const void* ordered = nullptr;  // whether numbers are above others, or one that is no zero
     each_result(call, [&](size_t i, const Tensor& tensor) {
       if (answer && tensor.scalar_type() == c10::kBool) {
         fill_answer(tensor, *answer);
-      } else if ((is_status_[i] || reads != Reads::Doubt) && is_plain(tensor) && span(tensor) <= ZEROED) {
-        if (reads == Reads::Truths && tensor.scalar_type() == c10::kBool) memset(tensor.mutable_data_ptr(), 1, span(tensor));
+      } else if ((is_status_[i] || reads_zeros) && is_plain(tensor) && span(tensor) <= (is_status_[i] ? SMALL_INTEGERS : ZEROED)) {
+        memset(tensor.mutable_data_ptr(), 0, span(tensor));
         mark_known(tensor, true);
         if (is_status_[i]) assume("success of " + name_);
       } else if ((is_reduction_ || is_one_of || is("aten::ne") || (is_bound && tensor.numel() == 1)) && is_guessed(tensor)) {
@@ -289,10 +298,11 @@ class Kernel final : public c10::OperatorKernel {
         // one number keeps to a bound that is another, few are what is left out (`!=`).
         // Rows of which any is found are few, too, as outliers of int8.
         memset(tensor.mutable_data_ptr(), !is("aten::any") || (tensor.numel() == 1 && call.args[0].toTensor().const_data_ptr() != ordered), span(tensor));
-      } else if ((is("aten::lt") || is("aten::gt")) && call.args[1].isTensor()) {
+      } else if (is("aten::eq") ? call.args[1].isScalar() : (is("aten::lt") || is("aten::gt")) && call.args[1].isTensor()) {
         ordered = tensor.const_data_ptr();
       }
     });
+    if (is("aten::equal") && call.stack->back().toBool()) call.stack->back() = are_equal(call.args[0].toTensor(), call.args[1].toTensor());
     if (is_made_of_reads) assume("zeros where " + name_ + " reads sizes");
     if (answer) assume("finite numbers, single ones above zero (" + name_ + ")");
     if (choice_ == Choice::Overflow) assume("no overflow of gradients (" + name_ + ")");
@@ -322,18 +332,16 @@ class Kernel final : public c10::OperatorKernel {
 
   void choose(const Call& call) const {
     const auto given = results(call);
-    const size_t which = choice_of(name_).second;
-    if (which >= given.size() || !given[which].isTensor()) return;
-    const Tensor &result = given[which].toTensor(), &in = call.args[0].toTensor();
+    const bool is_pair = call.op.schema().returns().back().name() == "indices";
+    if (!given[is_pair].isTensor()) return;
+    const Tensor &result = given[is_pair].toTensor(), &in = call.args[0].toTensor();
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     if (in.layout() == c10::kSparse) {
-      if (const auto coalesced = coalesced_indices(in)) copy_result(sparse(result)->indices(), *coalesced, true);
-      return;
+      const auto coalesced = coalesced_indices(in);
+      return coalesced ? copy_result(sparse(result)->indices(), *coalesced, true) : mark_unknown(sparse(result)->indices());
     }
     for (size_t i = 1; i < given.size() && choice_ == Choice::Counted; i++) fill_classes(given[i].toTensor(), count_of(given[0], call), total_of(call), i == 1);
-    if (!is_fillable(result)) return;
-    if (is("aten::nonzero")) fill_positions(result, in.sizes());
-    if (choice_ == Choice::Counted) return;
+    if (!is_fillable(result) || choice_ == Choice::Counted) return;
     const bool is_whole = choice_ == Choice::One && dim_argument_ >= 0 && call.args[dim_argument_].isNone();
     const int64_t along = dim(call).value_or(choice_ == Choice::Kept ? 0 : -1), n = is_whole ? in.numel() : in.dim() ? in.size(along) : 1;
     if (n <= 0) return;

@@ -56,45 +56,38 @@ inline size_t span(const Tensor& tensor) { return at::detail::computeStorageNbyt
 
 // A tensor of strides on a virtual GPU, whose bytes can be followed.
 inline bool is_plain(const Tensor& tensor) {
-  static const DispatchKeySet others({DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor});
+  static const DispatchKeySet others({DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor, DispatchKey::Conjugate, DispatchKey::Negative});
   return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has_any(others) && tensor.has_storage() &&
          (!tensor.numel() || batchfit_vgpu_is_device(address(tensor)));
 }
 
 inline at::SparseTensorImpl* sparse(const Tensor& tensor) { return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl()); }
 
-// The plain tensors that a sparse one consists of; a plain one itself.
-inline Tensors parts(const Tensor& tensor) {
-  if (tensor.layout() == c10::kSparse) return {sparse(tensor)->indices(), sparse(tensor)->values()};
-  return {tensor};
-}
+// What a kernel writes of a tensor: of a sparse one its values, which are never computed. Its indices were made by operators of plain tensors inside
+// the kernel, which followed them, but for those that are coalesced (`coalesced_indices` in kernel.h).
+inline Tensor written(const Tensor& tensor) { return tensor.layout() == c10::kSparse ? sparse(tensor)->values() : tensor; }
 
 inline bool is_small(const Tensor& tensor, size_t most_integers, size_t most = SMALL) {
-  const Tensors all = parts(tensor);
-  return std::all_of(all.begin(), all.end(), [&](const Tensor& part) { return is_plain(part) && span(part) <= std::max(most, is_integral(part) ? most_integers : 0); });
+  return is_plain(tensor) && span(tensor) <= std::max(most, is_integral(tensor) ? most_integers : 0);
 }
 
-inline bool is_known(const Tensor& tensor) {
-  const Tensors all = parts(tensor);
-  return std::all_of(all.begin(), all.end(), [](const Tensor& part) { return !span(part) || batchfit_vgpu_is_known(address(part), span(part)); });
-}
+inline bool is_known(const Tensor& tensor) { return !span(tensor) || batchfit_vgpu_is_known(address(tensor), span(tensor)); }
 
 // Marks what was written. What a part of a grain holds is known only where the rest of it was, is no part of the storage, or where nobody else has
 // seen the storage.
 inline void mark_known(const Tensor& tensor, bool is_fresh) {
-  for (const Tensor& part : parts(tensor)) {
-    if (!is_plain(part)) continue;
-    uint64_t first = address(part), last = first + span(part);
-    const uint64_t start = reinterpret_cast<uint64_t>(part.storage().data()), end = start + part.storage().nbytes();
-    if (!is_fresh && !part.is_non_overlapping_and_dense() && (first != start || last != end)) continue;
-    first = (first + GRAIN - 1) / GRAIN * GRAIN;
-    if (!is_fresh && last != end) last = last / GRAIN * GRAIN;
-    if (first < last) batchfit_vgpu_mark(first, last - first, 1);
-  }
+  if (!is_plain(tensor)) return;
+  uint64_t first = address(tensor), last = first + span(tensor);
+  const uint64_t start = reinterpret_cast<uint64_t>(tensor.storage().data()), end = start + tensor.storage().nbytes();
+  if (!is_fresh && !tensor.is_non_overlapping_and_dense() && (first != start || last != end)) return;
+  first = (first + GRAIN - 1) / GRAIN * GRAIN;
+  if (!is_fresh && last != end) last = last / GRAIN * GRAIN;
+  if (first < last) batchfit_vgpu_mark(first, last - first, 1);
 }
 
 inline void mark_unknown(const Tensor& tensor) {
-  for (const Tensor& part : parts(tensor)) if (is_plain(part) && span(part)) batchfit_vgpu_mark(address(part), span(part), 0);
+  const Tensor part = written(tensor);
+  if (is_plain(part) && span(part)) batchfit_vgpu_mark(address(part), span(part), 0);
 }
 
 // Booleans of which a guess lies there where they are not known.
@@ -102,12 +95,11 @@ inline bool is_guessed(const Tensor& tensor) { return tensor.scalar_type() == c1
 
 // A fresh result that nobody knows reads as zero instead of what its memory held before.
 inline void forget(const Tensor& tensor) {
-  for (const Tensor& part : parts(tensor)) {
-    // A sparse tensor may have been made of tensors that were there before.
-    if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) continue;
-    mark_unknown(part);
-    if (span(part) <= ZEROED || is_guessed(part)) memset(part.mutable_data_ptr(), 0, span(part));
-  }
+  const Tensor part = written(tensor);
+  // A sparse tensor may have been made of tensors that were there before.
+  if (!is_plain(part) || (!part.is_same(tensor) && part.storage().use_count() > 1)) return;
+  mark_unknown(part);
+  if (span(part) <= ZEROED || is_guessed(part)) memset(part.mutable_data_ptr(), 0, span(part));
 }
 
 // Whose operators run on the CPU below everything that a program can put above kernels.
@@ -120,27 +112,15 @@ inline DispatchKeySet above_kernels() {
 
 // A tensor of the CPU over the same bytes: an address of a virtual GPU can be followed.
 inline Tensor on_cpu(const Tensor& tensor) {
-  if (tensor.layout() == c10::kSparse) {
-    const Tensors own = parts(tensor);
-    return at::_sparse_coo_tensor_unsafe(on_cpu(own[0]), on_cpu(own[1]), tensor.sizes())._coalesced_(sparse(tensor)->coalesced());
-  }
   const auto options = at::TensorOptions().dtype(tensor.dtype()).device(c10::kCPU);
-  const Tensor same = at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
-  const Tensor turned = tensor.is_conj() ? same.conj() : same;
-  return tensor.is_neg() ? turned._neg_view() : turned;
+  return at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes()).strides(tensor.strides()).options(options).make_tensor();
 }
 
 // Copies a result to where the kernel would have left it.
 inline void copy_result(const Tensor& to, const Tensor& from, bool is_fresh) {
-  const Tensors own = parts(to), given = parts(from);
-  for (size_t i = 0; i < own.size(); i++) {
-    if (own.size() != given.size() || !is_plain(own[i]) || own[i].sizes() != given[i].sizes()) {
-      mark_unknown(own[i]);
-      continue;
-    }
-    if (own[i].numel() && address(own[i]) != address(given[i])) on_cpu(own[i]).copy_(given[i]);
-    mark_known(own[i], is_fresh);
-  }
+  if (!is_plain(to) || to.sizes() != from.sizes()) return mark_unknown(to);
+  if (to.numel() && address(to) != address(from)) on_cpu(to).copy_(from);
+  mark_known(to, is_fresh);
 }
 
 // The tensors of an argument or a result.

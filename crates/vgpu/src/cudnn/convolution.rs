@@ -135,6 +135,12 @@ impl Convolution {
         self
     }
 
+    /// Bytes of its three tensors.
+    pub(super) fn bytes(&self) -> u64 {
+        let width = if self.dtype == Type::Float32 { 4 } else { 2 };
+        [self.x, self.w, self.y].iter().map(|tensor| tensor.iter().fold(width, |bytes: u64, &extent| bytes.saturating_mul(extent))).sum()
+    }
+
     /// Groups of channels that do not mix.
     fn groups(&self) -> u64 {
         self.x[1] / self.w[1]
@@ -236,8 +242,7 @@ impl Answer {
 /// Asks, each question once in a process.
 fn ask(question: String) -> Arc<Answer> {
     static ASKED: Lock<Option<HashMap<String, Arc<Answer>>>> = Lock::new(None);
-    let known = ASKED.lock().as_ref().and_then(|asked| asked.get(&question).cloned());
-    if let Some(answer) = known {
+    if let Some(answer) = ASKED.lock().as_ref().and_then(|asked| asked.get(&question).cloned()) {
         return answer;
     }
     let answer = channel::ask(&question).and_then(|line| Answer::parse(&line));

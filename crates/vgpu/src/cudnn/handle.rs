@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, out};
+use super::{BAD_PARAM, Opaque, Status, out};
 use crate::handle::Handles;
 use crate::names::functions;
 
@@ -14,16 +14,10 @@ pub(super) fn check_handle(handle: u64) -> Result<(), Status> {
 }
 
 functions! {
-    cudnnCreate(handle: *mut u64) {
-        check(!handle.is_null(), NULL_POINTER)?;
-        out(handle, STREAMS.insert(0))
-    }
+    cudnnCreate(handle: *mut u64) { out(handle, STREAMS.insert(0)) }
     cudnnDestroy(handle: u64) { STREAMS.remove(handle).map(drop).ok_or(BAD_PARAM) }
     cudnnSetStream(handle: u64, stream: u64) { STREAMS.with(handle, |kept| *kept = stream).ok_or(BAD_PARAM) }
-    cudnnGetStream(handle: u64, stream: *mut u64) {
-        check(!stream.is_null(), NULL_POINTER)?;
-        out(stream, STREAMS.with(handle, |kept| *kept).ok_or(BAD_PARAM)?)
-    }
+    cudnnGetStream(handle: u64, stream: *mut u64) { out(stream, STREAMS.with(handle, |kept| *kept).ok_or(BAD_PARAM)?) }
     /// Kernels that are not launched do not fail.
     cudnnQueryRuntimeError(handle: u64, status: *mut Status, _mode: c_int, _tag: Opaque) {
         out(status, 0)?;

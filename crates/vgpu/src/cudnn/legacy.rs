@@ -110,8 +110,7 @@ functions! {
     }
     /// From what cuDNN 9.19 said on an H100 (2026-11-28), as the next.
     cudnnGetCTCLossWorkspaceSize_v8(handle: u64, _algorithm: c_int, _loss: Opaque, probabilities: Opaque, _gradients: Opaque, bytes: *mut usize) {
-        out(bytes, of_ctc(probabilities, |steps| 8 * steps + 12)?).map_err(|_| BAD_PARAM)?;
-        check_handle(handle)
+        out_size(handle, bytes, of_ctc(probabilities, |steps| 8 * steps + 12)?)
     }
     /// Which is told the labels, on the host: as if all samples had as many as the one with most.
     cudnnGetCTCLossWorkspaceSize(
@@ -122,8 +121,7 @@ functions! {
         let batch = extents.get(1).copied().unwrap_or(0);
         let longest = (0..batch).map(|at| lengths.add(at).read_unaligned()).max();
         let labels = longest.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
-        out(bytes, of_ctc(probabilities, |steps| labels * (16 * steps + 12) + 8 * steps + 20)?).map_err(|_| BAD_PARAM)?;
-        check_handle(handle)
+        out_size(handle, bytes, of_ctc(probabilities, |steps| labels * (16 * steps + 12) + 8 * steps + 20)?)
     }
     cudnnDropoutGetStatesSize(handle: u64, bytes: *mut usize) {
         /// Of each multiprocessor: 6,488,064 on the 132 of an H200, where PyTorch's recurrent networks with dropout were recorded.

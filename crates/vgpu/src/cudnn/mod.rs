@@ -24,7 +24,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::handle::Lock;
-use crate::status::{self, check};
+use crate::status::{check, refuses_null};
 use crate::{channel, libc};
 
 /// `cudnnStatus_t`, as cuDNN 9 numbers it.
@@ -42,9 +42,7 @@ pub const INTERNAL_ERROR: Status = 4000;
 /// The first version that answers without a device.
 const DEVICELESS: usize = 90_800;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| NULL_POINTER)
-}
+refuses_null! { NULL_POINTER }
 
 /// A function of the real cuDNN, which `known` keeps once it is found: a program may load the library after it first asked.
 fn find(known: &AtomicUsize, name: &CStr) -> Option<usize> {

@@ -98,10 +98,8 @@ functions! {
     cuCtxGetId(context: u64, id: *mut u64) { device_of(context).and_then(|_| out(id, context)) }
     cuCtxGetFlags(flags: *mut c_uint) { out(flags, 0) }
     cuCtxGetCacheConfig(config: *mut c_int) { out(config, 0) }
-    cuCtxGetApiVersion(context: u64, version: *mut c_uint) {
-        // What drivers answer for a context of any toolkit since 3.2.
-        device_of(context).and_then(|_| out(version, 3020))
-    }
+    // What drivers answer for a context of any toolkit since 3.2.
+    cuCtxGetApiVersion(context: u64, version: *mut c_uint) { device_of(context).and_then(|_| out(version, 3020)) }
     cuStreamGetCtx(_stream: u64, context: *mut u64) { out(context, top()) }
     cuStreamGetCtx_v2(_stream: u64, context: *mut u64, green: *mut u64) {
         out_if(green, 0);

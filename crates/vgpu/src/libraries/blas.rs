@@ -12,16 +12,14 @@ use crate::memory::{self, bytes};
 use crate::names::{functions, same};
 use crate::runtime::capture;
 use crate::runtime::devices::current_device;
-use crate::status::{self, check};
+use crate::status::{check, refuses_null};
 
 /// `cublasStatus_t`.
 type Status = c_int;
 const NOT_INITIALIZED: Status = 1;
 const INVALID_VALUE: Status = 7;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_VALUE)
-}
+refuses_null! { INVALID_VALUE }
 
 /// What was set of a handle.
 #[derive(Debug, Default)]
@@ -148,11 +146,11 @@ functions! {
     }
     /// A vector is a matrix of one row.
     cublasSetVector(count: c_int, size: c_int, from: u64, from_step: c_int, to: u64, to_step: c_int) { copy_matrix(1, count, size, from, from_step, to, to_step) }
+    // Of a batch `info` is on the host, and says whether the arguments are right.
+    cublasSgeqrfBatched(_handle: u64, _rows: c_int, _columns: c_int, _a: u64, _lda: c_int, _tau: u64, info: *mut c_int) { out(info, 0) }
+    cublasSgetrsBatched(_handle: u64, _trans: c_int, _n: c_int, _right: c_int, _a: u64, _lda: c_int, _pivots: u64, _b: u64, _ldb: c_int, info: *mut c_int) { out(info, 0) }
     /// Creates a descriptor; what it was created with is not looked at.
-    cublasLtMatmulDescCreate(to: *mut u64) {
-        check(!to.is_null(), INVALID_VALUE)?;
-        out(to, DESCRIPTORS.insert(BTreeMap::new()))
-    }
+    cublasLtMatmulDescCreate(to: *mut u64) { out(to, DESCRIPTORS.insert(BTreeMap::new())) }
     cublasLtMatmulDescSetAttribute(descriptor: u64, attribute: c_int, value: *const u8, bytes: usize) {
         check(!value.is_null() && bytes <= LONGEST, INVALID_VALUE)?;
         let value = std::slice::from_raw_parts(value, bytes).to_vec();
@@ -188,6 +186,9 @@ functions! {
 same! {
     cublasGetStatusString = cublasGetStatusName, cublasLtGetStatusName = cublasGetStatusName, cublasLtGetStatusString = cublasGetStatusName, cublasLtGetProperty = cublasGetProperty,
     cublasGetMatrix = cublasSetMatrix, cublasSetMatrixAsync = cublasSetMatrix, cublasGetMatrixAsync = cublasSetMatrix,
+    cublasDgeqrfBatched = cublasSgeqrfBatched, cublasCgeqrfBatched = cublasSgeqrfBatched, cublasZgeqrfBatched = cublasSgeqrfBatched,
+    cublasDgetrsBatched = cublasSgetrsBatched, cublasCgetrsBatched = cublasSgetrsBatched, cublasZgetrsBatched = cublasSgetrsBatched,
+    cublasSgelsBatched = cublasSgetrsBatched, cublasDgelsBatched = cublasSgetrsBatched, cublasCgelsBatched = cublasSgetrsBatched, cublasZgelsBatched = cublasSgetrsBatched,
     cublasGetVector = cublasSetVector, cublasSetVectorAsync = cublasSetVector, cublasGetVectorAsync = cublasSetVector,
     cublasLtMatrixLayoutCreate = cublasLtMatmulDescCreate, cublasLtMatmulPreferenceCreate = cublasLtMatmulDescCreate, cublasLtMatrixTransformDescCreate = cublasLtMatmulDescCreate,
     cublasLtMatrixLayoutSetAttribute = cublasLtMatmulDescSetAttribute, cublasLtMatmulPreferenceSetAttribute = cublasLtMatmulDescSetAttribute,

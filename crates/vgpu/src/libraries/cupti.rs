@@ -7,16 +7,14 @@ use crate::config::config;
 use crate::handle::fresh;
 use crate::libraries::version;
 use crate::names::{done, functions};
-use crate::status;
+use crate::status::refuses_null;
 
 /// `CUptiResult`.
 type Status = c_int;
 const INVALID_PARAMETER: Status = 1;
 const MAX_LIMIT_REACHED: Status = 12;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_PARAMETER)
-}
+refuses_null! { INVALID_PARAMETER }
 
 functions! {
     // CUPTI counts as CUDA does, in hundreds.

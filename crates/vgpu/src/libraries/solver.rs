@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::handle::Handles;
 use crate::names::{functions, say_unanswered};
-use crate::status::{self, check};
+use crate::status::refuses_null;
 
 /// `cusolverStatus_t`.
 type Status = c_int;
@@ -17,15 +17,10 @@ const INVALID_VALUE: Status = 3;
 
 static HANDLES: Handles<u64> = Handles::new();
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_VALUE)
-}
+refuses_null! { INVALID_VALUE }
 
 functions! {
-    cusolverDnCreate(handle: *mut u64) {
-        check(!handle.is_null(), INVALID_VALUE)?;
-        out(handle, HANDLES.insert(0))
-    }
+    cusolverDnCreate(handle: *mut u64) { out(handle, HANDLES.insert(0)) }
     cusolverDnDestroy(handle: u64) { HANDLES.remove(handle).map(drop).ok_or(NOT_INITIALIZED) }
     cusolverDnSetStream(handle: u64, stream: u64) { HANDLES.with(handle, |known| *known = stream).ok_or(NOT_INITIALIZED) }
     cusolverDnGetStream(handle: u64, stream: *mut u64) { out(stream, HANDLES.with(handle, |known| *known).ok_or(NOT_INITIALIZED)?) }
@@ -37,16 +32,16 @@ fn edge(value: i64) -> Option<u64> {
 }
 
 /// Writes a number of elements, as the functions before CUDA 11 count.
-unsafe fn out_elements(handle: u64, to: *mut c_int, elements: Option<u64>) -> Result<(), Status> {
+unsafe fn out_elements(handle: u64, to: *mut c_int, elements: impl FnOnce() -> Option<u64>) -> Result<(), Status> {
     HANDLES.with(handle, |_| ()).ok_or(NOT_INITIALIZED)?;
-    let elements = elements.and_then(|elements| c_int::try_from(elements).ok());
+    let elements = elements().and_then(|elements| c_int::try_from(elements).ok());
     out(to, elements.ok_or(INVALID_VALUE)?)
 }
 
 /// Writes bytes on the device and on the host, as the later ones count.
-unsafe fn out_bytes(handle: u64, on_device: *mut usize, on_host: *mut usize, bytes: Option<(u64, u64)>) -> Result<(), Status> {
+unsafe fn out_bytes(handle: u64, on_device: *mut usize, on_host: *mut usize, bytes: impl FnOnce() -> Option<(u64, u64)>) -> Result<(), Status> {
     HANDLES.with(handle, |_| ()).ok_or(NOT_INITIALIZED)?;
-    let (device, host) = bytes.ok_or(INVALID_VALUE)?;
+    let (device, host) = bytes().ok_or(INVALID_VALUE)?;
     out(on_device, device as usize)?;
     out(on_host, host as usize)
 }
@@ -154,8 +149,7 @@ macro_rules! sized {
             #[allow(dead_code, reason = "most sizes are in elements")]
             const WIDTH: u64 = $width;
             let _ = ($(&$argument,)*);
-            let size = || -> Option<u64> { $size };
-            out_elements(handle, to, size())
+            out_elements(handle, to, || $size)
         }
     )* } };
 }
@@ -195,12 +189,11 @@ cusolverDnZungqr_bufferSize cusolverDnZunmqr_bufferSize cusolverDnZheevd_bufferS
 macro_rules! batched {
     ($($syevj:ident $gesvdj:ident $gesvda:ident)*) => { functions! { $(
         $syevj(handle: u64, _job: c_int, _upper: c_int, n: c_int, _a: Matrix, _lda: c_int, _w: Matrix, to: *mut c_int, _parameters: u64, batch: c_int) {
-            let size = || Some(syevj_batched(edge(n.into())?, edge(batch.into())?));
-            out_elements(handle, to, size())
+            out_elements(handle, to, || Some(syevj_batched(edge(n.into())?, edge(batch.into())?)))
         }
         /// The same for all matrices that it takes, which have at most 32 rows and columns.
         $gesvdj(handle: u64, _job: c_int, _m: c_int, _n: c_int, _a: Matrix, _lda: c_int, _s: Matrix, _u: Matrix, _ldu: c_int, _v: Matrix, _ldv: c_int, to: *mut c_int) {
-            out_elements(handle, to, Some(992))
+            out_elements(handle, to, || Some(992))
         }
         $gesvda(
             handle: u64, _job: c_int, _rank: c_int, m: c_int, n: c_int, _a: Matrix, _lda: c_int, _stride_a: i64, _s: Matrix, _stride_s: i64, _u: Matrix, _ldu: c_int, _stride_u: i64,
@@ -209,8 +202,7 @@ macro_rules! batched {
             if m != n {
                 say_unanswered!(stringify!($gesvda));
             }
-            let size = || Some(gesvda(edge(n.into())?) * edge(batch.into())?);
-            out_elements(handle, to, size())
+            out_elements(handle, to, || Some(gesvda(edge(n.into())?) * edge(batch.into())?))
         }
     )* } };
 }
@@ -225,46 +217,41 @@ functions! {
     cusolverDnXpotrf_bufferSize(
         handle: u64, _parameters: u64, upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
     ) {
-        let size = || Some(((potrf(upper, edge(n)?, width(kind)?) + MORE).next_multiple_of(32), 0));
-        out_bytes(handle, on_device, on_host, size())
+        out_bytes(handle, on_device, on_host, || Some(((potrf(upper, edge(n)?, width(kind)?) + MORE).next_multiple_of(32), 0)))
     }
     cusolverDnXgeqrf_bufferSize(
         handle: u64, _parameters: u64, _m: i64, n: i64, kind: c_int, _a: Matrix, _lda: i64, _tau_kind: c_int, _tau: Matrix, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
     ) {
-        let size = || Some((geqrf(edge(n)?) * width(kind)? + MORE, 0));
-        out_bytes(handle, on_device, on_host, size())
+        out_bytes(handle, on_device, on_host, || Some((geqrf(edge(n)?) * width(kind)? + MORE, 0)))
     }
     cusolverDnXsyevd_bufferSize(
         handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize,
         on_host: *mut usize,
     ) {
-        let size = || Some((syevd(edge(n)?) * width(kind)? + MORE, 0));
-        out_bytes(handle, on_device, on_host, size())
+        out_bytes(handle, on_device, on_host, || Some((syevd(edge(n)?) * width(kind)? + MORE, 0)))
     }
     /// As often what one needs; what was read is less by 0.1 % at most.
     cusolverDnXsyevBatched_bufferSize(
         handle: u64, _parameters: u64, _job: c_int, _upper: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _compute: c_int, on_device: *mut usize,
         on_host: *mut usize, batch: i64,
     ) {
-        let size = || Some(((syevd(edge(n)?) - 67) * width(kind)? * edge(batch)? + MORE, 0));
-        out_bytes(handle, on_device, on_host, size())
+        out_bytes(handle, on_device, on_host, || Some(((syevd(edge(n)?) - 67) * width(kind)? * edge(batch)? + MORE, 0)))
     }
     /// Read from 512 on, within 600 bytes for a width of 4; below, at most 120 KB less than was read.
     cusolverDnXgeev_bufferSize(
         handle: u64, _parameters: u64, _left: c_int, _right: c_int, n: i64, kind: c_int, _a: Matrix, _lda: i64, _w_kind: c_int, _w: Matrix, _vl_kind: c_int, _vl: Matrix, _ldvl: i64,
         _vr_kind: c_int, _vr: Matrix, _ldvr: i64, _compute: c_int, on_device: *mut usize, on_host: *mut usize,
     ) {
-        let size = || {
+        out_bytes(handle, on_device, on_host, || {
             let (edge, width) = (edge(n)?, width(kind)?);
             Some(((edge * edge + 4 * edge + 150).max(33_152) * width, (edge * edge * 9 / 4 + 128) * width))
-        };
-        out_bytes(handle, on_device, on_host, size())
+        })
     }
     cusolverDnXsytrs_bufferSize(
         handle: u64, _upper: c_int, n: i64, _columns: i64, kind: c_int, _a: Matrix, _lda: i64, _pivots: Matrix, _b_kind: c_int, _b: Matrix, _ldb: i64, on_device: *mut usize,
         on_host: *mut usize,
     ) {
-        out_bytes(handle, on_device, on_host, edge(n).and(width(kind)).map(|_| (0, 0)))
+        out_bytes(handle, on_device, on_host, || edge(n).and(width(kind)).map(|_| (0, 0)))
     }
 }
 

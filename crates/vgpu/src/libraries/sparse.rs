@@ -7,15 +7,13 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::handle::{Handles, fresh};
 use crate::names::{functions, same, say_unanswered};
-use crate::status::{self, check};
+use crate::status::{self, check, refuses_null};
 
 /// `cusparseStatus_t`.
 type Status = c_int;
 const INVALID_VALUE: Status = 3;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_VALUE)
-}
+refuses_null! { INVALID_VALUE }
 
 /// Rows, columns and elements of a sparse matrix.
 static MATRICES: Handles<[i64; 3]> = Handles::new();

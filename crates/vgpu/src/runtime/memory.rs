@@ -40,14 +40,6 @@ fn free(address: u64) -> Result<(), Status> {
     if pool::free(address) { Ok(()) } else { memory::free(address) }
 }
 
-fn free_host(address: u64) -> Result<(), Status> {
-    match host::kind_of(address) {
-        _ if address == 0 => Ok(()),
-        Some(Kind::Pinned) => capture::forbid().and_then(|()| host::free(address)),
-        _ => Err(INVALID_VALUE),
-    }
-}
-
 /// Height, width and depth of a wish as bytes, with rows of a pitch.
 fn pitched(width: usize, height: usize, depth: usize) -> Result<(usize, usize), Status> {
     let pitch = width.checked_next_multiple_of(PITCH).ok_or(INVALID_VALUE)?;
@@ -87,10 +79,6 @@ pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -
 pub unsafe fn copy_waiting(to: u64, from: u64, bytes: usize, kind: c_int) -> Result<(), Status> {
     capture::forbid()?;
     copy(to, from, bytes, kind, 0)
-}
-
-unsafe fn fill(to: u64, value: c_int, bytes: usize, stream: u64) -> Result<(), Status> {
-    unless_captured(to, bytes as u64, stream, || bytes::fill(to, &[value as u8], bytes as u64))
 }
 
 /// Memory in rows: where they start, and how far one is from the next.
@@ -209,13 +197,6 @@ unsafe fn fill_3d(to: Pitched, value: c_int, extent: Extent, stream: u64) -> Res
     })
 }
 
-/// Several copies at once (`cudaMemcpyBatchAsync`).
-unsafe fn copy_all(to: *const u64, from: *const u64, sizes: *const usize, count: usize, stream: u64) -> Result<(), Status> {
-    check(!to.is_null() && !from.is_null() && !sizes.is_null(), INVALID_VALUE)?;
-    (0..count)
-        .try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
-}
-
 /// Whether memory may be advised or fetched ahead: a device's or managed.
 fn check_advised(address: u64) -> Result<(), Status> {
     let is_there = block_of(address).is_some() || host::kind_of(address) == Some(Kind::Managed);
@@ -254,7 +235,13 @@ runtime! {
         give(to, || host::allocate(Kind::Pinned, bytes as u64))
     }
     cudaMallocHost(to: *mut u64, bytes: usize) { give(to, || host::allocate(Kind::Pinned, bytes as u64)) }
-    cudaFreeHost(address: u64) { free_host(address) }
+    cudaFreeHost(address: u64) {
+        match host::kind_of(address) {
+            _ if address == 0 => Ok(()),
+            Some(Kind::Pinned) => capture::forbid().and_then(|()| host::free(address)),
+            _ => Err(INVALID_VALUE),
+        }
+    }
     cudaHostRegister(address: u64, bytes: usize, _flags: c_uint) {
         check(address != 0 && bytes > 0, INVALID_VALUE)?;
         capture::forbid()?;
@@ -306,10 +293,12 @@ runtime! {
     cudaMemcpyBatchAsync(
         to: *const u64, from: *const u64, sizes: *const usize, count: usize, _attributes: *const c_void, _of: *const usize, _attribute_count: usize, eighth: u64, ninth: u64,
     ) {
-        copy_all(to, from, sizes, count, if super::is_13() { eighth } else { ninth })
+        check(!to.is_null() && !from.is_null() && !sizes.is_null(), INVALID_VALUE)?;
+        let stream = if super::is_13() { eighth } else { ninth };
+        (0..count).try_for_each(|index| copy(to.add(index).read_unaligned(), from.add(index).read_unaligned(), sizes.add(index).read_unaligned(), 4, stream))
     }
-    cudaMemset(to: u64, value: c_int, bytes: usize) { capture::forbid().and_then(|()| fill(to, value, bytes, 0)) }
-    cudaMemsetAsync(to: u64, value: c_int, bytes: usize, stream: u64) { fill(to, value, bytes, stream) }
+    cudaMemset(to: u64, value: c_int, bytes: usize) { capture::forbid().and_then(|()| fill_rows((to, bytes), value, bytes, 1, 0)) }
+    cudaMemsetAsync(to: u64, value: c_int, bytes: usize, stream: u64) { fill_rows((to, bytes), value, bytes, 1, stream) }
     cudaMemset2D(to: u64, pitch: usize, value: c_int, width: usize, height: usize) {
         capture::forbid().and_then(|()| fill_rows((to, pitch), value, width, height, 0))
     }

@@ -31,10 +31,7 @@ const EXTERNAL: c_uint = 1;
 
 /// What a launch counts for between two events. Nothing is measured: kernels that are compared are equal, and a run is repeatable. Larger than
 /// most kernels take, so that programs that repeat a kernel for some time (Triton's autotuner) are soon done.
-#[allow(clippy::cast_precision_loss)]
-const fn milliseconds(launches: i64) -> f32 {
-    launches as f32 * 0.1
-}
+const MILLISECONDS: f32 = 0.1;
 
 struct Stream {
     device: usize,
@@ -265,8 +262,8 @@ runtime! {
         };
         let between = launches(end)? as i64 - launches(start)? as i64;
         // Never 0: programs divide by it.
-        let counted = if between == 0 { 1 } else { between };
-        out(to, milliseconds(counted))
+        #[allow(clippy::cast_precision_loss)]
+        out(to, if between == 0 { 1 } else { between } as f32 * MILLISECONDS)
     }
     cudaIpcGetEventHandle(to: *mut IpcHandle, event: u64) {
         let flags = EVENTS.with(event, |event| event.flags).ok_or(INVALID_HANDLE)?;

@@ -19,7 +19,7 @@ use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
 use crate::python;
 use crate::runtime::devices::current_device;
-use crate::status::{self, check};
+use crate::status::{check, refuses_null};
 
 /// `ncclResult_t`.
 type Status = c_int;
@@ -33,9 +33,7 @@ const SMALL_BYTES: usize = bytes::CARRIED_WITHIN as usize;
 /// The same of all ranks together: for up to 1,024 of them.
 const SMALL_OF_ALL: usize = SMALL << 10;
 
-unsafe fn out<T>(to: *mut T, value: T) -> Result<(), Status> {
-    status::out(to, value).map_err(|_| INVALID_ARGUMENT)
-}
+refuses_null! { INVALID_ARGUMENT }
 
 /// A communicator.
 #[derive(Debug, Clone, Copy)]

@@ -124,7 +124,8 @@ impl Rendezvous {
         let mut pause = Duration::from_micros(20);
         loop {
             // Before its message is looked for: it may send, and end.
-            let is_gone = pause > Duration::from_millis(1) && self.has_ended(from);
+            let process = || fs::read_to_string(self.folder.join(format!("process-{from}")));
+            let is_gone = pause > Duration::from_millis(1) && process().is_ok_and(|process| !Path::new("/proc").join(process).exists());
             if let Ok(bytes) = fs::read(&path) {
                 return bytes.split_first().map(|(_, payload)| payload.to_vec());
             }
@@ -137,11 +138,6 @@ impl Rendezvous {
             sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
-    }
-
-    fn has_ended(&self, rank: usize) -> bool {
-        let process = fs::read_to_string(self.folder.join(format!("process-{rank}")));
-        process.is_ok_and(|process| !Path::new("/proc").join(process).exists())
     }
 
     /// Nobody is waited for from now on.
