@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::arguments::{DatabaseFlags, Run};
 use super::error::CliError;
+use super::interrupts;
 use super::question::files::read_bytes;
 use super::question::size;
-use super::search::interrupts;
 use super::search::run::{self, End};
 use super::search::verdict::Rules;
 use super::{Outcome, storage};
