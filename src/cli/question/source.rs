@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::detect;
 use super::files::{open, read_bytes};
+use crate::cli::arguments::hints;
 use crate::cli::error::CliError;
 use crate::cli::storage;
 use crate::cli::terminal::output;
@@ -179,8 +180,9 @@ fn script(what: &Path) -> Option<String> {
     let own = TRAINERS.iter().find(|(key, _)| settings.contains(key));
     let command = own.map_or(command, |(_, own)| own);
     let command = command.replace("{}", &shorten(&what.display().to_string()));
+    let asks = hints::of_settings(&settings).map_or_else(String::new, |asks| format!("{asks}; "));
     Some(format!(
-        "this is {kind}, not a model: `batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
+        "this is {kind}, not a model: {asks}`batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
          GPU and says whether it fits; a function that builds a model is `batchfit fit my.py:build`"
     ))
 }
