@@ -12,6 +12,7 @@ fn main() -> ExitCode {
 }
 
 /// Looks at stdout before the standard library does, which opens `/dev/null` in the place of one that is closed.
+#[cfg(target_os = "linux")]
 #[expect(
     unsafe_code,
     reason = "a place in the program's file has no other words"

@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -105,7 +104,7 @@ pub(in crate::cli) fn find_libraries(command: &Cli) {
         let mut again = Command::new(program);
         again.args(env::args_os().skip(1));
         again.env("LD_LIBRARY_PATH", library_path(&folder));
-        let error = again.exec();
+        let error = batchfit_platform::exec(&mut again);
         tracing::warn!(
             "the libraries in {} are not used: {error}",
             folder.display()

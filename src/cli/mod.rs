@@ -17,6 +17,7 @@ mod fit;
 #[doc(hidden)]
 pub mod fuzzed;
 mod heuristics;
+mod interrupts;
 mod presets;
 mod probe;
 mod program;

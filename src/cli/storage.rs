@@ -1,11 +1,11 @@
-//! Where a user's programs keep their files, by the XDG base directory specification, and answers among them.
+//! Where a user's programs keep their files, by the XDG base directory specification or, on Windows, in its local folder, and answers among them.
 
 use std::env;
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use batchfit_platform::DirBuilderExt as _;
 use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::DatabaseFlags;
@@ -65,7 +65,8 @@ pub(super) fn named(variable: &str) -> Option<PathBuf> {
 
 /// What can be made again.
 pub(super) fn cache() -> Option<PathBuf> {
-    named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))
+    let ours = named("XDG_CACHE_HOME").or_else(|| named("LOCALAPPDATA"));
+    ours.or_else(|| Some(named("HOME")?.join(".cache")))
 }
 
 /// Where calibrations of cards are kept, unless a folder is named.
@@ -76,5 +77,6 @@ pub(super) fn calibrations() -> Option<PathBuf> {
 
 /// What is to last.
 pub(super) fn data() -> Option<PathBuf> {
-    named("XDG_DATA_HOME").or_else(|| Some(named("HOME")?.join(".local/share")))
+    let ours = named("XDG_DATA_HOME").or_else(|| named("LOCALAPPDATA"));
+    ours.or_else(|| Some(named("HOME")?.join(".local/share")))
 }

@@ -10,12 +10,13 @@
 //! containers: one that they share). It is made readable by everybody, and a lock needs no more than that:
 //! where a system forbids opening other users' files in `/tmp` for writing, they can still take turns.
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use batchfit_platform::{OpenOptionsExt as _, identity, with_mode};
 
 /// How often a wait looks again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -124,7 +125,6 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Whether the file is still the one of this name.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let identity = |it: &Metadata| (it.dev(), it.ino());
     match fs::symlink_metadata(path) {
         Ok(there) => Ok(identity(&there) == identity(&file.metadata()?)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -141,7 +141,7 @@ fn make(path: &Path) -> io::Result<File> {
     match made {
         Ok(file) => {
             // Whatever the mask of this process: another user has to be able to open it.
-            file.set_permissions(Permissions::from_mode(MODE))?;
+            file.set_permissions(with_mode(file.metadata()?.permissions(), MODE))?;
             Ok(file)
         }
         // Another process was faster.
@@ -152,6 +152,9 @@ fn make(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const UUID: &str = "GPU-ff000000-0000-0000-0000-00000000002a";

@@ -5,7 +5,7 @@ mod calibrate;
 mod fit;
 mod gpu;
 mod help;
-mod hints;
+pub(in crate::cli) mod hints;
 mod internal;
 mod question;
 mod recorder;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
 
-use rustix::termios::tcgetwinsize;
+use batchfit_platform::terminal_width;
 
 use crate::cli::arguments::Format;
 use crate::model::Variant;
@@ -31,8 +31,7 @@ impl ProgressLine {
         let now = Instant::now();
         if self.is_shown && self.redraw.get() <= now {
             self.redraw.set(now + REDRAW);
-            let width = tcgetwinsize(stderr()).map_or(0, |size| usize::from(size.ws_col));
-            let width = if width == 0 { 80 } else { width };
+            let width = terminal_width(stderr()).unwrap_or(80);
             let line: String = what.chars().take(width - 1).collect();
             // A terminal that went away is told by whatever writes the answer.
             let _ = write!(stderr(), "\r{line}\x1b[K");

@@ -105,19 +105,9 @@ const OWN_LOSS: &str = "a model by name has its own loss; of another one (DPO, G
                         forward returns the loss: batchfit fit my.py:build --batch TENSORS --loss model";
 
 /// Runs a command in place of this process, so that its signals and its exit code are ours.
-#[cfg(unix)]
 fn become_it(mut command: Command, python: &Path) -> Result<Outcome, CliError> {
-    use std::os::unix::process::CommandExt as _;
-
     // It only comes back when it fails.
-    Err(not_run(python, command.exec()))
-}
-
-/// Runs a command, and ends with its exit code.
-#[cfg(not(unix))]
-fn become_it(mut command: Command, python: &Path) -> Result<Outcome, CliError> {
-    let status = command.status().map_err(|error| not_run(python, error))?;
-    std::process::exit(status.code().unwrap_or(1))
+    Err(not_run(python, batchfit_platform::exec(&mut command)))
 }
 
 fn not_run(python: &Path, error: std::io::Error) -> CliError {

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+
+use batchfit_platform::{file_of, is_device};
 
 use crate::cli::error::CliError;
 
@@ -15,8 +15,7 @@ const LARGEST_FILE: u64 = 1 << 30;
 pub(in crate::cli) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let bytes = if path == Path::new("-") {
         let stdin = io::stdin();
-        let opened = stdin.as_fd().try_clone_to_owned().map(File::from);
-        opened.and_then(|file| {
+        file_of(&stdin).and_then(|file| {
             // A terminal ends where the person says so.
             if stdin.is_terminal() {
                 Ok(file)
@@ -43,9 +42,8 @@ fn checked(file: File) -> io::Result<File> {
     if kind.is_file() && file.metadata()?.len() > LARGEST_FILE {
         return Err(too_large());
     }
-    let is_device = kind.is_char_device() || kind.is_block_device();
     // `/dev/null` is how scripts say that there is nothing.
-    if is_device && (&file).read(&mut [0])? > 0 {
+    if is_device(kind) && (&file).read(&mut [0])? > 0 {
         return Err(io::Error::other("it is a device, not a file"));
     }
     Ok(file)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::detect;
 use super::document::{Files, Input};
 use super::files::{open, read_bytes};
+use crate::cli::arguments::hints;
 use crate::cli::error::CliError;
 use crate::cli::storage;
 use crate::cli::terminal::output;
@@ -28,7 +29,7 @@ const LIBRARIES: [(&str, &str); 7] = [
         "diffusers",
     ),
     ("nnunet", "nnU-Net"),
-    ("clip openclip siglip laion/", "open_clip or transformers"),
+    ("openclip siglip laion/", "open_clip or transformers"),
     ("timm/ hf_hub:timm/ hf-hub:timm/", "timm"),
     (
         "llama2/ llama3/ llama3_1/ llama3_2/ llama3_3/ qwen2/ qwen2_5/ gemma2/ phi3/ phi4/ mistral/",
@@ -41,10 +42,10 @@ const LIBRARIES: [(&str, &str); 7] = [
 ];
 
 /// Beginnings of names, without their owners, of transformers' models whose architecture is not built.
-const NOT_BUILT: &str = "mpnet all-mpnet multi-qa-mpnet paraphrase-mpnet modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
+const NOT_BUILT: &str = "modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
                          nllb opus-mt m2m100 longformer bigbird xlnet pegasus segformer beit blip llava smolvlm paligemma wav2vec2 hubert \
                          wavlm layoutlm dinov3 swinv2 convnextv2 qwen2-vl qwen2.5-vl qwen3-vl llama-4-scout llama-4-maverick llama-3.2-11b llama-3.2-90b resnet- \
-                         detr- stablelm galactica internvl idefics olmo-3 clip- siglip";
+                         detr- stablelm galactica internvl idefics olmo-3 siglip";
 
 /// What names of models with quantized weights have.
 const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-fp8"];
@@ -164,8 +165,9 @@ fn script(what: &Path) -> Option<String> {
     let own = TRAINERS.iter().find(|(key, _)| settings.contains(key));
     let command = own.map_or(command, |(_, own)| own);
     let command = command.replace("{}", &shorten(&what.display().to_string()));
+    let asks = hints::of_settings(&settings).map_or_else(String::new, |asks| format!("{asks}; "));
     Some(format!(
-        "this is {kind}, not a model: `batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
+        "this is {kind}, not a model: {asks}`batchfit run --on CARD -- {command}`, or whatever command trains with it, runs it on a virtual \
          GPU and says whether it fits; a function that builds a model is `batchfit fit my.py:build`"
     ))
 }

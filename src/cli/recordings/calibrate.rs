@@ -9,7 +9,6 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::num::NonZero;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
@@ -213,8 +212,7 @@ fn calibrate(
     let until = begun + Duration::from_secs(arguments.seconds);
     let mut table = known(file)?;
     let before = WorkspaceTable::parse(&table)?.len();
-    let private = fs::Permissions::from_mode(0o700);
-    let folder = tempfile::Builder::new().permissions(private).tempdir();
+    let folder = batchfit_platform::private_folder().tempdir();
     let folder = folder.context("could not make a folder for what is recorded")?;
     let known = WorkspaceTable::parse(&table)?;
     let lacking = wanted.iter().filter(|layer| !known.holds(layer));

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -125,8 +124,7 @@ const LOGGING: &str = "BATCHFIT_CUDNN_LOGS";
 
 /// Does the same in a process of its own whose cuDNN logs: it reads how when it is loaded.
 fn again() -> anyhow::Result<Outcome> {
-    let private = Permissions::from_mode(0o700);
-    let folder = tempfile::Builder::new().permissions(private).tempdir();
+    let folder = batchfit_platform::private_folder().tempdir();
     let folder = folder.context("could not make a folder for cuDNN's log")?;
     let log = folder.path().join("cudnn.log");
     File::create(&log).with_context(|| format!("could not write {}", log.display()))?;

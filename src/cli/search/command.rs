@@ -1,7 +1,6 @@
 //! The command, and where its batch belongs.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::wrong;
 use crate::cli::error::CliError;
@@ -17,7 +16,7 @@ pub(super) struct Template(Vec<OsString>);
 impl Template {
     pub(super) fn read(command: &[OsString]) -> Result<Template, CliError> {
         let has_batch = |argument: &&OsString| {
-            let bytes = argument.as_bytes();
+            let bytes = argument.as_encoded_bytes();
             bytes.windows(BATCH.len()).any(|at| at == BATCH.as_bytes())
         };
         if !command.iter().any(|argument| has_batch(&argument)) {
@@ -47,7 +46,7 @@ impl Template {
 
 fn replaced(argument: &OsStr, batch: &[u8]) -> OsString {
     let mut out = Vec::new();
-    let mut rest = argument.as_bytes();
+    let mut rest = argument.as_encoded_bytes();
     while let Some((first, others)) = rest.split_first() {
         if let Some(after) = rest.strip_prefix(BATCH.as_bytes()) {
             out.extend_from_slice(batch);
@@ -57,11 +56,13 @@ fn replaced(argument: &OsStr, batch: &[u8]) -> OsString {
             rest = others;
         }
     }
-    OsString::from_vec(out)
+    batchfit_platform::os_string(&out)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
     use super::*;
 
     #[test]

@@ -4,7 +4,6 @@ mod ask_tell;
 mod command;
 #[cfg(fuzzing)]
 pub(super) mod fuzzed;
-pub(super) mod interrupts;
 pub(super) mod run;
 mod run_output;
 mod stored;
@@ -38,7 +37,8 @@ pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
     let terms = terms(arguments)?;
     let template = Template::read(&arguments.command)?;
     let rules = Rules::read(arguments)?;
-    let interrupted = interrupts::watch().map_err(|error| CliError::Broken(error.into()))?;
+    let interrupted =
+        crate::cli::interrupts::watch().map_err(|error| CliError::Broken(error.into()))?;
     let started_at = Time::from(Timestamp::now());
     let mut conversation = AskTell::new(terms);
     let said = lead(

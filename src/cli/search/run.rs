@@ -3,14 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read, Write as _};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use batchfit_platform::{has_ended, own_group, signal};
 use regex_lite::Regex;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::run_output::{Lines, RunOutput};
 use super::verdict::Rules;
@@ -83,12 +82,11 @@ pub(in crate::cli) fn run(
     quiet: bool,
     interrupted: &Cancel,
 ) -> Result<FinishedRun, CliError> {
-    let mut child = command
+    let mut child = own_group(&mut command)
         // A process group in the background may not read from a terminal.
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|error| cannot_start(command.get_program(), &error))?;
     let output = Arc::new(Mutex::new(RunOutput::default()));
@@ -98,12 +96,9 @@ pub(in crate::cli) fn run(
         pump(stdout, &rules.pattern, quiet, &output),
         pump(stderr, &rules.pattern, quiet, &output),
     ];
-    let pid = Pid::from_child(&child);
-    let stopped = wait(pid, rules.patience, interrupted);
-    // Before the status is taken: as long as the child is in the table of processes, its number is not reused.
-    supervised::end_descendants(pid);
-    // An error means that nothing is left.
-    let _ = kill_process_group(pid, Signal::KILL);
+    let pid = child.id();
+    let stopped = wait(&mut child, rules.patience, interrupted);
+    supervised::end(&mut child);
     let mut ending = SuspendAwareDeadline::of(ENDING);
     let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
         CliError::Broken(anyhow::anyhow!(
@@ -131,13 +126,11 @@ pub(in crate::cli) fn run(
 }
 
 /// Waits until the run ends by itself, or says why it shall.
-fn wait(pid: Pid, patience: Option<Duration>, interrupted: &Cancel) -> Option<End> {
+fn wait(child: &mut Child, patience: Option<Duration>, interrupted: &Cancel) -> Option<End> {
     let began = Instant::now();
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     loop {
-        match waitid(WaitId::Pid(pid), look) {
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            Ok(Some(_)) | Err(_) => return None,
+        if has_ended(child) {
+            return None;
         }
         if interrupted.is_cancelled() {
             return Some(End::Interrupted);
@@ -150,7 +143,7 @@ fn wait(pid: Pid, patience: Option<Duration>, interrupted: &Cancel) -> Option<En
 }
 
 fn ended(status: ExitStatus) -> End {
-    match (status.code(), status.signal()) {
+    match (status.code(), signal(status)) {
         (Some(code), _) => End::Exit(code),
         (None, Some(signal)) => End::Signal(signal),
         (None, None) => End::Exit(1),

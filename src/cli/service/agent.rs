@@ -3,19 +3,17 @@
 use std::fs;
 use std::io::Read as _;
 use std::iter;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::{self, AgentConfig, Ended, Server, Signals, cards_of, simulated_cards};
 use crate::cli::arguments::{Agent as Flags, ServerFlags};
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, devices};
+use crate::cli::{Outcome, devices, interrupts};
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::limits::shorten;
 use crate::model::is_host_name;
@@ -68,7 +66,7 @@ pub(in crate::cli) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
         (Some(file), _) => {
             let unreadable = CliError::unreadable(file);
             let opened = fs::File::open(file).map_err(unreadable)?;
-            if opened.metadata().map_err(unreadable)?.mode() & FOR_ALL != 0 {
+            if batchfit_platform::mode(&opened.metadata().map_err(unreadable)?) & FOR_ALL != 0 {
                 output::warning(&format!(
                     "all users of this machine can read the key in {}; `chmod o-rwx` keeps it from them",
                     file.display()
@@ -92,10 +90,8 @@ pub(in crate::cli) fn server(flags: &ServerFlags) -> Result<Server, CliError> {
 }
 
 fn name(flags: &Flags) -> Result<String, CliError> {
-    let name = flags.name.clone().unwrap_or_else(|| {
-        let uname = rustix::system::uname();
-        uname.nodename().to_string_lossy().into_owned()
-    });
+    let name = flags.name.clone();
+    let name = name.unwrap_or_else(batchfit_platform::machine);
     if is_host_name(&name) {
         return Ok(name);
     }
@@ -155,14 +151,11 @@ fn simulated(wanted: &[String]) -> Result<Vec<AgentCard>, CliError> {
     reason = "it listens for as long as there is a process"
 )]
 fn listen(signals: &Signals) -> anyhow::Result<()> {
-    let mut terminated = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
+    let mut asked = interrupts::Signals::listen(false).context("could not wait for SIGTERM")?;
     let signals = signals.clone();
     tokio::spawn(async move {
         loop {
-            tokio::select! {
-                _ = terminated.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
+            asked.next().await;
             if signals.drain.is_cancelled() {
                 signals.stop.cancel();
             }

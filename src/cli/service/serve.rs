@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::{Resource, getrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cli::arguments::Serve;
 use crate::cli::devices::engine;
 use crate::cli::error::CliError;
+use crate::cli::interrupts::Signals;
 use crate::cli::{Outcome, devices, storage};
 use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
@@ -43,8 +42,7 @@ pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
 /// Has the system back memory by pages of 4 KiB. A service holds little and for long, here and there: of pages of 2 MiB, half
 /// its memory would be the unused rest.
 fn use_small_pages() {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+    if let Err(error) = batchfit_platform::use_small_pages() {
         tracing::debug!("huge pages stay as the system has them: {error}");
     }
 }
@@ -78,12 +76,9 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         limits: connection_limits(),
     };
     let shutdown = CancellationToken::new();
-    let mut terminated = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
+    let mut signals = Signals::listen(false).context("could not wait for SIGTERM")?;
     let asked_to_end = async {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
+        signals.next().await;
         shutdown.cancel();
         tokio::time::sleep(LONGEST_END).await;
     };
@@ -136,7 +131,7 @@ fn hosts(arguments: &Serve) -> Hosts {
 /// The usual limits, with at least half of the files that this process may open left for everything else.
 fn connection_limits() -> ConnectionLimits {
     let usual = ConnectionLimits::default();
-    let files = getrlimit(Resource::Nofile).current;
+    let files = batchfit_platform::most_open_files();
     let half = files.map_or(usual.open, |files| {
         usize::try_from(files / 2).unwrap_or(usize::MAX)
     });

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use batchfit_platform::{file_of, identity, is_open};
 use serde::Serialize;
 
 use crate::cli::error::CliError;
@@ -73,7 +72,7 @@ static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether stdout is closed; called before anything is opened in its place.
 pub extern "C" fn look_at_stdout() {
-    let is_open = rustix::io::fcntl_getfd(io::stdout()).is_ok();
+    let is_open = is_open(io::stdout());
     WAS_CLOSED.store(!is_open, Ordering::Relaxed);
 }
 
@@ -90,15 +89,12 @@ fn write(text: &str) -> Result<(), CliError> {
 
 /// Whether stdout is closed, in whose place the standard library opens `/dev/null`, or leads there by itself.
 pub(in crate::cli) fn is_nowhere() -> bool {
-    let stdout = io::stdout()
-        .as_fd()
-        .try_clone_to_owned()
-        .map(fs::File::from);
+    let stdout = file_of(io::stdout());
     let both = (
         stdout.and_then(|stdout| stdout.metadata()),
         fs::metadata("/dev/null"),
     );
-    matches!(both, (Ok(stdout), Ok(null)) if (stdout.dev(), stdout.ino()) == (null.dev(), null.ino()))
+    matches!(both, (Ok(stdout), Ok(null)) if identity(&stdout) == identity(&null))
 }
 
 /// Prints what another program reads, as it is.

@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, IsTerminal as _};
 
-use rustix::termios::tcgetwinsize;
+use batchfit_platform::terminal_width;
 
 use crate::report::Style;
 
@@ -29,11 +29,10 @@ struct TerminalInfo {
 /// The style of what is written to stdout.
 pub(in crate::cli) fn stdout(verbose: bool) -> Style {
     let text = |name| env::var_os(name).and_then(|value| value.into_string().ok());
-    let width = tcgetwinsize(io::stdout()).ok();
     style(
         &TerminalInfo {
             is_terminal: io::stdout().is_terminal(),
-            width: width.map(|size| usize::from(size.ws_col)),
+            width: terminal_width(io::stdout()),
             columns: text("COLUMNS"),
             no_color: env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
             clicolor: text("CLICOLOR"),

@@ -1,10 +1,10 @@
 //! What is loaded before a script: compiled by the build script, carried by this program, written into a private folder.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
+use batchfit_platform::{private_folder, symlink};
 use tempfile::TempDir;
 
 use crate::virtual_gpu::{HISTORY, OBJECT};
@@ -28,8 +28,7 @@ pub fn is_carried() -> bool {
 /// Writes all of it into a new folder that only this user can read, below `scratch` or where temporary files are.
 pub fn unpack(scratch: Option<&Path>) -> io::Result<TempDir> {
     let object = files::OBJECT.ok_or_else(|| io::Error::other(NOT_CARRIED))?;
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.permissions(Permissions::from_mode(0o700));
+    let mut builder = private_folder();
     let builder = builder.prefix("batchfit-");
     let folder = match scratch {
         Some(scratch) => builder.tempdir_in(scratch)?,
@@ -50,6 +49,8 @@ pub fn unpack(scratch: Option<&Path>) -> io::Result<TempDir> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

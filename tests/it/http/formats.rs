@@ -38,8 +38,28 @@ async fn a_launcher_asks_by_names_and_has_its_variables_in_one_call() {
     assert_eq!(text.header("content-type"), "text/plain; charset=utf-8");
     let first = "export BATCHFIT_MICRO_BATCH=";
     assert!(text.text.starts_with(first), "{}", text.text);
+    let json = service.post("/v1/fits?format=json", body).await;
+    assert_eq!(
+        (json.status, json.json()["state"].as_str()),
+        (200, Some("done"))
+    );
     let other = service.post("/v1/fits?format=yaml", body).await;
     assert_eq!(other.status, 422, "{}", other.text);
+}
+
+#[tokio::test]
+async fn a_length_that_nobody_gave_is_assumed() {
+    let service = Service::start(Scripted::default()).await;
+    let said = async |model: &str| {
+        let body = format!(r#"{{"model": {model}, "device": "sim:h200"}}"#);
+        service.post("/v1/fits?format=text", body).await.text
+    };
+
+    let named = said(r#""gpt2""#).await;
+    let given = said(r#"{"preset": "gpt2", "seq_len": 1024}"#).await;
+
+    assert!(named.contains("no checkpointing, 1024 tokens"), "{named}");
+    assert!(given.contains("with 1024 tokens; assumed:"), "{given}");
 }
 
 #[tokio::test]

@@ -8,10 +8,10 @@
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process;
 
+use batchfit_platform::{DirBuilderExt as _, OpenOptionsExt as _, mode, owner, user};
 use sha2::{Digest as _, Sha256};
 
 /// Part of every key; changes when the files' format does.
@@ -59,7 +59,7 @@ impl<'a> KernelCache<'a> {
     pub(crate) fn new(folder: Option<&'a Path>) -> KernelCache<'a> {
         KernelCache {
             folder,
-            owner: rustix::process::geteuid().as_raw(),
+            owner: user(),
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> KernelCache<'a> {
 
     /// Whether a folder or a file belongs to us, and no other user may write to it.
     fn is_ours_alone(self, there: &Metadata) -> bool {
-        there.uid() == self.owner && there.mode() & 0o022 == 0
+        owner(there) == self.owner && mode(there) & 0o022 == 0
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -144,8 +143,7 @@ impl<'a> Session<'a> {
             device: request.device.to_string(),
             cause: format!("no folder for recordings: {error}"),
         };
-        let private = fs::Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().permissions(private).tempdir();
+        let folder = batchfit_platform::private_folder().tempdir();
         let folder = folder.map_err(broken)?;
         let file = graph.map(|text| {
             let path = folder.path().join("graph.json");

@@ -5,7 +5,12 @@
 //! what is asked, and [`Answer`] says what came of it. Who starts the script, and ends it, is `cli`; a service never does.
 
 mod answer;
+#[cfg_attr(not(unix), allow(dead_code, reason = "there is no listener"))]
 mod events;
+#[cfg(unix)]
+mod listener;
+#[cfg(not(unix))]
+#[path = "no_listener.rs"]
 mod listener;
 mod oracle;
 mod session;

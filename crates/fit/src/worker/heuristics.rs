@@ -5,10 +5,8 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::Permissions;
 use std::io;
 use std::num::NonZero;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -132,8 +130,7 @@ struct HeuristicsChild {
 impl Heuristics {
     /// Starts the first child, which says which cuDNN there is.
     pub fn start(command: HeuristicsCommand) -> Result<Heuristics, NoHeuristics> {
-        let private = Permissions::from_mode(0o700);
-        let logs = tempfile::Builder::new().permissions(private).tempdir();
+        let logs = batchfit_platform::private_folder().tempdir();
         let logs = logs.map_err(NoHeuristics::Log)?;
         let (running, hello) = start(&command, &log_of(&logs, 0))?;
         let version = match hello {

@@ -11,6 +11,10 @@ pub mod programs;
 pub mod protocol;
 mod rank_group;
 mod recorder;
+#[cfg(target_os = "linux")]
+pub mod supervised;
+#[cfg(not(target_os = "linux"))]
+#[path = "unsupervised.rs"]
 pub mod supervised;
 mod supervisor;
 

@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, id};
+use std::process::{Child, Command, ExitCode, ExitStatus, id};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -132,9 +132,16 @@ fn end_like(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
+/// Kills a child, its process group, and all that they started. Called before the child's status is taken: as long as it is in the table of
+/// processes, its number is not reused.
+pub fn end(child: &mut Child) {
+    end_descendants(Pid::from_child(child));
+    batchfit_platform::kill_group(child);
+}
+
 /// Kills what a process has started, and what that has started, until nothing runs or patience is over. Where it is a supervisor,
 /// that is everything.
-pub fn end_descendants(root: Pid) {
+fn end_descendants(root: Pid) {
     let mut deadline = SuspendAwareDeadline::of(ENDING);
     loop {
         let alive = descendants(root.as_raw_nonzero().get());

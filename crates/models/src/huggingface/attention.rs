@@ -95,6 +95,13 @@ pub(super) fn create_causal_mask(position_ids: &Tensor, batch: Extent) -> Option
     Some(biases(mask, tracer.dtype()))
 }
 
+/// The mask of eager attention to the tokens before, for hidden states.
+pub(super) fn causal_biases_of(hidden_states: &Tensor) -> Tensor {
+    let tracer = hidden_states.tracer();
+    let mask = causal_mask(&tracer, hidden_states.size(0), hidden_states.length(1));
+    biases(mask, tracer.dtype())
+}
+
 /// The same of an `attention_mask`, which masks nothing unless texts are padded.
 pub(super) fn causal_mask_of(attention_mask: &Tensor) -> Option<Tensor> {
     let tracer = attention_mask.tracer();

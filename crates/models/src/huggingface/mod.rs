@@ -255,7 +255,8 @@ pub(crate) fn parse_hub(
     let mut description = value.as_object().cloned().unwrap_or_default();
     description.remove("preset");
     description.insert("hf".to_owned(), model.config.clone());
-    let lengths = [("seq_len", model.seq_len), ("target_len", model.target_len)];
+    let seq_len = model.seq_len.or_else(|| hub::assumed_tokens(&model.config));
+    let lengths = [("seq_len", seq_len), ("target_len", model.target_len)];
     for (name, length) in lengths {
         if let Some(length) = length {
             let given = description.entry(name).or_insert(Value::Null);

@@ -1,6 +1,6 @@
 //! How an answer trains: what was asked for, and what was assumed.
 
-use batchfit_fit::model::{Checkpointing, Mode, Norm, preset};
+use batchfit_fit::model::{Checkpointing, Mode, Norm, assumed_tokens_of, preset};
 use batchfit_fit::{FitResult, VariantResult};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -78,8 +78,11 @@ impl ShownModel {
     /// How many tokens or pixels samples have by the model; the preset's own where it does not say it.
     pub(crate) fn size(&self, name: &str) -> Option<Value> {
         self.said(name).cloned().or_else(|| {
-            let mut all = preset(self.preset.as_deref()?)?.overrides.iter();
-            all.find(|one| one.name == name)?.default.map(Value::from)
+            let preset = preset(self.preset.as_deref()?)?;
+            let mut all = preset.overrides.iter();
+            let own = all.find(|one| one.name == name)?.default;
+            own.or_else(|| assumed_tokens_of(preset.name).filter(|_| name == "seq_len"))
+                .map(Value::from)
         })
     }
 

@@ -24,8 +24,7 @@ const RENEWALS: u32 = 3;
 
 /// The name of this server: of the machine, the process, and chance, because a container's first process is always the first.
 pub(super) fn name() -> LeaseOwner {
-    let uname = rustix::system::uname();
-    let machine = uname.nodename().to_string_lossy();
+    let machine = batchfit_platform::machine();
     let process = std::process::id();
     LeaseOwner::server(&format!("{machine} {process} {:08x}", chance() >> 32))
 }

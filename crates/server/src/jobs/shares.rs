@@ -129,7 +129,7 @@ pub(super) fn niceness_of(asked: usize) -> i32 {
 /// first one down.
 pub(crate) fn yielding<T>(niceness: i32, work: impl FnOnce() -> T) -> T {
     // Where it is refused, work is as important as before.
-    let _ = rustix::process::setpriority_process(None, niceness);
+    batchfit_platform::give_way(niceness);
     let niceness = usize::try_from(niceness.clamp(0, NICEST)).unwrap_or(0);
     let _at_work = AT_WORK.begin(niceness);
     let runs_until = Cell::new(None);

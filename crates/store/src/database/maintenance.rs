@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use batchfit_platform::{
+    OpenOptionsExt as _, identity, mode, open_to_sync, private_folder, with_mode,
+};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
@@ -51,17 +53,14 @@ pub struct Checked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    identity: (u64, u64),
 }
 
 impl FileIdentity {
     pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
-        let metadata = fs::metadata(path)?;
         Ok(FileIdentity {
             path: path.to_owned(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
+            identity: identity(&fs::metadata(path)?),
         })
     }
 
@@ -71,8 +70,7 @@ impl FileIdentity {
 
     /// Whether the file is where it was when it was opened. What is written to one that was deleted is gone with the process.
     pub(crate) fn is_there(&self) -> bool {
-        fs::metadata(&self.path)
-            .is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
+        fs::metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity)
     }
 }
 
@@ -121,9 +119,9 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
         let Ok(metadata) = metadata else {
             continue;
         };
-        if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+        if metadata.is_file() && mode(&metadata) & 0o077 != 0 {
             // A file of another user stays as it is: its writers need not own it.
-            let _ = fs::set_permissions(&name, fs::Permissions::from_mode(MODE));
+            let _ = fs::set_permissions(&name, with_mode(metadata.permissions(), MODE));
         }
     }
     Ok(())
@@ -245,10 +243,9 @@ impl Db {
         name.push(to.file_name().unwrap_or_default());
         name.push(".batchfit-backup");
         remove_abandoned(&folder.join(&name)).map_err(failed)?;
-        let apart = tempfile::Builder::new()
+        let apart = private_folder()
             .prefix(&name)
             .rand_bytes(0)
-            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(folder)
             .map_err(failed)?;
         let _lock = locked(apart.path()).map_err(failed)?;
@@ -262,14 +259,13 @@ impl Db {
             .execute(pool)
             .await
             .map_err(with_context("copy the database"))?;
-        let private = fs::Permissions::from_mode(MODE);
-        fs::set_permissions(&copy, private).map_err(failed)?;
-        File::open(&copy)
-            .and_then(|copy| copy.sync_all())
+        fs::metadata(&copy)
+            .and_then(|there| fs::set_permissions(&copy, with_mode(there.permissions(), MODE)))
+            .and_then(|()| open_to_sync(&copy)?.sync_all())
             .map_err(failed)?;
         // Fails where a file has come in between: a backup is never written over.
         fs::hard_link(&copy, to)
-            .and_then(|()| File::open(folder)?.sync_all())
+            .and_then(|()| open_to_sync(folder)?.sync_all())
             .map_err(failed)
     }
 
@@ -326,7 +322,7 @@ fn remove_abandoned(apart: &Path) -> io::Result<()> {
 
 /// Holds a folder for one backup.
 fn locked(apart: &Path) -> io::Result<File> {
-    let folder = File::open(apart)?;
+    let folder = open_to_sync(apart)?;
     folder.try_lock().map_err(|failed| match failed {
         TryLockError::WouldBlock => {
             io::Error::new(io::ErrorKind::ResourceBusy, "another backup is writing it")

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+
+use batchfit_platform::OpenOptionsExt as _;
 
 use crate::database::maintenance::{make_private, only_a_file};
 use crate::engine::is_postgres;
@@ -82,7 +83,8 @@ impl Ownership {
             .open(&lock)
             .map_err(failed)?;
         let itself = File::open(&file).map_err(|source| open(sqlx::Error::Io(source)))?;
-        let locks = vec![held, itself];
+        let mut locks = vec![held];
+        locks.extend(batchfit_platform::LOCKS_ARE_ADVISORY.then_some(itself));
         let mut next = locks.iter();
         let mut one = next.next();
         while let Some(held) = one {

@@ -16,9 +16,7 @@ use super::source::{self, ModelSchema};
 use crate::limits::{AnyValue, LimitExceeded, Text, clause, insert_once, with_budget};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::RequestError;
-use batchfit_models::huggingface::hub::assumed_tokens_of;
 use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
-use batchfit_models::presets::preset;
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
@@ -112,11 +110,7 @@ impl RequestDocument {
             .filter(is_name)
             .map(serde_json::from_str::<String>);
         if let Some(Ok(name)) = name {
-            let mut model = json!({ "preset": name });
-            if let Some(tokens) = preset(&name).and_then(|preset| assumed_tokens_of(preset.name)) {
-                model["seq_len"] = tokens.into();
-            }
-            document.set_model(Arc::from(model.to_string()));
+            document.set_model(Arc::from(json!({ "preset": name }).to_string()));
         }
         Ok(document)
     }

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use batchfit_platform::own_group;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
@@ -86,9 +85,8 @@ impl Running {
             Ok(command)
         };
         let spawned = command.and_then(|mut command| {
-            command
+            own_group(&mut command)
                 .envs(environment)
-                .process_group(0)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -232,10 +230,7 @@ impl Running {
         };
         self.orders = None;
         let mut deadline = SuspendAwareDeadline::of(self.ending);
-        // Before the status is taken: as long as the child is in the table of processes, its number is not reused. An error
-        // means that nothing is left of it.
-        supervised::end_descendants(Pid::from_child(&child));
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        supervised::end(&mut child);
         let _ = child.kill();
         if reap(&mut child, &mut deadline, MOMENT).is_none() {
             warn!("{} {} was killed and does not end", self.who, child.id());

@@ -54,7 +54,7 @@ pub(super) fn new_embeddings(
         let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
         let position_ids = match numbering {
             Numbering::Plain => (&position_ids).slice(1, 0, seq_len.cast_signed()),
-            Numbering::After(padding) => position_ids_after(ids, padding),
+            Numbering::After(padding) => position_ids_after(ids, padding, true),
         };
         let mut buffered = (&token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
         buffered = (&buffered).gather(1, &position_ids);
@@ -73,10 +73,13 @@ pub(super) fn new_embeddings(
 }
 
 /// `create_position_ids_from_input_ids`.
-fn position_ids_after(ids: &Tensor, padding: u64) -> Tensor {
+pub(super) fn position_ids_after(ids: &Tensor, padding: u64, adds_past: bool) -> Tensor {
     let padding = i64::try_from(padding).unwrap_or(i64::MAX);
     let mask = ids.not_equal_to_number(padding).to(DType::Int32);
-    let counted = (&mask).cumsum(1).type_as(&mask).add_number(0);
+    let mut counted = (&mask).cumsum(1).type_as(&mask);
+    if adds_past {
+        counted = counted.add_number(0); // `past_key_values_length`.
+    }
     let incremental_indices = counted.mul(&mask);
     let position_ids = (&incremental_indices).to(DType::Int64).add_number(padding);
     position_ids.and_drop((mask, incremental_indices))

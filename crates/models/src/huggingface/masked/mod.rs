@@ -8,4 +8,5 @@ pub(super) mod distilbert;
 pub(super) mod electra;
 mod embeddings;
 mod encoder;
+mod mpnet;
 pub(super) mod roberta;

@@ -1,8 +1,9 @@
 //! RoBERTa, and XLM-RoBERTa and CamemBERT, which are its code with the modules of a model in another order:
-//! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`.
+//! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`. MPNet has its heads.
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape, new_encoder};
+use super::mpnet;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Answered, Classified};
 
@@ -20,6 +21,10 @@ pub(in crate::huggingface) const CLASSES: &[&str] = &[
     "CamembertForSequenceClassification",
     "CamembertForTokenClassification",
     "CamembertForQuestionAnswering",
+    "MPNetForMaskedLM",
+    "MPNetForSequenceClassification",
+    "MPNetForTokenClassification",
+    "MPNetForQuestionAnswering",
 ];
 
 const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
@@ -27,6 +32,8 @@ const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
 const XLM_ROBERTA: Code = Code::new("xlm_roberta.modeling_xlm_roberta", "XLMRoberta");
 
 const CAMEMBERT: Code = Code::new("camembert.modeling_camembert", "Camembert");
+
+const MPNET: Code = Code::new("mpnet.modeling_mpnet", "MPNet");
 
 /// XLM-RoBERTa and CamemBERT have BERT's vocabulary as a default, though no model of theirs has.
 const DEFAULTS: Defaults = Defaults {
@@ -51,7 +58,7 @@ enum Head {
 }
 
 fn head(class: &str) -> (Code, Head) {
-    let code = [ROBERTA, XLM_ROBERTA, CAMEMBERT]
+    let code = [ROBERTA, XLM_ROBERTA, CAMEMBERT, MPNET]
         .into_iter()
         .find(|code| class.starts_with(code.prefix));
     let head = match class.rsplit_once("For").map(|(_, head)| head) {
@@ -66,17 +73,23 @@ fn head(class: &str) -> (Code, Head) {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let (code, head) = head(task.class);
     let is_roberta = code.prefix == ROBERTA.prefix;
+    let is_mpnet = code.prefix == MPNET.prefix;
     let defaults = Defaults {
-        vocabulary: if is_roberta {
-            50265
-        } else {
-            DEFAULTS.vocabulary
+        vocabulary: match () {
+            () if is_roberta => 50265,
+            () if is_mpnet => 30527,
+            () => DEFAULTS.vocabulary,
         },
         ..DEFAULTS
     };
     let config = &task.config;
     let shape = Shape::read(config, code, &defaults)?;
-    let padding = shape.padding.ok_or_else(|| {
+    let padding = if is_mpnet {
+        Some(mpnet::PADDING)
+    } else {
+        shape.padding
+    };
+    let padding = padding.ok_or_else(|| {
         let problem = "pad_token_id must be a token: positions are counted from the one after it";
         RequestError::at(config.at("pad_token_id"), problem)
     })?;
@@ -84,12 +97,20 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.tokens_of("max_position_embeddings, less pad_token_id + 1,", room)?;
     let labels = Labels::of(config, 2)?;
     let is_tied = config.flag("tie_word_embeddings", true)?;
-    let p = shape.classifier_dropout(config)?;
+    let p = if is_mpnet {
+        shape.dropout
+    } else {
+        shape.classifier_dropout(config)?
+    };
+    let buckets = config.size("relative_attention_num_buckets", 32)?;
 
     let tracer = task.tracer(code.module);
     let dropout = Dropout::new("dropout".into(), p);
-    // RoBERTa makes the model first, the others the head; a head that is tied makes the embedding of words, too.
-    let model = is_roberta.then(|| new_model(&tracer, &shape, padding, None));
+    // RoBERTa and MPNet make the model first, the others the head; a head that is tied makes the embedding of words, too.
+    let model = match () {
+        () if is_mpnet => Some(mpnet::new_model(&tracer, &shape, buckets)),
+        () => is_roberta.then(|| new_model(&tracer, &shape, padding, None)),
+    };
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     match head {

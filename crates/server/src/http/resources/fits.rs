@@ -26,13 +26,16 @@ use crate::model::RequestDocument;
 use crate::report::Form;
 use crate::store::{FitFilter, FitState, FitSummary, Time};
 
+/// The form of an answer without `format`.
+const JSON: &str = "json";
+
 /// Queue a fit.
 ///
 /// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
 /// The same request gives the same fit, and an equal question in other words the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
 #[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
-    params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
-            example = "env", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$"),
+    params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, or as `json`, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
+            example = "env", pattern = "^(json|text|markdown|env|hf|trl|lightning|accelerate|python)$"),
         ("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
     responses(
@@ -57,14 +60,19 @@ pub(in crate::http) async fn create_fit(
     let accepted = headers
         .get(ACCEPT)
         .is_some_and(|accepted| accepted.as_bytes().starts_with(b"text/plain"));
-    let named = parameters.one_of("format", &Form::ALL.map(Form::name))?;
+    let mut forms = vec![JSON];
+    forms.extend(Form::ALL.map(Form::name));
+    let named = parameters.one_of("format", &forms)?;
     let Some(form) = named.or_else(|| accepted.then(|| Form::Text.name().to_owned())) else {
         return create(app, client, headers, body).await;
     };
-    // Text is of an answer alone.
+    // A form is of an answer alone.
     headers
         .entry("prefer")
         .or_insert(HeaderValue::from_static("wait=60"));
+    if form == JSON {
+        return create(app, client, headers, body).await;
+    }
     let response = create(app.clone(), client, headers, body).await?;
     let location = response
         .headers()

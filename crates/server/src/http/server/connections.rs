@@ -200,7 +200,7 @@ async fn serve_connection(
     // Answers are written whole: waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
     let gone = u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, gone);
+    batchfit_platform::give_up_after(&stream, gone);
     let connection = Arc::clone(&place.connection);
     let limits = place.room.limits;
     connection.wait_for_request(limits.head);
