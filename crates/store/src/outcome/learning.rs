@@ -5,7 +5,7 @@ use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{StoreError, Time, integer, with_context};
-use batchfit_fit::search::headroom::{HeadroomModel, Reporter, Sample};
+use batchfit_fit::search::headroom::{FLOOR, HeadroomModel, Reporter, Sample};
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
 /// or else of the key that taught most; those first that no miss taught, and those without outcomes for longest.
@@ -107,14 +107,21 @@ pub(super) async fn learn(
         reporters.push(Reporter::of(owner));
         reporters.len() - 1
     });
-    let mut learnt = row.map_or_else(|| HeadroomModel::begin(learning.begin), Row::learnt);
+    // What an agent says that its answer leaves free is its word, too.
+    let begin = if owner.contains('/') {
+        FLOOR
+    } else {
+        learning.begin
+    };
+    let mut learnt = row.map_or_else(|| HeadroomModel::begin(begin), Row::learnt);
     let (before, raised) = (learnt.of(reporters[reporter].missed), learnt.raised);
     learnt.take(learning.lesson, &mut reporters, reporter);
     let after = learnt.of(reporters[reporter].missed);
     if learnt.raised > raised {
-        let only = reporters.iter().filter(|one| one.missed > Share(0)).count() <= 1;
-        raised_by = if only {
-            owner.to_owned()
+        let witness = reporters[reporter].witness();
+        let mut missed = reporters.iter().filter(|one| one.missed > Share(0));
+        raised_by = if missed.all(|one| one.witness() == witness) {
+            witness.to_owned()
         } else {
             String::new()
         };

@@ -120,7 +120,7 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
     if lessons.is_empty() {
         return None;
     }
-    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest, "")?;
+    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest, "", false)?;
     let (was, now) = (headroom.share, taught.share);
     let is_more = was > now.max(taught.unconfirmed);
     let is_other = if taught.replaces {

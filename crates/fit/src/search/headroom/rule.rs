@@ -55,7 +55,7 @@ pub struct HeadroomModel {
 /// What one key has told about one model on one card. Where no keys are needed, everybody is one who is believed alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporter {
-    /// The key; empty where none is needed.
+    /// The key; empty where none is needed. Where an agent of another key found the answers, `KEY/KEY OF THE AGENT`.
     pub owner: String,
     /// What its misses ask for.
     pub missed: Share,
@@ -74,9 +74,10 @@ impl Reporter {
         }
     }
 
-    /// Whether it is believed alone.
-    fn is_open(&self) -> bool {
-        self.owner.is_empty()
+    /// Whose word it is: of what follows a wrong answer, everybody tells the same, as an agent would have them.
+    pub fn witness(&self) -> &str {
+        let agent = self.owner.split_once('/');
+        agent.map_or(&self.owner, |(_, agent)| agent)
     }
 
     /// What it asks for today.
@@ -95,10 +96,14 @@ fn believed<'t>(
     reporters: impl Iterator<Item = &'t Reporter>,
     asks: impl Fn(&Reporter) -> Share,
 ) -> (Share, Share) {
-    let [mut most, mut second] = [Share(0); 2];
+    let mut by_key: BTreeMap<&str, Share> = BTreeMap::new();
     for reporter in reporters {
-        let asked = asks(reporter);
-        let less = if reporter.is_open() {
+        let asked = by_key.entry(reporter.witness()).or_default();
+        *asked = asks(reporter).max(*asked);
+    }
+    let [mut most, mut second] = [Share(0); 2];
+    for (key, asked) in by_key {
+        let less = if key.is_empty() {
             asked
         } else {
             asked.min(most)
@@ -161,8 +166,11 @@ impl HeadroomModel {
             self.raised = self.raised.max(most);
         } else {
             one.needed = one.needed.max(wanted);
-            if one.is_open() || one.agreed < AGREEING_OF_A_KEY {
-                one.agreed += 1;
+            let witness = reporters[reporter].witness();
+            let same = reporters.iter().filter(|one| one.witness() == witness);
+            let told: u32 = same.map(|one| one.agreed).sum();
+            if witness.is_empty() || told < AGREEING_OF_A_KEY {
+                reporters[reporter].agreed += 1;
             }
             let agreed: u32 = reporters.iter().map(|reporter| reporter.agreed).sum();
             if agreed >= AGREEING {

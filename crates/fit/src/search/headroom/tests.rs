@@ -254,6 +254,26 @@ fn headroom_sinks_by_agreement_of_several_keys() {
 }
 
 #[test]
+fn what_follows_answers_of_an_agent_is_one_keys_word() {
+    let mut runs = RunsOfKeys::begin(2);
+    let through = ["k0/a", "k1/a", "k2/a", "k3/a"].map(Reporter::of);
+    runs.reporters.extend(through);
+    for key in 2..6 {
+        runs.by(key, Sample::Needs(Share(150_000)));
+    }
+    assert_eq!(runs.learnt.share, FLOOR);
+    for _ in 0..100 {
+        for key in 2..6 {
+            runs.by(key, Sample::Needs(Share(0)));
+        }
+    }
+    assert_eq!(runs.learnt.agreed, AGREEING_OF_A_KEY);
+    // Another key has seen it without the agent.
+    runs.by(0, Sample::Needs(Share(32_000)));
+    assert_eq!(runs.learnt.share, Share(36_000));
+}
+
+#[test]
 fn misses_of_one_key_do_not_keep_headroom_of_others_from_sinking() {
     let mut runs = RunsOfKeys::begin(5);
     for key in 0..2 {
