@@ -11,10 +11,9 @@ use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
 use batchfit::model::{ENGINE_DIGEST, Request as Question, RequestDocument};
 use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
-use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
-use super::storage::second_connection;
+use super::servers::change;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 
