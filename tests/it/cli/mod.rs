@@ -27,6 +27,7 @@ mod search;
 mod service;
 mod shell;
 mod soak;
+mod table;
 mod times;
 mod together;
 pub(crate) mod virtual_gpu;
