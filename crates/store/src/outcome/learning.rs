@@ -95,7 +95,9 @@ pub(super) async fn learn(
     .map_err(with_context("read what was learnt of a model"))?;
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
-    let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
+    // Whose room it takes, whoever answered.
+    let teller = owner.split_once('/').map_or(owner, |(teller, _)| teller);
+    let mut raised_by = row.as_ref().map_or(teller, |row| &row.owner).to_owned();
     let mut reporters = match id {
         Some(id) => reporters(connection, id).await?,
         None => Vec::new(),
@@ -118,10 +120,9 @@ pub(super) async fn learn(
     learnt.take(learning.lesson, &mut reporters, reporter);
     let after = learnt.of(reporters[reporter].missed);
     if learnt.raised > raised {
-        let witness = reporters[reporter].witness();
         let mut missed = reporters.iter().filter(|one| one.missed > Share(0));
-        raised_by = if missed.all(|one| one.witness() == witness) {
-            witness.to_owned()
+        raised_by = if missed.all(|one| one.teller() == teller) {
+            teller.to_owned()
         } else {
             String::new()
         };
@@ -180,7 +181,7 @@ pub(super) async fn learn(
     };
     keep_reporters(connection, id, &reporters).await?;
     let dropped = if is_new {
-        drop_oldest(connection, owner).await?
+        drop_oldest(connection, teller).await?
     } else {
         Vec::new()
     };

@@ -162,6 +162,12 @@ async fn what_keys_tell_of_answers_of_an_agent_is_the_word_of_its_key() {
                  VALUES ('a', 'node', 'i', 'liar', '1', 'ready', '[]', 1, 2)";
     db.run(agent.to_owned()).await.unwrap();
     assert!(finish().await);
+    // The service gives no such answer as its own.
+    let of_service = db.finished_fit("f1", false).await.unwrap();
+    assert_eq!(
+        (of_service, db.finished_fit("f1", true).await.unwrap()),
+        (None, Some("fit1".to_owned()))
+    );
 
     for owner in ["one", "two", "liar"] {
         let owner = owner.to_owned();
