@@ -94,18 +94,17 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Err(said) => return said_by_flags(&said),
     };
     let level = match arguments.command {
-        Command::Serve(_) | Command::Agent(_) => "info",
-        _ => "warn",
+        Command::Serve(_) | Command::Agent(_) => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
     };
     let access = match &arguments.command {
-        Command::Serve(serve) if serve.access_log => "info",
-        _ => "off",
+        Command::Serve(serve) if serve.access_log => LevelFilter::INFO,
+        _ => LevelFilter::OFF,
     };
-    log_to_stderr(
-        arguments.log.as_deref().unwrap_or(level),
-        access,
-        arguments.log_format,
-    );
+    let filter = arguments
+        .log
+        .unwrap_or_else(|| Targets::new().with_default(level));
+    log_to_stderr(filter, access, arguments.log_format);
     heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {
         Command::Fit(fit) => &fit.cudnn,
@@ -229,12 +228,7 @@ fn operators() -> Result<Outcome, CliError> {
 }
 
 /// stdout belongs to answers and to the worker's protocol.
-fn log_to_stderr(filter: &str, access: &str, format: LogFormat) {
-    let filter = filter.parse().unwrap_or_else(|error| {
-        terminal::output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
-        Targets::new().with_default(LevelFilter::WARN)
-    });
-    let access: LevelFilter = access.parse().expect("it is a level");
+fn log_to_stderr(filter: Targets, access: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)

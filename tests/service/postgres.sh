@@ -42,6 +42,4 @@ cargo test --locked -p batchfit-store
 cargo test --locked --test it -- --include-ignored http:: \
   --skip http::storage --skip http::maintenance --skip http::process --skip http::page \
   --skip http::restart --skip http::graphs::kept --skip http::events::after_a_restart \
-  --skip http::events::a_fit_is_told_from_the_queue --skip http::events::what_is_no_number \
-  --skip http::agents::limits::beyond_the_time_limit --skip http::agents::limits::a_fit_that_is_held \
-  --skip http::agents::registration::an_agent_of_an_earlier_build
+  --skip http::events::a_fit_is_told_from_the_queue --skip http::events::what_is_no_number

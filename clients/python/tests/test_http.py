@@ -75,6 +75,12 @@ class HttpTest(unittest.TestCase):
             self.ask("/redirect")
         self.assertEqual(Evil.seen, [("/redirect", "Bearer secret")])
 
+    def test_the_key_of_the_environment_is_sent_unless_another_is_given(self) -> None:
+        with unittest.mock.patch.dict("os.environ", BATCHFIT_KEY="own"):
+            _http.ask(urllib.request.Request(self.url + "/"), 30.0)
+            self.ask("/")
+        self.assertEqual(Evil.seen, [("/", "Bearer own"), ("/", "Bearer secret")])
+
     def test_an_answer_is_bounded_in_bytes_and_in_whole_time(self) -> None:
         with self.assertRaisesRegex(OSError, "too long"):
             self.ask("/flood")

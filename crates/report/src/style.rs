@@ -111,11 +111,13 @@ pub fn paragraph(first: &str, text: &str, width: usize) -> String {
 /// The text with a sign in the place of whatever would move a cursor, hide text or turn its direction: names come
 /// from files that others wrote.
 pub fn harmless(text: &str) -> String {
-    let is_harmful = |c: char| {
-        let turns = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        turns || (c.is_control() && !c.is_whitespace())
-    };
     text.replace(is_harmful, "\u{fffd}")
+}
+
+/// Whether a character does that.
+pub fn is_harmful(c: char) -> bool {
+    let turns = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    turns || (c.is_control() && !c.is_whitespace())
 }
 
 #[cfg(test)]

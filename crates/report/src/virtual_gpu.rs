@@ -2,8 +2,7 @@
 
 use super::probe::verdict;
 use super::replay::findings;
-use super::style::Style;
-use super::style::paragraph;
+use super::style::{Style, harmless, paragraph};
 use super::table::{facts, notes, text, with_header};
 use batchfit_card::probe::Verdict;
 use batchfit_card::replay::{Finding, Findings};
@@ -76,7 +75,7 @@ fn details(answer: &Answer, style: &Style) -> String {
 pub fn virtual_gpu_markdown(answer: &Answer) -> String {
     let (command, what) = headline(answer);
     // Its own backticks would end the code that it is, and its lines the heading.
-    let command = command.replace('`', "'");
+    let command = harmless(&command.replace('`', "'"));
     let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
     let details = details(answer, &Style::default());
     format!(

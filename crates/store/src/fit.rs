@@ -167,13 +167,18 @@ impl Db {
     }
 
     /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked.
-    pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
+    pub async fn finished_fit(
+        &self,
+        fingerprint: &str,
+        by_agents_too: bool,
+    ) -> Result<Option<String>, StoreError> {
         let question = question_of(fingerprint);
         let beyond = format!("{question}~");
-        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
+        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done' AND ($3 OR answered_by = '')
               ORDER BY id DESC LIMIT 1",
             question,
-            beyond)
+            beyond,
+            by_agents_too)
         .map_err(with_context("look for an answer"))
     }
 

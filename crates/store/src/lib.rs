@@ -38,6 +38,7 @@ pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
 pub use database::copy::CopiedRows;
 pub use database::maintenance::{Checked, Pruned};
 pub use database::ownership::Ownership;
+use database::ownership::{FileIdentity, refuse_planted};
 pub use database::row_counts::{Health, RowCounts};
 pub use engine::{Listener, Payload, is_postgres, shown};
 pub use error::{Fault, StoreError};
@@ -67,7 +68,7 @@ pub use time::Time;
 pub use upload::{Dropped, NewUpload, StoredUpload, UploadSpace, UploadStatus};
 pub use virtual_run::VirtualRun;
 
-use database::maintenance::{FileIdentity, make_private};
+use database::maintenance::make_private;
 use engine::{Pool, open_postgres, query};
 
 /// How long a statement waits for another process that writes.
@@ -155,12 +156,8 @@ impl Db {
 
     /// Fails where the file is not there any more: what is written to it then is lost.
     fn in_place(&self) -> Result<(), StoreError> {
-        match &self.place {
-            Some(place) if !place.is_there() => Err(StoreError::Gone {
-                path: place.path().to_owned(),
-            }),
-            Some(_) | None => Ok(()),
-        }
+        let missing = self.place.as_ref().and_then(|place| place.missing());
+        missing.map_or(Ok(()), |path| Err(StoreError::Gone { path }))
     }
 
     async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
@@ -271,8 +268,14 @@ impl Db {
             "UPDATE readiness SET checked_at = $1",
             now
         )
-        .map(|_| ())
-        .map_err(with_context("write to the database"))
+        .map_err(with_context("write to the database"))?;
+        if let (Some(place), Pool::Sqlite(_, pool)) = (&self.place, &self.pool)
+            && place.loses_wal()
+        {
+            // What it has would be gone with the process.
+            let _ = sqlx::query("PRAGMA wal_checkpoint").execute(pool).await;
+        }
+        self.in_place()
     }
 
     /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
@@ -305,13 +308,17 @@ async fn refuse_later(pool: &sqlx::SqlitePool) -> Result<(), MigrateError> {
     }
 }
 
-/// Which file `database` names: a path, or a `sqlite:` URL.
+/// Which file `database` names: a path, or a `sqlite:` URL. One that another user may have put there is refused.
 fn options(database: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
-    if database.starts_with("sqlite:") {
-        SqliteConnectOptions::from_str(database)
+    let options = if database.starts_with("sqlite:") {
+        SqliteConnectOptions::from_str(database)?
     } else {
-        Ok(SqliteConnectOptions::new().filename(database))
+        SqliteConnectOptions::new().filename(database)
+    };
+    if !is_in_memory(database) {
+        refuse_planted(options.get_filename()).map_err(sqlx::Error::Io)?;
     }
+    Ok(options)
 }
 
 /// The options of a file of SQLite that is there. A device or a folder is no database.

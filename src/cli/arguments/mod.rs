@@ -22,6 +22,7 @@ use clap::{
     ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell;
+use tracing_subscriber::filter::Targets;
 
 use crate::cli::service::config;
 use crate::cli::terminal::output;
@@ -58,7 +59,7 @@ pub(in crate::cli) struct Arguments {
         hide_env = true,
         help_heading = "Options"
     )]
-    pub(in crate::cli) log: Option<String>,
+    pub(in crate::cli) log: Option<Targets>,
     /// text, or json: one object a line.
     #[arg(
         long,

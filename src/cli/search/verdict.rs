@@ -41,9 +41,13 @@ impl Rules {
 
     fn of(pattern: &str, exit: Option<u8>, patience: Option<Duration>) -> Result<Rules, CliError> {
         let compiled = RegexBuilder::new(pattern).size_limit(PATTERN).build();
+        let refused = |said: String| CliError::flag("--oom-pattern", said);
+        let pattern = compiled.map_err(|error| refused(error.to_string()))?;
+        if pattern.is_match("") {
+            return Err(refused("it matches every line".to_owned()));
+        }
         Ok(Rules {
-            pattern: compiled
-                .map_err(|error| CliError::flag("--oom-pattern", error.to_string()))?,
+            pattern,
             exit,
             patience,
         })

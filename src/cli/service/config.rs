@@ -205,6 +205,7 @@ pub(in crate::cli) fn check(
         let said = format!("{listen:?} is no address with a port, such as 127.0.0.1:8080");
         return Err(CliError::flag("listen", said));
     }
+    arguments.serve.keys.check()?;
     let database = shown(&storage::database(&arguments.serve.kept).map_err(CliError::Broken)?);
     if arguments.json {
         output::json(&serde_json::json!({ "settings": settings, "database": database }))?;

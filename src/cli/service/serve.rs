@@ -24,6 +24,7 @@ const LONGEST_END: Duration = Duration::from_millis(850);
 const CLOSING: Duration = Duration::from_millis(100);
 
 pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
+    arguments.keys.check()?;
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
         .with_recorder(devices::recorder_of_graphs(&arguments.recorder));

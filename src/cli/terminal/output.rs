@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cli::error::CliError;
 use crate::http::Problem;
+use crate::report::style::is_harmful;
 use crate::report::{BOLD, DIM, RESET};
 
 /// Prints text for a person, which ends in a line break.
@@ -42,11 +43,11 @@ pub(in crate::cli) fn list(
 }
 
 /// What a terminal shows of a text, whatever names a file has in it: control characters could move its cursor, change
-/// its title or hide what stands there.
+/// its title or hide what stands there, and marks turn the direction of writing.
 ///
 /// What reports begin and end bold and dim text with stays: nothing can be hidden with it.
 fn harmless(text: &str) -> Cow<'_, str> {
-    let is_control = |c: char| c.is_control() && c != '\n';
+    let is_control = |c: char| (c.is_control() && c != '\n') || is_harmful(c);
     if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
@@ -169,11 +170,11 @@ mod tests {
 
     #[test]
     fn what_a_terminal_would_obey_is_shown_as_a_sign_and_bold_stays_bold() {
-        let text = "\u{1b}[1mbold\u{1b}[0m\n\u{1b}[2J\u{7}name\u{9b}8m";
+        let text = "\u{1b}[1mbold\u{1b}[0m\n\u{1b}[2J\u{7}name\u{9b}8m\u{202e}x";
 
         assert_eq!(
             harmless(text),
-            "\u{1b}[1mbold\u{1b}[0m\n\u{fffd}[2J\u{fffd}name\u{fffd}8m"
+            "\u{1b}[1mbold\u{1b}[0m\n\u{fffd}[2J\u{fffd}name\u{fffd}8m\u{fffd}x"
         );
     }
 }

@@ -329,6 +329,10 @@ fn bad_input_is_refused_before_anything_runs() {
             "--oom-pattern",
         ),
         (
+            vec!["--oom-pattern", "oom|", "--", "true", batch],
+            "it matches every line",
+        ),
+        (
             vec!["--oom-pattern", "(a{1000}){1000}", "--", "true", batch],
             "--oom-pattern",
         ),

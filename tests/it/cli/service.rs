@@ -69,6 +69,11 @@ fn what_is_wrong_with_a_file_is_named() {
             "upload_space = 'much'",
             "expected bytes, or a size such as 4GiB",
         ),
+        ("log = 'x=bogus'", "expected one of"),
+        (
+            "allow_anonymous = true\nrequire_keys = true",
+            "allow_anonymous contradicts it",
+        ),
         ("listen = ", "line 1"),
         ("listen = 'nowhere'", "is no address with a port"),
         ("config = 'other.toml'", "unknown setting `config`"),

@@ -113,8 +113,8 @@ fn a_script_that_fits_is_told_with_its_phases_and_what_was_guessed() {
             .starts_with("# `python train.py` fits on h200 (virtual).\n\n```text\n")
     );
     let long = "x".repeat(100);
-    answer.command = vec![format!("a`<img>\n# {long}")];
-    let headline = format!("# `a'<img> # {long}` fits on h200 (virtual).\n\n```text\n");
+    answer.command = vec![format!("a`<img>\n# \u{202e}{long}")];
+    let headline = format!("# `a'<img> # \u{fffd}{long}` fits on h200 (virtual).\n\n```text\n");
     assert!(virtual_gpu_markdown(&answer).starts_with(&headline));
 }
 

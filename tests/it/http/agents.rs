@@ -11,10 +11,9 @@ use batchfit::jobs::{JobOutcome, Limits, PROTOCOL};
 use batchfit::model::{ENGINE_DIGEST, Request as Question, RequestDocument};
 use batchfit::store::{Attempt, Time};
 use serde_json::{Value, json};
-use sqlx::Executor as _;
 
 use super::scripted::{Scripted, result};
-use super::storage::second_connection;
+use super::servers::change;
 use super::{Answer, Service};
 use crate::wait::{self, HANG};
 
@@ -223,6 +222,12 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         one("/result/variants/0/rank", json!(u32::MAX)),
         one("/result/variants/0/training/precision", json!("bf16")),
         one("/result/recommendation", json!({})),
+        one("/result/recommendation/fits", json!(false)),
+        one("/result/recommendation/shortfall", json!(1)),
+        one("/result/recommendation/notes", json!(["none"])),
+        both("max_batch_steady", json!(1_u64 << 53)),
+        both("max_batch_steady", json!(0)),
+        both("max_batch_without_retries", json!(1_u64 << 53)),
         json!({"outcome": "answered"}),
     ];
     for (number, lie) in lies.into_iter().enumerate() {

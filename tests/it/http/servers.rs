@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::scripted::{Gate, Scripted};
+use super::storage::second_connection;
 use super::{Answer, RESNET, RESNET_8, Service};
 use crate::wait::{self, HANG};
 
@@ -57,6 +58,16 @@ pub(super) fn forget(directory: &TempDir) {
     })
     .join()
     .unwrap();
+}
+
+/// Changes rows behind the back of a service.
+pub(super) async fn change(service: &Service, statement: impl Into<String>) {
+    let (database, statement) = (database(&service.directory).await, statement.into());
+    if server().is_some() {
+        return run(&database, statement).await;
+    }
+    let mut other = second_connection(service).await;
+    other.execute(AssertSqlSafe(statement)).await.unwrap();
 }
 
 async fn run(server: &str, statement: String) {

@@ -313,7 +313,22 @@ async fn misses_of_a_key_count_fully_for_itself_and_cost_others_a_twentieth_at_m
         );
         assert_eq!(said["stale"], Value::Null, "{near}");
     }
+    // An answer that would be another one today is out of date to whom that holds for.
+    let is_stale = async |key: &str| {
+        let list = service.with(key, "GET /v1/recommendations", "").await;
+        let list: Value = serde_json::from_str(&list.body).unwrap();
+        let items = list["items"].as_array().unwrap().iter();
+        let mut found = items.filter(|item| item["fit_id"] == first.as_str());
+        let listed = found.next().unwrap().clone();
+        let one = format!("GET /v1/recommendations/{}", listed["id"].as_str().unwrap());
+        let one: Value = serde_json::from_str(&service.with(key, &one, "").await.body).unwrap();
+        assert_eq!(one["stale"], listed["stale"]);
+        listed["stale"]["because"][0]["what"] == "headroom"
+    };
+    assert!(is_stale(liar).await);
+    assert!(!is_stale(victim).await && !is_stale(third).await);
     // Two are believed.
     miss(third).await;
     assert!(ask(victim).await.1 < after);
+    assert!(is_stale(victim).await);
 }

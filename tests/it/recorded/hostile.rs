@@ -11,7 +11,7 @@ fn a_wrong_line_is_named() {
     for (lines, line, expected) in [
         ("", 2, "no allocations"),
         ("a\n", 3, "a BYTES"),
-        ("a 0\n", 3, "1 to 2^60"),
+        ("a 0\n", 3, "1 to 2^60 - 1 bytes"),
         ("a 1 256\n", 3, "stream numbered 0 to 255"),
         ("a 1 0 0\n", 3, "number of a frame"),
         ("a 1 0 0 0\n", 3, "a BYTES"),

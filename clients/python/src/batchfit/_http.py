@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import os
 import socket
 import threading
 import time
@@ -89,7 +90,10 @@ class Refused(Exception):
 
 
 def ask(request: urllib.request.Request, patience: float) -> bytes:
-    """The whole answer, within so many seconds. Raises `Refused` and `OSError`."""
+    """The whole answer, within so many seconds, with the key in `BATCHFIT_KEY` where the request has none. Raises `Refused` and `OSError`."""
+    key = os.environ.get("BATCHFIT_KEY")
+    if key and not request.has_header("Authorization"):
+        request.add_header("Authorization", f"Bearer {key}")
     done: list[Union[bytes, Exception]] = []
 
     def wait() -> None:

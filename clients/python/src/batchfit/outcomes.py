@@ -149,7 +149,6 @@ def _to_service(answer: str, told: dict[str, Any], name: str, url: str, key: Opt
     if urllib.parse.urlsplit(where).scheme not in ("http", "https"):
         raise ValueError(f"url must begin with http:// or https://, not {url!r}")
     headers = {"Content-Type": "application/json", "Idempotency-Key": name}
-    key = key or os.environ.get("BATCHFIT_KEY")
     if key:
         headers["Authorization"] = f"Bearer {key}"
     request = urllib.request.Request(where, data=json.dumps(told).encode(), headers=headers, method="POST")

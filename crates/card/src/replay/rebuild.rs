@@ -215,7 +215,7 @@ impl<'s> State<'s> {
     fn rounded(&self, requested: Bytes) -> Result<Bytes, String> {
         if !(1..1 << 60).contains(&requested.0) {
             return Err(format!(
-                "the size {}; expected 1 to 2^60 bytes",
+                "the size {}; expected 1 to 2^60 - 1 bytes",
                 requested.0
             ));
         }

@@ -303,7 +303,7 @@ impl Own {
         };
         let stream = u8::try_from(stream);
         let (Ok(stream), 1..LARGEST) = (stream, bytes) else {
-            return Err("expected 1 to 2^60 bytes, on a stream numbered 0 to 255".to_owned());
+            return Err("expected 1 to 2^60 - 1 bytes, on a stream numbered 0 to 255".to_owned());
         };
         let frame = match frame.map(u32::try_from) {
             None => None,

@@ -224,8 +224,21 @@ impl Jobs {
                 });
             }
         };
-        let document = self.upload(named).await?;
-        let document = document.ok_or_else(|| unknown("", named))?;
+        let document = self.upload(named).await?.unwrap_or_else(|| {
+            // It was kept, and somebody has dropped it since.
+            let stored = StoredUpload {
+                digest: new.digest.clone(),
+                kind: new.kind,
+                is_uploaded: true,
+                bytes: new.bytes as u64,
+                about: new.about.clone(),
+                created_at: new.created_at,
+                used_at: new.created_at,
+                is_referred: false,
+                is_in_use: false,
+            };
+            document(named, &stored, shared.limits.uploads.expiry)
+        });
         if is_new {
             tracing::info!(digest = %new.digest, bytes = new.bytes, "keeps {}, {}", new.kind.noun(), new.digest);
         }

@@ -4,11 +4,9 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use batchfit_platform::{
-    OpenOptionsExt as _, identity, mode, open_to_sync, private_folder, with_mode,
-};
+use batchfit_platform::{OpenOptionsExt as _, mode, open_to_sync, private_folder, with_mode};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
@@ -47,31 +45,6 @@ pub struct Checked {
     pub behind: isize,
     /// How many fits, probes, recommendations and runs there are.
     pub rows: [i64; 4],
-}
-
-/// Which file a database is, so that one that was put in its place is noticed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FileIdentity {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl FileIdentity {
-    pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
-        Ok(FileIdentity {
-            path: path.to_owned(),
-            identity: identity(&fs::metadata(path)?),
-        })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether the file is where it was when it was opened. What is written to one that was deleted is gone with the process.
-    pub(crate) fn is_there(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity)
-    }
 }
 
 /// Fails where something is there that is no file: to open a pipe waits for who writes to it.

@@ -312,6 +312,21 @@ async fn each_fault_has_its_name() {
     assert_eq!(refused.fault(), Fault::ReadOnly);
     db.run("PRAGMA query_only = 0").await.unwrap();
 
+    if cfg!(target_os = "linux") {
+        let lost = directory.path().join("lost.db");
+        let db = Db::open_for_one(lost.to_str().unwrap()).await.unwrap();
+        std::fs::remove_file(directory.path().join("lost.db-wal")).unwrap();
+        for _ in 0..2 {
+            let refused = db.write_readiness(now).await.unwrap_err();
+            assert_eq!(refused.fault(), Fault::Gone);
+        }
+        // It is in the file itself now, whatever becomes of the process.
+        let copy = directory.path().join("copy.db");
+        std::fs::copy(&lost, &copy).unwrap();
+        let copy = Db::open_for_one(copy.to_str().unwrap()).await.unwrap();
+        assert_eq!(copy.last_noted().await.unwrap(), Some(now));
+    }
+
     std::fs::remove_file(&file).unwrap();
     let refused = db.write_readiness(now).await.unwrap_err();
     assert_eq!(refused.fault(), Fault::Gone);

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use batchfit_platform::OpenOptionsExt as _;
+use batchfit_platform::{OpenOptionsExt as _, identity, mode, owner, user};
 
 use crate::database::maintenance::{make_private, only_a_file};
 use crate::engine::is_postgres;
@@ -116,6 +117,101 @@ fn settled(named: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Which file a database is, so that one that was put in its place is noticed.
+#[derive(Debug)]
+pub(crate) struct FileIdentity {
+    path: PathBuf,
+    identity: (u64, u64),
+    has_lost_wal: AtomicBool,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(path: &Path) -> io::Result<FileIdentity> {
+        Ok(FileIdentity {
+            path: path.to_owned(),
+            identity: identity(&fs::metadata(path)?),
+            has_lost_wal: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which of its files is not where it was.
+    pub(crate) fn missing(&self) -> Option<PathBuf> {
+        let mut file = OsString::from(&self.path);
+        if self.has_lost_wal.load(Ordering::Relaxed) {
+            file.push("-wal");
+        } else if self.is_there() {
+            return None;
+        }
+        Some(file.into())
+    }
+
+    /// Whether the file is where it was when it was opened. What is written to one that was deleted is gone with the process.
+    fn is_there(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity)
+    }
+
+    /// Whether this process writes to a `-wal` that was deleted, as Linux says; which is missing from then on.
+    pub(crate) fn loses_wal(&self) -> bool {
+        let mut deleted = fs::canonicalize(&self.path)
+            .unwrap_or_default()
+            .into_os_string();
+        deleted.push("-wal (deleted)");
+        let open = fs::read_dir("/proc/self/fd")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_lost =
+            { open }.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == *deleted));
+        self.has_lost_wal.store(is_lost, Ordering::Relaxed);
+        is_lost
+    }
+}
+
+/// Fails where another user put the database, or a file of which SQLite would take rows, into a folder that everybody may write. The rule is
+/// that of Linux's `fs.protected_regular`, so files of root and of the folder's owner are taken: volumes of containers are theirs.
+pub(crate) fn refuse_planted(named: &Path) -> io::Result<()> {
+    let real = fs::canonicalize(named).unwrap_or_else(|_| named.to_owned());
+    let us = user();
+    for (path, suffix) in [
+        (named, ""),
+        (&real, ""),
+        (&real, "-journal"),
+        (&real, "-wal"),
+    ] {
+        let mut file = OsString::from(path);
+        file.push(suffix);
+        let file = PathBuf::from(file);
+        let folder = match file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            Some(_) | None => Path::new("."),
+        };
+        let (Ok(there), Ok(around)) = (fs::symlink_metadata(&file), fs::metadata(folder)) else {
+            continue;
+        };
+        if is_planted(owner(&there), (owner(&around), mode(&around)), us) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{} belongs to another user (uid {}), and everybody may write its folder; `chmod o-w {}` makes it trusted",
+                    file.display(),
+                    owner(&there),
+                    folder.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file of `owner` in a folder of this owner and mode may have been put there for `us`.
+fn is_planted(owner: u32, (folder, mode): (u32, u32), us: u32) -> bool {
+    mode & 0o002 != 0 && ![us, 0, folder].contains(&owner)
+}
+
 fn lock_path(file: &Path) -> PathBuf {
     let mut name = OsString::from(file);
     name.push(".lock");
@@ -127,6 +223,23 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use crate::database::ownership::*;
+
+    #[test]
+    fn a_file_of_another_user_is_refused_where_everybody_may_put_one() {
+        let (us, other, root) = (1000, 1001, 0);
+        let shared = (root, 0o1777);
+
+        assert!(is_planted(other, shared, us));
+        assert!(is_planted(other, (us, 0o777), us));
+        assert!(is_planted(other, shared, root));
+        for owner in [us, root] {
+            assert!(!is_planted(owner, shared, us));
+        }
+        // Volumes: those of a group, those of their owner, and those where all files are one user's.
+        assert!(!is_planted(other, (root, 0o2775), us));
+        assert!(!is_planted(other, (other, 0o755), us));
+        assert!(!is_planted(other, (other, 0o777), us));
+    }
 
     #[test]
     fn a_database_has_one_owner_by_whatever_name() {

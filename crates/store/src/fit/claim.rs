@@ -276,8 +276,10 @@ async fn finish_on(
     let finished = query!(
         execute,
         transaction.on(),
-        "UPDATE fit SET state = 'done', result = $4, finished_at = $5
-          WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
+        "UPDATE fit SET state = 'done', result = $4, finished_at = $5,
+                answered_by = coalesce((SELECT owner FROM agent WHERE 'agent ' || agent.id = $3), '')
+          WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3
+            AND (holder NOT LIKE 'agent %' OR EXISTS (SELECT 1 FROM agent WHERE 'agent ' || agent.id = $3))",
         attempt.id,
         attempt.number,
         attempt.holder,

@@ -5,7 +5,7 @@ use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{StoreError, Time, integer, with_context};
-use batchfit_fit::search::headroom::{HeadroomModel, Reporter, Sample};
+use batchfit_fit::search::headroom::{FLOOR, HeadroomModel, Reporter, Sample};
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
 /// or else of the key that taught most; those first that no miss taught, and those without outcomes for longest.
@@ -95,7 +95,9 @@ pub(super) async fn learn(
     .map_err(with_context("read what was learnt of a model"))?;
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
-    let mut raised_by = row.as_ref().map_or(owner, |row| &row.owner).to_owned();
+    // Whose room it takes, whoever answered.
+    let teller = owner.split_once('/').map_or(owner, |(teller, _)| teller);
+    let mut raised_by = row.as_ref().map_or(teller, |row| &row.owner).to_owned();
     let mut reporters = match id {
         Some(id) => reporters(connection, id).await?,
         None => Vec::new(),
@@ -107,14 +109,20 @@ pub(super) async fn learn(
         reporters.push(Reporter::of(owner));
         reporters.len() - 1
     });
-    let mut learnt = row.map_or_else(|| HeadroomModel::begin(learning.begin), Row::learnt);
+    // What an agent says that its answer leaves free is its word, too.
+    let begin = if owner.contains('/') {
+        FLOOR
+    } else {
+        learning.begin
+    };
+    let mut learnt = row.map_or_else(|| HeadroomModel::begin(begin), Row::learnt);
     let (before, raised) = (learnt.of(reporters[reporter].missed), learnt.raised);
     learnt.take(learning.lesson, &mut reporters, reporter);
     let after = learnt.of(reporters[reporter].missed);
     if learnt.raised > raised {
-        let only = reporters.iter().filter(|one| one.missed > Share(0)).count() <= 1;
-        raised_by = if only {
-            owner.to_owned()
+        let mut missed = reporters.iter().filter(|one| one.missed > Share(0));
+        raised_by = if missed.all(|one| one.teller() == teller) {
+            teller.to_owned()
         } else {
             String::new()
         };
@@ -173,7 +181,7 @@ pub(super) async fn learn(
     };
     keep_reporters(connection, id, &reporters).await?;
     let dropped = if is_new {
-        drop_oldest(connection, owner).await?
+        drop_oldest(connection, teller).await?
     } else {
         Vec::new()
     };

@@ -84,7 +84,7 @@ struct OfModel {
     learnt: HeadroomModel,
     /// The key that raised it most; empty for several, or where none is needed.
     owner: String,
-    /// What the misses of each key ask for.
+    /// What the misses of each key ask for, by [`Reporter::owner`](batchfit_fit::search::headroom::Reporter::owner).
     missed: HashMap<String, Share>,
 }
 
@@ -200,12 +200,14 @@ impl Lessons {
         known.cards.is_empty()
     }
 
-    /// What it teaches this key about one model. One of which nothing is known learns from others.
+    /// What it teaches this key about one model. One of which nothing is known learns from others. What followed answers of agents counts
+    /// for its own requests where agents answer them.
     pub(crate) fn calibration(
         &self,
         on: &LearntOn,
         model_digest: &str,
         owner: &str,
+        is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
         let known = self.known.read().expect("nothing panics while it is held");
         let card = known.cards.get(&on.text())?;
@@ -227,11 +229,18 @@ impl Lessons {
                 outcomes: card.outcomes,
             });
         };
-        let others = missed.iter().filter(|(key, _)| *key != owner);
-        let alone = others.map(|(_, share)| *share).max().unwrap_or_default();
+        let [mut own, mut alone] = [Share(0); 2];
+        for (teller, share) in missed {
+            let (key, agent) = teller.split_once('/').unwrap_or((teller, ""));
+            if key != owner {
+                alone = alone.max(*share);
+            } else if is_for_agents || agent.is_empty() {
+                own = own.max(*share);
+            }
+        }
         Some(HeadroomCalibration {
             strategy,
-            share: learnt.of(missed.get(owner).copied().unwrap_or_default()),
+            share: learnt.of(own),
             unconfirmed: if learnt.has_sunk {
                 alone
             } else {
@@ -329,8 +338,10 @@ impl Db {
         on: &LearntOn,
         model_digest: &str,
         owner: &str,
+        is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
-        self.lessons.calibration(on, model_digest, owner)
+        self.lessons
+            .calibration(on, model_digest, owner, is_for_agents)
     }
 
     /// How often what was read would have made an answer another one: who keeps answers compares it.

@@ -251,6 +251,14 @@ struct Before {
 
 by_name!(Before: number, body, recommendation);
 
+/// What an outcome is about, and the key of the agent that answered it, if one did.
+struct Followed {
+    number: i64,
+    answered_by: String,
+}
+
+by_name!(Followed: number, answered_by);
+
 /// What came of a transaction.
 struct Added {
     kept: OutcomeKept,
@@ -268,10 +276,14 @@ impl From<OutcomeKept> for Added {
 }
 
 async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
-    let recommendation = query!(fetch_optional scalar, connection.on(), "SELECT number FROM recommendation WHERE id = $1",
+    let followed = query!(fetch_optional Followed, connection.on(), "SELECT recommendation.number AS number, answered_by FROM recommendation JOIN fit ON fit.id = fit_id WHERE recommendation.id = $1",
         new.recommendation_id)
     .map_err(with_context("look for the recommendation of an outcome"))?;
-    let Some(recommendation) = recommendation else {
+    let Some(Followed {
+        number: recommendation,
+        answered_by,
+    }) = followed
+    else {
         return Ok(OutcomeKept::Unknown.into());
     };
     let (name, body) = match &new.named {
@@ -290,8 +302,13 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         }
     }
     let (shares, dropped) = if let Ok(learning) = &new.learning {
+        let owner = match new.owner.as_str() {
+            "" => String::new(),
+            owner if answered_by.is_empty() || answered_by == owner => owner.to_owned(),
+            owner => format!("{owner}/{answered_by}"),
+        };
         let ([before, after], dropped) =
-            learn(connection, learning, &new.owner, new.created_at).await?;
+            learn(connection, learning, &owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
         query!(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::database::test_database::{DatabaseLocation, TestDatabase};
+use crate::fit::Attempt;
 use crate::model::CalibrationSource;
 use crate::units::Bytes;
 use batchfit_fit::search::ask_tell::Outcome;
@@ -67,7 +68,7 @@ const AGREES: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(0)));
 #[tokio::test]
 async fn a_sample_changes_the_headroom_of_the_next_answer() {
     let db = in_memory(1).await;
-    assert_eq!(db.calibration(&card(), "a", ""), None);
+    assert_eq!(db.calibration(&card(), "a", "", false), None);
     let turns = db.learnt_turns();
 
     let OutcomeKept::New(kept) = db.add_outcome(&new_outcome("a", MISS)).await.unwrap() else {
@@ -78,7 +79,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
         (kept.headroom_before, kept.headroom_after),
         (Some(5_000), Some(36_000))
     );
-    let taught = db.calibration(&card(), "a", "").unwrap();
+    let taught = db.calibration(&card(), "a", "", false).unwrap();
     assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
     assert_eq!((taught.of, taught.outcomes), (CalibrationSource::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
@@ -90,7 +91,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
     assert_eq!(db.learnt_turns(), turns);
     db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     assert_ne!(db.learnt_turns(), turns);
-    let taught = db.calibration(&card(), "a", "").unwrap();
+    let taught = db.calibration(&card(), "a", "", false).unwrap();
     assert!(taught.share < Share(36_000) && taught.replaces);
     let [row] = db
         .learnt_rows(None, None, 9)
@@ -104,7 +105,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
 
 /// The headroom of a key, and what is unconfirmed of it.
 fn taught(db: &TestDatabase, model: &str, owner: &str) -> Option<(u32, u32)> {
-    let taught = db.calibration(&card(), model, owner);
+    let taught = db.calibration(&card(), model, owner, false);
     taught.map(|taught| (taught.share.0, taught.unconfirmed.0))
 }
 
@@ -141,14 +142,55 @@ async fn misses_of_a_key_count_for_itself_and_are_unconfirmed_for_others() {
 }
 
 #[tokio::test]
+async fn what_keys_tell_of_answers_of_an_agent_is_the_word_of_its_key() {
+    let db = in_memory(1).await;
+    let holder = crate::agent::holder("a");
+    let attempt = Attempt {
+        id: "fit1",
+        number: 1,
+        holder: &holder,
+    };
+    let running = "UPDATE fit SET state = 'running', started_at = 1, attempts = 1, holder = 'agent a', result = NULL, finished_at = NULL";
+    db.run(running.to_owned()).await.unwrap();
+    let finish = async || {
+        db.finish(attempt, &Value::Null, &[], Time(3))
+            .await
+            .unwrap()
+    };
+    assert!(!finish().await, "nobody knows whose the agent was");
+    let agent = "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at)
+                 VALUES ('a', 'node', 'i', 'liar', '1', 'ready', '[]', 1, 2)";
+    db.run(agent.to_owned()).await.unwrap();
+    assert!(finish().await);
+    // The service gives no such answer as its own.
+    let of_service = db.finished_fit("f1", false).await.unwrap();
+    assert_eq!(
+        (of_service, db.finished_fit("f1", true).await.unwrap()),
+        (None, Some("fit1".to_owned()))
+    );
+
+    for owner in ["one", "two", "liar"] {
+        let owner = owner.to_owned();
+        let new = new_outcome("a", MISS);
+        db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+    }
+
+    assert_eq!(taught(&db, "a", "third"), Some((5_000, 36_000)));
+    // Its own word counts for each, where agents answer.
+    assert_eq!(taught(&db, "a", "one"), Some((5_000, 36_000)));
+    let own = db.calibration(&card(), "a", "one", true).unwrap();
+    assert_eq!(own.share, Share(36_000));
+}
+
+#[tokio::test]
 async fn other_models_learn_from_two_and_other_cards_from_none() {
     let db = in_memory(1).await;
     db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
-    assert_eq!(db.calibration(&card(), "c", ""), None);
+    assert_eq!(db.calibration(&card(), "c", "", false), None);
 
     db.add_outcome(&new_outcome("b", MISS)).await.unwrap();
 
-    let taught = db.calibration(&card(), "c", "").unwrap();
+    let taught = db.calibration(&card(), "c", "", false).unwrap();
     assert_eq!(
         (taught.share, taught.of),
         (Share(36_000), CalibrationSource::Others)
@@ -157,7 +199,7 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
         gpu: "NVIDIA L4".to_owned(),
         ..card()
     };
-    assert_eq!(db.calibration(&elsewhere, "a", ""), None);
+    assert_eq!(db.calibration(&elsewhere, "a", "", false), None);
 }
 
 #[tokio::test]
@@ -174,7 +216,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     };
     assert_eq!(kept.doubt.as_deref(), Some("no_peak"));
     assert_eq!(kept.headroom_after, None);
-    assert_eq!(db.calibration(&card(), "a", ""), None);
+    assert_eq!(db.calibration(&card(), "a", "", false), None);
     let count = db.learnt_count().await.unwrap();
     assert_eq!((count.outcomes, count.doubted), (0, 1));
 }
@@ -271,7 +313,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
         .await
         .unwrap();
     assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
-    assert!(db.calibration(&card(), "a", "").is_some());
+    assert!(db.calibration(&card(), "a", "", false).is_some());
 }
 
 /// As much as is kept; what a liar told is that from this number on.
@@ -294,9 +336,9 @@ async fn with_most_learnt(lied_from: i64) -> TestDatabase {
 async fn what_was_learnt_longest_ago_makes_room() {
     let db = with_most_learnt(learning::MOST_LEARNT + 1).await;
     db.read_learnt().await.unwrap();
-    let by = |model: &str| db.calibration(&card(), model, "").unwrap().of;
+    let by = |model: &str| db.calibration(&card(), model, "", false).unwrap().of;
     assert_eq!(by("m1"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown", "").unwrap();
+    let others = db.calibration(&card(), "unknown", "", false).unwrap();
     assert_eq!(
         (others.of, others.outcomes),
         (CalibrationSource::Others, 10_000)
@@ -307,7 +349,7 @@ async fn what_was_learnt_longest_ago_makes_room() {
     assert_eq!(by("m1"), CalibrationSource::Others);
     assert_eq!(by("m2"), CalibrationSource::Itself);
     assert_eq!(by("a"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown", "").unwrap();
+    let others = db.calibration(&card(), "unknown", "", false).unwrap();
     assert_eq!(others.outcomes, 10_000);
     assert_eq!(db.learnt_count().await.unwrap().models, 10_000);
 }
@@ -320,7 +362,7 @@ async fn what_one_key_tells_pushes_out_its_own() {
     let new = new_outcome("a", MISS);
     db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
 
-    let known = |model: &str| db.calibration(&card(), model, "").unwrap().of;
+    let known = |model: &str| db.calibration(&card(), model, "", false).unwrap().of;
     assert_eq!(known("m1"), CalibrationSource::Itself);
     assert_eq!(known("m6001"), CalibrationSource::Others);
 }
@@ -345,11 +387,11 @@ async fn what_another_process_learnt_is_noticed() {
     there.add_outcome(&new_outcome("a", MISS)).await.unwrap();
     here.add_outcome(&new_outcome("b", AGREES)).await.unwrap();
 
-    let taught = here.calibration(&card(), "a", "").unwrap();
+    let taught = here.calibration(&card(), "a", "", false).unwrap();
     assert_eq!(taught.share, Share(36_000));
     there.read_learnt().await.unwrap();
     assert_eq!(
-        there.calibration(&card(), "b", "").unwrap().share,
+        there.calibration(&card(), "b", "", false).unwrap().share,
         Share(5_000)
     );
 }

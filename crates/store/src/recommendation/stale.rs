@@ -10,6 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{StoredRecommendation, is_simulation};
+use crate::Db;
 use crate::model::{CalibrationSource, ENGINE_DIGEST, PYTORCH};
 use crate::outcome::{LearntOn, Lessons};
 use crate::units::Share;
@@ -56,10 +57,10 @@ pub fn minor(version: &str) -> &str {
 impl CurrentGpus {
     /// Takes in an answer: the newest of a card says what that has.
     pub(super) fn see(present: &mut Arc<CurrentGpus>, row: &StoredRecommendation) {
-        if row.driver.is_none() {
+        let Some(card) = card(row).filter(|_| row.driver.is_some()) else {
             return;
-        }
-        let known = present.cards.get(&row.gpu);
+        };
+        let known = present.cards.get(card);
         if known.is_some_and(|known| known.at > row.created_at.0) {
             return;
         }
@@ -68,7 +69,7 @@ impl CurrentGpus {
             driver: row.driver.clone(),
             cudnn: row.cudnn.clone(),
         };
-        Arc::make_mut(present).cards.insert(row.gpu.clone(), now);
+        Arc::make_mut(present).cards.insert(card.to_owned(), now);
     }
 
     /// The same answer, marked where it would be another one today.
@@ -96,7 +97,8 @@ impl CurrentGpus {
                 now: Some(PYTORCH.to_owned()),
             });
         }
-        if let (Some(_), Some(card)) = (&row.driver, self.cards.get(&row.gpu)) {
+        let card = card(&row).and_then(|card| self.cards.get(card));
+        if let (Some(_), Some(card)) = (&row.driver, card) {
             for (what, was, now) in [
                 ("driver", &row.driver, &card.driver),
                 ("cudnn", &row.cudnn, &card.cudnn),
@@ -107,20 +109,45 @@ impl CurrentGpus {
                 }
             }
         }
-        because.extend(headroom(&row, lessons));
+        because.extend(headroom(&row, lessons, ""));
         row.stale = (!because.is_empty()).then_some(Stale { because });
         row
     }
 }
 
-/// The headroom today, where that is something else. What one key alone tells makes no answer out of date: neither the answers without
-/// it, nor those with it.
-fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
+/// What has one driver at a time: a machine's card. Of a kind of card each machine may have another, and none is out of date.
+fn card(row: &StoredRecommendation) -> Option<&str> {
+    if row.device.contains('/') {
+        Some(&row.device)
+    } else {
+        row.device.starts_with("cuda:").then_some(&row.gpu)
+    }
+}
+
+impl Db {
+    /// The same for this key, whose own misses count for it alone.
+    pub fn as_read_by(&self, reader: &str, mut row: StoredRecommendation) -> StoredRecommendation {
+        let mut because = row
+            .stale
+            .take()
+            .map_or_else(Vec::new, |stale| stale.because);
+        because.retain(|one| one.what != "headroom");
+        because.extend(headroom(&row, &self.lessons, reader));
+        row.stale = (!because.is_empty()).then_some(Stale { because });
+        row
+    }
+}
+
+/// The headroom today, where that is something else. What one key alone tells makes no answer out of date to others: neither the answers
+/// without it, nor those with it.
+fn headroom(row: &StoredRecommendation, lessons: &Lessons, reader: &str) -> Option<Outdated> {
     let headroom = row.headroom.as_ref().filter(|was| was.from != "asked")?;
     if lessons.is_empty() {
         return None;
     }
-    let taught = lessons.calibration(&row.learnt_on(), &row.model_digest, "")?;
+    let is_for_agents = !is_simulation(&row.device);
+    let on = row.learnt_on();
+    let taught = lessons.calibration(&on, &row.model_digest, reader, is_for_agents)?;
     let (was, now) = (headroom.share, taught.share);
     let is_more = was > now.max(taught.unconfirmed);
     let is_other = if taught.replaces {

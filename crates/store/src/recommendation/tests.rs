@@ -303,6 +303,27 @@ async fn answers_of_another_driver_pytorch_or_batchfit_are_stale() {
     assert_eq!(because("answer00003").await, [""; 0]);
     assert_eq!(because("answer00004").await, [""; 0]);
     assert_eq!(because("answer00005").await, ["batchfit", "pytorch"]);
+
+    // Machines of agents may each have another driver.
+    let of_agents = [
+        ("h200", "570"),
+        ("h200", "590"),
+        ("node1/cuda:0", "570"),
+        ("node2/cuda:0", "590"),
+    ];
+    for (number, (device, driver)) in (6..).zip(of_agents) {
+        let row = StoredRecommendation {
+            device: device.to_owned(),
+            driver: Some(driver.to_owned()),
+            ..row(number, "NVIDIA H200", 1000)
+        };
+        store(&db, &row).await;
+    }
+    db.read_recommendations().await.unwrap();
+    for answer in 3..10 {
+        let found = because(&format!("answer{answer:05}")).await;
+        assert!(!found.contains(&"driver"), "{answer}: {found:?}");
+    }
 }
 
 #[tokio::test]

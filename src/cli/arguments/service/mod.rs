@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::DatabaseFlags;
+use crate::cli::error::CliError;
 use crate::http::KeyLimits;
 use crate::jobs::Limits;
 use crate::store::Scope;
@@ -126,6 +127,15 @@ pub(in crate::cli) struct KeyFlags {
 }
 
 impl KeyFlags {
+    /// Fails where the settings contradict each other, of which not all are flags.
+    pub(in crate::cli) fn check(&self) -> Result<(), CliError> {
+        if self.require_keys && self.allow_anonymous {
+            let said = "allow_anonymous contradicts it; leave one of them out";
+            return Err(CliError::flag("require_keys", said.to_owned()));
+        }
+        Ok(())
+    }
+
     /// What keys may ask, where they are needed: on any address but loopback, unless flags say otherwise.
     pub(in crate::cli) fn limits(&self, is_loopback: bool) -> Option<KeyLimits> {
         let is_needed = self.require_keys || !is_loopback && !self.allow_anonymous;

@@ -110,9 +110,7 @@ async fn an_agent_of_an_earlier_build_is_not_known_to_the_next() {
     let attempt = service.attempt(&agent).await;
 
     // As if the service had been begun again, with other rules.
-    let mut other = second_connection(&service).await;
-    let older = other.execute("UPDATE agent SET rules = 'older'").await;
-    assert_eq!(older.unwrap().rows_affected(), 1);
+    change(&service, "UPDATE agent SET rules = 'older'").await;
 
     let claim = json!({"free": ["cuda:0"], "wait_seconds": 0}).to_string();
     let claims = format!("/v1/agents/{agent}/claims");

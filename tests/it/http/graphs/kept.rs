@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use batchfit::jobs::{Limits, UploadLimits};
 use batchfit::store::{Db, Time};
-use sqlx::ConnectOptions as _;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Executor as _};
 use tempfile::TempDir;
 
-use super::super::Service;
 use super::super::scripted::{Gate, Scripted};
+use super::super::storage::second_connection;
+use super::super::{Answer, Service};
 use super::{digest, golden, graph, gunzip, gzip, naming};
 
 /// Drops what has expired by the end of time, and says how much that is.
@@ -194,4 +195,30 @@ async fn models_that_an_older_version_put_aside_are_taken_over() {
     assert_eq!(fit.json()["state"], "done", "{}", fit.text);
     let db: &Db = service.jobs.db();
     assert!(db.fit("1").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_file_that_is_dropped_as_it_comes_was_kept() {
+    let service = Service::start(Scripted::default()).await;
+    let file = gunzip(&graph());
+    let kept = service.put(&digest(&file), file.clone()).await;
+    let gone = service
+        .delete(&format!("/v1/graphs/{}", digest(&file)))
+        .await;
+    assert_eq!((kept.status, gone.status), (201, 204));
+    let mut other = second_connection(&service).await;
+    let drop = "CREATE TRIGGER gone AFTER INSERT ON upload BEGIN DELETE FROM upload WHERE digest = NEW.digest; END";
+    other.execute(drop).await.unwrap();
+
+    let dropped = service.put(&digest(&file), file).await;
+
+    assert_eq!(dropped.status, 201, "{}", dropped.text);
+    let said = |answer: &Answer| {
+        [
+            answer.json()["digest"].clone(),
+            answer.json()["bytes"].clone(),
+            answer.json()["kind"].clone(),
+        ]
+    };
+    assert_eq!(said(&dropped), said(&kept));
 }

@@ -234,8 +234,12 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
                 .map(|(name, _)| format!("{name:?}"))
                 .collect();
             let problem = format!(
-                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out{}",
-                asked.join(", "),
+                "{field} is {whose}, and {}; write \"strategy\": {strategy:?} (`--parallel {strategy}`), or leave it out{}",
+                if fields.get("strategy").is_none() {
+                    "no strategy is given".to_owned()
+                } else {
+                    format!("the strategy is {}", asked.join(", "))
+                },
                 if field == "mixed_precision" {
                     "; autocast is `--amp bf16`"
                 } else {

@@ -1,5 +1,6 @@
 //! How headroom follows from lessons.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Sample;
@@ -55,7 +56,7 @@ pub struct HeadroomModel {
 /// What one key has told about one model on one card. Where no keys are needed, everybody is one who is believed alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporter {
-    /// The key; empty where none is needed.
+    /// The key; empty where none is needed. Where an agent of another key found the answers, `KEY/KEY OF THE AGENT`.
     pub owner: String,
     /// What its misses ask for.
     pub missed: Share,
@@ -74,9 +75,20 @@ impl Reporter {
         }
     }
 
-    /// Whether it is believed alone.
-    fn is_open(&self) -> bool {
-        self.owner.is_empty()
+    /// The key that tells.
+    pub fn teller(&self) -> &str {
+        self.voices().next().unwrap_or_default()
+    }
+
+    /// Whose word it is: the teller's, and the agent's, since of what follows a wrong answer everybody tells the same.
+    fn voices(&self) -> impl Iterator<Item = &str> {
+        self.owner.split('/')
+    }
+
+    /// Whether one key alone can have both say what they say.
+    fn shares_a_voice(&self, other: &Reporter) -> bool {
+        self.voices()
+            .any(|voice| other.voices().any(|one| one == voice))
     }
 
     /// What it asks for today.
@@ -89,23 +101,22 @@ impl Reporter {
     }
 }
 
-/// What is believed of what reporters ask for: as much as two of them do, or one where no keys are needed. And the most that
-/// any of them asks for.
+/// What is believed of what reporters ask for: as much as two of them do that share neither teller nor agent, or one where no keys are
+/// needed. And the most that any of them asks for.
 fn believed<'t>(
     reporters: impl Iterator<Item = &'t Reporter>,
     asks: impl Fn(&Reporter) -> Share,
 ) -> (Share, Share) {
-    let [mut most, mut second] = [Share(0); 2];
-    for reporter in reporters {
-        let asked = asks(reporter);
-        let less = if reporter.is_open() {
-            asked
-        } else {
-            asked.min(most)
-        };
-        (most, second) = (most.max(asked), second.max(less));
-    }
-    (second, most)
+    let mut asked: Vec<(Share, &Reporter)> = reporters.map(|one| (asks(one), one)).collect();
+    asked.sort_by_key(|(share, _)| Reverse(*share));
+    let is_confirmed = |place: usize| {
+        let (_, one) = asked[place];
+        let mut more = asked[..place].iter();
+        one.owner.is_empty() || more.any(|(_, other)| !one.shares_a_voice(other))
+    };
+    let two = (0..asked.len()).find(|place| is_confirmed(*place));
+    let share = |place: usize| asked.get(place).map_or(Share(0), |(share, _)| *share);
+    (two.map_or(Share(0), share), share(0))
 }
 
 /// Half of the way down, or all of it where that is near.
@@ -161,8 +172,15 @@ impl HeadroomModel {
             self.raised = self.raised.max(most);
         } else {
             one.needed = one.needed.max(wanted);
-            if one.is_open() || one.agreed < AGREEING_OF_A_KEY {
-                one.agreed += 1;
+            let one = &reporters[reporter];
+            let told = |voice: &str| {
+                let same = reporters
+                    .iter()
+                    .filter(|one| one.voices().any(|it| it == voice));
+                same.map(|one| one.agreed).sum::<u32>()
+            };
+            if one.owner.is_empty() || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY) {
+                reporters[reporter].agreed += 1;
             }
             let agreed: u32 = reporters.iter().map(|reporter| reporter.agreed).sum();
             if agreed >= AGREEING {

@@ -67,7 +67,7 @@ batchfit_step::listed! {
         NoPeak = "no_peak",
         /// Its peak may be still to come.
         FewSteps = "few_steps",
-        /// It ran out of memory with more left free than headroom ever gets.
+        /// It ran out of memory with more left free than headroom ever gets, or long before the predicted peak.
         OtherCause = "other_cause",
         /// It does not say on which card, with which driver and PyTorch it ran.
         EnvironmentUnknown = "environment_unknown",
@@ -96,7 +96,8 @@ impl RejectReason {
                 "it does not say that it made three steps (`steps`): its peak may be still to come"
             }
             RejectReason::OtherCause => {
-                "it ran out of memory with more headroom than is ever kept: something else took the memory"
+                "it ran out of memory where the answer left more free than is ever kept, or with less than half of the prediction reserved: something else \
+                 took the memory"
             }
             RejectReason::EnvironmentUnknown => {
                 "it does not say on which card, with which PyTorch and, for an answer from a GPU, with which driver it ran \
@@ -133,7 +134,13 @@ pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectR
     if seen.batch > answered.micro_batch {
         return Err(RejectReason::LargerBatch);
     }
+    let is_recommended = seen.batch == answered.micro_batch;
+    let is_far_below =
+        |reserved: Bytes| is_recommended && reserved.0 < answered.peak_reserved.0 / LEAST_PART;
     if refused {
+        if seen.peak_reserved.is_some_and(is_far_below) {
+            return Err(RejectReason::OtherCause);
+        }
         let free = answered.limit.saturating_sub(answered.peak_reserved);
         let free = Share::of(free, answered.limit).max(answered.headroom);
         if free > CEILING {
@@ -141,7 +148,7 @@ pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectR
         }
         return Ok(Sample::NeedsMoreThan(free.max(Share(FLOOR.0 / 2))));
     }
-    let is_smaller = seen.batch < answered.micro_batch;
+    let is_smaller = !is_recommended;
     let Some(reserved) = seen.peak_reserved else {
         return Err(if is_smaller {
             RejectReason::SmallerBatch
@@ -152,7 +159,7 @@ pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectR
     if reserved.0 / MOST_LIMITS > answered.limit.0 {
         return Err(RejectReason::OtherLimit);
     }
-    if reserved.0 < answered.peak_reserved.0 / LEAST_PART && !is_smaller {
+    if is_far_below(reserved) {
         return Err(RejectReason::Implausible);
     }
     let short_by = reserved.saturating_sub(answered.peak_reserved);

@@ -146,6 +146,13 @@ fn what_says_nothing_about_the_answer_is_not_learnt_from() {
     };
     let refused = seen(Outcome::OutOfMemory, None);
     assert_eq!(sample(&roomy, &refused), Err(RejectReason::OtherCause));
+    let early = |batch| TrainingRun {
+        batch,
+        ..seen(Outcome::OutOfMemory, Some(4_949))
+    };
+    assert_eq!(doubt(early(64)), RejectReason::OtherCause);
+    // What a smaller batch takes is not predicted.
+    assert!(sample(&ANSWER, &early(32)).is_ok());
     for doubt in RejectReason::ALL {
         assert_eq!(RejectReason::named(doubt.name()), Some(doubt));
     }
@@ -254,6 +261,48 @@ fn headroom_sinks_by_agreement_of_several_keys() {
 }
 
 #[test]
+fn what_follows_answers_of_an_agent_is_one_keys_word() {
+    let mut runs = RunsOfKeys::begin(2);
+    let through = ["k0/a", "k1/a", "k2/a", "k3/a"].map(Reporter::of);
+    runs.reporters.extend(through);
+    for key in 2..6 {
+        runs.by(key, Sample::Needs(Share(150_000)));
+    }
+    assert_eq!(runs.learnt.share, FLOOR);
+    for _ in 0..100 {
+        for key in 2..6 {
+            runs.by(key, Sample::Needs(Share(0)));
+        }
+    }
+    assert_eq!(runs.learnt.agreed, AGREEING_OF_A_KEY);
+    // Another key has seen it without the agent.
+    runs.by(0, Sample::Needs(Share(32_000)));
+    assert_eq!(runs.learnt.share, Share(36_000));
+}
+
+#[test]
+fn one_key_is_one_witness_whoever_answers_it() {
+    let mut runs = RunsOfKeys::begin(2);
+    runs.reporters
+        .extend(["k0/a", "k0/b", "k1/a"].map(Reporter::of));
+    for key in [0, 2, 3] {
+        runs.by(key, Sample::NeedsMoreThan(Share(160_000)));
+    }
+    assert_eq!(runs.learnt.share, FLOOR);
+    for _ in 0..100 {
+        for key in [0, 2, 3] {
+            runs.by(key, Sample::Needs(Share(0)));
+        }
+    }
+    assert_eq!(runs.learnt.agreed, AGREEING_OF_A_KEY);
+    assert!(!runs.learnt.has_sunk);
+    // Another key about another agent's answer.
+    runs.by(0, Sample::Needs(Share(32_000)));
+    runs.by(4, Sample::Needs(Share(16_000)));
+    assert_eq!(runs.learnt.share, Share(18_500));
+}
+
+#[test]
 fn misses_of_one_key_do_not_keep_headroom_of_others_from_sinking() {
     let mut runs = RunsOfKeys::begin(5);
     for key in 0..2 {
@@ -309,7 +358,8 @@ impl Memory {
 }
 
 proptest! {
-    /// Ten keys train a model on a card that needs a little more than is predicted; one of them tells whatever it likes, as often as it likes.
+    /// Ten keys train a model on a card that needs a little more than is predicted; one of them tells whatever it likes, as often as it likes, of
+    /// answers of the service and of agents.
     #[test]
     fn a_liar_costs_others_no_training_and_a_twentieth_of_a_batch_at_most(
         need in 0..60_000u32,
@@ -319,10 +369,11 @@ proptest! {
     ) {
         let memory = Memory { weights, sample };
         let [mut with, mut without] = [RunsOfKeys::begin(10), RunsOfKeys::begin(10)];
+        with.reporters.extend(["k9/a", "k9/b", "k9/c"].map(Reporter::of));
         let mut died = [0, 0];
         for (key, lies) in rounds {
-            for lie in lies {
-                with.by(9, lie);
+            for (turn, lie) in lies.into_iter().enumerate() {
+                with.by(9 + turn % 4, lie);
             }
             // What keys that do not lie have asked for is no lie, even where it takes the liar's word to be believed.
             let honest = with.reporters[..9].iter().map(|one| one.missed).max();

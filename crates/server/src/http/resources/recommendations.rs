@@ -22,7 +22,7 @@ use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
 use crate::store::{
-    FilterColumn, RecommendationFilter, RecommendationPage, StoredRecommendation, Time,
+    Db, FilterColumn, RecommendationFilter, RecommendationPage, StoredRecommendation, Time,
 };
 
 /// About as long as a recommendation is, in bytes.
@@ -64,6 +64,7 @@ pub(in crate::http) struct RecommendationList {
                 "value": "fp8", "nearest": "fp16"}))))]
 pub(in crate::http) async fn list_recommendations(
     State(app): State<App>,
+    client: Client,
     parameters: Parameters,
 ) -> Result<Response, Problem> {
     let facets = [
@@ -103,13 +104,13 @@ pub(in crate::http) async fn list_recommendations(
     };
     let found = app.jobs.db().recommendations(&filter).await;
     match found.map_err(JobError::from)? {
-        Some(page) => Ok(render(page).await),
+        Some(page) => Ok(render(page, app.jobs.db(), &client.id).await),
         None => Err(no_cursor(filter.before.as_deref().unwrap_or_default())),
     }
 }
 
 /// A [`RecommendationList`], written a part at a time: others are served meanwhile.
-async fn render(page: RecommendationPage) -> Response {
+async fn render(page: RecommendationPage, db: &Db, reader: &str) -> Response {
     let items = page.items();
     let mut list = Vec::with_capacity(items.len() * DOCUMENT + 64);
     list.extend_from_slice(br#"{"items":["#);
@@ -117,7 +118,7 @@ async fn render(page: RecommendationPage) -> Response {
         if number > 0 {
             list.push(b',');
         }
-        write(&mut list, &item);
+        write(&mut list, &db.as_read_by(reader, item));
         if number % AT_A_TIME == AT_A_TIME - 1 {
             yield_now().await;
         }
@@ -140,12 +141,13 @@ fn write(list: &mut Vec<u8>, value: &impl Serialize) {
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation")))]
 pub(in crate::http) async fn get_recommendation(
     State(app): State<App>,
+    client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<StoredRecommendation>, Problem> {
-    let found = app.jobs.db().recommendation(&id).await;
+    let db = app.jobs.db();
+    let found = db.recommendation(&id).await.map_err(JobError::from)?;
     found
-        .map_err(JobError::from)?
-        .map(Json)
+        .map(|found| Json(db.as_read_by(&client.id, found)))
         .ok_or_else(|| Problem::no_such("recommendation", &id))
 }
 
@@ -201,11 +203,18 @@ pub(in crate::http) async fn get_nearest_recommendation(
         RequestBody::Answered(answer) => app.jobs.answer_of(&answer.id).await?,
         RequestBody::New(asked) => {
             let BufferedBody { read, permit } = asked.held;
-            app.jobs.nearest(read, Some(permit), client.id).await?
+            app.jobs
+                .nearest(read, Some(permit), client.id.clone())
+                .await?
         }
     };
     let none = "no answer for this model is stored; POST /v1/fits makes one";
+    let db = app.jobs.db();
+    let read = |mut near: NearDocument| {
+        near.recommendation = db.as_read_by(&client.id, near.recommendation);
+        Json(near)
+    };
     found
-        .map(Json)
+        .map(read)
         .ok_or_else(|| Problem::new(Code::NotFound, none))
 }

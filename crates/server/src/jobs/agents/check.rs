@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
 use crate::device::sim::Card;
-use crate::jobs::{FitResult, Recommendation, VariantResult};
+use crate::jobs::{FitResult, ProbeSummary, VariantResult};
 use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
 use crate::units::Share;
+use batchfit_fit::search::MAX_BATCH;
 
 use super::AgentCard;
 
@@ -55,21 +56,18 @@ pub(super) fn check(
         }
         arithmetic(variant, request, card)?;
     }
-    let same = |found: &Recommendation| {
-        let counts = (
-            found.micro_batch,
-            found.accumulation_steps,
-            found.global_batch,
-        );
-        (
-            counts,
-            found.limit_bytes,
-            found.peak_reserved_bytes,
-            found.evidence,
-        )
-    };
-    if same(&result.recommendation) != same(&result.variants[0].recommendation) {
+    if result.recommendation != result.variants[0].recommendation {
         return Err("what it recommends is not its first variant's".to_owned());
+    }
+    let is_shown = |probe: &ProbeSummary| {
+        (probe.variant as usize) < result.variants.len()
+            && probe.accumulation > 0
+            && (1..=MAX_BATCH).contains(&probe.report.batch)
+            && (probe.report.evidence != Evidence::Simulated
+                || probe.report.peak_reserved_bytes <= probe.report.limit_bytes)
+    };
+    if !result.probes.iter().all(is_shown) {
+        return Err("a probe is none of its variants'".to_owned());
     }
     if result.lengths.is_some() != request.lengths.is_some() {
         return Err("it is of other lengths".to_owned());
@@ -122,11 +120,7 @@ fn arithmetic(variant: &VariantResult, request: &Request, card: &AgentCard) -> R
     let found = &variant.recommendation;
     let ensure = |holds: bool, what: &str| holds.then_some(()).ok_or_else(|| what.to_owned());
     let per_rank = found.micro_batch.checked_mul(found.accumulation_steps);
-    let ranks = [
-        1,
-        request.world_size,
-        variant.training.parallel.world_size(),
-    ];
+    let ranks = [request.world_size, variant.training.parallel.world_size()];
     let is_product = ranks.into_iter().any(|ranks| {
         per_rank.and_then(|samples| samples.checked_mul(ranks)) == Some(found.global_batch)
     });
@@ -167,6 +161,11 @@ fn arithmetic(variant: &VariantResult, request: &Request, card: &AgentCard) -> R
     if found.micro_batch == 0 {
         return Ok(());
     }
+    ensure(
+        found.micro_batch <= found.max_batch_steady
+            && found.max_batch_steady.max(found.max_batch_without_retries) <= found.max_batch,
+        "its largest batches contradict each other",
+    )?;
     let asked = request.headroom.map(Share::fraction);
     ensure(
         asked.is_none_or(|asked| (found.headroom.fraction - asked).abs() < 1e-9),

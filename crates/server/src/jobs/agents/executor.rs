@@ -159,10 +159,11 @@ pub(super) fn free_cards<'a>(
                 || kind.is_some_and(|kind| lane == lane_of_kind(kind, card.simulated, count))
         };
         for _ in 0..count {
-            let Some(taken) = left.iter().position(serves) else {
-                break;
-            };
-            left.remove(taken);
+            // Of cards that it has registered otherwise since, any.
+            let taken = left.iter().position(serves).unwrap_or(0);
+            if !left.is_empty() {
+                left.remove(taken);
+            }
         }
     }
     left.retain(is_free);
@@ -308,6 +309,10 @@ mod tests {
         assert_eq!(free(&all, &works_on), "cuda:2 cuda:3");
         assert_eq!(free(&all[1..], &works_on[..1]), "cuda:1 cuda:2 cuda:3");
         assert_eq!(free(&all, &["agent h100-80g x3"]), "cuda:3");
+        // It registered other cards since it claimed these.
+        let works_on = ["agent node1/cuda:9", "agent h200 x1", "agent sim h200 x1"];
+        assert_eq!(free(&all, &works_on), "cuda:3");
+        assert_eq!(free(&all, &["agent h200 x128"]), "");
         assert_eq!(
             free(&all, &["agent sim h100-80g x1"]),
             "cuda:0 cuda:1 cuda:2"

@@ -102,7 +102,7 @@ fn unlike(request: &Request, stored: Option<Fit>) -> Vec<String> {
 /// The stored answer to what is asked, or the nearest one.
 async fn look(db: &Db, understood: &Understood) -> Result<Option<NearDocument>, StoreError> {
     if let Some(fingerprint) = &understood.fingerprint
-        && let Some(fit) = db.finished_fit(fingerprint).await?
+        && let Some(fit) = db.finished_fit(fingerprint, true).await?
         && let Some(exact) = answer_of(db, &fit).await?
     {
         return Ok(Some(exact.called(understood)));

@@ -46,6 +46,10 @@ pub fn calibration(
         ) => "probed",
     };
     let digest = short_digest(digest);
+    let is_for_agents = matches!(
+        request.device,
+        DeviceChoice::Kind(_) | DeviceChoice::Host(..)
+    );
     let mut strategies: Vec<&str> = request
         .variants
         .iter()
@@ -61,7 +65,7 @@ pub fn calibration(
             driver: driver.clone().unwrap_or_default(),
             pytorch: PYTORCH.to_owned(),
         };
-        db.calibration(&on, &digest, owner)
+        db.calibration(&on, &digest, owner, is_for_agents)
     };
     strategies.into_iter().filter_map(of).collect()
 }

@@ -58,7 +58,9 @@ pub(super) async fn answered_before(
     if !is_reusable(request) {
         return None;
     }
-    let id = shared.db.finished_fit(&claimed.fingerprint).await.ok()??;
+    // What an agent answered stays that agent's word: this is the service's own.
+    let found = shared.db.finished_fit(&claimed.fingerprint, false).await;
+    let id = found.ok()??;
     let fit = FitDocument::of(shared.db.fit(&id).await.ok()??, None);
     let answer = fit.answer()?;
     let is_simulated = matches!(request.device, DeviceChoice::Sim(_));

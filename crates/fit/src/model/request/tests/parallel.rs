@@ -120,6 +120,10 @@ fn what_several_gpus_cannot_do_is_told() {
             "at /training/parallel/world_size: world_size is 2 here and 4 at /world_size; leave one of them out",
         ),
         (
+            json!({ "units": "mlp" }),
+            "at /training/parallel/units: units is FSDP2's, and no strategy is given; write \"strategy\": \"fsdp2\"",
+        ),
+        (
             json!({ "strategy": "none", "bucket_cap_mb": 1 }),
             "at /training/parallel/bucket_cap_mb: bucket_cap_mb is DDP's, and the strategy is \"none\"; write \"strategy\": \"ddp\"",
         ),
