@@ -304,7 +304,7 @@ fn together(arguments: &Calibrate, layers: &Path, left: Duration) -> anyhow::Res
         command.args(["--seconds", &left.as_secs().max(1).to_string()]);
         command.args(["--batches", &listed(&arguments.batches)]);
         if let Some(card) = &arguments.card {
-            let log = output.with_extension("log");
+            let log = log_of(&output);
             File::create(&log).context("could not write cuDNN's log")?;
             command.args(["--card", card]);
             command.envs([cudnn::NO_CARD_VISIBLE]);
@@ -332,6 +332,11 @@ fn together(arguments: &Calibrate, layers: &Path, left: Duration) -> anyhow::Res
     }
     anyhow::ensure!(!outputs.is_empty(), "nothing was recorded");
     Ok(outputs)
+}
+
+/// Where the cuDNN of the worker logs that writes this file: workers that share a log miss what it says to them.
+fn log_of(output: &Path) -> PathBuf {
+    output.with_added_extension("log")
 }
 
 /// What a worker does: its share of the layers.
@@ -433,4 +438,14 @@ fn folder(arguments: &Calibrate) -> Result<PathBuf, CliError> {
     })?;
     fs::create_dir_all(&folder).map_err(CliError::unwritable(&folder))?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_a_log_of_its_own() {
+        assert_ne!(log_of("layers.0".as_ref()), log_of("layers.1".as_ref()));
+    }
 }
