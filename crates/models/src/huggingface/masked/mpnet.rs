@@ -1,4 +1,4 @@
-//! MPNet: `modeling_mpnet.py`, whose heads are RoBERTa's.
+//! `MPNet`: `modeling_mpnet.py`, whose heads are RoBERTa's.
 
 use super::embeddings::position_ids_after;
 use super::encoder::{Shape, new_intermediate, new_output};
@@ -84,11 +84,11 @@ fn new_self_attention(
             attention_scores.add_in_place(position_bias);
             let mut attention_probs = (&attention_scores).softmax(-1, None);
             attention_probs = dropout.forward(&attention_probs);
-            let mut c = (&attention_probs).matmul(&v);
-            c = (&c).permute(&[0, 2, 1, 3]).contiguous();
-            c = (&c).view(&[batch, seq_len, width.into()]);
-            let o = o.forward(&c);
-            o.and_drop((q, k, v, attention_scores, attention_probs, c))
+            let mut context = (&attention_probs).matmul(&v);
+            context = (&context).permute(&[0, 2, 1, 3]).contiguous();
+            context = (&context).view(&[batch, seq_len, width.into()]);
+            let o = o.forward(&context);
+            o.and_drop((q, k, v, attention_scores, attention_probs, context))
         })
     }
 }

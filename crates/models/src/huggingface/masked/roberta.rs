@@ -1,5 +1,5 @@
 //! RoBERTa, and XLM-RoBERTa and CamemBERT, which are its code with the modules of a model in another order:
-//! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`. MPNet has its heads.
+//! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`. `MPNet` has its heads.
 
 use super::embeddings::{Numbering, new_embeddings};
 use super::encoder::{Defaults, Shape, new_encoder};
