@@ -81,18 +81,7 @@ pub(super) async fn learn(
     now: Time,
 ) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
     let on = &learning.on;
-    let row = query!(fetch_optional Row, connection.on(),
-        "SELECT id, owner, share, raised, has_sunk, agreed, outcomes, misses
-             FROM learnt
-            WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
-        learning.model_digest,
-        on.gpu,
-        on.source,
-        on.strategy,
-        on.driver,
-        on.pytorch,
-    )
-    .map_err(with_context("read what was learnt of a model"))?;
+    let row = row(connection, learning).await?;
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
     // Whose room it takes, whoever answered.
@@ -186,6 +175,23 @@ pub(super) async fn learn(
         Vec::new()
     };
     Ok(([before, after], dropped))
+}
+
+/// What is known of its model on its card.
+async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Row>, StoreError> {
+    let on = &learning.on;
+    query!(fetch_optional Row, connection.on(),
+        "SELECT id, owner, share, raised, has_sunk, agreed, outcomes, misses
+             FROM learnt
+            WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
+        learning.model_digest,
+        on.gpu,
+        on.source,
+        on.strategy,
+        on.driver,
+        on.pytorch,
+    )
+    .map_err(with_context("read what was learnt of a model"))
 }
 
 /// What each key has told.
