@@ -218,9 +218,9 @@ ATTENTION = {
 
 
 class MultiHead(nn.Module):
-    def __init__(self, weights: bool, mask: str = "", dropout: float = 0.1, **options) -> None:
+    def __init__(self, weights: bool, mask: str = "", dropout: float = 0.1, heads: int = 4, **options) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(16, 4, dropout, batch_first=True, **options)
+        self.attention = nn.MultiheadAttention(16, heads, dropout, batch_first=True, **options)
         self.weights, self.mask = weights, mask
 
     def forward(self, x, i):
@@ -242,7 +242,7 @@ def multi_head(*arguments, **options) -> Model:
 MULTI_HEAD = {
     "plain": multi_head(False), "weights": multi_head(True), "padding": multi_head(False, "padding"), "weights_padding": multi_head(True, "padding"),
     "causal": multi_head(False, "causal"), "both": multi_head(False, "padding causal"), "weights_causal": multi_head(True, "causal"), "float": multi_head(False, "float"),
-    "bias_kv": multi_head(False, add_bias_kv=True), "kdim": multi_head(False, "", 0.0, kdim=16, vdim=16),
+    "bias_kv": multi_head(False, add_bias_kv=True), "kdim": multi_head(False, "", 0.0, kdim=16, vdim=16), "two": multi_head(False, heads=2),
 }
 
 

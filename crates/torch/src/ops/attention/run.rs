@@ -4,7 +4,8 @@ use super::Attention;
 use std::rc::Rc;
 
 use super::sizes::{
-    Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
+    Backend, Lengths, Problem, choose, cudnn_workspaces, efficient_workspace, flash_splits,
+    flash_width,
 };
 use crate::eager::{Eager, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::ops::join::part;
@@ -189,6 +190,8 @@ impl Eager {
         let kernels = kernels(&request, lengths.width);
         let bias_is_trained = bias.is_some_and(|bias| bias.requires_grad());
         let mut state: Vec<Tensor> = Vec::new();
+        let (card, drops) = (self.capability, request.dropout > 0.0);
+        let of_cudnn = cudnn_workspaces(&card, lengths, drops, query.dtype.size());
         if backend == Backend::Cudnn {
             // Philox seed and offset, made even without dropout.
             for _ in 0..2 {
@@ -217,13 +220,13 @@ impl Eager {
         let log_sum_exp = (backend != Backend::Efficient || draft.is_recorded())
             .then(|| Tensor::new(self.empty(&[shape[0], shape[1], rows.into()], DType::Float32)));
         match backend {
-            Backend::Cudnn => drop(self.scratch(256)),
+            Backend::Cudnn if of_cudnn[0] != Extent::ZERO => drop(self.scratch_bytes(of_cudnn[0])),
             Backend::Flash => self.flash_state(lengths, request.dropout, &mut state),
             Backend::Efficient if query.dtype.is_half() && lengths.value_width > 128 => {
                 let sums = lengths.each(4 * lengths.positions * lengths.value_width);
                 drop(self.scratch_bytes(sums));
             }
-            Backend::Efficient | Backend::Math => {}
+            Backend::Efficient | Backend::Math | Backend::Cudnn => {}
         }
         let mut results: Vec<&TensorBody> = vec![&output];
         results.extend(log_sum_exp.as_deref());
@@ -241,7 +244,8 @@ impl Eager {
         }
         let output = draft.finish_single(self, output, move |eager, gradient, saved| {
             let kernel = kernels[1].clone();
-            eager.attention_grad((backend, lengths), gradient, saved, kernel, bias_is_trained)
+            let chosen = (backend, lengths, of_cudnn[1]);
+            eager.attention_grad(chosen, gradient, saved, kernel, bias_is_trained)
         });
         Ok(output)
     }
@@ -284,7 +288,7 @@ impl Eager {
 
     fn attention_grad(
         &mut self,
-        (backend, lengths): (Backend, Lengths),
+        (backend, lengths, of_cudnn): (Backend, Lengths, Extent),
         gradient: &Tensor,
         saved: &Saved,
         kernel: Kernel,
@@ -293,18 +297,14 @@ impl Eager {
         let inputs = ["query", "key", "value"].map(|name| saved.get(name));
         let output = saved.get("output");
         let element = gradient.dtype.size();
-        // These kernels want (batch, position, head, width); FlashAttention copies gradient and output if not, the
-        // memory-efficient kernel the gradient.
+        // These kernels want (batch, position, head, width), row-major: FlashAttention copies gradient and output if
+        // they lie otherwise, the memory-efficient kernel the gradient.
         let stored = |tensor: &Tensor| {
             let (shape, s) = (&tensor.shape, &tensor.strides);
             let is_run = |dim: usize, stride: Extent| shape[dim] == Extent::ONE || s[dim] == stride;
-            let heads = match backend {
-                Backend::Efficient => {
-                    is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3])
-                }
-                Backend::Flash | Backend::Cudnn | Backend::Math => true,
-            };
-            s[3] == Extent::ONE && is_run(1, shape[3]) && heads
+            let sample = shape[1] * shape[2] * shape[3];
+            let of_samples = is_run(2, shape[1] * shape[3]) && is_run(0, sample);
+            s[3] == Extent::ONE && is_run(1, shape[3]) && of_samples
         };
         let read: &[&Tensor] = match backend {
             Backend::Flash => &[gradient, output],
@@ -331,7 +331,7 @@ impl Eager {
             })
         });
         let grad_bias = bias_is_trained.then(|| self.bias_grad(lengths, gradient.dtype));
-        let held = self.attention_scratch(backend, lengths, element);
+        let held = self.attention_scratch((backend, lengths, of_cudnn), element);
         let [query, key, value] = inputs;
         let mut from: Vec<&TensorBody> = vec![gradient, query, key, value, output];
         if let Some(sums) = saved.find("log_sum_exp") {
@@ -373,8 +373,7 @@ impl Eager {
     /// Buffers of a backward pass, in the order in which they are freed.
     fn attention_scratch(
         &mut self,
-        backend: Backend,
-        lengths: Lengths,
+        (backend, lengths, of_cudnn): (Backend, Lengths, Extent),
         element: u64,
     ) -> Vec<Rc<Storage>> {
         let Lengths {
@@ -389,15 +388,7 @@ impl Eager {
         let grouped = query_heads != key_heads;
         let mut held = Vec::new();
         let buffers: Vec<Extent> = match backend {
-            Backend::Cudnn => {
-                let repeated = if grouped {
-                    2 * element * keys * width
-                } else {
-                    0
-                };
-                let bytes = lengths.each(4 * positions * width + 4 * positions + repeated);
-                vec![bytes + Extent::fixed(256)]
-            }
+            Backend::Cudnn => vec![of_cudnn],
             Backend::Flash => {
                 let rows = positions.next_multiple_of(128);
                 let wide = flash_width(width);

@@ -133,6 +133,37 @@ pub fn flash_width(width: u64) -> u64 {
     width.next_multiple_of(if width <= 128 { 32 } else { 64 })
 }
 
+/// What cuDNN 9.19 wants of both passes beside operands. On compute capability 10 dropout keeps a bit of each score in whole tiles of 128, and without it
+/// up to 128 positions have a second sum of the queries' gradient.
+pub fn cudnn_workspaces(
+    card: &Capability,
+    of: Lengths,
+    dropout: bool,
+    element: u64,
+) -> [Extent; 2] {
+    let (sum, grouped) = (4 * of.width, of.query_heads != of.key_heads);
+    let repeated = if grouped {
+        2 * element * of.keys * of.width
+    } else {
+        0
+    };
+    let backward = of.positions * (sum + 4) + repeated;
+    if card.compute.0 != 10 {
+        let counters = Extent::fixed(256);
+        return [counters, of.each(backward) + counters];
+    }
+    let tiles = of.positions.div_ceil(128) * of.keys.div_ceil(128);
+    let bits = if dropout { 2048 * tiles } else { 0 };
+    let again = if dropout || of.positions > 128 {
+        0
+    } else {
+        of.positions.next_multiple_of(8) * sum
+    };
+    let aligned = |more: u64| Extent::fixed(if more > 0 { 128 } else { 0 });
+    let all = of.each(backward + bits + again) + aligned(bits + again + repeated);
+    [of.each(bits) + aligned(bits), all]
+}
+
 /// Into how many parts `FlashAttention` splits the keys without dropout, for so many samples and heads.
 pub fn flash_splits(card: &Capability, heads: u64, positions: u64, keys: u64, width: u64) -> u64 {
     let block = match width {
@@ -345,5 +376,34 @@ mod tests {
         assert_eq!(flash_splits(&A100, 8, 256, 256, 80), 2);
         assert_eq!(flash_splits(&A100, 8, 1000, 1000, 128), 3);
         assert_eq!(flash_splits(&A100, 8, 2048, 2048, 64), 1);
+    }
+
+    #[test]
+    fn cudnn_keeps_what_dropped_scores_and_short_queries_take_on_compute_capability_10() {
+        let of = |[query_heads, key_heads, positions, keys, width]: [u64; 5], dropout| {
+            let lengths = Lengths {
+                batch: Extent::ONE,
+                query_heads,
+                key_heads,
+                positions,
+                keys,
+                width,
+                value_width: width,
+            };
+            let card = Capability::of((10, 0), 148);
+            cudnn_workspaces(&card, lengths, dropout, 2).map(|bytes| bytes.at(1))
+        };
+        assert_eq!(of([30, 30, 150, 87, 48], true), [123_008, 1_005_008]);
+        assert_eq!(of([30, 30, 23, 587, 64], true), [307_328, 486_728]);
+        assert_eq!(of([30, 30, 23, 87, 48], false), [0, 273_608]);
+        assert_eq!(of([1, 1, 129, 300, 64], false), [0, 129 * 260]);
+        assert_eq!(
+            of([12, 4, 100, 100, 64], true),
+            [24_704, 12 * 26_000 + 331_904]
+        );
+        assert_eq!(
+            of([8, 1, 257, 257, 128], false),
+            [0, 8 * 257 * 516 + 1_052_800]
+        );
     }
 }
