@@ -141,8 +141,9 @@ fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> 
     let image_loss = contrastive_loss(&similarity);
     drop(similarity);
     let loss = (&caption_loss).add(&image_loss).div_number(2.0);
-    drop((caption_loss, image_loss, image_embeds, text_embeds));
-    drop((logits_per_text, logits_per_image));
+    drop((caption_loss, image_loss));
+    // The fields of `CLIPOutput`.
+    drop((logits_per_image, logits_per_text, text_embeds, image_embeds));
     drop((text_outputs, vision_outputs));
     task.finish(tracer, &loss)
 }
