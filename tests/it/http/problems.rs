@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::json;
 
 use super::scripted::Scripted;
 use super::{RESNET, Service, assert_answer};
@@ -89,6 +90,20 @@ async fn a_small_body_that_becomes_a_large_one_is_refused() {
     let answer = service.send(post("gzip", bomb)).await;
 
     assert_answer!(answer);
+}
+
+#[tokio::test]
+async fn members_that_are_too_large_are_no_fault_of_the_json() {
+    let service = Service::start(Scripted::default()).await;
+    let modules = json!({"checkpointing": {"modules": vec!["layer*"; 40_000]}});
+    let body = json!({"model": "resnet18", "device": "sim:t4", "training": modules});
+
+    let answer = service.post("/v1/fits", body.to_string()).await;
+
+    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer.json()["type"], "/problems/request-invalid");
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("more than 4 MiB"), "{detail}");
 }
 
 #[tokio::test]

@@ -55,6 +55,9 @@ impl fmt::Debug for RequestDocument {
     }
 }
 
+/// How the problem of a text that is no JSON begins; another text is valid, and too large.
+pub const NOT_JSON: &str = "the request is not valid JSON";
+
 impl RequestDocument {
     /// Reads JSON text.
     pub fn from_json(text: &[u8]) -> Result<RequestDocument, RequestError> {
@@ -276,7 +279,7 @@ impl From<Value> for RequestDocument {
 fn not_json(line: usize, column: usize, clause: &str) -> RequestError {
     RequestError::at(
         "",
-        format!("the request is not valid JSON at line {line}, column {column}: {clause}"),
+        format!("{NOT_JSON} at line {line}, column {column}: {clause}"),
     )
 }
 
