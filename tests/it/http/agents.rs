@@ -271,6 +271,22 @@ async fn an_answer_without_what_was_asked_is_refused_and_its_fit_fails() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_no_json_fails_its_fit_at_once() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", ON_KIND).await.id();
+    let attempt = service.attempt(&agent).await;
+
+    let path = format!("/v1/agents/{agent}/jobs/{attempt}/result");
+    let sent = Request::put(path).body(Body::from(r#"{"outcome": "\ud800"}"#));
+    let refused = service.send(sent.unwrap()).await;
+
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert_eq!(service.state_of(&fit).await, "failed");
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn a_kind_of_card_without_an_agent_is_simulated() {
     let service = service().await;
     let request = r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;

@@ -108,8 +108,8 @@ pub(in crate::http) async fn put_result(
 ) -> Result<StatusCode, Problem> {
     let (outcome, refused) = match sent {
         Ok(JsonBody(outcome)) => (outcome, None),
-        // It is JSON of another form: sent again it would be the same.
-        Err(problem) if problem.status == StatusCode::UNPROCESSABLE_ENTITY => {
+        // It arrived whole and is no JSON, or JSON of another form: sent again it would be the same.
+        Err(problem) if problem.pointer.is_some() => {
             let detail = format!("the agent's answer cannot be read: {}", problem.detail);
             let error = FitError::new(FailureCode::Internal, detail);
             (JobOutcome::Failed { error }, Some(problem))
