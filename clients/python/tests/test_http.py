@@ -108,3 +108,7 @@ class HttpTest(unittest.TestCase):
     def test_a_deep_answer_is_a_value_error(self) -> None:
         with self.assertRaises(ValueError):
             _http.document(b"[" * 200_000)
+
+    def test_an_answer_of_millions_of_items_is_not_read(self) -> None:
+        with self.assertRaisesRegex(ValueError, "too many items"):
+            _http.document(b"[" + b"[]," * 1_000_000 + b"[]]")

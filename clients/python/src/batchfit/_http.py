@@ -16,6 +16,9 @@ from typing import Any, Union
 # Most bytes of an answer: a search of a few dozen observations has a few KiB.
 LONGEST = 16 << 20
 
+# Most lists and objects in it: each takes some twenty times its two bytes when it is read.
+_MOST_ITEMS = 200_000
+
 # Bytes that are read of a refusal.
 _REFUSAL = 1 << 16
 
@@ -129,6 +132,8 @@ def _answer(request: urllib.request.Request, patience: float) -> bytes:
 
 def document(text: bytes) -> Any:
     """What a JSON text says. Raises `ValueError` alone."""
+    if text.count(b"[") + text.count(b"{") > _MOST_ITEMS:
+        raise ValueError("it has too many items")
     try:
         return json.loads(text)
     except RecursionError:
