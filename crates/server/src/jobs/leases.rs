@@ -131,6 +131,9 @@ async fn beat(shared: &Shared) -> Result<(), StoreError> {
         }
     }
     shared.beats.note(Some(ahead));
+    for id in shared.db.cancel_of_revoked_keys(after).await? {
+        shared.forget_cancelled(&id);
+    }
     Ok(())
 }
 

@@ -245,6 +245,19 @@ impl Db {
         .map_err(with_context("cancel a fit"))
     }
 
+    /// Cancels waiting fits of keys that were revoked, unless another key asked for them too. Gives their ids.
+    pub async fn cancel_of_revoked_keys(&self, now: Time) -> Result<Vec<String>, StoreError> {
+        query!(
+            fetch_all scalar,
+            self.pool.writing(),
+            "UPDATE fit SET state = 'cancelled', finished_at = $1
+              WHERE state = 'queued' AND NOT shared AND owner IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)
+              RETURNING id",
+            now,
+        )
+        .map_err(with_context("cancel the fits of a key"))
+    }
+
     /// Puts a running fit back into the queue, as if this attempt had not been.
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
         query!(

@@ -1,6 +1,6 @@
 use super::*;
-use crate::UploadSpace;
 use crate::database::test_database::TestDatabase;
+use crate::{ApiKey, Scope, UploadSpace};
 
 /// As much as there is.
 const SPACE: UploadSpace = UploadSpace {
@@ -100,6 +100,48 @@ async fn keys_take_turns() {
 }
 
 /// Two at a time, and four for keys that run nothing: beside those that a key runs already which asks much.
+#[tokio::test]
+async fn a_revoked_key_waits_for_nothing() {
+    let db = queue(&[]).await;
+    for (id, name) in [("id", "ci"), ("other", "other")] {
+        let issued = ApiKey::issue(id.to_owned(), name, Scope::Fit, &[7; 32], Time(1));
+        assert!(db.add_key(&issued.unwrap().0).await.unwrap());
+    }
+    for (id, owner) in [
+        ("runs", "id"),
+        ("waits", "id"),
+        ("shared", "id"),
+        ("others", "other"),
+    ] {
+        let asked = NewFit {
+            owner: owner.to_owned(),
+            ..new(id, "sim")
+        };
+        db.enqueue(&asked, Reuse::Finished, 10, SPACE)
+            .await
+            .unwrap();
+        if id == "runs" {
+            assert_eq!(claim(&db).await.as_deref(), Some("runs"));
+        }
+    }
+    db.run("UPDATE fit SET shared = TRUE WHERE id = 'shared'")
+        .await
+        .unwrap();
+
+    assert!(db.revoke_key("ci", Time(9)).await.unwrap());
+    let cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
+
+    assert_eq!(cancelled, ["waits"]);
+    for (id, state) in [
+        ("runs", FitState::Running),
+        ("waits", FitState::Cancelled),
+        ("shared", FitState::Queued),
+        ("others", FitState::Queued),
+    ] {
+        assert_eq!(db.fit(id).await.unwrap().unwrap().state, state, "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_key_that_runs_much_takes_no_place_of_those_that_run_nothing() {
     let db = TestDatabase::new().await;

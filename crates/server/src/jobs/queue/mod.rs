@@ -308,15 +308,7 @@ impl Jobs {
     ) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
         if shared.db.cancel(id, owner, now).await? {
-            shared.spec_cache.take(id);
-            if let Some(running) = shared.running(id) {
-                running.cancel.cancel();
-            }
-            shared.told_by_agents().remove(id);
-            shared.events.publish(id, FitState::Cancelled);
-            shared.wake.notify_one();
-            shared.ended.send_replace(());
-            tracing::info!(fit.id = %id, "cancelled fit {id}");
+            shared.forget_cancelled(id);
         }
         Ok(match self.fit(id).await? {
             None => Cancellation::Unknown,

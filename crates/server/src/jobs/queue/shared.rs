@@ -107,6 +107,16 @@ impl Shared {
         running.get(id).map(Arc::clone)
     }
 
+    /// Lets go of a fit that was cancelled in the database, and tells those that follow it.
+    pub(in crate::jobs) fn forget_cancelled(&self, id: &str) {
+        self.spec_cache.take(id);
+        if let Some(running) = self.running(id) {
+            running.cancel.cancel();
+        }
+        self.job_ended(id, FitState::Cancelled);
+        tracing::info!(fit.id = %id, "cancelled fit {id}");
+    }
+
     /// Whether any fit is at work here.
     pub(in crate::jobs) fn works(&self) -> bool {
         let running = self
