@@ -10,7 +10,7 @@ use crate::channel;
 use crate::config::config;
 use crate::libc;
 use crate::memory::{bytes, is_device, known};
-use crate::runtime::capture;
+use crate::runtime::{capture, trace};
 
 /// A function of the process, by its name.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
@@ -105,6 +105,7 @@ pub extern "C" fn batchfit_vgpu_expect(count: i64) {
 /// Safety: `line` is null or text that ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn batchfit_vgpu_say(line: *const c_char) {
+    trace::flush();
     if !line.is_null() {
         channel::say(&CStr::from_ptr(line).to_string_lossy());
     }

@@ -84,6 +84,12 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
         return Ok(without_gpu(arguments, ending));
     };
     let step = look_back(&mut answer, arguments, folder.path())?;
+    if let (Some(path), Some(error)) = (&arguments.launches, output.unwritten) {
+        return Err(CliError::Unwritable {
+            path: path.clone(),
+            source: std::io::Error::from_raw_os_error(error),
+        });
+    }
     store(&arguments.kept, &answer, step.as_ref());
     output::answer(arguments.json, &answer, || {
         report::virtual_gpu(&answer, &style::stdout(arguments.verbose))

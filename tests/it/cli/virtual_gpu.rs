@@ -346,6 +346,43 @@ to.connect(path)
 to.sendall(sys.argv[1].encode())
 "#;
 
+/// Launches a kernel twice, and is ended as by the hooks after the last step.
+const LAUNCH: &str = r#"
+import ctypes, os, sys
+cuda = ctypes.CDLL(None)
+Dim3 = type("Dim3", (ctypes.Structure,), {"_fields_": [(axis, ctypes.c_uint) for axis in "xyz"]})
+getattr(cuda, "__cudaRegisterFunction")(None, ctypes.c_void_p(64), None, b"kernel")
+for _ in range(2):
+    cuda.cudaLaunchKernel(ctypes.c_void_p(64), Dim3(2, 1, 1), Dim3(32, 1, 1), None, ctypes.c_size_t(0), None)
+for line in sys.argv[1:]:
+    cuda.batchfit_vgpu_say(line.encode())
+os._exit(0)
+"#;
+
+#[test]
+fn launches_are_written_where_the_script_is_stopped_and_a_full_disk_is_told() {
+    let place = Sandbox::new();
+    let launch = |file: &str| {
+        let mut command = place.batchfit();
+        command.args(["run", "--on", "t4", "-q", "--launches", file, "--"]);
+        command.args(["python3", "-c", LAUNCH, START, &step(1, 300)]);
+        command.output().unwrap()
+    };
+
+    let output = launch("launches");
+    let full = launch("/dev/full");
+
+    let lines = fs::read_to_string(place.directory.path().join("launches")).unwrap();
+    let expected = "kernel 2,1,1 32,1,1 0\n".repeat(2);
+    assert_eq!(lines, expected, "{}", stderr(&output));
+    let said = stderr(&full);
+    assert_eq!(full.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("/dev/full: No space left on device"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_run_is_stored_where_a_service_shows_it() {
     let place = Sandbox::new();

@@ -28,6 +28,8 @@ pub struct RunEvents {
     pub(super) unanswered: BTreeMap<String, u64>,
     /// What went wrong in what watches.
     pub(super) problems: BTreeMap<String, u64>,
+    /// The system's number of why launches could not be written to their file.
+    pub unwritten: Option<i32>,
     /// Convolutions, by how it is known what they take.
     pub(super) convolutions: BTreeMap<String, u64>,
 }
@@ -177,6 +179,7 @@ impl RunEvents {
             },
             "workspace" => count(&mut self.convolutions, rest),
             "unanswered" => count(&mut self.unanswered, rest),
+            "unwritten" => self.unwritten = rest.parse().ok(),
             "problem" => count(&mut self.problems, rest),
             "report" => {
                 if let Ok(report) = serde_json::from_str(rest) {

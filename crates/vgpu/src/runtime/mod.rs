@@ -22,7 +22,7 @@ pub mod memory;
 pub mod pool;
 pub mod properties;
 pub mod streams;
-mod trace;
+pub mod trace;
 pub mod variables;
 
 pub use devices::current_device;

@@ -1,11 +1,13 @@
 //! Launches, written down where the session asks for it: `name grid block shared`, sizes as `x,y,z`, names as compilers write them.
 //!
-//! Lines are kept and written many at a time; what is kept is written when a program waits for the device and when it ends.
+//! Lines are kept and written many at a time; what is kept is written when a program waits for the device, when Python's hooks say something (the last
+//! thing before they end it is that they do), and when it ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
 use super::launch::Shape;
+use crate::channel;
 use crate::config::config;
 use crate::handle::Lock;
 
@@ -55,13 +57,17 @@ pub fn flush() {
 impl Trace {
     fn write(&mut self) {
         if self.process == std::process::id() && !self.lines.is_empty() {
-            if self.file.is_none() {
-                self.file = path().and_then(|path| OpenOptions::new().append(true).create(true).open(path).ok());
-            }
-            if let Some(file) = &mut self.file {
-                let _ = file.write_all(&self.lines);
+            if let Err(error) = self.append() {
+                channel::say(&format!("unwritten\t{}", error.raw_os_error().unwrap_or(0)));
             }
             self.lines.clear();
         }
+    }
+
+    fn append(&mut self) -> std::io::Result<()> {
+        if self.file.is_none() {
+            self.file = path().map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()?;
+        }
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(&self.lines))
     }
 }
