@@ -47,9 +47,9 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
             (Some("%"), _) => model = Some(value),
             (Some(said), _) if said.contains("=%|") => {}
             (Some(said), _) if said.contains('%') => {
-                flags += &format!(" {}", said.replace('%', value))
+                flags.extend([" ", &said.replace('%', value)]);
             }
-            (Some(said), _) if ["true", "auto"].contains(&value) => flags += &format!(" {said}"),
+            (Some(said), _) if ["true", "auto"].contains(&value) => flags.extend([" ", said]),
             (None, Some(ONE_BATCH)) => batch = Some(value),
             _ => {}
         }
