@@ -20,7 +20,7 @@ pub(in crate::replay) fn check(recording: &Recording) -> Result<(), RecordingErr
         if let Some(bytes) = bytes
             && !(1..ABSURD).contains(&bytes.0)
         {
-            let problem = format!("`{key}` is {}; expected 1 to 2^60 bytes", bytes.0);
+            let problem = format!("`{key}` is {}; expected 1 to 2^60 - 1 bytes", bytes.0);
             return Err(RecordingError::at("line 1", problem));
         }
     }
@@ -211,7 +211,7 @@ impl<'r> CheckState<'r> {
 
     fn sized(&mut self, address: Option<Address>, size: Bytes) -> Result<(), String> {
         if !(1..ABSURD).contains(&size.0) {
-            return Err(format!("the size {}; expected 1 to 2^60 bytes", size.0));
+            return Err(format!("the size {}; expected 1 to 2^60 - 1 bytes", size.0));
         }
         if let Some(address) = address
             && address.0.checked_add(size.0).is_none()
