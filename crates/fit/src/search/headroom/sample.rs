@@ -135,8 +135,7 @@ pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectR
         return Err(RejectReason::LargerBatch);
     }
     let is_recommended = seen.batch == answered.micro_batch;
-    let is_far_below =
-        |reserved: Bytes| is_recommended && reserved.0 < answered.peak_reserved.0 / LEAST_PART;
+    let is_far_below = |reserved: Bytes| reserved.0 < answered.peak_reserved.0 / LEAST_PART;
     if refused {
         if seen.peak_reserved.is_some_and(is_far_below) {
             return Err(RejectReason::OtherCause);
@@ -159,7 +158,7 @@ pub fn sample(answered: &Answered, seen: &TrainingRun) -> Result<Sample, RejectR
     if reserved.0 / MOST_LIMITS > answered.limit.0 {
         return Err(RejectReason::OtherLimit);
     }
-    if is_far_below(reserved) {
+    if is_recommended && is_far_below(reserved) {
         return Err(RejectReason::Implausible);
     }
     let short_by = reserved.saturating_sub(answered.peak_reserved);
