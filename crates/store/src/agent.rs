@@ -95,7 +95,7 @@ pub enum Registered {
 
 impl Db {
     /// Registers an agent, or notes that it is there: the same process keeps its id and what it was told to do. Another process
-    /// takes a name over that was not heard of since `lost`; a machine that was cordoned stays so.
+    /// takes a name over that was not heard of since `lost`, but not from another key that holds; a machine that was cordoned stays so.
     pub async fn register_agent(
         &self,
         new: &StoredAgent,
@@ -116,7 +116,9 @@ impl Db {
                                   THEN agent.duty ELSE excluded.duty END,
                       instance = excluded.instance, owner = excluded.owner, version = excluded.version, rules = excluded.rules, cards = excluded.cards,
                       seen_at = excluded.seen_at
-                WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner OR agent.seen_at < $10
+                WHERE agent.instance = excluded.instance AND agent.owner = excluded.owner
+                   OR agent.seen_at < $10
+                      AND (agent.owner = excluded.owner OR NOT EXISTS (SELECT 1 FROM api_key WHERE id = agent.owner AND revoked_at IS NULL))
                RETURNING id, name, instance, owner, version, rules, duty, cards,
                          registered_at, seen_at",
             new.id,
@@ -324,6 +326,7 @@ async fn claim_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{ApiKey, Scope};
 
     fn agent(name: &str, instance: &str, now: i64) -> StoredAgent {
         StoredAgent {
@@ -365,6 +368,23 @@ mod tests {
             ("node-b", Time(60))
         );
         assert_eq!(db.agent(&first.id).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn the_name_of_a_lost_agent_is_its_keys_until_that_is_revoked() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        let issued = ApiKey::issue("k".to_owned(), "ci", Scope::Agent, &[7; 32], Time(1));
+        assert!(db.add_key(&issued.unwrap().0).await.unwrap());
+        let of = |owner: &str, instance, now| StoredAgent {
+            owner: owner.to_owned(),
+            ..agent("node", instance, now)
+        };
+        assert!(register(&db, &of("k", "a", 10), 0).await.is_some());
+
+        assert_eq!(register(&db, &of("other", "b", 60), 50).await, None);
+        assert!(register(&db, &of("k", "c", 60), 50).await.is_some());
+        assert!(db.revoke_key("ci", Time(70)).await.unwrap());
+        assert!(register(&db, &of("other", "b", 90), 80).await.is_some());
     }
 
     #[tokio::test]

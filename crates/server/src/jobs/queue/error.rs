@@ -107,7 +107,7 @@ pub enum JobError {
     /// Another agent has this name.
     #[error(
         "another agent called {name} is registered and was heard of {silent} s ago; give this one another name (`--name`), or wait \
-         until that one is lost"
+         until that one is lost; of a lost one of another key, until an administrator forgets it"
     )]
     AgentNameTaken {
         /// The name.
