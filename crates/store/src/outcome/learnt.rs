@@ -31,13 +31,22 @@ pub struct LearntOn {
     pub source: String,
     /// How ranks train together.
     pub strategy: String,
-    /// The driver; empty for answers of a simulated card.
+    /// The driver; empty for answers of a simulated card, and where a kind of card is asked about, whose machines may have any.
     pub driver: String,
     /// PyTorch's major and minor version.
     pub pytorch: String,
 }
 
 impl LearntOn {
+    /// Whether it is about this text of [`LearntOn::text`]. A probed answer has a driver: without one it may be any.
+    fn is_about(&self, text: &str) -> bool {
+        let parts: Vec<&str> = text.split('\u{1f}').collect();
+        let [gpu, source, strategy, _, pytorch] = parts[..] else {
+            return false;
+        };
+        [&self.gpu, &self.source, &self.strategy, &self.pytorch] == [gpu, source, strategy, pytorch]
+    }
+
     /// As one text, for a map.
     fn text(&self) -> String {
         let LearntOn {
@@ -99,6 +108,53 @@ impl OnCard {
     fn learn_of_others(&mut self) {
         let models = self.models.values();
         self.others = of_others(models.map(|model| (model.learnt.raised, model.owner.as_str())));
+    }
+
+    fn calibration(
+        &self,
+        strategy: &str,
+        model_digest: &str,
+        owner: &str,
+        is_for_agents: bool,
+    ) -> Option<HeadroomCalibration> {
+        // Where keys are needed, what two of them tell of other models confirms nothing about this one.
+        let of_others = self.others.unwrap_or_default();
+        let (confirmed, doubted) = if owner.is_empty() {
+            (of_others, Share(0))
+        } else {
+            (Share(0), of_others)
+        };
+        let Some(OfModel { learnt, missed, .. }) = self.models.get(model_digest) else {
+            return self.others.map(|_| HeadroomCalibration {
+                strategy: strategy.to_owned(),
+                share: confirmed,
+                unconfirmed: doubted,
+                replaces: false,
+                of: CalibrationSource::Others,
+                outcomes: self.outcomes,
+            });
+        };
+        let [mut own, mut alone] = [Share(0); 2];
+        for (teller, share) in missed {
+            let (key, agent) = teller.split_once('/').unwrap_or((teller, ""));
+            if key != owner {
+                alone = alone.max(*share);
+            } else if is_for_agents || agent.is_empty() {
+                own = own.max(*share);
+            }
+        }
+        Some(HeadroomCalibration {
+            strategy: strategy.to_owned(),
+            share: learnt.of(own),
+            unconfirmed: if learnt.has_sunk {
+                alone
+            } else {
+                alone.max(doubted)
+            },
+            replaces: learnt.has_sunk,
+            of: CalibrationSource::Itself,
+            outcomes: learnt.outcomes,
+        })
     }
 }
 
@@ -210,46 +266,14 @@ impl Lessons {
         is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
         let known = self.known.read().expect("nothing panics while it is held");
-        let card = known.cards.get(&on.text())?;
-        let strategy = on.strategy.clone();
-        // Where keys are needed, what two of them tell of other models confirms nothing about this one.
-        let of_others = card.others.unwrap_or_default();
-        let (confirmed, doubted) = if owner.is_empty() {
-            (of_others, Share(0))
-        } else {
-            (Share(0), of_others)
-        };
-        let Some(OfModel { learnt, missed, .. }) = card.models.get(model_digest) else {
-            return card.others.map(|_| HeadroomCalibration {
-                strategy,
-                share: confirmed,
-                unconfirmed: doubted,
-                replaces: false,
-                of: CalibrationSource::Others,
-                outcomes: card.outcomes,
-            });
-        };
-        let [mut own, mut alone] = [Share(0); 2];
-        for (teller, share) in missed {
-            let (key, agent) = teller.split_once('/').unwrap_or((teller, ""));
-            if key != owner {
-                alone = alone.max(*share);
-            } else if is_for_agents || agent.is_empty() {
-                own = own.max(*share);
-            }
+        let of = |card: &OnCard| card.calibration(&on.strategy, model_digest, owner, is_for_agents);
+        if on.source != "probed" || !on.driver.is_empty() {
+            return known.cards.get(&on.text()).and_then(of);
         }
-        Some(HeadroomCalibration {
-            strategy,
-            share: learnt.of(own),
-            unconfirmed: if learnt.has_sunk {
-                alone
-            } else {
-                alone.max(doubted)
-            },
-            replaces: learnt.has_sunk,
-            of: CalibrationSource::Itself,
-            outcomes: learnt.outcomes,
-        })
+        let cards = known.cards.iter().filter(|(text, _)| on.is_about(text));
+        { cards }
+            .filter_map(|(_, card)| of(card))
+            .max_by_key(|it| (it.share, it.unconfirmed, !it.replaces, it.outcomes))
     }
 
     fn last_change(&self) -> i64 {

@@ -367,6 +367,27 @@ async fn what_one_key_tells_pushes_out_its_own() {
     assert_eq!(known("m6001"), CalibrationSource::Others);
 }
 
+/// An agent with a real card answers for its kind: which driver it has is not known before.
+#[tokio::test]
+async fn a_kind_of_card_learns_from_machines_with_any_driver() {
+    let on = |driver: &str| LearntOn {
+        source: "probed".to_owned(),
+        driver: driver.to_owned(),
+        ..card()
+    };
+    let db = in_memory(1).await;
+    for (driver, lesson) in [("570.86.15", MISS), ("580.95.5", AGREES)] {
+        let mut outcome = new_outcome("a", lesson);
+        outcome.learning.as_mut().unwrap().on = on(driver);
+        db.add_outcome(&outcome).await.unwrap();
+    }
+    let of = |on: &LearntOn| db.calibration(on, "a", "", true).map(|it| it.share);
+
+    assert_eq!(of(&on("580.95.5")), Some(Share(5_000)));
+    assert_eq!(of(&on("")), Some(Share(36_000)));
+    assert_eq!(of(&card()), None);
+}
+
 #[tokio::test]
 async fn what_another_process_learnt_is_noticed() {
     let place = DatabaseLocation::new();
