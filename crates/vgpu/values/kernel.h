@@ -98,10 +98,8 @@ class Kernel final : public c10::OperatorKernel {
     is_reduction_ = is("aten::any") || is("aten::all");
     most_integers_ = is_reduction_ ? SMALL_MASK : decides(name_) ? SMALL_DECIDING : SMALL_INTEGERS;
     most_ = decides(name_) && !is("aten::fill_") ? SMALL_DECIDING : is("aten::bernoulli_") ? SMALL_INTEGERS : SMALL;
-    // Without a generator to be given it would draw from the script's. Several results that are arguments come back as references into a stack, whose
-    // arguments are gone by then.
-    const auto outs = std::count_if(arguments_.begin(), arguments_.end(), [](const Argument& one) { return one.is_out; });
-    is_computable_ = outs <= 1 && (has_generator_ || !op.hasTag(at::Tag::nondeterministic_seeded)) && op.hasComputedKernelForDispatchKey(on_host);
+    // Without a generator to be given it would draw from the script's.
+    is_computable_ = (has_generator_ || !op.hasTag(at::Tag::nondeterministic_seeded)) && op.hasComputedKernelForDispatchKey(on_host);
   }
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -216,11 +214,13 @@ class Kernel final : public c10::OperatorKernel {
   std::optional<Stack> on_host(const Call& call) {
     c10::impl::ExcludeDispatchKeyGuard below(above_kernels());
     try {
-      Stack stack;
+      Stack stack, outs;
       for (size_t i = 0; i < call.args.size(); i++) stack.push_back(moved(call.args[i], arguments_[i]));
+      // Several results that are arguments are returned as references into the stack, whose arguments are gone by then: they are read from here.
+      for (size_t i = 0; i < call.args.size(); i++) if (arguments_[i].is_out) outs.push_back(stack[i]);
       call.op.callBoxed(&stack);
       failures_.store(0, std::memory_order_relaxed);
-      return stack;
+      return outs.size() > 1 ? outs : stack;
     } catch (const std::exception& error) {
       const std::string text = error.what(), line = text.substr(0, text.find('\n'));
       if (!failures_.fetch_add(1) && (line.find("out of range") != std::string::npos || line.find("out of bounds") != std::string::npos))
