@@ -48,10 +48,10 @@ fn commands(page: &str) -> Vec<Example> {
     commands
 }
 
-/// Commands that need more than the program itself: a GPU, cuDNN, Python's packages, a server that is up or was and left a database, files of
-/// the repository, time to compile.
+/// Commands that need more than the program itself: a GPU, cuDNN, Python's packages, a server that is up or was and left a database,
+/// time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 18] = [
+    const WORDS: [&str; 17] = [
         "--ask-cudnn",
         "cuda:",
         "batchfit agent",
@@ -60,7 +60,6 @@ fn needs_more(command: &str) -> bool {
         "batchfit run ",
         "batchfit db ",
         "batchfit keys ",
-        "batchfit config ",
         "--device auto",
         "batchfit export",
         "batchfit serve",
@@ -91,7 +90,7 @@ fn matches(printed: &[&str], shown: &[&str]) -> bool {
     }
 }
 
-/// A folder with the files that pages speak of: a config, a model, and the repository's tests.
+/// A folder with the files that pages speak of: a config, a model, and the repository's tests and settings.
 fn place() -> Sandbox {
     let place = Sandbox::new();
     let golden = Path::new(ROOT).join("tests/golden");
@@ -104,7 +103,9 @@ fn place() -> Sandbox {
         at.join("model.json.gz"),
     )
     .unwrap();
-    symlink(Path::new(ROOT).join("tests"), at.join("tests")).unwrap();
+    for folder in ["tests", "deploy"] {
+        symlink(Path::new(ROOT).join(folder), at.join(folder)).unwrap();
+    }
     place.write(
         "request.json",
         r#"{"model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090"}"#,
