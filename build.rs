@@ -9,6 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "crates/platform/build/files.rs"]
+mod files;
+use files::{collect, listed, out};
+
 /// What `batchfit run` loads before a script.
 const VIRTUAL_GPU: &str = "crates/vgpu";
 
@@ -26,34 +30,10 @@ fn main() -> io::Result<()> {
     embed_virtual_gpu()
 }
 
-/// A list of files with what is in them, by their paths below a folder, with `/` between folders.
-fn listed(files: &BTreeSet<PathBuf>, below: &str) -> io::Result<String> {
-    let root = env::current_dir()?;
-    let mut list = "pub(super) const FILES: &[(&str, &[u8])] = &[\n".to_owned();
-    for file in files {
-        let inside = file.strip_prefix(below).expect("it was found there");
-        let inside: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
-        writeln!(
-            list,
-            "    ({:?}, include_bytes!({:?})),",
-            inside.join("/"),
-            root.join(file).to_string_lossy()
-        )
-        .expect("text takes everything");
-    }
-    list += "];\n";
-    Ok(list)
-}
-
 /// What cargo says to a build script.
 fn said(name: &str) -> String {
     let said = env::var_os(name).expect("cargo says it");
     said.into_string().expect("it is UTF-8")
-}
-
-/// Where this script writes to.
-fn out() -> PathBuf {
-    env::var_os("OUT_DIR").expect("cargo says where").into()
 }
 
 /// Compiles the object of `batchfit run` and lists it with what lies beside it. It is `LD_PRELOAD` of glibc: elsewhere nothing is carried.
@@ -74,7 +54,7 @@ fn embed_virtual_gpu() -> io::Result<()> {
     } else {
         "None"
     };
-    let list = listed(&files, VIRTUAL_GPU)?;
+    let list = listed(&files, VIRTUAL_GPU, "[u8]")?;
     let text = format!("{list}pub(super) const OBJECT: Option<&[u8]> = {object};\n");
     fs::write(out().join("virtual_gpu.rs"), text)
 }
@@ -134,17 +114,4 @@ fn compile(source: &Path, target: &str) -> io::Result<()> {
         "the object of `batchfit run` does not compile"
     );
     fs::write(stamps, stamp)
-}
-
-/// All files below `folder`, but for notes.
-fn collect(folder: &Path, files: &mut BTreeSet<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(&path, files)?;
-        } else if path.extension().is_none_or(|kind| kind != "md") {
-            files.insert(path);
-        }
-    }
-    Ok(())
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+#[path = "../platform/build/files.rs"]
+mod files;
 
 /// Where answers are made. The last is the child that runs probes on a GPU.
 const SOURCES: [&str; 7] = [
@@ -19,14 +22,14 @@ const SOURCES: [&str; 7] = [
 ];
 
 fn main() -> io::Result<()> {
-    let mut files = BTreeSet::new();
+    let mut sources = BTreeSet::new();
     for folder in SOURCES {
         println!("cargo::rerun-if-changed={folder}");
-        collect(Path::new(folder), &mut files)?;
+        files::collect(Path::new(folder), &mut sources)?;
     }
     // No secret and no defence: an accident in 2^64 is good enough.
     let mut rules = DefaultHasher::new();
-    for file in files {
+    for file in sources {
         rules.write(file.to_string_lossy().as_bytes());
         let text = fs::read(&file)?;
         rules.write_usize(text.len());
@@ -36,18 +39,5 @@ fn main() -> io::Result<()> {
         "cargo::rustc-env=BATCHFIT_ENGINE_DIGEST={:016x}",
         rules.finish()
     );
-    Ok(())
-}
-
-/// All files below `folder`, but for notes.
-fn collect(folder: &Path, files: &mut BTreeSet<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(&path, files)?;
-        } else if path.extension().is_none_or(|kind| kind != "md") {
-            files.insert(path);
-        }
-    }
     Ok(())
 }
