@@ -6,9 +6,7 @@ use super::style::{Style, harmless, paragraph};
 use super::table::{facts, notes, text, with_header};
 use batchfit_card::probe::Verdict;
 use batchfit_card::replay::{Finding, Findings};
-use batchfit_fit::virtual_gpu::{
-    Answer, Certainty, NamedCount, Phase, Shortage, UncomputedRead, Versions,
-};
+use batchfit_fit::virtual_gpu::{Answer, Certainty, Phase, Shortage, UncomputedRead, Versions};
 use batchfit_step::units::Bytes;
 
 /// Phases that are shown: at the beginning, and the last.
@@ -303,14 +301,17 @@ fn guesses(answer: &Answer, style: &Style) -> String {
         &answer.doubts.iter().map(doubt).collect::<Vec<_>>(),
         style,
     );
-    let counted = |one: &NamedCount| format!("{} ({})", one.what, times(one.times));
-    // First those that name a variable which gives the other bound: they decide sizes.
-    let (bounded, other): (Vec<_>, Vec<_>) = answer
-        .assumptions
-        .iter()
-        .map(counted)
-        .partition(|what| what.contains("BATCHFIT_VGPU_"));
-    out += &listed("assumption: ", &[bounded, other].concat(), style);
+    // First those with another bound: they decide sizes.
+    let mut assumptions: Vec<_> = answer.assumptions.iter().collect();
+    assumptions.sort_by_key(|one| one.other_bound.is_none());
+    let said = assumptions.into_iter().map(|one| {
+        let said = format!("{} ({})", one.what, times(one.times));
+        match &one.other_bound {
+            Some(setting) => format!("{said}; {setting} gives the other bound"),
+            None => said,
+        }
+    });
+    out += &listed("assumption: ", &said.collect::<Vec<_>>(), style);
     let unanswered: Vec<&str> = answer
         .unanswered
         .iter()

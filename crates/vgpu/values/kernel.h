@@ -317,7 +317,7 @@ class Kernel final : public c10::OperatorKernel {
       if (!coalesced) assume("different indices (" + name_ + ")");
       return coalesced ? coalesced->size(1) : in._nnz();
     }
-    if (kept < 0) assume("how many " + name_ + " finds; with BATCHFIT_VGPU_FOUND=1 it finds all, the other bound");
+    if (kept < 0) assume("how many " + name_ + " finds", "BATCHFIT_VGPU_FOUND=1");
     const int64_t guessed = is_guessed(in) && kept < 0 ? std::count((const char*)in.const_data_ptr(), (const char*)in.const_data_ptr() + span(in), 1) : 0;
     return std::max(guessed, count_among(name_, total_of(call)));
   }

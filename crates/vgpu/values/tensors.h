@@ -136,12 +136,13 @@ inline Tensors tensors_of(const IValue& value) {
 inline void say(const std::string& line) { batchfit_vgpu_say(line.substr(0, 1000).c_str()); }
 
 // Counts what was assumed, and says so at every power of two: a step makes the same assumptions as the one before.
-inline void assume(const std::string& what) {
+// `other_bound` is the setting, if any, under which the other bound is assumed.
+inline void assume(const std::string& what, const std::string& other_bound = "") {
   static std::mutex mutex;
   static auto* counts = new std::map<std::string, uint64_t>;
   std::lock_guard<std::mutex> lock(mutex);
   const uint64_t count = ++(*counts)[what];
-  if (!(count & (count - 1))) say("assumed\t" + what + "\t" + std::to_string(count));
+  if (!(count & (count - 1))) say("assumed\t" + what + "\t" + std::to_string(count) + (other_bound.empty() ? "" : "\t" + other_bound));
 }
 
 }  // namespace batchfit

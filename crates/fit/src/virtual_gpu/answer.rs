@@ -61,7 +61,7 @@ pub struct Answer {
     /// Where the script read what was never computed, and may have taken another turn than on a card.
     pub doubts: Vec<UncomputedRead>,
     /// What was assumed of numbers that were never computed.
-    pub assumptions: Vec<NamedCount>,
+    pub assumptions: Vec<Assumption>,
     /// Entry points that have no real answer.
     pub unanswered: Vec<NamedCount>,
     /// How the scratch memory of convolutions is known.
@@ -181,6 +181,18 @@ pub struct UncomputedRead {
     pub times: u64,
     /// How many bytes.
     pub bytes: u64,
+}
+
+/// What was assumed and how often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RunAssumption)]
+pub struct Assumption {
+    /// What.
+    pub what: String,
+    /// How often.
+    pub times: u64,
+    /// The environment variable and its value that give the other bound, such as `BATCHFIT_VGPU_FOUND=1`; null where there is none.
+    pub other_bound: Option<String>,
 }
 
 /// Something and how often.

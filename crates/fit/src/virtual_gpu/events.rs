@@ -22,8 +22,8 @@ pub struct RunEvents {
     pub(super) processes: Vec<Process>,
     /// How often, and of how many bytes, a place in the script read what was never computed.
     pub(super) doubts: BTreeMap<String, (u64, u64)>,
-    /// How often something was assumed.
-    pub(super) assumptions: BTreeMap<String, u64>,
+    /// How often something was assumed, and the setting that gives the other bound.
+    pub(super) assumptions: BTreeMap<String, (u64, Option<String>)>,
     /// Entry points that were called and have no real answer.
     pub(super) unanswered: BTreeMap<String, u64>,
     /// What went wrong in what watches.
@@ -165,18 +165,16 @@ impl RunEvents {
                     seen.1 = seen.1.saturating_add(bytes.parse().unwrap_or(0));
                 }
             }
-            // With the times until now behind it, where there were many.
-            "assumed" => match rest
-                .rsplit_once('\t')
-                .map(|(what, times)| (what, times.parse::<u64>()))
-            {
-                Some((what, Ok(times))) => {
-                    if let Some(seen) = entry(&mut self.assumptions, what) {
-                        *seen = times.max(*seen);
-                    }
+            // With the times until now, where there were many, and the setting that gives the other bound, where there is one.
+            "assumed" => {
+                let mut fields = rest.split('\t');
+                let what = fields.next().unwrap_or_default();
+                if let Some(seen) = entry(&mut self.assumptions, what) {
+                    let times = fields.next().and_then(|times| times.parse().ok());
+                    seen.0 = times.map_or(seen.0 + 1, |times: u64| times.max(seen.0));
+                    seen.1 = fields.next().map(str::to_owned);
                 }
-                _ => count(&mut self.assumptions, rest),
-            },
+            }
             "workspace" => count(&mut self.convolutions, rest),
             "unanswered" => count(&mut self.unanswered, rest),
             "unwritten" => self.unwritten = rest.parse().ok(),

@@ -17,8 +17,8 @@ mod session;
 mod summary;
 
 pub use answer::{
-    Answer, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,
-    UncomputedRead, Versions,
+    Answer, Assumption, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase,
+    Shortage, UncomputedRead, Versions,
 };
 pub use events::{MOST_NAMES, RunEvents};
 pub use listener::{LONGEST_LINE, Listener};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Ending;
 use super::answer::{
-    Answer, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,
-    UncomputedRead, Versions,
+    Answer, Assumption, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase,
+    Shortage, UncomputedRead, Versions,
 };
 use super::events::{Process, RunEvents, SaidPeak, SaidShortage, Start};
 use super::session::Session;
@@ -62,21 +62,6 @@ impl Answer {
         }
         let refused = users.iter().any(|process| process.host_refused.is_some());
         let convolutions = convolutions(heard);
-        let counted = |map: &BTreeMap<String, u64>| {
-            let all = map.iter().map(|(what, times)| NamedCount {
-                what: what.clone(),
-                times: *times,
-            });
-            all.collect::<Vec<_>>()
-        };
-        let doubts = heard
-            .doubts
-            .iter()
-            .map(|(line, (times, bytes))| UncomputedRead {
-                line: line.clone(),
-                times: *times,
-                bytes: *bytes,
-            });
         let certainty = if !heard.doubts.is_empty() || !heard.problems.is_empty() {
             Certainty::Doubtful
         } else if !heard.unanswered.is_empty()
@@ -121,9 +106,22 @@ impl Answer {
                 was_refused: refused,
             },
             certainty,
-            doubts: doubts.collect(),
-            assumptions: counted(&heard.assumptions),
-            unanswered: counted(&heard.unanswered),
+            doubts: listed(&heard.doubts, |line, (times, bytes)| UncomputedRead {
+                line,
+                times: *times,
+                bytes: *bytes,
+            }),
+            assumptions: listed(&heard.assumptions, |what, (times, other_bound)| {
+                Assumption {
+                    what,
+                    times: *times,
+                    other_bound: other_bound.clone(),
+                }
+            }),
+            unanswered: listed(&heard.unanswered, |what, times| NamedCount {
+                what,
+                times: *times,
+            }),
             convolutions,
             versions: main.start.as_ref().map(Versions::from),
             findings: None,
@@ -137,6 +135,12 @@ impl Answer {
         let mut peaks = self.peaks.iter();
         peaks.find(|peak| peak.peak_reserved_bytes == self.peak_reserved_bytes)
     }
+}
+
+/// What was counted by its name, each as the answer has it.
+fn listed<T, R>(counted: &BTreeMap<String, T>, made: impl Fn(String, &T) -> R) -> Vec<R> {
+    let all = counted.iter();
+    all.map(|(name, seen)| made(name.clone(), seen)).collect()
 }
 
 /// By PyTorch's own count where there is one, else by the driver's.
