@@ -6,7 +6,7 @@ use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_para
 use crate::engine::NO_RECORDER;
 use crate::fitting::{check_soak, soak_on_a_gpu};
 use crate::graph::Graph;
-use crate::limits::{Cancel, shorten, with_cancel};
+use crate::limits::{Cancel, with_cancel};
 use crate::model::{
     Checkpointing, DeviceChoice, Lowered, Request, RequestError, SearchMode, Variant, Workload,
 };
@@ -328,9 +328,8 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> RequestError {
         | SettingsError::WrongValue { .. } => (error.to_string(), None),
     };
     RequestError {
-        value: Some(format!("{:?}", shorten(&request.allocator))),
         nearest,
-        ..RequestError::at("/allocator", problem)
+        ..RequestError::at("/allocator", problem).with_text(&request.allocator)
     }
 }
 

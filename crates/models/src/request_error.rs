@@ -21,6 +21,9 @@ pub struct RequestError {
     pub problem: String,
     /// The known word most like the one found.
     pub nearest: Option<String>,
+    /// Whether the whole is no JSON.
+    #[serde(default)]
+    pub is_malformed: bool,
 }
 
 impl RequestError {
@@ -31,6 +34,7 @@ impl RequestError {
             value: None,
             problem: problem.into(),
             nearest: None,
+            is_malformed: false,
         }
     }
 
@@ -56,10 +60,8 @@ impl RequestError {
             problem = format!("{problem}; {instead}");
         }
         RequestError {
-            pointer: pointer.into(),
-            value: Some(format!("{:?}", shorten(word))),
-            problem,
             nearest: nearest.map(str::to_owned),
+            ..RequestError::at(pointer, problem).with_text(word)
         }
     }
 
@@ -79,6 +81,13 @@ impl RequestError {
             },
             Some(ValueSynonym::Other(_)) | None => self,
         }
+    }
+
+    /// The same problem with the text that caused it.
+    #[must_use]
+    pub fn with_text(mut self, text: &str) -> RequestError {
+        self.value = Some(format!("{:?}", shorten(text)));
+        self
     }
 
     /// The same problem with the value that caused it.

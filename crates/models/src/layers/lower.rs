@@ -76,11 +76,11 @@ fn operands(
                 // Names in a stable order, so that the same request gets the same suggestion.
                 let mut known: Vec<&str> = results.keys().map(String::as_str).collect();
                 known.sort_unstable();
+                let at = format!("{pointer}/inputs/{index}");
+                let problem = format!("no layer named {:?} comes before this one", shorten(name));
                 RequestError {
-                    pointer: format!("{pointer}/inputs/{index}"),
-                    value: Some(format!("{:?}", shorten(name))),
-                    problem: format!("no layer named {:?} comes before this one", shorten(name)),
                     nearest: nearest(name, known).map(str::to_owned),
+                    ..RequestError::at(at, problem).with_text(name)
                 }
             })
         })

@@ -55,9 +55,6 @@ impl fmt::Debug for RequestDocument {
     }
 }
 
-/// How the problem of a text that is no JSON begins; another text is valid, and too large.
-pub const NOT_JSON: &str = "the request is not valid JSON";
-
 impl RequestDocument {
     /// Reads JSON text.
     pub fn from_json(text: &[u8]) -> Result<RequestDocument, RequestError> {
@@ -277,10 +274,12 @@ impl From<Value> for RequestDocument {
 }
 
 fn not_json(line: usize, column: usize, clause: &str) -> RequestError {
-    RequestError::at(
-        "",
-        format!("{NOT_JSON} at line {line}, column {column}: {clause}"),
-    )
+    let problem =
+        format!("the request is not valid JSON at line {line}, column {column}: {clause}");
+    RequestError {
+        is_malformed: true,
+        ..RequestError::at("", problem)
+    }
 }
 
 /// Reads an object, or whatever there is instead. Members of these names, which may be megabytes, stay text, with null in their places.

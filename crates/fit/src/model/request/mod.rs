@@ -10,7 +10,7 @@ mod soak;
 mod source;
 mod training;
 
-pub use document::{NOT_JSON, RequestDocument};
+pub use document::RequestDocument;
 pub use fingerprint::ENGINE_DIGEST;
 pub use hardware::{
     CalibrationSource, DeviceChoice, HeadroomCalibration, is_host_name, nicknames,

@@ -11,7 +11,7 @@ use crate::http::response::problem::{Code, Problem};
 use crate::http::response::response_cache::{Answer, ResponseCache};
 use crate::http::server::keys::Client;
 use crate::limits::shorten;
-use crate::model::{self, DeviceChoice, Digest, NOT_JSON, Reference, RequestDocument, Uploads};
+use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
 use crate::store::{IdempotencyKey, Time};
 
@@ -159,15 +159,7 @@ fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
             )
         });
     }
-    RequestDocument::from_bytes(body).map_err(|invalid| {
-        if !invalid.problem.starts_with(NOT_JSON) {
-            return Problem::from(invalid);
-        }
-        Problem {
-            pointer: Some(invalid.pointer),
-            ..Problem::new(Code::BodyMalformed, invalid.problem)
-        }
-    })
+    Ok(RequestDocument::from_bytes(body)?)
 }
 
 /// The batch to probe: an integer of at least 1, also when written as `32.0`, which JSON Schema allows.

@@ -238,6 +238,11 @@ impl IntoResponse for Problem {
 impl From<RequestError> for Problem {
     fn from(invalid: RequestError) -> Problem {
         let detail = invalid.to_string();
+        let code = if invalid.is_malformed {
+            Code::BodyMalformed
+        } else {
+            Code::RequestInvalid
+        };
         Problem {
             pointer: Some(invalid.pointer),
             // A value that was shortened is no longer JSON: show it as text.
@@ -245,7 +250,7 @@ impl From<RequestError> for Problem {
                 .value
                 .map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
             nearest: invalid.nearest,
-            ..Problem::new(Code::RequestInvalid, detail)
+            ..Problem::new(code, detail)
         }
     }
 }

@@ -83,14 +83,16 @@ impl DeviceChoice {
             (Some(index), _) => Ok(DeviceChoice::Cuda(index)),
             (None, Some(name)) => Ok(DeviceChoice::Kind(name.to_owned())),
             (None, None) => Err(absent(pointer, text).unwrap_or_else(|| RequestError {
-                pointer: pointer.to_owned(),
-                value: Some(format!("{:?}", shorten(text))),
-                problem: format!(
-                    "unknown device {:?}; devices are \"auto\", \"cuda:N\", \"sim:NAME\", a kind of card such as \"h100-80g\", and \
-                     \"HOST/cuda:N\"",
-                    shorten(text)
-                ),
                 nearest: meant(text),
+                ..RequestError::at(
+                    pointer,
+                    format!(
+                        "unknown device {:?}; devices are \"auto\", \"cuda:N\", \"sim:NAME\", a kind of card such as \"h100-80g\", and \
+                         \"HOST/cuda:N\"",
+                        shorten(text)
+                    ),
+                )
+                .with_text(text)
             })),
         }
     }
@@ -184,10 +186,10 @@ fn unknown_card(name: &str, text: &str, pointer: &str) -> RequestError {
     }
     if let Some(invalid) = unknown_machine(pointer, name) {
         return RequestError {
-            value: Some(format!("{:?}", shorten(text))),
             nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
             ..invalid
-        };
+        }
+        .with_text(text);
     }
     let family = family(name);
     let mut invalid = unknown(pointer, "simulated device", name, &sim::names());
@@ -201,8 +203,7 @@ fn unknown_card(name: &str, text: &str, pointer: &str) -> RequestError {
     }
     let nearest = family.first().copied().or(invalid.nearest.as_deref());
     invalid.nearest = nearest.map(|name| format!("sim:{name}"));
-    invalid.value = Some(format!("{:?}", shorten(text)));
-    invalid
+    invalid.with_text(text)
 }
 
 /// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
@@ -215,15 +216,11 @@ pub fn unknown_machine(pointer: &str, name: &str) -> Option<RequestError> {
         ("of its kind there are", family, nearest)
     };
     let nearest = nearest.or_else(|| machines.first().copied())?;
+    let machines = machines.join(", ");
+    let problem = format!("unknown machine {:?}; {which} {machines}", shorten(name));
     Some(RequestError {
-        pointer: pointer.to_owned(),
-        value: Some(format!("{:?}", shorten(name))),
-        problem: format!(
-            "unknown machine {:?}; {which} {}",
-            shorten(name),
-            machines.join(", ")
-        ),
         nearest: Some(nearest.to_owned()),
+        ..RequestError::at(pointer, problem).with_text(name)
     })
 }
 
@@ -291,13 +288,8 @@ pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
 /// What to say of a card that is known not to be simulated.
 pub fn absent(pointer: &str, name: &str) -> Option<RequestError> {
     let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
-    Some(RequestError {
-        value: Some(format!("{:?}", shorten(name))),
-        ..RequestError::at(
-            pointer,
-            format!("unknown card {:?}; {advice}", shorten(name)),
-        )
-    })
+    let problem = format!("unknown card {:?}; {advice}", shorten(name));
+    Some(RequestError::at(pointer, problem).with_text(name))
 }
 
 /// The card that a name is a misspelling of: with the same numbers but for a digit too many, and letters that differ in one where there
@@ -336,15 +328,13 @@ pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> Request
         return absent;
     }
     let nearest = misspelt(name, known);
-    let said = format!("unknown {what} {:?}", shorten(name));
+    let mut said = format!("unknown {what} {:?}", shorten(name));
+    if nearest.is_none() {
+        said += "; `batchfit cards` lists those that there are";
+    }
     RequestError {
-        value: Some(format!("{:?}", shorten(name))),
-        problem: match nearest {
-            Some(_) => said,
-            None => format!("{said}; `batchfit cards` lists those that there are"),
-        },
         nearest: nearest.map(str::to_owned),
-        pointer: pointer.to_owned(),
+        ..RequestError::at(pointer, said).with_text(name)
     }
 }
 

@@ -437,15 +437,9 @@ fn named(text: &str, pointer: &str) -> Result<Digest, RequestError> {
             "exported must be the model JSON that torch.export serializes, or the digest of an uploaded one",
         ));
     };
-    Digest::parse(&word).ok_or_else(|| RequestError {
-        value: Some(format!("{:?}", shorten(&word))),
-        ..RequestError::at(
-            pointer,
-            format!(
-                "{:?} is neither a graph nor a digest; {DIGEST_FORM}",
-                shorten(&word)
-            ),
-        )
+    Digest::parse(&word).ok_or_else(|| {
+        let said = format!("is neither a graph nor a digest; {DIGEST_FORM}");
+        RequestError::at(pointer, format!("{:?} {said}", shorten(&word))).with_text(&word)
     })
 }
 

@@ -207,15 +207,9 @@ fn named(text: &str, pointer: &str) -> Result<Option<Digest>, RequestError> {
     if text.contains('\n') {
         return Ok(None);
     }
-    let digest = Digest::parse(text).ok_or_else(|| RequestError {
-        value: Some(format!("{:?}", shorten(text))),
-        ..RequestError::at(
-            pointer,
-            format!(
-                "{:?} is neither a recording nor a digest; {DIGEST_FORM}",
-                shorten(text)
-            ),
-        )
+    let digest = Digest::parse(text).ok_or_else(|| {
+        let said = format!("is neither a recording nor a digest; {DIGEST_FORM}");
+        RequestError::at(pointer, format!("{:?} {said}", shorten(text))).with_text(text)
     })?;
     Ok(Some(digest))
 }
