@@ -7,7 +7,7 @@
 //! | [`presets`] | torchvision's models and some of transformers', by name |
 //! | [`huggingface`] | transformers' models by their `config.json` |
 //! | [`layers`] | a list of layers |
-//! | `nn`, `tracing` | the modules and the tracer that presets, configs and layers are built with |
+//! | `tracing` | the modules and the tracer that presets, configs and layers are built with |
 //! | `generation`, `lengths` | what is asked of a model's inputs |
 //! | [`members`] | what a request may say: a row for each member |
 //! | `fields`, `invalid`, `words` | reading fields, saying what is wrong with them, and what others call them |
@@ -19,7 +19,6 @@ pub mod huggingface;
 pub mod layers;
 mod lengths;
 pub mod members;
-mod nn;
 pub mod presets;
 mod request_error;
 mod synonyms;
@@ -33,5 +32,5 @@ pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
 pub use lengths::{Length, LengthCount, LengthOf, Lengths};
 pub use request_error::{RequestError, nearest};
 
-use batchfit_step::{Globs, limits, program, shape};
+use batchfit_step::{Globs, limits, shape};
 use batchfit_torch::{aten, compile, graph, ops};

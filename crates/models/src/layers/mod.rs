@@ -8,8 +8,6 @@
 mod lower;
 mod parse;
 
-use crate::nn::{BatchNorm, Bias};
-use crate::program::{Placement, Unary};
 use crate::shape::{DType, Window};
 
 pub use lower::lower;
@@ -52,21 +50,29 @@ pub enum LayerKind {
         /// Its kernel and how that moves.
         window: Window,
         /// Whether it adds a bias.
-        bias: Bias,
+        bias: bool,
         /// What the input is said to have.
         in_channels: Option<u64>,
     },
     /// `torch.nn.BatchNorm2d`.
     BatchNorm2d {
-        /// Its constants.
-        norm: BatchNorm,
+        /// Share of the running statistics that a batch replaces.
+        momentum: f64,
+        /// Added to the variance.
+        eps: f64,
         /// What the input is said to have.
         num_features: Option<u64>,
     },
     /// `torch.nn.ReLU`.
-    Relu(Placement),
-    /// `torch.nn.GELU`, exact or by tanh.
-    Gelu(Unary),
+    Relu {
+        /// Whether it writes over its input.
+        inplace: bool,
+    },
+    /// `torch.nn.GELU`, exact (`none`) or by `tanh`.
+    Gelu {
+        /// Which.
+        approximate: &'static str,
+    },
     /// `torch.nn.MaxPool2d`.
     MaxPool2d(Window),
     /// `torch.nn.AdaptiveAvgPool2d`.
@@ -74,14 +80,14 @@ pub enum LayerKind {
     /// `torch.nn.Flatten`.
     Flatten {
         /// First dimension joined.
-        start_dim: usize,
+        start_dim: u64,
     },
     /// `torch.nn.Linear`.
     Linear {
         /// Features it makes.
         out_features: u64,
         /// Whether it adds a bias.
-        bias: Bias,
+        bias: bool,
         /// What the input is said to have.
         in_features: Option<u64>,
     },

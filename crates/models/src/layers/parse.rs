@@ -10,8 +10,6 @@ use serde_json::value::RawValue;
 use super::{INPUT, Layer, LayerKind, Layers};
 use crate::fields::{Fields, wrong};
 use crate::limits::{AnyValue, clause, with_budget};
-use crate::nn::{BatchNorm, Bias};
-use crate::program::{Placement, Unary};
 use crate::request_error::RequestError;
 use crate::shape::{DType, Window};
 
@@ -205,13 +203,7 @@ fn inputs(fields: &Fields<'_>, kind: &str) -> Result<Vec<String>, RequestError> 
 
 fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, RequestError> {
     let size = |field: &str| fields.size(field)?.ok_or_else(|| fields.missing(field));
-    let bias = || -> Result<Bias, RequestError> {
-        Ok(if fields.flag("bias")?.unwrap_or(true) {
-            Bias::With
-        } else {
-            Bias::Without
-        })
-    };
+    let bias = || -> Result<bool, RequestError> { Ok(fields.flag("bias")?.unwrap_or(true)) };
     Ok(match kind {
         "conv2d" => LayerKind::Conv2d {
             out_channels: size("out_channels")?,
@@ -222,29 +214,20 @@ fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, RequestError
             bias: bias()?,
             in_channels: fields.size("in_channels")?,
         },
-        "batch_norm2d" => {
-            let usual = BatchNorm::default();
-            LayerKind::BatchNorm2d {
-                norm: BatchNorm {
-                    momentum: fields
-                        .number("momentum", 0.0, 1.0)?
-                        .unwrap_or(usual.momentum),
-                    eps: fields.number("eps", 0.0, 1.0)?.unwrap_or(usual.eps),
-                },
-                num_features: fields.size("num_features")?,
-            }
-        }
-        "relu" => LayerKind::Relu(match fields.flag("inplace")? {
-            Some(true) => Placement::InPlace,
-            Some(false) | None => Placement::New,
-        }),
+        "batch_norm2d" => LayerKind::BatchNorm2d {
+            momentum: fields.number("momentum", 0.0, 1.0)?.unwrap_or(0.1),
+            eps: fields.number("eps", 0.0, 1.0)?.unwrap_or(1e-5),
+            num_features: fields.size("num_features")?,
+        },
+        "relu" => LayerKind::Relu {
+            inplace: fields.flag("inplace")?.unwrap_or(false),
+        },
         "gelu" => {
-            let known = [("none", Unary::Gelu), ("tanh", Unary::GeluTanh)];
-            LayerKind::Gelu(
-                fields
-                    .choice("approximate", "approximation", &known)?
-                    .unwrap_or(Unary::Gelu),
-            )
+            let known = ["none", "tanh"].map(|word| (word, word));
+            let approximate = fields.choice("approximate", "approximation", &known)?;
+            LayerKind::Gelu {
+                approximate: approximate.unwrap_or("none"),
+            }
         }
         "max_pool2d" => {
             let window = window(fields)?;
@@ -263,7 +246,7 @@ fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, RequestError
         ),
         "flatten" => LayerKind::Flatten {
             // Dimension 0 is the batch, which a loss needs.
-            start_dim: usize::try_from(fields.whole("start_dim", 1, 8)?.unwrap_or(1)).unwrap_or(1),
+            start_dim: fields.whole("start_dim", 1, 8)?.unwrap_or(1),
         },
         "linear" => LayerKind::Linear {
             out_features: size("out_features")?,

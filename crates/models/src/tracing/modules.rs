@@ -145,15 +145,7 @@ impl Embedding {
 
     /// The same, called by a class of the model's own.
     pub(crate) fn look_up(&self, indices: impl Tensors) -> Tensor {
-        let mut arguments = vec![
-            ("weight", Argument::Tensor(&self.weight)),
-            ("indices", Argument::Tensor(indices.tensor())),
-        ];
-        let padding = self.padding.and_then(|index| i64::try_from(index).ok());
-        arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
-        let tracer = indices.tensor().tracer();
-        let made = tracer.call("aten.embedding.default", &arguments);
-        made.and_drop(indices)
+        functional::embedding(indices, &self.weight, self.padding)
     }
 
     /// `x[indices]` of the weight by tensors, as an index and not as an embedding.
@@ -184,11 +176,12 @@ impl Embedding {
     }
 }
 
-/// `torch.nn.LayerNorm` over the last dimension.
+/// `torch.nn.LayerNorm`.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerNorm {
     place: ModulePath,
-    width: u64,
+    /// The last dimensions, over which it goes.
+    lengths: Vec<u64>,
     eps: f64,
     weight: Option<Tensor>,
     bias: Option<Tensor>,
@@ -196,22 +189,27 @@ pub(crate) struct LayerNorm {
 
 impl LayerNorm {
     pub(crate) fn new(tracer: &Tracer, path: String, width: u64, eps: f64) -> LayerNorm {
-        let weight = tracer.parameter(&format!("{path}.weight"), &[width]);
-        let bias = tracer.parameter(&format!("{path}.bias"), &[width]);
+        LayerNorm::over(tracer, path, &[width], eps)
+    }
+
+    /// One over the last dimensions, of these lengths.
+    pub(crate) fn over(tracer: &Tracer, path: String, lengths: &[u64], eps: f64) -> LayerNorm {
         LayerNorm {
-            place: ModulePath::new(path, "torch.nn.modules.normalization.LayerNorm"),
-            width,
-            eps,
-            weight: Some(weight),
-            bias: Some(bias),
+            weight: Some(tracer.parameter(&format!("{path}.weight"), lengths)),
+            bias: Some(tracer.parameter(&format!("{path}.bias"), lengths)),
+            ..LayerNorm::without_weights(path, lengths, eps)
         }
     }
 
     /// One without weights: `elementwise_affine=False`.
     pub(crate) fn plain(path: String, width: u64, eps: f64) -> LayerNorm {
+        LayerNorm::without_weights(path, &[width], eps)
+    }
+
+    fn without_weights(path: String, lengths: &[u64], eps: f64) -> LayerNorm {
         LayerNorm {
             place: ModulePath::new(path, "torch.nn.modules.normalization.LayerNorm"),
-            width,
+            lengths: lengths.to_vec(),
             eps,
             weight: None,
             bias: None,
@@ -247,10 +245,10 @@ impl LayerNorm {
     }
 
     fn normalized(&self, x: &Tensor) -> Tensor {
-        let width = i64::try_from(self.width).unwrap_or(i64::MAX);
+        let lengths = self.lengths.iter().map(|length| length.cast_signed());
         let mut arguments = vec![
             ("input", Argument::Tensor(x)),
-            ("normalized_shape", Argument::Ints(vec![width])),
+            ("normalized_shape", Argument::Ints(lengths.collect())),
         ];
         let weight = self.weight.as_ref();
         let bias = self.bias.as_ref();
@@ -308,10 +306,10 @@ impl Conv {
         bias: bool,
     ) -> Conv {
         if groups == 0 || !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
-            tracer.fail(
-                "conv2d",
-                format!("{path}: {groups} groups do not divide {inputs} input and {outputs} output channels"),
+            let problem = format!(
+                "{groups} groups do not divide {inputs} input and {outputs} output channels"
             );
+            tracer.fail_at(path.clone(), "conv2d", problem);
         }
         let mut shape = vec![outputs, inputs / groups.max(1)];
         shape.extend(kernel);

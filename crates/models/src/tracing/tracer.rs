@@ -1,6 +1,7 @@
 //! The graph that is being traced, and the names that hold its tensors.
 
 mod function;
+mod order;
 mod tensor;
 
 use std::cell::RefCell;
@@ -17,11 +18,11 @@ use crate::graph::{
     Builder, Content, FunctionCall, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
 };
 use crate::limits::Text;
-use crate::nn::in_order_of_exports;
 use crate::ops::{self, Cast, Op};
 use crate::shape::{DType, Extent, Type, is_oversize};
 use batchfit_step::unwrapped;
 
+use order::in_order_of_exports;
 use tensor::Shared;
 pub(crate) use tensor::Tensor;
 
@@ -279,13 +280,22 @@ impl Tracer {
 
     /// Says that the model cannot be built.
     pub(crate) fn fail(&self, op: &'static str, problem: impl Into<String>) {
-        let mut state = self.0.borrow_mut();
-        let module = state.module();
-        state.fail(GraphError {
+        let module = self.0.borrow().module();
+        self.fail_at(module, op, problem);
+    }
+
+    /// Says that the module at this path cannot be built.
+    pub(crate) fn fail_at(&self, module: String, op: &'static str, problem: impl Into<String>) {
+        self.0.borrow_mut().fail(GraphError {
             op,
             module,
             problem: problem.into(),
         });
+    }
+
+    /// What did not fit until now, if anything.
+    pub(crate) fn check(&self) -> Result<(), GraphError> {
+        self.0.borrow_mut().error.take().map_or(Ok(()), Err)
     }
 
     /// Calls an operator with one result.
@@ -322,18 +332,25 @@ impl Tracer {
 
     /// The graph: `loss` is the scalar that is trained on.
     pub(crate) fn finish(self, loss: &Tensor) -> Result<Graph, GraphError> {
-        let loss = loss.id();
+        self.finish_with(None, loss)
+    }
+
+    /// The graph of a model that returns `result`; `None` for what the loss is computed from.
+    pub(crate) fn finish_with(
+        self,
+        result: Option<&Tensor>,
+        loss: &Tensor,
+    ) -> Result<Graph, GraphError> {
+        let (result, loss) = (result.map(Tensor::id), loss.id());
         let mut state = self.0.borrow_mut();
         state.is_over = true;
-        if let Some(error) = state.error.take() {
-            return Err(error);
-        }
+        state.error.take().map_or(Ok(()), Err)?;
         let builder = std::mem::replace(&mut state.builder, Builder::new(""));
         let mut releases = std::mem::take(&mut state.releases);
         let made = builder.nodes().iter().flat_map(|node| &node.outputs);
         releases.watched = made.copied().collect::<BTreeSet<_>>();
         let in_wrapper = vec![false; builder.nodes().len()];
-        let predicted = prediction(builder.nodes(), &in_wrapper, loss);
+        let predicted = result.or_else(|| prediction(builder.nodes(), &in_wrapper, loss));
         let mut graph = builder.finish(predicted.unwrap_or(loss), loss);
         graph.loss_is_model_output = true;
         graph.releases = Some(releases);
