@@ -302,3 +302,25 @@ pub(super) fn smallest(dtype: DType) -> f64 {
         _ => f64::from(f32::MIN),
     }
 }
+
+/// What `_relative_position_bucket` of T5 and of `MPNet` make of distances of at least 0: half of the buckets are for one distance each, the
+/// others grow by its logarithm up to `farthest`. Also gives what the function names until it returns.
+pub(super) fn distance_buckets(
+    distances: &Tensor,
+    buckets: i64,
+    farthest: f64,
+) -> (Tensor, [Tensor; 2]) {
+    let exact = buckets / 2;
+    let is_small = distances.less_than_number(exact);
+    let mut if_large = distances
+        .to(DType::Float32)
+        .div_number(exact)
+        .log()
+        .div_number((farthest / exact as f64).ln())
+        .mul_number(buckets - exact)
+        .to(DType::Int64)
+        .add_number(exact);
+    if_large = (&if_large).minimum((&if_large).full_like(buckets - 1));
+    let near_or_far = (&is_small).choose(distances, &if_large);
+    (near_or_far, [is_small, if_large])
+}

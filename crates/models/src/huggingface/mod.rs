@@ -169,28 +169,34 @@ struct Task<'a> {
 /// Builds a model with its loss.
 type Build = fn(&Task<'_>) -> Result<Graph, RequestError>;
 
-/// The families: the classes that each builds.
-const FAMILIES: &[(&[&str], Build)] = &[
-    (rotary::CLASSES, rotary::build),
-    (causal::bloom::CLASSES, causal::bloom::build),
-    (causal::falcon::CLASSES, causal::falcon::build),
-    (causal::gpt2::CLASSES, causal::gpt2::build),
-    (causal::gpt_neox::CLASSES, causal::gpt_neox::build),
-    (causal::opt::CLASSES, causal::opt::build),
-    (masked::albert::CLASSES, masked::albert::build),
-    (masked::bert::CLASSES, masked::bert::build),
-    (masked::deberta_v2::CLASSES, masked::deberta_v2::build),
-    (masked::distilbert::CLASSES, masked::distilbert::build),
-    (masked::electra::CLASSES, masked::electra::build),
-    (masked::roberta::CLASSES, masked::roberta::build),
-    (seq2seq::bart::CLASSES, seq2seq::bart::build),
-    (seq2seq::whisper::CLASSES, seq2seq::whisper::build),
-    (seq2seq::t5::CLASSES, seq2seq::t5::build),
-    (vision::clip::CLASSES, vision::clip::build),
-    (vision::convnext::CLASSES, vision::convnext::build),
-    (vision::dinov2::CLASSES, vision::dinov2::build),
-    (vision::swin::CLASSES, vision::swin::build),
-    (vision::vit::CLASSES, vision::vit::build),
+const CAUSAL: &str = "ForCausalLM ForSequenceClassification";
+const MASKED: &str =
+    "ForMaskedLM ForSequenceClassification ForTokenClassification ForQuestionAnswering";
+const ANSWERS: &str = "ForConditionalGeneration";
+const IMAGES: &str = "ForImageClassification";
+
+/// The families, but for those with rotary embeddings: what the classes that each builds begin with, and what they end in.
+#[rustfmt::skip] // A row a line.
+const FAMILIES: &[(&str, &str, Build)] = &[
+    ("Bloom", CAUSAL, causal::bloom::build),
+    ("Falcon", "ForCausalLM", causal::falcon::build),
+    ("GPT2", "LMHeadModel ForSequenceClassification ForTokenClassification ForQuestionAnswering", causal::gpt2::build),
+    ("GPTNeoX", CAUSAL, causal::gpt_neox::build),
+    ("OPT", CAUSAL, causal::opt::build),
+    ("Albert", MASKED, masked::albert::build),
+    ("Bert", MASKED, masked::bert::build),
+    ("DebertaV2", "ForMaskedLM ForTokenClassification ForQuestionAnswering", masked::deberta_v2::build),
+    ("DistilBert", MASKED, masked::distilbert::build),
+    ("Electra", MASKED, masked::electra::build),
+    ("Roberta XLMRoberta Camembert MPNet", MASKED, masked::roberta::build),
+    ("Bart MBart Pegasus", ANSWERS, seq2seq::bart::build),
+    ("Whisper", ANSWERS, seq2seq::whisper::build),
+    ("T5", ANSWERS, seq2seq::t5::build),
+    ("CLIP", "ForImageClassification Model", vision::clip::build),
+    ("ConvNext ConvNextV2", IMAGES, vision::convnext::build),
+    ("Dinov2", IMAGES, vision::dinov2::build),
+    ("Swin", IMAGES, vision::swin::build),
+    ("ViT DeiT", IMAGES, vision::vit::build),
 ];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
@@ -272,6 +278,17 @@ pub(crate) fn parse_hub(
     })
 }
 
+/// What builds a class, where something does.
+fn build_of(class: &str) -> Option<Build> {
+    let has = |words: &str, word: &str| words.split(' ').any(|known| known == word);
+    let is_built = |(names, endings, _): &&(&str, &str, Build)| {
+        let is_of = |name| class.strip_prefix(name).is_some_and(|it| has(endings, it));
+        names.split(' ').any(is_of)
+    };
+    let family = FAMILIES.iter().find(is_built).map(|(.., build)| *build);
+    family.or_else(|| rotary::builds(class).then_some(rotary::build as Build))
+}
+
 /// The class that a config names, and what builds it.
 fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), RequestError> {
     let at = format!("{}/hf", model.pointer);
@@ -284,69 +301,17 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), RequestError> {
             other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
         )
     })?;
-    let family = FAMILIES.iter().find(|(classes, _)| classes.contains(class));
-    let (_, build) = family.ok_or_else(|| {
+    let build = build_of(class).ok_or_else(|| {
         RequestError::at(
             fields.at("architectures"),
             format!(
                 "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
                 shorten(class),
-                exported(class)
+                tasks::exported(class)
             ),
         )
     })?;
-    Ok((class, *build))
-}
-
-/// How a class that is not built is exported.
-fn exported(class: &str) -> String {
-    /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
-    const ENDINGS: [&str; 10] = [
-        "ForCausalLM",
-        "LMHeadModel",
-        "ForMaskedLM",
-        "ForTokenClassification",
-        "ForSequenceClassification",
-        "ForImageClassification",
-        "ForAudioClassification",
-        "ForSemanticSegmentation",
-        "ForQuestionAnswering",
-        "ForCTC",
-    ];
-    /// What models of sound and of images take in place of tokens, and how long it is, by what their classes contain.
-    const INPUTS: [(&[&str], &str, &str); 2] = [
-        (
-            &["Wav2Vec2", "Hubert", "WavLM", "SEW", "UniSpeech", "Audio"],
-            "\"input_values=f32[B,160000]\" \"labels=i64[B,100]\"",
-            " --seq-len 160000",
-        ),
-        (
-            &["CLIP", "Siglip"],
-            "\"pixel_values=f32[B,3,224,224]\" \"input_ids=i64[B,77]\"",
-            " --seq-len 64",
-        ),
-    ];
-    /// Two towers that return a loss over all pairs of a batch.
-    const PAIRS: [&str; 4] = [
-        "CLIPModel",
-        "ChineseCLIPModel",
-        "SiglipModel",
-        "AltCLIPModel",
-    ];
-    let takes =
-        |(names, ..): &&(&[&str], &str, &str)| names.iter().any(|name| class.contains(name));
-    let (_, inputs, length) = INPUTS.iter().find(takes).unwrap_or(&(
-        &[],
-        "\"input_ids=i64[B,512]\" \"labels=i64[B,512]\"",
-        "",
-    ));
-    if ENDINGS.iter().any(|ending| class.ends_with(ending)) || PAIRS.contains(&class) {
-        return format!("by `batchfit export --hf config.json{length} -o model.json.gz`");
-    }
-    format!(
-        "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch {inputs} \
-         --loss model -o model.json.gz`"
-    )
+    Ok((class, build))
 }
 
 /// The forward pass with its loss, and sentences for the answer. Parameters are of the dtype that the description names, else that

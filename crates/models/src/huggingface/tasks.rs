@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{FAMILIES, HuggingFaceModel, is_language_model};
+use super::{HuggingFaceModel, build_of, is_language_model};
 use crate::fields::Fields;
 use crate::request_error::RequestError;
 
@@ -31,16 +31,11 @@ pub(super) fn stem(class: &str) -> &str {
 }
 
 /// The tasks that there are for models of the family of a class, with their classes.
-fn tasks(class: &str) -> Vec<(&'static str, &'static str)> {
+fn tasks(class: &str) -> Vec<(&'static str, String)> {
     let stem = stem(class);
-    let classes = || {
-        FAMILIES
-            .iter()
-            .flat_map(|(classes, _)| classes.iter().copied())
-    };
     let of = |(task, ends): &(&'static str, &[&str])| {
-        let is = |class: &&str| ends.iter().any(|end| class.strip_suffix(end) == Some(stem));
-        Some((*task, classes().find(is)?))
+        let mut classes = ends.iter().map(|end| format!("{stem}{end}"));
+        Some((*task, classes.find(|class| build_of(class).is_some())?))
     };
     TASKS.iter().filter_map(of).collect()
 }
@@ -120,4 +115,55 @@ pub(super) fn note(model: &HuggingFaceModel, class: &str) -> Option<String> {
         "{id} is trained as {class}; {} asks about another task",
         others.join(" or ")
     ))
+}
+
+/// How a class that is not built is exported.
+pub(super) fn exported(class: &str) -> String {
+    /// What classes end in whose labels the exporter makes up (`_labels` in the client's `export/huggingface.py`).
+    const ENDINGS: [&str; 10] = [
+        "ForCausalLM",
+        "LMHeadModel",
+        "ForMaskedLM",
+        "ForTokenClassification",
+        "ForSequenceClassification",
+        "ForImageClassification",
+        "ForAudioClassification",
+        "ForSemanticSegmentation",
+        "ForQuestionAnswering",
+        "ForCTC",
+    ];
+    /// What models of sound and of images take in place of tokens, and how long it is, by what their classes contain.
+    const INPUTS: [(&[&str], &str, &str); 2] = [
+        (
+            &["Wav2Vec2", "Hubert", "WavLM", "SEW", "UniSpeech", "Audio"],
+            "\"input_values=f32[B,160000]\" \"labels=i64[B,100]\"",
+            " --seq-len 160000",
+        ),
+        (
+            &["CLIP", "Siglip"],
+            "\"pixel_values=f32[B,3,224,224]\" \"input_ids=i64[B,77]\"",
+            " --seq-len 64",
+        ),
+    ];
+    /// Two towers that return a loss over all pairs of a batch.
+    const PAIRS: [&str; 4] = [
+        "CLIPModel",
+        "ChineseCLIPModel",
+        "SiglipModel",
+        "AltCLIPModel",
+    ];
+    let takes =
+        |(names, ..): &&(&[&str], &str, &str)| names.iter().any(|name| class.contains(name));
+    let (_, inputs, length) = INPUTS.iter().find(takes).unwrap_or(&(
+        &[],
+        "\"input_ids=i64[B,512]\" \"labels=i64[B,512]\"",
+        "",
+    ));
+    if ENDINGS.iter().any(|ending| class.ends_with(ending)) || PAIRS.contains(&class) {
+        return format!("by `batchfit export --hf config.json{length} -o model.json.gz`");
+    }
+    format!(
+        "from a function of yours that builds it with its loss, as in `batchfit export my_module:build --batch {inputs} \
+         --loss model -o model.json.gz`"
+    )
 }

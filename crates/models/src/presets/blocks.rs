@@ -1,6 +1,6 @@
 //! `torchvision/ops/misc.py` and `stochastic_depth.py`
 
-use super::layers::{Activation, Module, Sequential, adaptive_pool, relu};
+use super::layers::{Activation, Module, Sequential, adaptive_pool, chain, relu};
 use crate::shape::DType;
 use crate::tracing::{
     Argument, BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Size, Tensor,
@@ -144,11 +144,10 @@ pub(super) fn squeeze_excitation(
     let activation = activation(place.path("activation"));
     let scale_activation = scale_activation(place.path("scale_activation"));
     let scale = move |input: &Tensor| {
-        let mut scale = avgpool.forward(input);
-        scale = fc1.forward(&scale);
-        scale = activation.forward(&scale);
-        scale = fc2.forward(&scale);
-        scale_activation.forward(&scale)
+        chain(
+            &[&avgpool, &fc1, &activation, &fc2, &scale_activation],
+            input,
+        )
     };
     FnModule::new(place, move |input| {
         let scale = scale(input);

@@ -1,74 +1,9 @@
 //! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them.
 
+pub(super) use crate::tracing::{AnyModule, Module, chain};
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Tensor, Tensors, Tracer, Views as _,
+    Argument, BatchNorm, FnModule, ModulePath, Pointwise as _, Tensor, Tensors, Tracer, Views as _,
 };
-
-/// What takes one tensor and makes one.
-pub(super) trait Module {
-    fn forward(&self, x: &Tensor) -> Tensor;
-
-    /// The same of a tensor that is named no more, as in `outer(inner(x))`.
-    fn on(&self, x: Tensor) -> Tensor {
-        let made = self.forward(&x);
-        made.and_drop(x)
-    }
-}
-
-impl Module for Conv {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Conv::forward(self, x)
-    }
-}
-
-impl Module for BatchNorm {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        BatchNorm::forward(self, x)
-    }
-}
-
-impl Module for Linear {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Linear::forward(self, x)
-    }
-}
-
-impl Module for LayerNorm {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        LayerNorm::forward(self, x)
-    }
-}
-
-impl Module for Dropout {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Dropout::forward(self, x)
-    }
-}
-
-/// A module of any class.
-pub(super) type AnyModule = Box<dyn Module>;
-
-impl Module for AnyModule {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        self.as_ref().forward(x)
-    }
-}
-
-impl Module for Vec<AnyModule> {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        run(self, x)
-    }
-}
-
-/// `for module in modules: x = module(x)`
-pub(super) fn run(modules: &[AnyModule], x: &Tensor) -> Tensor {
-    let mut x = x.clone();
-    for module in modules {
-        x = module.forward(&x);
-    }
-    x
-}
 
 /// `torch.nn.Sequential` and classes made of it.
 pub(super) struct Sequential {
@@ -114,13 +49,8 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || run(&self.modules, x))
-    }
-}
-
-impl Module for FnModule {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        FnModule::forward(self, x)
+        x.tracer()
+            .in_module(&self.place, || self.modules.forward(x))
     }
 }
 
@@ -286,9 +216,7 @@ pub(super) fn pooled(
 ) -> impl Fn(&Tensor) -> Tensor {
     let avgpool = adaptive_pool("avgpool".into(), size);
     move |x| {
-        let mut x = features.forward(x);
-        x = avgpool.forward(&x);
-        x = flat(&x);
+        let x = flat(chain(&[&features, &avgpool], x));
         classifier.forward(&x)
     }
 }

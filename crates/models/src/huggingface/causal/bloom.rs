@@ -5,10 +5,6 @@ use crate::huggingface::attention::causal_biases;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] =
-    &["BloomForCausalLM", "BloomForSequenceClassification"];
-
 const CODE: Code = Code::new("bloom.modeling_bloom", "Bloom");
 
 /// What a config says of such a model.

@@ -11,9 +11,6 @@ use crate::huggingface::text;
 use crate::tracing::Adapter;
 use crate::tracing::functional::Attention as Settings;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["FalconForCausalLM"];
-
 const CODE: Code = Code::new("falcon.modeling_falcon", "Falcon");
 
 /// How a layer is laid out.

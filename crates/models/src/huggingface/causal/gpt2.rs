@@ -9,14 +9,6 @@ use crate::huggingface::text;
 use crate::tracing::Adapter;
 use crate::tracing::functional::Attention as Settings;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "GPT2LMHeadModel",
-    "GPT2ForSequenceClassification",
-    "GPT2ForTokenClassification",
-    "GPT2ForQuestionAnswering",
-];
-
 const CODE: Code = Code::new("gpt2.modeling_gpt2", "GPT2");
 
 /// What a config says of such a model.

@@ -12,10 +12,6 @@ use crate::huggingface::rotary::rotation::{
 use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] =
-    &["GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"];
-
 const CODE: Code = Code::new("gpt_neox.modeling_gpt_neox", "GPTNeoX");
 
 /// What a config says of such a model.
@@ -182,10 +178,7 @@ fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
     let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
     let act = Activation::named(tracer, place.path("act"), &config.activation);
     FnModule::new(place, move |x| {
-        let mut hidden_states = dense_h_to_4h.forward(x);
-        hidden_states = act.forward(&hidden_states);
-        hidden_states = dense_4h_to_h.forward(&hidden_states);
-        hidden_states
+        chain(&[&dense_h_to_4h, &act, &dense_4h_to_h], x)
     })
 }
 

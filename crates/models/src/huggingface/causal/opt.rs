@@ -6,10 +6,6 @@ use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] =
-    &["OPTForCausalLM", "OPTForSequenceClassification"];
-
 /// The first rows of the embedding of positions, which stand for no position.
 const OFFSET: u64 = 2;
 
@@ -210,9 +206,7 @@ fn new_layer(
             if normalizes_before {
                 hidden_states = final_layer_norm.forward(&hidden_states);
             }
-            hidden_states = fc1.forward(&hidden_states);
-            hidden_states = activation_fn.forward(&hidden_states);
-            hidden_states = fc2.forward(&hidden_states);
+            hidden_states = chain(&[&fc1, &activation_fn, &fc2], hidden_states);
             hidden_states = functional::dropout(&hidden_states, p);
             hidden_states = (&residual).add(&hidden_states).view(&sizes);
             if !normalizes_before {

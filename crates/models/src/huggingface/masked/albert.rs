@@ -7,14 +7,6 @@ use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "AlbertForMaskedLM",
-    "AlbertForSequenceClassification",
-    "AlbertForTokenClassification",
-    "AlbertForQuestionAnswering",
-];
-
 const CODE: Code = Code::new("albert.modeling_albert", "Albert");
 
 const DEFAULTS: Defaults = Defaults {
@@ -101,9 +93,7 @@ fn new_layer(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
     let activation = Activation::named(tracer, activation, &shape.activation);
     FnModule::new(place, move |x| {
         let attention_output = attention.forward(x);
-        let mut ffn_output = ffn.forward(&attention_output);
-        ffn_output = activation.forward(&ffn_output);
-        ffn_output = ffn_output_proj.forward(&ffn_output);
+        let ffn_output = chain(&[&ffn, &activation, &ffn_output_proj], &attention_output);
         let normed = (&ffn_output).add(&attention_output);
         let hidden_states = full_layer_layer_norm.forward(normed);
         hidden_states.and_drop((attention_output, ffn_output))
@@ -115,13 +105,7 @@ fn new_group(tracer: &Tracer, path: String, shape: &Shape, layers: u64) -> FnMod
     let place = CODE.place(path, "LayerGroup");
     let layer = |index| new_layer(tracer, place.path(&format!("albert_layers.{index}")), shape);
     let layers: Vec<FnModule> = (0..layers).map(layer).collect();
-    FnModule::new(place, move |x| {
-        let mut hidden_states = x.clone();
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
-        hidden_states
-    })
+    FnModule::new(place, move |x| layers.forward(x))
 }
 
 /// `AlbertModel`, with its `AlbertTransformer`, and the weight of its words. It gives the states of all tokens, and what stands for
@@ -198,10 +182,6 @@ fn new_masked_head(tracer: &Tracer, shape: &Shape, words: Option<&Tensor>) -> Fn
     };
     let activation = Activation::named(tracer, activation, &shape.activation);
     FnModule::new(place, move |x| {
-        let mut hidden_states = dense.forward(x);
-        hidden_states = activation.forward(&hidden_states);
-        hidden_states = layer_norm.forward(&hidden_states);
-        hidden_states = decoder.forward(&hidden_states);
-        hidden_states
+        chain(&[&dense, &activation, &layer_norm, &decoder], x)
     })
 }

@@ -5,14 +5,6 @@ use super::encoder::{Defaults, Shape, new_encoder, new_pooler};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "BertForMaskedLM",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForQuestionAnswering",
-];
-
 const CODE: Code = Code::new("bert.modeling_bert", "Bert");
 
 const DEFAULTS: Defaults = Defaults {
@@ -85,13 +77,13 @@ pub(super) fn new_masked_head(
 ) -> FnModule {
     let place = code.place("cls", "OnlyMLMHead");
     let predictions = code.place(place.path("predictions"), "LMPredictionHead");
-    let transform = code.place(predictions.path("transform"), "PredictionHeadTransform");
+    let transform_place = code.place(predictions.path("transform"), "PredictionHeadTransform");
     let bias = tracer.parameter(&predictions.path("bias"), &[shape.vocabulary]);
     let width = shape.width;
-    let act = transform.path("transform_act_fn");
-    let norm = transform.path("LayerNorm");
+    let act = transform_place.path("transform_act_fn");
+    let norm = transform_place.path("LayerNorm");
     let decoder = predictions.path("decoder");
-    let dense = Linear::new(tracer, transform.path("dense"), [width, width], true);
+    let dense = Linear::new(tracer, transform_place.path("dense"), [width, width], true);
     let act = Activation::named(tracer, act, &shape.activation);
     let layer_norm = LayerNorm::new(tracer, norm, width, shape.eps);
     let decoder = match words {
@@ -101,14 +93,8 @@ pub(super) fn new_masked_head(
     FnModule::new(place, move |x| {
         let tracer = x.tracer();
         tracer.in_module(&predictions, || {
-            let mut hidden_states = tracer.in_module(&transform, || {
-                let mut hidden_states = dense.forward(x);
-                hidden_states = act.forward(&hidden_states);
-                hidden_states = layer_norm.forward(&hidden_states);
-                hidden_states
-            });
-            hidden_states = decoder.forward(&hidden_states);
-            hidden_states
+            let transform = || chain(&[&dense, &act, &layer_norm], x);
+            decoder.on(tracer.in_module(&transform_place, transform))
         })
     })
 }

@@ -6,13 +6,6 @@ use super::encoder::{Defaults, Shape, new_intermediate, new_output};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "DebertaV2ForMaskedLM",
-    "DebertaV2ForTokenClassification",
-    "DebertaV2ForQuestionAnswering",
-];
-
 const CODE: Code = Code::new("deberta_v2.modeling_deberta_v2", "DebertaV2");
 
 /// The head of models whose config does not say `"legacy": false`.

@@ -4,14 +4,6 @@ use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Answered, Classified};
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "DistilBertForMaskedLM",
-    "DistilBertForSequenceClassification",
-    "DistilBertForTokenClassification",
-    "DistilBertForQuestionAnswering",
-];
-
 /// Some of its classes have the family's name, some have not.
 const CODE: Code = Code::new("distilbert.modeling_distilbert", "");
 
@@ -110,13 +102,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
                 linear("vocab_projector", shape.vocabulary)
             };
             let forward = |ids: &Tensor| model.forward(ids);
-            let head = |x: &Tensor| {
-                let mut logits = vocab_transform.forward(x);
-                logits = activation.forward(&logits);
-                logits = norm.forward(&logits);
-                logits = vocab_projector.forward(&logits);
-                logits
-            };
+            let head =
+                |x: &Tensor| chain(&[&vocab_transform, &activation, &norm, &vocab_projector], x);
             text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
@@ -151,11 +138,7 @@ fn new_feed_forward(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
     let activation = Activation::named(tracer, activation, &shape.activation);
     let dropout = Dropout::new(place.path("dropout"), shape.dropout);
     FnModule::new(place, move |input| {
-        let mut x = lin1.forward(input);
-        x = activation.forward(&x);
-        x = lin2.forward(&x);
-        x = dropout.forward(&x);
-        x
+        chain(&[&lin1, &activation, &lin2, &dropout], input)
     })
 }
 
@@ -199,19 +182,13 @@ fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
         let position_ids = (&position_ids).slice(1, 0, seq_len);
         let position_embeddings = positions.forward(&position_ids);
         let mut embeddings = (&inputs_embeds).add(&position_embeddings);
-        embeddings = layer_norm.forward(&embeddings);
-        embeddings = dropout.forward(&embeddings);
+        embeddings = chain(&[&layer_norm, &dropout], embeddings);
         embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
     });
     let model = FnModule::new(place, move |ids| {
         let embeddings = embed.forward(ids);
-        ids.tracer().in_module(&transformer, || {
-            let mut hidden_states = embeddings.clone();
-            for block in &blocks {
-                hidden_states = block.forward(&hidden_states);
-            }
-            hidden_states
-        })
+        ids.tracer()
+            .in_module(&transformer, || blocks.forward(&embeddings))
     });
     (model, weight)
 }

@@ -5,14 +5,6 @@ use super::encoder::{Defaults, Shape, new_encoder};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Classified};
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "ElectraForMaskedLM",
-    "ElectraForSequenceClassification",
-    "ElectraForTokenClassification",
-    "ElectraForQuestionAnswering",
-];
-
 const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
 const DEFAULTS: Defaults = Defaults {
@@ -63,11 +55,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
                 let sizes = [shape.embedding_width, shape.vocabulary];
                 Linear::new(&tracer, head, sizes, true)
             };
-            let head = |x: &Tensor| {
-                let mut scores = predictions.forward(x);
-                scores = lm_head.forward(&scores);
-                scores
-            };
+            let head = |x: &Tensor| chain(&[&predictions, &lm_head], x);
             let forward = |ids: &Tensor| model.forward(ids);
             text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
@@ -103,10 +91,7 @@ fn new_predictions(tracer: &Tracer, shape: &Shape) -> FnModule {
     let layer_norm = LayerNorm::new(tracer, norm, narrow, shape.eps);
     let dense = Linear::new(tracer, place.path("dense"), [wide, narrow], true);
     FnModule::new(place, move |x| {
-        let mut hidden_states = dense.forward(x);
-        hidden_states = activation.forward(&hidden_states);
-        hidden_states = layer_norm.forward(&hidden_states);
-        hidden_states
+        chain(&[&dense, &activation, &layer_norm], x)
     })
 }
 
@@ -119,12 +104,7 @@ fn new_classification_head(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) 
     let dropout = Dropout::new(place.path("dropout"), p);
     let out_proj = Linear::new(tracer, place.path("out_proj"), [width, labels], true);
     FnModule::new(place, move |features| {
-        let mut x = features.select(1, 0);
-        x = dropout.forward(&x);
-        x = dense.forward(&x);
-        x = activation.forward(&x);
-        x = dropout.forward(&x);
-        x = out_proj.forward(&x);
-        x
+        let x = features.select(1, 0);
+        chain(&[&dropout, &dense, &activation, &dropout, &out_proj], x)
     })
 }

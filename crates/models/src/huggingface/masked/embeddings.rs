@@ -64,8 +64,7 @@ pub(super) fn new_embeddings(
         let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
         let position_embeddings = positions.forward(&position_ids);
         embeddings = (&embeddings).add(&position_embeddings);
-        embeddings = layer_norm.forward(&embeddings);
-        embeddings = dropout.forward(&embeddings);
+        embeddings = chain(&[&layer_norm, &dropout], embeddings);
         drop((token_type_ids, position_ids, inputs_embeds, buffered));
         embeddings.and_drop((token_type_embeddings, position_embeddings))
     });

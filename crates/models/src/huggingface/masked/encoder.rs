@@ -104,8 +104,7 @@ pub(super) fn new_output(
 
     move |x: &Tensor, input: &Tensor| {
         x.tracer().in_module(&place, || {
-            let mut hidden_states = dense.forward(x);
-            hidden_states = dropout.forward(&hidden_states);
+            let mut hidden_states = chain(&[&dense, &dropout], x);
             hidden_states = layer_norm.forward((&hidden_states).add(input));
             hidden_states
         })
@@ -132,11 +131,7 @@ pub(super) fn new_intermediate(tracer: &Tracer, path: String, shape: &Shape) -> 
     let act = place.path("intermediate_act_fn");
     let dense = Linear::new(tracer, place.path("dense"), sizes, true);
     let act = Activation::named(tracer, act, &shape.activation);
-    FnModule::new(place, move |x| {
-        let mut hidden_states = dense.forward(x);
-        hidden_states = act.forward(&hidden_states);
-        hidden_states
-    })
+    FnModule::new(place, move |x| chain(&[&dense, &act], x))
 }
 
 /// `BertLayer`.
@@ -160,13 +155,7 @@ pub(super) fn new_encoder(tracer: &Tracer, path: String, shape: &Shape) -> FnMod
     let layers: Vec<FnModule> = (0..shape.layers)
         .map(|layer| new_layer(tracer, place.path(&format!("layer.{layer}")), shape))
         .collect();
-    FnModule::new(place, move |x| {
-        let mut hidden_states = x.clone();
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
-        hidden_states
-    })
+    FnModule::new(place, move |x| layers.forward(x))
 }
 
 /// `BertPooler`: what stands for the whole text.
@@ -177,8 +166,6 @@ pub(super) fn new_pooler(tracer: &Tracer, path: String, shape: &Shape) -> FnModu
     let activation = Activation::named(tracer, place.path("activation"), "tanh");
     FnModule::new(place, move |x| {
         let first_token = x.select(1, 0);
-        let mut pooled_output = dense.forward(&first_token);
-        pooled_output = activation.forward(&pooled_output);
-        pooled_output.and_drop(first_token)
+        chain(&[&dense, &activation], &first_token).and_drop(first_token)
     })
 }

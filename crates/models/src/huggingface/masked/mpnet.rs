@@ -2,6 +2,7 @@
 
 use super::embeddings::position_ids_after;
 use super::encoder::{Shape, new_intermediate, new_output};
+use crate::huggingface::attention::distance_buckets;
 use crate::huggingface::prelude::*;
 
 /// The token that fills the ends of texts, whatever a config says.
@@ -55,8 +56,7 @@ fn new_embeddings(tracer: &Tracer, path: String, shape: &Shape) -> (FnModule, Te
         let inputs_embeds = words.forward(ids);
         let position_embeddings = positions.forward(&position_ids);
         let mut embeddings = (&inputs_embeds).add(&position_embeddings);
-        embeddings = layer_norm.forward(&embeddings);
-        embeddings = dropout.forward(&embeddings);
+        embeddings = chain(&[&layer_norm, &dropout], embeddings);
         embeddings.and_drop((position_ids, inputs_embeds, position_embeddings))
     });
     (module, weight)
@@ -144,22 +144,12 @@ fn compute_position_bias(x: &Tensor, table: &Embedding) -> Tensor {
 
 /// `MPNetEncoder.relative_position_bucket`.
 fn relative_position_bucket(relative_position: &Tensor) -> Tensor {
-    let (buckets, exact) = (BUCKETS / 2, BUCKETS / 4);
+    let buckets = BUCKETS / 2;
     let mut n = relative_position.neg();
     let is_after = (&n).less_than_number(0).to(DType::Int64);
     let ret = is_after.mul_number(buckets).add_number(0);
     n = (&n).abs();
-    let is_small = (&n).less_than_number(exact);
-    let far = (FARTHEST / exact as f64).ln();
-    let mut val_if_large = (&n)
-        .to(DType::Float32)
-        .div_number(exact)
-        .log()
-        .div_number(far)
-        .mul_number(buckets - exact)
-        .to(DType::Int64)
-        .add_number(exact);
-    val_if_large = (&val_if_large).minimum((&val_if_large).full_like(buckets - 1));
-    ret.add_in_place((&is_small).choose(&n, &val_if_large));
-    ret.and_drop((n, is_small, val_if_large))
+    let (near_or_far, named) = distance_buckets(&n, buckets, FARTHEST);
+    ret.add_in_place(near_or_far);
+    ret.and_drop((n, named))
 }

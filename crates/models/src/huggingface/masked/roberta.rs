@@ -7,26 +7,6 @@ use super::mpnet;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text::{self, Answered, Classified};
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "RobertaForMaskedLM",
-    "RobertaForSequenceClassification",
-    "RobertaForTokenClassification",
-    "RobertaForQuestionAnswering",
-    "XLMRobertaForMaskedLM",
-    "XLMRobertaForSequenceClassification",
-    "XLMRobertaForTokenClassification",
-    "XLMRobertaForQuestionAnswering",
-    "CamembertForMaskedLM",
-    "CamembertForSequenceClassification",
-    "CamembertForTokenClassification",
-    "CamembertForQuestionAnswering",
-    "MPNetForMaskedLM",
-    "MPNetForSequenceClassification",
-    "MPNetForTokenClassification",
-    "MPNetForQuestionAnswering",
-];
-
 const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
 
 const XLM_ROBERTA: Code = Code::new("xlm_roberta.modeling_xlm_roberta", "XLMRoberta");

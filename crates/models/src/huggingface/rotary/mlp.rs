@@ -50,12 +50,7 @@ pub(super) fn mlp(tracer: &Tracer, path: String, config: &Decoder, inner: u64) -
             let fc1 = linear("fc1", [outer, inner]);
             let fc2 = linear("fc2", [inner, outer]);
             let activation_fn = activation("activation_fn");
-            FnModule::new(place, move |x| {
-                let mut hidden_states = fc1.forward(x);
-                hidden_states = activation_fn.forward(&hidden_states);
-                hidden_states = fc2.forward(&hidden_states);
-                hidden_states
-            })
+            FnModule::new(place, move |x| chain(&[&fc1, &activation_fn, &fc2], x))
         }
     }
 }

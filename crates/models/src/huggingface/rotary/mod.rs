@@ -18,5 +18,5 @@ pub(super) mod rotation;
 #[cfg(test)]
 mod tests;
 
-pub(super) use families::CLASSES;
+pub(super) use families::builds;
 pub(super) use model::build;

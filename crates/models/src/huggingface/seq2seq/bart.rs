@@ -5,13 +5,6 @@ use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::dropout;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "BartForConditionalGeneration",
-    "MBartForConditionalGeneration",
-    "PegasusForConditionalGeneration",
-];
-
 /// What the families differ in besides their layers.
 struct Model {
     layers: Family,
@@ -286,9 +279,7 @@ fn new_encoder(
                 (words.hidden_states(&inputs_embeds, moved), embed_pos)
             }
         };
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
+        hidden_states = layers.on(hidden_states);
         if let Some(norm) = &layer_norm {
             hidden_states = norm.forward(&hidden_states);
         }

@@ -6,9 +6,6 @@ use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 use crate::tracing::functional::{cross_entropy, dropout};
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["WhisperForConditionalGeneration"];
-
 const CODE: Code = Code::new("whisper.modeling_whisper", "Whisper");
 
 const FAMILY: Family = Family {
@@ -143,10 +140,7 @@ fn new_encoder(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> FnModu
         let all_positions = tracer.arange(positions);
         let mut hidden_states = (&inputs_embeds).add(embed_positions.forward(&all_positions));
         hidden_states = dropout(&hidden_states, p);
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
-        hidden_states = layer_norm.forward(&hidden_states);
+        hidden_states = chain(&[&layers, &layer_norm], hidden_states);
         hidden_states.and_drop((inputs_embeds, all_positions))
     })
 }

@@ -8,9 +8,6 @@ use crate::huggingface::text;
 use crate::tracing::functional::{Attention as Settings, cross_entropy};
 use crate::tracing::{Attending, Conv};
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["CLIPForImageClassification", "CLIPModel"];
-
 const CODE: Code = Code::new("clip.modeling_clip", "CLIP");
 
 /// What a config says of the layers of a part.
@@ -207,11 +204,7 @@ fn new_encoder(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
         .map(|layer| new_layer(tracer, place.path(&format!("layers.{layer}")), shape))
         .collect();
     FnModule::new(place, move |inputs_embeds: &Tensor| {
-        let mut hidden_states = inputs_embeds.clone();
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
-        hidden_states
+        layers.forward(inputs_embeds)
     })
 }
 
@@ -321,8 +314,7 @@ fn new_vision_model(tracer: &Tracer, config: &Vision) -> FnModule<[Tensor; 2]> {
     let encoder = new_encoder(tracer, place.path("encoder"), &config.shape);
     let post_layernorm = norm("post_layernorm");
     FnModule::new(place, move |pixel_values| {
-        let mut hidden_states = embeddings.forward(pixel_values);
-        hidden_states = pre_layrnorm.forward(&hidden_states);
+        let hidden_states = chain(&[&embeddings, &pre_layrnorm], pixel_values);
         let last_hidden_state = encoder.forward(&hidden_states);
         let pooled_output = (&last_hidden_state).select(1, 0);
         let pooled_output = post_layernorm.forward(&pooled_output);

@@ -4,12 +4,6 @@ use super::{DropPath, Images, evenly_up_to};
 use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &[
-    "ConvNextForImageClassification",
-    "ConvNextV2ForImageClassification",
-];
-
 /// Most stages read; those in use have four.
 const MOST_STAGES: u64 = 64;
 
@@ -202,9 +196,7 @@ fn new_layer(tracer: &Tracer, path: String, config: &Net, width: u64, rate: f64)
     FnModule::new(place, move |x| {
         let mut features = dwconv.forward(x);
         features = (&features).permute(&[0, 2, 3, 1]);
-        features = layernorm.forward(&features);
-        features = pwconv1.forward(&features);
-        features = act.forward(&features);
+        features = chain(&[&layernorm, &pwconv1, &act], features);
         if let Some(grn) = &grn {
             features = grn.forward(&features);
         }
@@ -245,10 +237,7 @@ fn new_stage(
             features = normalized_channels(norm, &features);
             features = conv.forward(&features);
         }
-        for layer in &layers {
-            features = layer.forward(&features);
-        }
-        features
+        layers.on(features)
     })
 }
 
@@ -270,13 +259,7 @@ fn new_model(tracer: &Tracer, config: &Net) -> FnModule<[Tensor; 2]> {
     FnModule::new(place, move |pixel_values| {
         let tracer = pixel_values.tracer();
         let embedding_output = embeddings.forward(pixel_values);
-        let last_hidden_state = tracer.in_module(&encoder, || {
-            let mut hidden_states = embedding_output.clone();
-            for stage in &stages {
-                hidden_states = stage.forward(&hidden_states);
-            }
-            hidden_states
-        });
+        let last_hidden_state = tracer.in_module(&encoder, || stages.forward(&embedding_output));
         let pooled_output = (&last_hidden_state).mean(&[-2, -1], false);
         let pooled_output = layernorm.forward(pooled_output);
         drop(embedding_output);

@@ -6,9 +6,6 @@ use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 use crate::tracing::functional::Attention as Settings;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["Dinov2ForImageClassification"];
-
 const CODE: Code = Code::new("dinov2.modeling_dinov2", "Dinov2");
 
 /// What a config says of such a model.
@@ -272,12 +269,7 @@ fn new_mlp(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
     let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
     let activation = Activation::named(tracer, activation, &config.activation);
     let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
-    FnModule::new(place, move |x| {
-        let mut hidden_state = fc1.forward(x);
-        hidden_state = activation.forward(&hidden_state);
-        hidden_state = fc2.forward(&hidden_state);
-        hidden_state
-    })
+    FnModule::new(place, move |x| chain(&[&fc1, &activation, &fc2], x))
 }
 
 /// `Dinov2Layer`.
@@ -300,9 +292,7 @@ fn new_layer(tracer: &Tracer, path: String, config: &Dino) -> FnModule {
         let mut attended = attention.forward(&normed);
         attended = scale1.forward(&attended);
         let hidden_states = drop_path.forward(&attended).add(x);
-        let mut layer_output = norm2.forward(&hidden_states);
-        layer_output = mlp.forward(&layer_output);
-        layer_output = scale2.forward(&layer_output);
+        let mut layer_output = chain(&[&norm2, &mlp, &scale2], &hidden_states);
         layer_output = drop_path.forward(&layer_output).add(&hidden_states);
         layer_output.and_drop((hidden_states, normed, attended))
     })
@@ -320,13 +310,7 @@ fn new_model(tracer: &Tracer, config: &Dino) -> FnModule {
     FnModule::new(place, move |pixel_values| {
         let tracer = pixel_values.tracer();
         let embedding_output = embeddings.forward(pixel_values);
-        let encoder_outputs = tracer.in_module(&encoder, || {
-            let mut hidden_states = embedding_output.clone();
-            for layer in &layers {
-                hidden_states = layer.forward(&hidden_states);
-            }
-            hidden_states
-        });
+        let encoder_outputs = tracer.in_module(&encoder, || layers.forward(&embedding_output));
         let sequence_output = layernorm.forward(&encoder_outputs);
         let pooled_output = (&sequence_output).select(1, 0);
         sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))

@@ -12,10 +12,5 @@ pub(in crate::huggingface::vision) fn new_mlp(
     let activation_fn = Activation::named(tracer, place.path("activation_fn"), activation);
     let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
     let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
-    FnModule::new(place, move |x| {
-        let mut hidden_states = fc1.forward(x);
-        hidden_states = activation_fn.forward(&hidden_states);
-        hidden_states = fc2.forward(&hidden_states);
-        hidden_states
-    })
+    FnModule::new(place, move |x| chain(&[&fc1, &activation_fn, &fc2], x))
 }

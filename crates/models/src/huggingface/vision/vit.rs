@@ -6,10 +6,6 @@ use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] =
-    &["ViTForImageClassification", "DeiTForImageClassification"];
-
 /// What the two families differ in.
 struct Family {
     /// Where the model is below its head.
@@ -192,14 +188,10 @@ fn new_layer(tracer: &Tracer, path: String, config: &Encoder) -> FnModule {
     );
     let dropout = Dropout::new(place.path("dropout"), config.dropout);
     FnModule::new(place, move |x| {
-        let mut hidden_states = layernorm_before.forward(x);
-        hidden_states = attention.forward(&hidden_states);
-        hidden_states = dropout.forward(&hidden_states);
+        let mut hidden_states = chain(&[&layernorm_before, &attention, &dropout], x);
         hidden_states = (&hidden_states).add(x);
         let residual = hidden_states.clone();
-        hidden_states = layernorm_after.forward(&hidden_states);
-        hidden_states = mlp.forward(&hidden_states);
-        hidden_states = dropout.forward(&hidden_states);
+        hidden_states = chain(&[&layernorm_after, &mlp, &dropout], hidden_states);
         hidden_states = (&hidden_states).add(&residual);
         hidden_states.and_drop(residual)
     })
@@ -217,10 +209,7 @@ fn new_model(tracer: &Tracer, config: &Encoder) -> FnModule {
         let expected = projection.dtype();
         let pixel_values = pixel_values.to_dtype_of(expected);
         let embedding_output = embeddings.forward(&pixel_values);
-        let mut hidden_states = embedding_output.clone();
-        for layer in &layers {
-            hidden_states = layer.forward(&hidden_states);
-        }
+        let hidden_states = layers.forward(&embedding_output);
         let sequence_output = layernorm.forward(&hidden_states);
         sequence_output.and_drop((pixel_values, embedding_output, hidden_states))
     })

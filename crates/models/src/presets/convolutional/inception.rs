@@ -5,7 +5,8 @@ use crate::presets::Override;
 use crate::presets::blocks::Norm;
 use crate::presets::entry::{Entry, Sizes, classifier, entry, image, trained};
 use crate::presets::layers::{
-    AnyModule, Module, Pooling, adaptive_average, adaptive_pool, flat, max_pool, relu_in_place, run,
+    AnyModule, Module, Pooling, adaptive_average, adaptive_pool, chain, flat, max_pool,
+    relu_in_place,
 };
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
@@ -132,28 +133,20 @@ enum Branch {
 impl Branch {
     fn forward(&self, x: &Tensor) -> Tensor {
         match self {
-            Branch::Chain(convs) => chain(convs, x),
+            Branch::Chain(convs) => convs.forward(x),
             Branch::Average(conv) => {
                 let pooled = Pooling::new(3, 1, 1).average(x);
                 conv.on(pooled)
             }
             Branch::Max => Pooling::new(3, 2, 0).max(x),
             Branch::Fork(convs, fork) => {
-                let x = chain(convs, x);
+                let x = convs.forward(x);
                 let both = fork.each_ref().map(|conv| conv.forward(&x));
                 drop(x);
                 both[0].tracer().cat(both, 1)
             }
         }
     }
-}
-
-fn chain(convs: &[BasicConv], x: &Tensor) -> Tensor {
-    let mut x = x.clone();
-    for conv in convs {
-        x = conv.forward(&x);
-    }
-    x
 }
 
 /// `InceptionA` to `InceptionE`.
@@ -333,14 +326,9 @@ fn new_outputs(
     let dropout = Dropout::new("dropout".into(), 0.5);
     let fc = Linear::new(tracer, "fc", [2048, sizes.classes], true);
     move |x| {
-        let mut x = run(&first, x);
+        let mut x = first.forward(x);
         let aux = aux.as_ref().map(|aux| aux.forward(&x));
-        for module in &second {
-            x = module.forward(&x);
-        }
-        x = avgpool.forward(&x);
-        x = dropout.forward(&x);
-        x = flat(&x);
+        x = flat(chain(&[&second, &avgpool, &dropout], x));
         x = fc.forward(&x);
         (x, aux)
     }
@@ -354,8 +342,7 @@ fn new_auxiliary(tracer: &Tracer, [input, classes]: [u64; 2]) -> FnModule {
     let fc = Linear::new(tracer, place.path("fc"), [768, classes], true);
     FnModule::new(place, move |x| {
         let mut x = Pooling::new(5, 3, 0).average(x);
-        x = conv0.forward(&x);
-        x = conv1.forward(&x);
+        x = chain(&[&conv0, &conv1], x);
         x = adaptive_average(&x, 1);
         x = flat(&x);
         fc.forward(&x)

@@ -3,7 +3,7 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
-    AnyModule, Module, Pooling, Sequential, batch_norm, max_pool, pooled, relu,
+    AnyModule, Module, Pooling, Sequential, batch_norm, chain, max_pool, pooled, relu,
 };
 use crate::tracing::{Conv, FnModule, Linear, ModulePath, Pointwise as _, Tracer};
 
@@ -199,11 +199,7 @@ fn new_basic_block(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnMod
     let downsample = block.downsample(tracer, place.path("downsample"));
     FnModule::new(place, move |x| {
         let mut identity = x.clone();
-        let mut out = conv1.forward(x);
-        out = bn1.forward(&out);
-        out = relu.forward(&out);
-        out = conv2.forward(&out);
-        out = bn2.forward(&out);
+        let out = chain(&[&conv1, &bn1, &relu, &conv2, &bn2], x);
         if let Some(downsample) = &downsample {
             identity = downsample.forward(x);
         }
@@ -236,14 +232,7 @@ fn new_bottleneck(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnModu
     let downsample = block.downsample(tracer, place.path("downsample"));
     FnModule::new(place, move |x| {
         let mut identity = x.clone();
-        let mut out = conv1.forward(x);
-        out = bn1.forward(&out);
-        out = relu.forward(&out);
-        out = conv2.forward(&out);
-        out = bn2.forward(&out);
-        out = relu.forward(&out);
-        out = conv3.forward(&out);
-        out = bn3.forward(&out);
+        let out = chain(&[&conv1, &bn1, &relu, &conv2, &bn2, &relu, &conv3, &bn3], x);
         if let Some(downsample) = &downsample {
             identity = downsample.forward(x);
         }

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, GraphError};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, max_pool, relu};
+use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, chain, max_pool, relu};
 use crate::tracing::{
     Conv, FnModule, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _,
 };
@@ -53,12 +53,7 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
             conv5.push(relu(conv5.next()));
             let fc = Linear::new(tracer, "fc", [channels[4], sizes.classes], true);
             move |x: &Tensor| {
-                let mut x = conv1.forward(x);
-                x = maxpool.forward(&x);
-                for stage in &stages {
-                    x = stage.forward(&x);
-                }
-                x = conv5.forward(&x);
+                let mut x = chain(&[&conv1, &maxpool, &stages, &conv5], x);
                 x = (&x).mean(&[2, 3], false);
                 fc.forward(&x)
             }

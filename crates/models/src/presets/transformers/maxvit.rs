@@ -5,7 +5,7 @@ use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
 use crate::presets::layers::{
     Activation, AnyModule, Module, Pooling, Sequential, adaptive_pool, average_pool, flatten, gelu,
-    new_silu, run, sigmoid, tanh,
+    new_silu, sigmoid, tanh,
 };
 use crate::shape::DType;
 use crate::tracing::{
@@ -75,7 +75,7 @@ fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
         let classifier = head(tracer, input, sizes.classes);
         move |x: &Tensor| {
             let mut x = stem.forward(x);
-            x = run(&blocks, &x);
+            x = blocks.forward(&x);
             classifier.forward(&x)
         }
     })

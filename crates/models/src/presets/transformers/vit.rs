@@ -3,7 +3,7 @@
 use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::mlp;
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Sequential};
+use crate::presets::layers::{Module, Sequential, chain};
 use crate::tracing::functional::{self, Attention};
 use crate::tracing::{
     Argument, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
@@ -139,8 +139,7 @@ fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
         x = self_attention.forward(&x);
         x = dropout.forward(&x);
         x = (&x).add(input);
-        let mut y = ln_2.forward(&x);
-        y = mlp.forward(&y);
+        let y = chain(&[&ln_2, &mlp], &x);
         (&x).add(&y).and_drop((x, y))
     })
 }

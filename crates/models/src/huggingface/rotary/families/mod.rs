@@ -14,12 +14,9 @@ use super::rope::{Custom, rotation};
 use super::rotation::Rotation;
 use crate::huggingface::prelude::*;
 
-/// Declares [`CLASSES`], and what reads the config of each.
+/// Declares what reads the config of each class that is built here.
 macro_rules! classes {
     ($($read:path: $($class:literal)+;)+) => {
-        /// The classes that are built here.
-        pub(in crate::huggingface) const CLASSES: &[&str] = &[$($($class),+),+];
-
         /// What reads the config of a class.
         fn reader(class: &str) -> Option<fn(&Config<'_>) -> Result<Decoder, RequestError>> {
             match class {
@@ -89,7 +86,12 @@ const LLAMA: ConfigDefaults = ConfigDefaults {
     activation: "silu",
 };
 
-/// Reads the config of a model of one of [`CLASSES`].
+/// Whether a class is built here.
+pub(in crate::huggingface) fn builds(class: &str) -> bool {
+    reader(class).is_some()
+}
+
+/// Reads the config of a model of one of the classes.
 pub(super) fn read(task: &Task<'_>) -> Result<Decoder, RequestError> {
     let config = &task.config;
     if !config.flag("is_causal", true)? {

@@ -1,7 +1,7 @@
 //! Attention with a bias that depends on how far apart tokens are.
 
 use super::{CODE, Part, T5, new_norm};
-use crate::huggingface::attention::{sdpa, smallest};
+use crate::huggingface::attention::{distance_buckets, sdpa, smallest};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
 
@@ -145,26 +145,15 @@ impl Attention {
                 .minimum(relative_position.zeros_like())
                 .neg()
         };
-        let exact = buckets / 2;
-        let is_small = (&relative_position).less_than_number(exact);
-        let far = (self.max_distance as f64 / exact as f64).ln();
-        let mut if_large = (&relative_position)
-            .to(DType::Float32)
-            .div_number(exact)
-            .log()
-            .div_number(far)
-            .mul_number(buckets - exact)
-            .to(DType::Int64)
-            .add_number(exact);
-        if_large = (&if_large).minimum((&if_large).full_like(buckets - 1));
-        let near_or_far = (&is_small).choose(&relative_position, &if_large);
+        let farthest = self.max_distance as f64;
+        let (near_or_far, named) = distance_buckets(&relative_position, buckets, farthest);
         let relative_buckets = if let Some(so_far) = so_far {
             so_far.add_in_place(near_or_far);
             so_far
         } else {
             near_or_far.add_number(0)
         };
-        relative_buckets.and_drop((relative_position, is_small, if_large))
+        relative_buckets.and_drop((relative_position, named))
     }
 }
 

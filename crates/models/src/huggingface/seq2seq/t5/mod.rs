@@ -8,9 +8,6 @@ use super::{Shifted, target_len, token_input, token_loss};
 use crate::huggingface::attention::smallest;
 use crate::huggingface::prelude::*;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["T5ForConditionalGeneration"];
-
 const CODE: Code = Code::new("t5.modeling_t5", "T5");
 
 /// What a config says of such a model.
@@ -149,17 +146,12 @@ fn new_dense(tracer: &Tracer, path: String, config: &T5) -> FnModule {
     let act = Activation::named(tracer, place.path("act"), &config.activation);
     FnModule::new(place, move |x| {
         let Some(linear) = &gated else {
-            let mut hidden_states = wi.forward(x);
-            hidden_states = act.forward(&hidden_states);
-            hidden_states = dropout.forward(&hidden_states);
-            hidden_states = wo.forward(&hidden_states);
-            return hidden_states;
+            return chain(&[&wi, &act, &dropout, &wo], x);
         };
         let hidden_gelu = act.forward(wi.forward(x));
         let hidden_linear = linear.forward(x);
         let mut hidden_states = (&hidden_gelu).mul(&hidden_linear);
-        hidden_states = dropout.forward(&hidden_states);
-        hidden_states = wo.forward(&hidden_states);
+        hidden_states = chain(&[&dropout, &wo], hidden_states);
         hidden_states.and_drop((hidden_gelu, hidden_linear))
     })
 }

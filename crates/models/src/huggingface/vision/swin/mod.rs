@@ -9,9 +9,6 @@ use super::Images;
 use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 
-/// The classes that are built here.
-pub(in crate::huggingface) const CLASSES: &[&str] = &["SwinForImageClassification"];
-
 const CODE: Code = Code::new("swin.modeling_swin", "Swin");
 
 /// Most stages read; those in use have four, and each doubles the width.

@@ -5,7 +5,7 @@ mod attention;
 use crate::graph::{Graph, GraphError};
 use crate::presets::blocks::{StochasticDepth, mlp};
 use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
-use crate::presets::layers::{Module, Sequential, adaptive_pool, flatten, permute};
+use crate::presets::layers::{Module, Sequential, adaptive_pool, chain, flatten, permute};
 use crate::tracing::{
     Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors,
     Tracer,
@@ -86,11 +86,7 @@ fn build(
         let flatten = flatten("flatten".into());
         let head = Linear::new(tracer, "head", [dim, sizes.classes], true);
         move |x: &Tensor| {
-            let mut x = features.forward(x);
-            x = norm.forward(&x);
-            x = permute.forward(&x);
-            x = avgpool.forward(&x);
-            x = flatten.forward(&x);
+            let x = chain(&[&features, &norm, &permute, &avgpool, &flatten], x);
             head.forward(&x)
         }
     })
