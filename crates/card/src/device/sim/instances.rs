@@ -4,6 +4,7 @@
 //! catalogue.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use super::{CARDS, Card};
 use crate::limits::shorten;
@@ -108,25 +109,25 @@ pub fn clouds() -> [Cloud; 4] {
     [
         Cloud {
             name: "AWS",
-            machines: AWS,
+            machines: &MACHINES[0],
             source: "website/content/en/preview/reference/instance-types.md of github.com/aws/karpenter-provider-aws, which is made from EC2's \
                      API; p3.2xlarge to p3.16xlarge and p6e-gb200.36xlarge from other pages",
         },
         Cloud {
             name: "Google Cloud",
-            machines: GOOGLE,
+            machines: &MACHINES[1],
             source: "cloud.google.com/compute/docs/gpus; a3-highgpu-1g to -4g, a3-edgegpu-8g, a4x-highgpu-4g and g4-standard from programs that \
                      start them",
         },
         Cloud {
             name: "Azure",
-            machines: AZURE,
+            machines: &MACHINES[2],
             source: "articles/virtual-machines/sizes/gpu-accelerated of github.com/MicrosoftDocs/azure-compute-docs, and the table of sizes of \
                      github.com/Azure/kaito",
         },
         Cloud {
             name: "Lambda",
-            machines: LAMBDA,
+            machines: &MACHINES[3],
             source: "catalogs/v7/lambda/vms.csv of github.com/skypilot-org/skypilot-catalog, which is made from Lambda's API; \
                      gpu_1x_b200_sxm6 to gpu_4x_b200_sxm6 from programs that start them",
         },
@@ -137,144 +138,20 @@ fn groups() -> impl Iterator<Item = &'static [Instance]> {
     clouds().into_iter().map(|cloud| cloud.machines)
 }
 
-const fn of(name: &'static str, count: u64, card: &'static str) -> Instance {
-    Instance { name, card, count }
-}
-
-const AWS: &[Instance] = &[
-    of("p3.2xlarge", 1, "v100-16g"),
-    of("p3.8xlarge", 4, "v100-16g"),
-    of("p3.16xlarge", 8, "v100-16g"),
-    of("p3dn.24xlarge", 8, "v100-32g"),
-    of("p4d.24xlarge", 8, "a100-40g"),
-    of("p4de.24xlarge", 8, "a100-80g"),
-    of("p5.4xlarge", 1, "h100-80g"),
-    of("p5.48xlarge", 8, "h100-80g"),
-    of("p5e.48xlarge", 8, "h200"),
-    of("p5en.48xlarge", 8, "h200"),
-    of("p6-b200.48xlarge", 8, "b200"),
-    of("p6-b300.48xlarge", 8, "b300"),
-    of("p6e-gb200.36xlarge", 4, "gb200"),
-    of("g4dn.xlarge", 1, "t4"),
-    of("g4dn.2xlarge", 1, "t4"),
-    of("g4dn.4xlarge", 1, "t4"),
-    of("g4dn.8xlarge", 1, "t4"),
-    of("g4dn.12xlarge", 4, "t4"),
-    of("g4dn.16xlarge", 1, "t4"),
-    of("g4dn.metal", 8, "t4"),
-    of("g5.xlarge", 1, "a10g"),
-    of("g5.2xlarge", 1, "a10g"),
-    of("g5.4xlarge", 1, "a10g"),
-    of("g5.8xlarge", 1, "a10g"),
-    of("g5.12xlarge", 4, "a10g"),
-    of("g5.16xlarge", 1, "a10g"),
-    of("g5.24xlarge", 4, "a10g"),
-    of("g5.48xlarge", 8, "a10g"),
-    of("g6.xlarge", 1, "l4"),
-    of("g6.2xlarge", 1, "l4"),
-    of("g6.4xlarge", 1, "l4"),
-    of("g6.8xlarge", 1, "l4"),
-    of("g6.12xlarge", 4, "l4"),
-    of("g6.16xlarge", 1, "l4"),
-    of("g6.24xlarge", 4, "l4"),
-    of("g6.48xlarge", 8, "l4"),
-    of("gr6.4xlarge", 1, "l4"),
-    of("gr6.8xlarge", 1, "l4"),
-    of("g6e.xlarge", 1, "l40s"),
-    of("g6e.2xlarge", 1, "l40s"),
-    of("g6e.4xlarge", 1, "l40s"),
-    of("g6e.8xlarge", 1, "l40s"),
-    of("g6e.12xlarge", 4, "l40s"),
-    of("g6e.16xlarge", 1, "l40s"),
-    of("g6e.24xlarge", 4, "l40s"),
-    of("g6e.48xlarge", 8, "l40s"),
-    of("g7e.2xlarge", 1, "rtxpro6000"),
-    of("g7e.4xlarge", 1, "rtxpro6000"),
-    of("g7e.8xlarge", 1, "rtxpro6000"),
-    of("g7e.12xlarge", 2, "rtxpro6000"),
-    of("g7e.24xlarge", 4, "rtxpro6000"),
-    of("g7e.48xlarge", 8, "rtxpro6000"),
-];
-
-const GOOGLE: &[Instance] = &[
-    of("a2-highgpu-1g", 1, "a100-40g"),
-    of("a2-highgpu-2g", 2, "a100-40g"),
-    of("a2-highgpu-4g", 4, "a100-40g"),
-    of("a2-highgpu-8g", 8, "a100-40g"),
-    of("a2-megagpu-16g", 16, "a100-40g"),
-    of("a2-ultragpu-1g", 1, "a100-80g"),
-    of("a2-ultragpu-2g", 2, "a100-80g"),
-    of("a2-ultragpu-4g", 4, "a100-80g"),
-    of("a2-ultragpu-8g", 8, "a100-80g"),
-    of("a3-highgpu-1g", 1, "h100-80g"),
-    of("a3-highgpu-2g", 2, "h100-80g"),
-    of("a3-highgpu-4g", 4, "h100-80g"),
-    of("a3-highgpu-8g", 8, "h100-80g"),
-    of("a3-edgegpu-8g", 8, "h100-80g"),
-    of("a3-megagpu-8g", 8, "h100-80g"),
-    of("a3-ultragpu-8g", 8, "h200"),
-    of("a4-highgpu-8g", 8, "b200"),
-    of("a4x-highgpu-4g", 4, "gb200"),
-    of("g2-standard-4", 1, "l4"),
-    of("g2-standard-8", 1, "l4"),
-    of("g2-standard-12", 1, "l4"),
-    of("g2-standard-16", 1, "l4"),
-    of("g2-standard-24", 2, "l4"),
-    of("g2-standard-32", 1, "l4"),
-    of("g2-standard-48", 4, "l4"),
-    of("g2-standard-96", 8, "l4"),
-    of("g4-standard-48", 1, "rtxpro6000"),
-    of("g4-standard-96", 2, "rtxpro6000"),
-    of("g4-standard-192", 4, "rtxpro6000"),
-    of("g4-standard-384", 8, "rtxpro6000"),
-];
-
-const AZURE: &[Instance] = &[
-    of("Standard_NC6s_v3", 1, "v100-16g"),
-    of("Standard_NC12s_v3", 2, "v100-16g"),
-    of("Standard_NC24s_v3", 4, "v100-16g"),
-    of("Standard_NC24rs_v3", 4, "v100-16g"),
-    of("Standard_ND40rs_v2", 8, "v100-32g"),
-    of("Standard_NC4as_T4_v3", 1, "t4"),
-    of("Standard_NC8as_T4_v3", 1, "t4"),
-    of("Standard_NC16as_T4_v3", 1, "t4"),
-    of("Standard_NC64as_T4_v3", 4, "t4"),
-    of("Standard_NV36ads_A10_v5", 1, "a10"),
-    of("Standard_NV36adms_A10_v5", 1, "a10"),
-    of("Standard_NV72ads_A10_v5", 2, "a10"),
-    of("Standard_NC24ads_A100_v4", 1, "a100-pcie-80g"),
-    of("Standard_NC48ads_A100_v4", 2, "a100-pcie-80g"),
-    of("Standard_NC96ads_A100_v4", 4, "a100-pcie-80g"),
-    of("Standard_ND96asr_v4", 8, "a100-40g"),
-    of("Standard_ND96amsr_A100_v4", 8, "a100-80g"),
-    of("Standard_NC40ads_H100_v5", 1, "h100-nvl"),
-    of("Standard_NC80adis_H100_v5", 2, "h100-nvl"),
-    of("Standard_NCC40ads_H100_v5", 1, "h100-nvl"),
-    of("Standard_ND96isr_H100_v5", 8, "h100-80g"),
-    of("Standard_ND96isr_H200_v5", 8, "h200"),
-    of("Standard_ND128isr_NDR_GB200_v6", 4, "gb200"),
-];
-
-const LAMBDA: &[Instance] = &[
-    of("gpu_1x_a10", 1, "a10"),
-    of("gpu_1x_a6000", 1, "rtxa6000"),
-    of("gpu_2x_a6000", 2, "rtxa6000"),
-    of("gpu_4x_a6000", 4, "rtxa6000"),
-    of("gpu_8x_v100", 8, "v100-16g"),
-    of("gpu_1x_a100_sxm4", 1, "a100-40g"),
-    of("gpu_8x_a100", 8, "a100-40g"),
-    of("gpu_8x_a100_80gb_sxm4", 8, "a100-80g"),
-    of("gpu_1x_h100_pcie", 1, "h100-pcie"),
-    of("gpu_1x_h100_sxm5", 1, "h100-80g"),
-    of("gpu_2x_h100_sxm5", 2, "h100-80g"),
-    of("gpu_4x_h100_sxm5", 4, "h100-80g"),
-    of("gpu_8x_h100_sxm5", 8, "h100-80g"),
-    of("gpu_1x_gh200", 1, "gh200-96g"),
-    of("gpu_1x_b200_sxm6", 1, "b200"),
-    of("gpu_2x_b200_sxm6", 2, "b200"),
-    of("gpu_4x_b200_sxm6", 4, "b200"),
-    of("gpu_8x_b200_sxm6", 8, "b200"),
-];
+/// A machine a line, its name, how many cards it has and which; an empty line between clouds, which are in the order of [`clouds`].
+static MACHINES: LazyLock<Vec<Vec<Instance>>> = LazyLock::new(|| {
+    let machine = |line: &'static str| {
+        let [name, count, card] = line.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("not a machine: {line}");
+        };
+        let count = count.parse().expect("a number of cards");
+        Instance { name, card, count }
+    };
+    let clouds = include_str!("instances.txt").split("\n\n");
+    clouds
+        .map(|cloud| cloud.lines().map(machine).collect())
+        .collect()
+});
 
 #[cfg(test)]
 mod tests {
