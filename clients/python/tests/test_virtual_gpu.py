@@ -75,14 +75,43 @@ torch.sort(right, descending=True, out=(values, order))
 assert order[0].tolist() == list(range(7, -1, -1))
 """
 
+CONVOLUTIONS = """
+import torch
+
+# What an H200 took beside the result (PyTorch 2.11, cuDNN 9.19): which gradient, batch, channels in and out, side, kernel, padding,
+# whether channels-last, deterministic, with TF32.
+for gradient, batch, inputs, outputs, side, kernel, padding, last, deterministic, tf32, recorded in [
+    (1, 8, 8, 256, 28, 3, 1, False, False, True, 7090863),
+    (None, 1, 24, 32, 14, 7, 3, False, False, False, 7044096),
+    (0, 1, 64, 8, 56, 7, 3, False, True, False, 2854912),
+    (1, 8, 8, 256, 28, 3, 1, False, False, False, 15197184),
+    (1, 4, 24, 64, 28, 3, 0, True, True, False, 15110160),
+]:
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = tf32, deterministic
+    order = torch.channels_last if last else torch.contiguous_format
+    x = torch.empty(batch, inputs, side, side, device="cuda").to(memory_format=order)
+    w = torch.empty(outputs, inputs, kernel, kernel, device="cuda").to(memory_format=order)
+    arguments = [1, 1], [padding, padding], [1, 1], False, [0, 0], 1
+    y = torch.ops.aten.convolution(x, w, None, *arguments)
+    result = [x, w][gradient] if gradient is not None else y
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    if gradient is None:
+        torch.ops.aten.convolution(x, w, None, *arguments)
+    else:
+        torch.ops.aten.convolution_backward(y, x, w, None, *arguments, [gradient == 0, gradient == 1, False])
+    taken = [-(-size // 512) * 512 for size in (4 * result.numel(), recorded)]
+    assert torch.cuda.max_memory_allocated() - before == sum(taken), (gradient, recorded, torch.cuda.max_memory_allocated() - before)
+"""
+
 
 @unittest.skipUnless(BATCHFIT and sys.platform == "linux" and torch.version.cuda, "needs batchfit, Linux, and a PyTorch for CUDA")
 class VirtualGpu(unittest.TestCase):
-    def run_it(self, *arguments, flags=(), text=TRAIN):
+    def run_it(self, *arguments, flags=(), text=TRAIN, on="h100"):
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder, "train.py")
             script.write_text(text)
-            command = [BATCHFIT, "run", "--on", "h100", "--json", "--report", f"{folder}/report", *flags, "--", sys.executable, script, *arguments]
+            command = [BATCHFIT, "run", "--on", on, "--json", "--report", f"{folder}/report", *flags, "--", sys.executable, script, *arguments]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600)
             self.assertTrue(done.stdout, done.stderr)
             self.files = sorted(os.listdir(f"{folder}/report"))
@@ -115,6 +144,12 @@ class VirtualGpu(unittest.TestCase):
 
     def test_results_that_are_arguments_are_computed(self):
         done, answer = self.run_it(text=SOLVE)
+
+        self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
+
+    @unittest.skipUnless(torch.backends.cudnn.version() == 91900, "recorded with cuDNN 9.19")
+    def test_convolutions_without_tf32_take_what_an_h200_was_recorded_to(self):
+        done, answer = self.run_it(text=CONVOLUTIONS, on="h200")
 
         self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
 

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::mem::replace;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::convolution::{Convolution, ConvolutionDescriptor, Operation, Source, Tensor};
-use super::engine::{self, kind, name, of};
+use super::engine::{self, kind, name, note, of};
 use super::handle::check_handle;
 use super::{BAD_PARAM, NULL_POINTER, Opaque, Status, check, is_deviceless, out, real, refused, stand_in, stream_k};
 use crate::config;
@@ -24,6 +25,8 @@ use crate::status::out_if;
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     pub convolution: Option<Convolution>,
+    /// What listed configurations of it, until a plan is built: its owner is done with it before.
+    heuristics: Option<Arc<engine::Descriptor>>,
     /// Whether it was found out what plans take.
     pub is_known: bool,
     /// What those take that are built first.
@@ -36,8 +39,8 @@ pub(super) struct Tried {
     pub built: usize,
     /// How often memory was refused before the first was.
     refusals: usize,
-    /// For each configuration that was listed, whether a caller as PyTorch is by default passes it over.
-    pub is_passed_over: Vec<bool>,
+    /// What each configuration that was listed notes of itself.
+    notes: Vec<u32>,
 }
 
 /// What is kept of a descriptor.
@@ -64,10 +67,8 @@ const OF_TEXT: usize = 0;
 #[derive(Debug, Clone)]
 struct Entry {
     kept: Descriptor,
-    /// Of what: `cudnnBackendDescriptorType_t`.
-    of: i32,
-    /// Whether the real cuDNN has it, too.
-    is_real: bool,
+    /// The real cuDNN's, where it has it, too.
+    real: Option<Arc<engine::Descriptor>>,
 }
 
 static DESCRIPTORS: Lock<BTreeMap<usize, Entry>> = Lock::new(BTreeMap::new());
@@ -138,16 +139,28 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
     }
 }
 
+/// What the plan takes that is built first, where that was not recorded and cuDNN refuses one that is ranked ahead of it.
+fn refused_first(tried: &Lock<Tried>, place: usize) -> Option<u64> {
+    let mut kept = tried.lock();
+    let heuristics = kept.heuristics.take()?;
+    let passed: Vec<u32> = kept.notes.iter().take(place).copied().filter(|notes| notes & note::DOWN_CONVERT_INPUTS == 0).collect();
+    // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
+    if !passed.is_empty() {
+        kept.sizes.clear();
+    }
+    let call = kept.convolution.filter(|_| kept.is_near || kept.sizes.is_empty())?;
+    drop(kept);
+    let is_full = passed.iter().any(|notes| notes & (note::TENSOR_CORE | note::NONDETERMINISTIC) == note::TENSOR_CORE);
+    refused::first_of(&heuristics, place + 1, &call, is_full)
+}
+
 /// What a plan takes.
 fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>, is_real: bool) -> u64 {
     let (mut convolution, mut near) = (None, None);
     if let Some((tried, place)) = place {
+        let refused = refused_first(&tried, place);
         let mut tried = tried.lock();
         convolution = tried.convolution;
-        // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
-        if tried.built == 0 && tried.is_passed_over.iter().take(place).any(|passed| !passed) {
-            tried.sizes.clear();
-        }
         let at = tried.built;
         tried.built += 1;
         let refusals = memory::REFUSALS.load(Ordering::Relaxed);
@@ -160,11 +173,14 @@ fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>,
             return own.max(most.filter(|_| at == 1).unwrap_or(0));
         }
         // Each list that was recorded ends with one that needs nothing.
-        if place > 0 && place + 1 == tried.is_passed_over.len() {
+        if at > 0 && place + 1 == tried.notes.len() {
             return 0;
         }
         let last = tried.sizes.last().filter(|_| tried.is_whole);
         near = tried.sizes.get(at).or(last).copied();
+        if let Some(asked) = refused {
+            return with_counters(asked, near);
+        }
         if let Some(size) = near.filter(|_| at > 0 || !tried.is_near) {
             return size;
         }
@@ -188,75 +204,61 @@ fn with_counters(asked: u64, near: Option<u64>) -> u64 {
     near.filter(|near| near.abs_diff(asked) < COUNTERS).unwrap_or(asked)
 }
 
-/// Keeps which configurations were listed for a graph.
-fn remember(tried: &Arc<Lock<Tried>>, configurations: &[usize]) {
-    let has_sizes = !tried.lock().sizes.is_empty();
-    let passed = configurations.iter().map(|at| has_sizes && engine::converts_down(*at as Opaque));
-    let passed: Vec<bool> = passed.collect();
+/// Keeps which configurations heuristics listed for a graph.
+fn remember(tried: &Arc<Lock<Tried>>, heuristics: Arc<engine::Descriptor>, configurations: &[usize]) {
     for (place, configuration) in configurations.iter().enumerate() {
         keep(*configuration, Descriptor::Configuration(Some((Arc::clone(tried), place))));
     }
-    tried.lock().is_passed_over = passed;
+    let notes: Vec<u32> = configurations.iter().map(|at| engine::notes(*at as Opaque)).collect();
+    let mut tried = tried.lock();
+    tried.notes = notes;
+    if tried.built == 0 {
+        tried.heuristics = Some(heuristics);
+    }
 }
 
 /// Finds out what a graph's plans take, once.
-fn find_out(tried: &Arc<Lock<Tried>>, heuristics: Option<Opaque>) {
-    let (known, convolution) = {
-        let tried = tried.lock();
-        (tried.is_known, tried.convolution)
-    };
-    if known {
+fn find_out(tried: &Lock<Tried>, is_real: bool) {
+    if replace(&mut tried.lock().is_known, true) {
         return;
     }
+    let convolution = tried.lock().convolution;
     let answer = convolution.map(|call| call.answer());
     if let Some(answer) = &answer {
         // The script's cuDNN is asked for what `batchfit run` would only estimate.
-        let source = if heuristics.is_some() { answer.source.min(Source::Asked) } else { answer.source };
+        let source = if is_real { answer.source.min(Source::Asked) } else { answer.source };
         source.say();
     }
-    let (mut sizes, mut is_near) = match &answer {
-        Some(answer) if answer.source <= Source::Interpolated => (answer.sizes.clone(), answer.source != Source::Recorded),
+    let (sizes, is_near) = match &answer {
+        Some(answer) if answer.source <= Source::Interpolated => (answer.sizes.clone(), is_real && answer.source != Source::Recorded),
         // Without a real cuDNN that can be asked, what is said of similar layers is all there is.
-        _ if heuristics.is_none() => (stand_in::sizes(answer.as_deref()), false),
+        _ if !is_real => (stand_in::sizes(answer.as_deref()), false),
         _ => (Vec::new(), false),
     };
-    is_near &= heuristics.is_some();
-    let is_whole = !sizes.is_empty();
-    if let (Some(heuristics), Some(call), true) = (heuristics, convolution, is_near || !is_whole)
-        && let Some(asked) = refused::first_of(heuristics, &call)
-    {
-        let first = with_counters(asked, sizes.first().copied());
-        sizes.splice(..sizes.len().min(1), [first]);
-        is_near = false;
-    }
     let mut tried = tried.lock();
-    (tried.is_known, tried.sizes, tried.is_whole, tried.is_near) = (true, sizes, is_whole, is_near);
+    (tried.is_whole, tried.sizes, tried.is_near) = (!sizes.is_empty(), sizes, is_near);
 }
 
 /// Writes elements where there is room for them, and says how many there are.
-pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to: *mut c_void) {
+pub(super) unsafe fn give<T: Copy>(values: &[T], room: i64, count: *mut i64, to: *mut c_void) -> Result<(), Status> {
+    check(room >= 0, BAD_PARAM)?;
     if !to.is_null() {
-        for (at, value) in values.iter().enumerate().take(room.max(0) as usize) {
+        for (at, value) in values.iter().enumerate().take(room as usize) {
             to.cast::<T>().add(at).write_unaligned(*value);
         }
     }
     out_if(count, values.len() as i64);
+    Ok(())
 }
 
 functions! {
     cudnnBackendCreateDescriptor(kind: c_int, to: *mut Opaque) {
         check(!to.is_null(), NULL_POINTER)?;
-        let is_real = is_deviceless();
-        let mut made = std::ptr::null_mut();
-        if is_real {
-            real!(cudnnBackendCreateDescriptor(kind => c_int, &raw mut made => *mut Opaque))?;
-        } else {
-            made = stand_in::next();
-        }
+        let real = if is_deviceless() { Some(Arc::new(engine::Descriptor::new(kind)?)) } else { None };
+        let made = real.as_ref().map_or_else(stand_in::next, |real| real.0);
         let kept = match kind {
             of::TENSOR => Descriptor::Tensor(Tensor::default()),
             of::CONVOLUTION => Descriptor::Geometry([const { Vec::new() }; 3]),
-            // Forward, the weight's gradient, the input's.
             10 => Descriptor::Operation(Operation::Forward, ConvolutionDescriptor::default()),
             11 => Descriptor::Operation(Operation::BackwardFilter, ConvolutionDescriptor::default()),
             12 => Descriptor::Operation(Operation::BackwardData, ConvolutionDescriptor::default()),
@@ -264,22 +266,23 @@ functions! {
             of::HEURISTICS => Descriptor::Heuristics(None),
             of::CONFIGURATION => Descriptor::Configuration(None),
             of::PLAN => Descriptor::Plan(None, 0),
+            of::ENGINE => Descriptor::Engine(0),
             _ => Descriptor::Other,
         };
-        DESCRIPTORS.lock().insert(made as usize, Entry { kept, of: kind, is_real });
+        DESCRIPTORS.lock().insert(made as usize, Entry { kept, real });
         out(to, made)
     }
     cudnnBackendDestroyDescriptor(descriptor: Opaque) {
         // What it refers to ends after the lock.
         let entry = DESCRIPTORS.lock().remove(&(descriptor as usize));
-        if entry.ok_or(BAD_PARAM)?.is_real { real!(cudnnBackendDestroyDescriptor(descriptor => Opaque)) } else { Ok(()) }
+        entry.map(drop).ok_or(BAD_PARAM)
     }
     /// Clears a descriptor.
     cudnnBackendInitialize(descriptor: Opaque) {
-        if entry(descriptor)?.is_real { real!(cudnnBackendInitialize(descriptor => Opaque)) } else { Ok(()) }
+        if entry(descriptor)?.real.is_some() { real!(cudnnBackendInitialize(descriptor => Opaque)) } else { Ok(()) }
     }
     cudnnBackendSetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, count: i64, values: *const c_void) {
-        let is_real = entry(descriptor)?.is_real;
+        let is_real = entry(descriptor)?.real.is_some();
         check(count >= 0 && (count == 0 || !values.is_null()), BAD_PARAM)?;
         if kind == kind::HANDLE {
             // The real cuDNN gets none: a handle is only a number.
@@ -301,44 +304,40 @@ functions! {
             let Some((configuration, Some(Descriptor::Configuration(place)))) = configuration.map(|at| (at, kept(at))) else {
                 return Err(BAD_PARAM);
             };
-            let size = size_of_plan(configuration as Opaque, place, entry.is_real);
+            let size = size_of_plan(configuration as Opaque, place, entry.real.is_some());
             keep(descriptor as usize, Descriptor::Plan(Some(configuration), size));
             return Ok(());
         }
-        if !entry.is_real {
+        if entry.real.is_none() {
             return Ok(());
         }
-        match entry.of {
-            of::HEURISTICS => engine::tell_of_card(descriptor, name::HEURISTICS_DEVICE)?,
-            of::ENGINE => engine::tell_of_card(descriptor, name::ENGINE_DEVICE)?,
+        match entry.kept {
+            Descriptor::Heuristics(_) => engine::tell_of_card(descriptor, name::HEURISTICS_DEVICE)?,
+            Descriptor::Engine(_) => engine::tell_of_card(descriptor, name::ENGINE_DEVICE)?,
             _ => {}
         }
         real!(cudnnBackendFinalize(descriptor => Opaque))
     }
     cudnnBackendGetAttribute(descriptor: Opaque, attribute: c_int, kind: c_int, room: i64, count: *mut i64, to: *mut c_void) {
         let entry = entry(descriptor)?;
-        check(room >= 0, BAD_PARAM)?;
-        if let (Descriptor::Plan(_, size), name::PLAN_WORKSPACE) = (&entry.kept, attribute) {
-            give(&[*size as i64], room, count, to);
-            return Ok(());
-        }
-        // PyTorch 2.15 keeps the fastest plan as text, and makes one of it later: all that matters is what it takes.
-        if let (Descriptor::Plan(_, size), name::PLAN_TEXT) = (&entry.kept, attribute) {
-            give(size.to_string().as_bytes(), room, count, to);
-            return Ok(());
+        match (&entry.kept, attribute) {
+            (Descriptor::Plan(_, size), name::PLAN_WORKSPACE) => return give(&[*size as i64], room, count, to),
+            // PyTorch 2.15 keeps the fastest plan as text, and makes one of it later: all that matters is what it takes.
+            (Descriptor::Plan(_, size), name::PLAN_TEXT) => return give(size.to_string().as_bytes(), room, count, to),
+            _ => {}
         }
         // One that only asks how many there are waits for nothing; a stand-in has to know.
-        let is_read = !entry.is_real || (room > 0 && !to.is_null());
+        let is_read = entry.real.is_none() || (room > 0 && !to.is_null());
         let lists = match &entry.kept {
             Descriptor::Heuristics(Some(tried)) if attribute == name::HEURISTICS_RESULTS && is_read => Some(tried),
             _ => None,
         };
         if let Some(tried) = lists {
-            find_out(tried, entry.is_real.then_some(descriptor));
+            find_out(tried, entry.real.is_some());
         }
-        if !entry.is_real {
+        let Some(real) = &entry.real else {
             return stand_in::get(&entry.kept, attribute, room, count, to);
-        }
+        };
         let mut listed = 0;
         let answer = engine::get(descriptor, attribute, kind, room, &raw mut listed, to);
         out_if(count, listed);
@@ -346,7 +345,7 @@ functions! {
             let configurations = to.cast::<usize>();
             let listed = usize::try_from(listed.min(room)).unwrap_or(0);
             let configurations: Vec<usize> = (0..listed).map(|at| configurations.add(at).read_unaligned()).collect();
-            remember(tried, &configurations);
+            remember(tried, Arc::clone(real), &configurations);
         }
         answer
     }

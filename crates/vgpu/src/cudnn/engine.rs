@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-use super::{Opaque, Status, real};
+use super::{INTERNAL_ERROR, Opaque, Status, check, real};
 use crate::config;
 
 /// What an attribute's elements are: `cudnnBackendAttributeType_t`.
@@ -29,6 +29,14 @@ pub(super) mod of {
     pub const GRAPH: i32 = 15;
     pub const TENSOR: i32 = 17;
     pub const DEVICE: i32 = 38;
+}
+
+/// What engines note of themselves, as bits: `cudnnBackendNumericalNote_t`. PyTorch passes over those that lower the precision of their inputs,
+/// and so do recordings; over the others where the program forbids TF32, or what is not deterministic.
+pub(super) mod note {
+    pub const TENSOR_CORE: u32 = 1 << 0;
+    pub const DOWN_CONVERT_INPUTS: u32 = 1 << 1;
+    pub const NONDETERMINISTIC: u32 = 1 << 4;
 }
 
 /// Attributes: `cudnnBackendAttributeName_t`, without `CUDNN_ATTR_`.
@@ -58,14 +66,21 @@ pub(super) mod name {
 }
 
 /// A descriptor of the real cuDNN, which ends with this value.
-pub(super) struct Descriptor(Opaque);
+#[derive(Debug)]
+pub(super) struct Descriptor(pub Opaque);
+
+// SAFETY: cuDNN's descriptors belong to no thread; who shares one only reads it.
+unsafe impl Send for Descriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
-    pub(super) fn new(of: i32) -> Option<Descriptor> {
+    pub(super) fn new(of: i32) -> Result<Descriptor, Status> {
         let mut made: Opaque = null_mut();
         // SAFETY: a place for the descriptor.
-        unsafe { real!(cudnnBackendCreateDescriptor(of => c_int, &raw mut made => *mut Opaque)) }.ok()?;
-        (!made.is_null()).then_some(Descriptor(made))
+        unsafe { real!(cudnnBackendCreateDescriptor(of => c_int, &raw mut made => *mut Opaque)) }?;
+        check(!made.is_null(), INTERNAL_ERROR)?;
+        Ok(Descriptor(made))
     }
 
     fn set<T>(&self, name: i32, kind: i32, values: &[T]) -> Option<()> {
@@ -110,7 +125,7 @@ fn number(of: Opaque, name: i32) -> Option<i64> {
 
 /// The engine of a configuration.
 fn engine(configuration: Opaque) -> Option<Descriptor> {
-    let engine = Descriptor::new(of::ENGINE)?;
+    let engine = Descriptor::new(of::ENGINE).ok()?;
     let mut room = [engine.0];
     (read(configuration, name::CONFIGURATION_ENGINE, kind::DESCRIPTOR, &mut room)? == 1).then_some(engine)
 }
@@ -120,13 +135,11 @@ pub(super) fn engine_number(configuration: Opaque) -> Option<i64> {
     number(engine(configuration)?.0, name::ENGINE_INDEX)
 }
 
-/// Whether a configuration's engine lowers the precision of its inputs; PyTorch passes over those, and so do recordings.
-pub(super) fn converts_down(configuration: Opaque) -> bool {
-    /// `CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS`.
-    const DOWN_CONVERT_INPUTS: u32 = 1;
+/// What a configuration's engine notes of how it computes, a bit each.
+pub(super) fn notes(configuration: Opaque) -> u32 {
     let mut notes = [u32::MAX; 32];
     let count = engine(configuration).and_then(|engine| read(engine.0, name::ENGINE_NUMERICAL_NOTES, kind::NUMERICAL_NOTE, &mut notes));
-    notes[..count.unwrap_or(0)].contains(&DOWN_CONVERT_INPUTS)
+    notes[..count.unwrap_or(0)].iter().fold(0, |all, note| all | 1_u32.checked_shl(*note).unwrap_or(0))
 }
 
 /// What a plan of a configuration would be given; it is not built.
@@ -138,7 +151,7 @@ pub(super) fn workspace(configuration: Opaque) -> Option<u64> {
 pub(super) fn knobs(configuration: Opaque) -> Option<Vec<(u32, i64)>> {
     /// cuDNN 9 has some 45 kinds. Asked how many are set, it says none.
     const MOST: usize = 64;
-    let choices: Vec<Descriptor> = (0..MOST).map(|_| Descriptor::new(of::KNOB_CHOICE)).collect::<Option<_>>()?;
+    let choices: Vec<Descriptor> = (0..MOST).map(|_| Descriptor::new(of::KNOB_CHOICE).ok()).collect::<Option<_>>()?;
     let mut room: Vec<Opaque> = choices.iter().map(|choice| choice.0).collect();
     let count = read(configuration, name::CONFIGURATION_KNOBS, kind::DESCRIPTOR, &mut room)?;
     let knob = |choice: &Descriptor| {
@@ -152,7 +165,7 @@ pub(super) fn knobs(configuration: Opaque) -> Option<Vec<(u32, i64)>> {
 /// What a plan of the same engine with these knobs would be given.
 pub(super) fn workspace_with(configuration: Opaque, knobs: &[(u32, i64)]) -> Option<u64> {
     let choice = |&(knob, value): &(u32, i64)| {
-        let choice = Descriptor::new(of::KNOB_CHOICE)?;
+        let choice = Descriptor::new(of::KNOB_CHOICE).ok()?;
         choice.set(name::KNOB_TYPE, kind::KNOB_TYPE, &[knob])?;
         choice.set(name::KNOB_VALUE, kind::INT64, &[value])?;
         choice.finalize()
@@ -160,24 +173,24 @@ pub(super) fn workspace_with(configuration: Opaque, knobs: &[(u32, i64)]) -> Opt
     let choices: Vec<Descriptor> = knobs.iter().map(choice).collect::<Option<_>>()?;
     let raw: Vec<Opaque> = choices.iter().map(|choice| choice.0).collect();
     let engine = engine(configuration)?;
-    let made = Descriptor::new(of::CONFIGURATION)?;
+    let made = Descriptor::new(of::CONFIGURATION).ok()?;
     made.set(name::CONFIGURATION_ENGINE, kind::DESCRIPTOR, &[engine.0])?;
     made.set(name::CONFIGURATION_KNOBS, kind::DESCRIPTOR, &raw)?;
     workspace(made.finalize()?.0)
 }
 
-/// Has heuristics look for one configuration, which is not kept: their log says what they refused on the way.
-pub(super) fn look_for_one(heuristics: Opaque) {
-    if let Some(room) = Descriptor::new(of::CONFIGURATION) {
-        let _ = read(heuristics, name::HEURISTICS_RESULTS, kind::DESCRIPTOR, &mut [room.0]);
-    }
+/// Has heuristics look for so many configurations, which are not kept: their log says what they refused on the way.
+pub(super) fn look_for(heuristics: &Descriptor, count: usize) {
+    let room: Vec<Descriptor> = (0..count).map_while(|_| Descriptor::new(of::CONFIGURATION).ok()).collect();
+    let mut raw: Vec<Opaque> = room.iter().map(|room| room.0).collect();
+    let _ = read(heuristics.0, name::HEURISTICS_RESULTS, kind::DESCRIPTOR, &mut raw);
 }
 
 /// The card, as cuDNN takes it where a handle is otherwise; null where it does not. It lives as long as the process.
 pub(super) fn card() -> Opaque {
     static CARD: OnceLock<usize> = OnceLock::new();
     let describe = || {
-        let card = Descriptor::new(of::DEVICE)?;
+        let card = Descriptor::new(of::DEVICE).ok()?;
         card.set(name::DEVICE_JSON, kind::CHAR, in_words(config::card()).as_bytes())?;
         let card = card.finalize()?;
         let raw = card.0;

@@ -4,9 +4,9 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use self::rule::{REFUSED, of_engine};
+use self::rule::{REFUSED, of_engine, refused_engines};
 use super::convolution::{Convolution, Operation, Type as DType};
-use super::{Opaque, engine, real};
+use super::{engine, real};
 use crate::handle::Lock;
 use crate::libc;
 
@@ -15,13 +15,12 @@ use crate::libc;
 #[path = "../../../card/src/device/sim/workspaces/algorithms.rs"]
 mod rule;
 
-/// What the plan is given that is refused, where one is ranked first of what the heuristics would list.
-pub(super) fn first_of(heuristics: Opaque, call: &Convolution) -> Option<u64> {
-    if !REFUSED.iter().any(|engine| of_engine(*engine, call).is_some()) {
-        return None;
-    }
-    let engines = logged(|| engine::look_for_one(heuristics));
-    engines.into_iter().find_map(|engine| of_engine(engine, call))
+/// What the plan is given that is refused, where one is ranked ahead of the last of so many that the heuristics list. `is_full` passes over
+/// cuBLASLt's, which compute float32 in TF32.
+pub(super) fn first_of(heuristics: &engine::Descriptor, listed: usize, call: &Convolution, is_full: bool) -> Option<u64> {
+    let taken = |engine: &i64| of_engine(*engine, call).filter(|_| !(is_full && matches!(engine, 58 | 62 | 63)));
+    REFUSED.iter().find_map(taken)?;
+    logged(|| engine::look_for(heuristics, listed)).iter().find_map(taken)
 }
 
 /// The most that an engine asks for that is refused without a device: what a caller takes for a moment that tries all of them, as PyTorch does
@@ -66,47 +65,8 @@ unsafe extern "C" fn hear(_severity: c_int, _data: *mut c_void, _state: *const c
     let mut lines = Vec::new();
     while *message != 0 {
         let line = CStr::from_ptr(message).to_bytes();
-        lines.push(String::from_utf8_lossy(line));
+        lines.extend([b"\n", line].concat());
         message = message.add(line.len() + 1);
     }
-    let refused = refused_engines(lines.iter().map(|line| &**line));
-    HEARD.lock().1.extend(refused);
-}
-
-/// Engines of which a message says that they were refused because there is no device, or no driver.
-fn refused_engines<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<i64> {
-    const CHECKS: &str = "engine_config_support_checks() called:";
-    const NO_DEVICE: [&str; 2] = ["Reason: engine_iface->getStatus()", "Reason: this->libcuda == nullptr"];
-    let (mut engines, mut current, mut is_of_checks) = (Vec::new(), None::<i64>, false);
-    for line in lines {
-        is_of_checks |= line.contains(CHECKS);
-        if let Some((_, rest)) = line.split_once("\"engineId\":") {
-            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            current = rest[..digits].parse().ok();
-        }
-        if is_of_checks && NO_DEVICE.iter().any(|reason| line.contains(reason)) {
-            engines.extend(current);
-        }
-    }
-    engines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_says_which_engines_were_refused_for_want_of_a_device() {
-        let lines = [
-            "CuDNN (v91900 56) function cudnnBackendGetAttribute_CUDNN_ATTR_ENGINEHEUR_RESULTS_engine_config_support_checks() called:",
-            "    engineConfig: type=json; val={\"engineId\":58,\"smVersion\":900,\"knobChoices\":{}};",
-            "    Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()",
-            "    engineConfig: type=json; val={\"engineId\":19,\"smVersion\":900,\"knobChoices\":{}};",
-            "    Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: this->libcuda == nullptr",
-            "    engineConfig: type=json; val={\"engineId\":40,\"smVersion\":900,\"knobChoices\":{}};",
-            "    Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: has_odd_channels",
-        ];
-        assert_eq!(refused_engines(lines.into_iter()), [58, 19]);
-        assert!(refused_engines(lines[1..].iter().copied()).is_empty());
-    }
+    HEARD.lock().1.extend(refused_engines(&String::from_utf8_lossy(&lines)));
 }

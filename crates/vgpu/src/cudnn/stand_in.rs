@@ -38,25 +38,24 @@ pub(super) unsafe fn get(kept: &Descriptor, attribute: i32, room: i64, count: *m
                 }
             }
             out_if(count, listed as i64);
+            Ok(())
         }
         (Descriptor::Configuration(Some((_, place))), name::CONFIGURATION_ENGINE) => {
             if room < 1 || to.is_null() {
-                give::<usize>(&[0], 0, count, to);
-                return Ok(());
+                return give::<usize>(&[0], 0, count, to);
             }
             let engine = to.cast::<usize>().read_unaligned();
             check(keep(engine, Descriptor::Engine(*place)), BAD_PARAM)?;
-            give(&[engine], room, count, to);
+            give(&[engine], room, count, to)
         }
         (Descriptor::Configuration(Some((tried, place))), name::CONFIGURATION_WORKSPACE) => {
-            give(&[tried.lock().sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to);
+            give(&[tried.lock().sizes.get(*place).copied().unwrap_or(0) as i64], room, count, to)
         }
         (Descriptor::Engine(place), name::ENGINE_INDEX) => give(&[*place as i64], room, count, to),
         // Knobs, notes and intermediate tensors.
         (Descriptor::Configuration(_) | Descriptor::Engine(_), _) => give::<i64>(&[], room, count, to),
         // How many engines a graph has.
         (Descriptor::Graph(_), 802) => give(&[1_i64], room, count, to),
-        _ => return Err(NOT_SUPPORTED),
+        _ => Err(NOT_SUPPORTED),
     }
-    Ok(())
 }

@@ -12,7 +12,7 @@ use crate::cudnn::CudnnError;
 use crate::cudnn::library::functions;
 use crate::program::Convolution;
 
-use crate::device::sim::workspaces::of_engine;
+use crate::device::sim::workspaces::{of_engine, refused_engines};
 use crate::units::Bytes;
 
 use super::Offer;
@@ -28,12 +28,6 @@ pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
         (DESTINATION, log.into()),
     ]
 }
-
-/// The message of the log that says what was refused.
-const CHECKS: &str = "engine_config_support_checks() called:";
-
-/// How it says that there is no device, or no driver.
-const NO_DEVICE: [&str; 2] = ["engine_iface->getStatus()", "this->libcuda == nullptr"];
 
 /// What cuDNN logs: only there it says which engines it ranked ahead of the first that is supported. It is silent but for that one
 /// question, of which it writes 7 KB: to log all that leads there takes four times as long.
@@ -113,22 +107,4 @@ fn write(messages: bool) {
         // SAFETY: cuDNN calls nothing back where there is no function, and writes to the file as before.
         let _ = unsafe { (cudnn.set_callback)(mask, null_mut(), None) };
     }
-}
-
-/// Engines of which a log says that they were refused because there is no device.
-pub(super) fn refused_engines(log: &str) -> Vec<i64> {
-    let mut engines = Vec::new();
-    let Some((_, checks)) = log.split_once(CHECKS) else {
-        return engines;
-    };
-    // Lines of one message begin with a small `i`.
-    let checks = checks.split("\nI").next().unwrap_or_default();
-    for part in checks.split("\"engineId\":").skip(1) {
-        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let mut reasons = part.split("Reason: ").skip(1);
-        if reasons.any(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
-            engines.extend(part[..digits].parse::<i64>());
-        }
-    }
-    engines
 }

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
-use super::log::refused_engines;
 use super::*;
 use crate::cudnn::is_present;
 use crate::device::sim::Card;
-use crate::device::sim::workspaces::{Source, WorkspaceTable, of_a_product, parse_layer};
+use crate::device::sim::workspaces::{
+    Source, WorkspaceTable, of_a_product, parse_layer, refused_engines,
+};
 use crate::program::{ConvolutionLayer, ConvolutionPass};
 
 #[test]
@@ -26,6 +27,8 @@ i!     engineConfig: type=json; val={\"engineId\":63,\"smVersion\":900,\"knobCho
 i!     Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: engine_iface->getStatus()
 ";
     assert_eq!(refused_engines(log), [58, 19]);
+    // As a callback hears it.
+    assert_eq!(refused_engines(&log.replace("i! ", "")), [58, 19]);
     assert!(refused_engines("").is_empty());
 }
 
@@ -65,6 +68,8 @@ fn refused_engines_are_given_what_they_were_recorded_to_take() {
 4096,8192,64,16,16,3,3,1,1,1,1,1,1,0 grad_weight float32 1 17 12976128
 8,16,8,28,37,3,3,1,1,1,1,1,1,0,1 grad_weight float32 32 17 10926976
 64,128,64,80,80,3,3,1,1,1,1,1,1,0,1 grad_weight float16 128 17 216271488
+16,16,1,16,20,5,5,1,1,2,2,1,1,0,1 grad_weight float32 8 17 2603024
+16,512,1,14,14,3,3,1,1,1,1,1,1,0,1 grad_weight float32 4 17 7996432
 128,512,8,32,32,5,5,1,1,2,2,1,1,0 grad_weight float16 1 17 116293632
 128,128,4,7,7,3,3,1,1,1,1,1,1,0 forward float16 1 6 2949120
 80,20,1,20,15,5,5,1,1,2,2,1,1,0 grad_input float16 2 7 7571200

@@ -36,6 +36,26 @@ pub fn of_engine(engine: i64, call: &Convolution) -> Option<u64> {
     }
 }
 
+/// Engines of which a message of cuDNN's says that they were refused because there is no device, or no driver. `log` may have other messages
+/// around it, as lines that begin with `I`.
+pub fn refused_engines(log: &str) -> Vec<i64> {
+    /// How that message begins.
+    const CHECKS: &str = "engine_config_support_checks() called:";
+    const NO_DEVICE: [&str; 2] = ["engine_iface->getStatus()", "this->libcuda == nullptr"];
+    let checks = log.split_once(CHECKS).map_or("", |(_, checks)| checks);
+    // Lines of one message begin with a small `i`, or with nothing.
+    let checks = checks.split("\nI").next().unwrap_or_default();
+    let mut engines = Vec::new();
+    for part in checks.split("\"engineId\":").skip(1) {
+        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let mut reasons = part.split("Reason: ").skip(1);
+        if reasons.any(|reason| NO_DEVICE.iter().any(|said| reason.starts_with(said))) {
+            engines.extend(part[..digits].parse::<i64>());
+        }
+    }
+    engines
+}
+
 /// Groups that are at work at a time, at most.
 const GROUPS: u64 = 8;
 
@@ -82,7 +102,8 @@ pub fn of_winograd(call: &Convolution) -> Option<u64> {
     let [x, w, y] = [operands.x, operands.w, operands.y];
     let groups = groups(call).max(1);
     let is_gradient = operands.operation == Operation::BackwardFilter;
-    if !is_plain(call) || (call.channels_last && groups == 1) || !(is_gradient || is_half(call)) {
+    let is_single = call.channels_last && groups == 1;
+    if !is_plain(call) || (is_single && is_half(call)) || !(is_gradient || is_half(call)) {
         return None;
     }
     // The side of a tile of the result, and of how many images tiles are kept at a time.
@@ -108,6 +129,9 @@ pub fn of_winograd(call: &Convolution) -> Option<u64> {
     for copy in copies.iter().filter(|_| call.channels_last) {
         let chunks = elements(copy).saturating_mul(width).div_ceil(16);
         of_group = of_group.saturating_add(chunks.saturating_mul(16));
+    }
+    if is_single {
+        of_group = of_group.saturating_add(16);
     }
     Some(of_group.saturating_mul(groups.min(GROUPS)))
 }

@@ -18,7 +18,7 @@ mod lookup;
 mod neighbours;
 mod table;
 
-pub use algorithms::{REFUSED, of_a_product, of_engine};
+pub use algorithms::{REFUSED, of_a_product, of_engine, refused_engines};
 pub use archive::{merge, pack, unpack};
 pub use condense::{CardTraits, CondenseError, Provenance, condense};
 pub use lookup::Lookup;
