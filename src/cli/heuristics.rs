@@ -84,7 +84,7 @@ pub(in crate::cli) fn set_heuristics(wanted: &OsStr) -> Result<(), CliError> {
 }
 
 /// Starts this program again with the libraries of PyTorch's wheels on its path, where a command may run on a GPU, there is a driver and
-/// the path has not all of them; comes back where nothing is missing or found.
+/// the path has no cuDNN: that of the system may be another version than the one that PyTorch loads. Comes back where none is found.
 pub(in crate::cli) fn find_libraries(command: &Cli) {
     let runs_on_gpu = match command {
         Cli::Fit(fit) => fit.question.own.on.is_none(),
@@ -94,8 +94,7 @@ pub(in crate::cli) fn find_libraries(command: &Cli) {
     if !runs_on_gpu {
         return;
     }
-    let missing = Library::missing();
-    if missing.is_empty() || missing.contains(&Library::Driver) {
+    if !Library::Driver.is_present() {
         return;
     }
     let of_path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
