@@ -1,3 +1,5 @@
+mod agents;
+
 use super::*;
 use crate::database::test_database::TestDatabase;
 use crate::{ApiKey, Scope, UploadSpace};
