@@ -110,5 +110,6 @@ class HttpTest(unittest.TestCase):
             _http.document(b"[" * 200_000)
 
     def test_an_answer_of_millions_of_items_is_not_read(self) -> None:
-        with self.assertRaisesRegex(ValueError, "too many items"):
-            _http.document(b"[" + b"[]," * 1_000_000 + b"[]]")
+        for item in (b"[],", b"1.5,"):
+            with self.assertRaisesRegex(ValueError, "too many items"):
+                _http.document(b"[" + item * 1_000_000 + b"0]")

@@ -107,7 +107,8 @@ impl Db {
             self.pool.writing(),
             "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
                SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $13
-                WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2) OR (SELECT count(*) FROM agent) < $11)
+                WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2)
+                       OR (SELECT count(*) FROM agent) < $11 AND ($4 = '' OR (SELECT count(*) FROM agent WHERE owner = $4) < $11 / 10))
                   AND (SELECT coalesce(CAST(sum(length(CAST(cards AS TEXT))) AS BIGINT), 0) FROM agent WHERE owner = $4 AND name <> $2) + length(CAST($7 AS TEXT)) <= $12
                    ON CONFLICT (name) DO UPDATE
                   SET id = CASE WHEN agent.instance = excluded.instance THEN agent.id ELSE excluded.id END,
@@ -232,7 +233,11 @@ impl Db {
             self.pool.on(),
             "SELECT id, lane FROM fit
               WHERE state = 'queued' AND lane LIKE 'agent %'
-              ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id",
+              ORDER BY CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                       (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id)
+                       + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner AND other.lane LIKE 'agent %') END,
+                       CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END,
+                       CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id",
             now,
             patience,
         );
@@ -385,6 +390,22 @@ mod tests {
         assert!(register(&db, &of("k", "c", 60), 50).await.is_some());
         assert!(db.revoke_key("ci", Time(70)).await.unwrap());
         assert!(register(&db, &of("other", "b", 90), 80).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_key_has_a_tenth_of_the_names() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        let of = |owner: &str, number: i64| StoredAgent {
+            owner: owner.to_owned(),
+            ..agent(&format!("{owner}{number}"), "a", 10)
+        };
+        for number in 0..MOST_AGENTS / 10 {
+            assert!(register(&db, &of("k", number), 0).await.is_some());
+        }
+        let more = db.register_agent(&of("k", MOST_AGENTS), Time(0)).await;
+        assert_eq!(more.unwrap(), Registered::TooMany);
+        assert!(register(&db, &of("k", 1), 0).await.is_some());
+        assert!(register(&db, &of("other", 1), 0).await.is_some());
     }
 
     #[tokio::test]

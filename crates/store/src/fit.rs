@@ -166,7 +166,8 @@ impl Db {
         .map_err(with_context("read the state of a fit"))
     }
 
-    /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked.
+    /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked; of answers of agents, where
+    /// those count, none of a revoked key.
     pub async fn finished_fit(
         &self,
         fingerprint: &str,
@@ -174,7 +175,8 @@ impl Db {
     ) -> Result<Option<String>, StoreError> {
         let question = question_of(fingerprint);
         let beyond = format!("{question}~");
-        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done' AND ($3 OR answered_by = '')
+        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
+                AND (answered_by = '' OR $3 AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL))
               ORDER BY id DESC LIMIT 1",
             question,
             beyond,

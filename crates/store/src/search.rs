@@ -149,7 +149,7 @@ impl Db {
         let contested = now.0.saturating_sub(bounds.contested_ms);
         query!(execute, self.pool.writing(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
-                            ORDER BY state = 'active', updated_at
+                            ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
                             LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
             most,
             contested,)
@@ -396,6 +396,13 @@ mod tests {
         assert!(!add_of(&db, "b", "greedy", 0).await);
         assert!(add_of(&db, "c", "modest", 0).await);
         assert_eq!(db.search("c").await.unwrap().unwrap().owner, "modest");
+        // Of what has ended, that of the key that has most goes first.
+        assert!(db.cancel_search("c", Time(1)).await.unwrap());
+        for (id, next) in [("a", "e"), ("e", "f"), ("f", "g")] {
+            assert!(db.cancel_search(id, Time(2)).await.unwrap());
+            assert!(add_of(&db, next, "greedy", 2).await);
+        }
+        assert!(db.search("c").await.unwrap().is_some());
     }
 
     async fn tell(db: &Db, id: &str, batch: u64) -> ObservationStatus {

@@ -290,12 +290,13 @@ async fn an_answer_that_is_no_json_fails_its_fit_at_once() {
 async fn a_kind_of_card_without_an_agent_is_simulated() {
     let service = service().await;
     let request = r#"{"model": {"preset": "resnet18"}, "device": "h200", "memory_limit": "12GiB"}"#;
-
-    let soaked = r#"{"model": {"preset": "resnet18"}, "device": "h200", "soak": {"steps": 5}}"#;
+    let soaked = r#"{"model": {"preset": "resnet18"}, "device": "h200", "soak": {"steps": 5}, "timeout_seconds": 600}"#;
 
     for request in [request, soaked] {
         let accepted = service.post("/v1/fits", request).await;
         assert_eq!(accepted.status, 202, "{}", accepted.text);
+        let timeout = service.jobs.db().fit_timeout(&accepted.id()).await;
+        assert_eq!(timeout.unwrap(), Some(60));
     }
 }
 
@@ -443,6 +444,14 @@ async fn what_an_agent_simulated_is_not_offered_as_the_services_own() {
     assert_eq!(service.post(&path, oom).await.status, 201);
     let accuracy = service.get("/v1/accuracy").await.json();
     assert_eq!(accuracy["items"][0]["source"], "simulated");
+    // So it is known by both names of the card.
+    for request in [ON_KIND, ON_HOST] {
+        let fit = service.post("/v1/fits", request).await.id();
+        let claimed = service.claim(&agent, 10).await;
+        let taught = &claimed["job"]["taught"][0];
+        assert_eq!(taught["of"], "itself", "{claimed:#}");
+        service.delete(&format!("/v1/fits/{fit}")).await;
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ from typing import Any, Union
 # Most bytes of an answer: a search of a few dozen observations has a few KiB.
 LONGEST = 16 << 20
 
-# Most lists and objects in it: each takes some twenty times its two bytes when it is read.
+# Most values in it: each takes some twenty times its two bytes when it is read.
 _MOST_ITEMS = 200_000
 
 # Bytes that are read of a refusal.
@@ -132,7 +132,7 @@ def _answer(request: urllib.request.Request, patience: float) -> bytes:
 
 def document(text: bytes) -> Any:
     """What a JSON text says. Raises `ValueError` alone."""
-    if text.count(b"[") + text.count(b"{") > _MOST_ITEMS:
+    if sum(text.count(mark) for mark in (b"[", b"{", b",")) > _MOST_ITEMS:
         raise ValueError("it has too many items")
     try:
         return json.loads(text)

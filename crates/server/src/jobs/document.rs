@@ -140,7 +140,7 @@ pub async fn record(
             short_digest(&digest),
         ),
         None,
-        (terms(request, false, Duration::MAX), lane),
+        (terms(request, false, card.is_none(), Duration::MAX), lane),
         document.created_at,
     );
     let digest = &new.model_digest;
@@ -269,20 +269,24 @@ pub(super) fn new_fit(
 
 /// The terms of a request; without a word of its own, it goes first where a client waits for the answer.
 ///
-/// On a simulated device it is worked on for `deadline` at most; where GPUs or recorders take part, for ten times that unless it says so.
-pub(super) fn terms(request: &Request, interactive: bool, deadline: Duration) -> FitTerms {
+/// What is simulated here is worked on for `deadline` at most; where GPUs, agents or recorders take part, for ten times that unless it says so.
+pub(super) fn terms(
+    request: &Request,
+    interactive: bool,
+    is_simulated: bool,
+    deadline: Duration,
+) -> FitTerms {
     let unsaid = if interactive {
         Priority::Interactive
     } else {
         Priority::Batch
     };
     let deadline = deadline.as_secs();
-    let is_simulated = matches!(request.device, DeviceChoice::Sim(_)) && !request.has_recorder();
-    let seconds = match request.timeout_seconds {
-        Some(seconds) if is_simulated => seconds.min(deadline),
-        Some(seconds) => seconds,
-        None if is_simulated => deadline,
-        None => deadline.saturating_mul(10),
+    let seconds = if is_simulated && !request.has_recorder() {
+        request.timeout_seconds.unwrap_or(deadline).min(deadline)
+    } else {
+        let unsaid = deadline.saturating_mul(10);
+        request.timeout_seconds.unwrap_or(unsaid)
     };
     FitTerms {
         priority: request.priority.unwrap_or(unsaid),

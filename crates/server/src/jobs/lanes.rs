@@ -263,18 +263,9 @@ const fn patience(asked: usize) -> Duration {
     if asked == 1 { PATIENCE_ALONE } else { PATIENCE }
 }
 
-/// The lane of a request's `device`. `auto` is one of its own: its worker takes a GPU that is free, and waits
-/// for its turn where none is.
-pub(super) fn lane_of(device: &str) -> &str {
-    match device {
-        simulated if simulated.starts_with("sim:") => SIMULATED_LANE,
-        gpu => gpu,
-    }
-}
-
-/// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated.
+/// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated. `auto` is a lane of its
+/// own: its worker takes a GPU that is free, and waits for its turn where none is.
 pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
-    let device = request.device.to_string();
     let size = request.size().unwrap_or(0);
     let is_large = size >= LARGE || work(request) >= LARGE_WORK;
     match (&request.device, card) {
@@ -288,7 +279,7 @@ pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
             | DeviceChoice::Kind(_)
             | DeviceChoice::Host(..),
             _,
-        ) => lane_of(&device).to_owned(),
+        ) => request.device.to_string(),
     }
 }
 

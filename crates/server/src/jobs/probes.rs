@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::document::json;
-use super::lanes::{LARGE_LANE, ReadPermit, answering, lane_of};
+use super::lanes::{LARGE_LANE, ReadPermit, answering};
 use super::queue::Checked;
 use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::limits::CancelOnDrop;
 use crate::model::Request;
 use crate::probe::Detail;
-use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
+use crate::store::{Probe, StoreError, Time};
 use batchfit_fit::Purpose;
 
 /// How long a probe waits for its device before it gives up.
@@ -59,6 +59,7 @@ impl Jobs {
             shown,
             lane,
             for_agents,
+            is_simulated,
             ..
         } = checked;
         let uploads = request.uploads().to_vec();
@@ -90,9 +91,12 @@ impl Jobs {
             drop((place, memory));
             (request, report)
         });
-        let deadline = patience.map_or(probe_deadline(&device), |patience| {
-            patience.min(probe_deadline(&device))
-        });
+        let most = if is_simulated {
+            SIMULATED_PROBE
+        } else {
+            REAL_PROBE
+        };
+        let deadline = patience.map_or(most, |patience| patience.min(most));
         let working = tokio::time::timeout(deadline, working).await;
         let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
         let mut report = report?;
@@ -134,14 +138,6 @@ fn fit_instead(request: &Request) -> EngineError {
          `batchfit probe` on the machine itself"
     );
     EngineError::unavailable(&device, missing)
-}
-
-fn probe_deadline(device: &str) -> Duration {
-    if lane_of(device) == SIMULATED_LANE {
-        SIMULATED_PROBE
-    } else {
-        REAL_PROBE
-    }
 }
 
 impl From<Probe> for ProbeDocument {

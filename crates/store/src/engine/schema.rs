@@ -40,6 +40,10 @@ impl Schema {
                     let table = schema.tables.get_mut(name).unwrap();
                     table.extend(alike(&words_of(column)));
                 }
+                ["ALTER", "TABLE", name, "DROP", "COLUMN", column] => {
+                    let table = schema.tables.get_mut(name).unwrap();
+                    table.retain(|item| item.split(' ').next() != Some(column));
+                }
                 // PostgreSQL names the check of a column by its table and its name.
                 ["ALTER", "TABLE", name, "ADD", "CONSTRAINT", constraint, ..] => {
                     let check = words_of(statement.split_once(constraint).unwrap().1);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::terms::PATIENCE_MS;
-use super::{Attempt, Lease, LeaseOwner, NewFit};
+use super::{Attempt, FitState, Lease, LeaseOwner, NewFit};
 use crate::engine::{Connection, query};
 use crate::request::{keep_request, request_digest};
 use crate::text::by_name;
@@ -50,6 +50,14 @@ impl Claimed {
         }
     }
 }
+
+/// A fit and one of the keys that asked for it.
+struct Asked {
+    id: String,
+    owner: String,
+}
+
+by_name!(Asked: id, owner);
 
 /// How many fits on simulated devices one holder may run at a time.
 #[derive(Debug, Clone, Copy)]
@@ -225,37 +233,58 @@ impl Db {
         .map_err(with_context("fail a fit"))
     }
 
-    /// Cancels a fit that has not ended, if it is of this owner alone where one is named. False when it is not, or there is none.
+    /// Cancels a fit that has not ended. Where an owner is named it takes back what it asked, and the last one's ends the fit: until then
+    /// it is another's. False when it did not ask, or there is no such fit.
     pub async fn cancel(
         &self,
         id: &str,
         owner: Option<&str>,
         now: Time,
     ) -> Result<bool, StoreError> {
-        query!(
+        let taken_back = query!(
             execute,
             self.pool.writing(),
-            "UPDATE fit SET state = 'cancelled', finished_at = $2
-              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3 AND NOT shared)",
+            "DELETE FROM asker WHERE fit_id = $1 AND owner = $2",
+            id,
+            owner
+        )
+        .map_err(with_context("take back a fit"))?;
+        let cancelled = query!(
+            execute,
+            self.pool.writing(),
+            "UPDATE fit SET owner = coalesce(other.owner, fit.owner),
+                            state = CASE WHEN other.owner IS NULL THEN 'cancelled' ELSE state END,
+                            finished_at = CASE WHEN other.owner IS NULL THEN $2 END
+               FROM (SELECT min(owner) AS owner FROM asker WHERE fit_id = $1 AND owner <> $3
+                        AND owner NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)) AS other
+              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR fit.owner = $3)",
             id,
             now,
             owner,
         )
-        .map(|cancelled| cancelled == 1)
-        .map_err(with_context("cancel a fit"))
+        .map_err(with_context("cancel a fit"))?;
+        Ok(taken_back + cancelled > 0)
     }
 
     /// Cancels waiting fits of keys that were revoked, unless another key asked for them too. Gives their ids.
     pub async fn cancel_of_revoked_keys(&self, now: Time) -> Result<Vec<String>, StoreError> {
-        query!(
-            fetch_all scalar,
-            self.pool.writing(),
-            "UPDATE fit SET state = 'cancelled', finished_at = $1
-              WHERE state = 'queued' AND NOT shared AND owner IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)
-              RETURNING id",
-            now,
+        let asked = query!(
+            fetch_all Asked,
+            self.pool.on(),
+            "SELECT fit.id, api_key.id AS owner FROM fit
+               JOIN api_key ON fit.owner = api_key.id
+                            OR EXISTS (SELECT 1 FROM asker WHERE fit_id = fit.id AND asker.owner = api_key.id)
+              WHERE state = 'queued' AND revoked_at IS NOT NULL",
         )
-        .map_err(with_context("cancel the fits of a key"))
+        .map_err(with_context("find the fits of a key"))?;
+        let mut ended = Vec::new();
+        for Asked { id, owner } in asked {
+            self.cancel(&id, Some(&owner), now).await?;
+            if self.fit_state(&id).await? == Some(FitState::Cancelled) {
+                ended.push(id);
+            }
+        }
+        Ok(ended)
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.

@@ -90,8 +90,8 @@ impl Db {
     /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`, or a quarter of that under the
     /// same key.
     ///
-    /// Fits that failed or were cancelled do not count as asked. A question whose process died runs apart
-    /// from the start when it is asked again.
+    /// Fits that failed or were cancelled do not count as asked, nor do answers of agents where none is to answer, or whose key is revoked.
+    /// A question whose process died runs apart from the start when it is asked again.
     pub async fn enqueue(
         &self,
         new: &NewFit,
@@ -118,11 +118,14 @@ impl Db {
                 }
             }
             let same = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
-                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = $2 AND $3)
+                AND (state IN ('queued', 'running')
+                     OR state = 'done' AND batchfit_version = $2 AND $3
+                        AND (answered_by = '' OR $4 LIKE 'agent %' AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)))
               ORDER BY id DESC LIMIT 1",
             new.fingerprint,
             new.batchfit_version,
-            finished,)
+            finished,
+            new.lane,)
         .map_err(with_context("find the same fit"))?;
             if let Some(same) = same {
                 return Ok(Enqueued::Same(same));
@@ -169,7 +172,9 @@ async fn enqueue_on(
                 $11, $12, $13, $14, $17
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = $2
                             AND (state IN ('queued', 'running')
-                                 OR state = 'done' AND batchfit_version = $3 AND $9))
+                                 OR state = 'done' AND batchfit_version = $3 AND $9
+                                    AND (answered_by = '' OR $6 LIKE 'agent %'
+                                         AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL))))
             AND (SELECT count(*) FROM fit WHERE state = 'queued') < $10
             AND (SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $17) < $18
              ON CONFLICT (fingerprint) WHERE state IN ('queued', 'running') DO NOTHING",

@@ -51,8 +51,8 @@ pub struct IdempotentMatch {
 by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
-    /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well is
-    /// shared: while it waits it counts for whichever of the two waits for fewer, so that asking the same takes no turn of another key.
+    /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well
+    /// is both keys': while it waits it is that one's whose turn it would be sooner, so that asking the same neither delays it nor takes a turn.
     pub async fn ask_again(
         &self,
         id: &str,
@@ -61,12 +61,20 @@ impl Db {
     ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
+        query!(execute, self.pool.writing(), "INSERT INTO asker (fit_id, owner)
+                SELECT id, owner FROM fit WHERE id = $1 AND owner <> $2 AND state IN ('queued', 'running')
+                 UNION ALL SELECT id, $2 FROM fit WHERE id = $1 AND owner <> $2 AND state IN ('queued', 'running')
+                    ON CONFLICT DO NOTHING",
+            id,
+            owner)
+        .map_err(with_context("share a fit"))?;
         query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
-                            shared = shared OR owner <> $4,
                             owner = CASE WHEN state = 'queued'
-                                          AND (SELECT count(*) FROM fit AS own WHERE own.state = 'queued' AND own.owner = $4) + 1
-                                            < (SELECT count(*) FROM fit AS own WHERE own.state = 'queued' AND own.owner = fit.owner)
+                                          AND (SELECT count(*) FROM fit AS own WHERE own.state IN ('queued', 'running') AND own.owner = $4) + 1
+                                            < (SELECT count(*) FROM fit AS own WHERE own.owner = fit.owner
+                                                  AND (own.state = 'running' OR own.state = 'queued' AND own.id <= fit.id
+                                                       AND (own.priority <> 'batch' OR fit.priority = 'batch')))
                                          THEN $4 ELSE owner END
               WHERE id = $1 AND state IN ('queued', 'running')
                 AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'

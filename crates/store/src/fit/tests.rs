@@ -1,3 +1,5 @@
+mod agents;
+
 use super::*;
 use crate::database::test_database::TestDatabase;
 use crate::{ApiKey, Scope, UploadSpace};
@@ -124,19 +126,24 @@ async fn a_revoked_key_waits_for_nothing() {
             assert_eq!(claim(&db).await.as_deref(), Some("runs"));
         }
     }
-    db.run("UPDATE fit SET shared = TRUE WHERE id = 'shared'")
-        .await
-        .unwrap();
+    for key in ["other", "id"] {
+        let terms = FitTerms::default();
+        db.ask_again("shared", key, terms).await.unwrap();
+    }
 
     assert!(db.revoke_key("ci", Time(9)).await.unwrap());
     let cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
 
     assert_eq!(cancelled, ["waits"]);
+    assert!(db.revoke_key("other", Time(9)).await.unwrap());
+    let mut cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
+    cancelled.sort();
+    assert_eq!(cancelled, ["others", "shared"]);
     for (id, state) in [
         ("runs", FitState::Running),
         ("waits", FitState::Cancelled),
-        ("shared", FitState::Queued),
-        ("others", FitState::Queued),
+        ("shared", FitState::Cancelled),
+        ("others", FitState::Cancelled),
     ] {
         assert_eq!(db.fit(id).await.unwrap().unwrap().state, state, "{id}");
     }
@@ -186,7 +193,7 @@ async fn a_key_has_a_part_of_the_queue() {
 }
 
 #[tokio::test]
-async fn a_shared_fit_counts_for_the_key_with_fewer_waiting_and_no_key_cancels_it() {
+async fn a_shared_fit_is_the_keys_whose_turn_comes_sooner_and_ends_with_the_last() {
     let db = TestDatabase::new().await;
     let ask = async |id: &str, owner: &str| {
         let fit = NewFit {
@@ -203,23 +210,32 @@ async fn a_shared_fit_counts_for_the_key_with_fewer_waiting_and_no_key_cancels_i
     for id in ["1", "2", "3"] {
         assert!(ask(id, "a").await);
     }
-    // The third becomes b's. With another b would wait for as many as a.
-    for id in ["3", "2", "1"] {
+    // The third becomes b's: the first is a's next, and the second would be b's second as it is a's.
+    for id in ["1", "3", "2"] {
         assert!(ask(id, "b").await);
     }
     assert!(ask("4", "a").await && !ask("5", "a").await);
     assert!(ask("5", "b").await && ask("6", "b").await && !ask("7", "b").await);
-    for owner in ["a", "b"] {
-        assert!(!db.cancel("3", Some(owner), Time(1)).await.unwrap());
+    // Each takes back what it asked, and the last one ends it.
+    for (owner, is_its, state) in [
+        ("c", false, FitState::Queued),
+        ("a", true, FitState::Queued),
+        ("a", false, FitState::Queued),
+        ("b", true, FitState::Cancelled),
+        ("b", false, FitState::Cancelled),
+    ] {
+        let cancelled = db.cancel("2", Some(owner), Time(1)).await;
+        assert_eq!(cancelled.unwrap(), is_its, "{owner}");
+        assert_eq!(db.fit_state("2").await.unwrap(), Some(state), "{owner}");
     }
 
     let mut claimed = Vec::new();
-    for now in 1..=6 {
+    for now in 1..=5 {
         let fit = claim_for(&db, &me(), now).await.unwrap();
         db.cancel(&fit.id, None, Time(now)).await.unwrap();
         claimed.push(fit.id);
     }
-    assert_eq!(claimed, ["1", "3", "2", "5", "4", "6"]);
+    assert_eq!(claimed, ["1", "3", "4", "5", "6"]);
 }
 
 #[tokio::test]

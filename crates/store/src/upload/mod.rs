@@ -239,7 +239,7 @@ async fn keep_on(
         .await
         .map_err(with_context("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = query!(execute, transaction.on(), "UPDATE upload SET uploaded = TRUE, used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2",
+    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2 AND uploaded",
         digest,
         kind,
         new.created_at,
@@ -371,7 +371,8 @@ async fn insert(
          VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
-                                            used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip",
+                                            used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip,
+                                            owner = CASE WHEN upload.uploaded THEN upload.owner ELSE excluded.owner END",
         digest,
         kind,
         is_uploaded,

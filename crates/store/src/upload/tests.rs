@@ -126,6 +126,9 @@ async fn what_one_key_sends_takes_neither_names_nor_room_of_another() {
     }
     assert!(is_there(&db, "a.gz").await && !is_there(&db, "0").await);
 
+    // What came with a fit is nobody's until it is sent as well.
+    let asked = fit("asks", &[], Some(of("", "b", "b")));
+    assert_eq!(enqueue(&db, &asked, space).await, Enqueued::Added);
     assert_eq!(keep(of("greedy", "b", "b")).await, UploadStatus::Added);
     assert_eq!(keep(of("greedy", "c", "c")).await, UploadStatus::Added);
     let [taken, limit] = [2 * (OVERHEAD + 100); 2];

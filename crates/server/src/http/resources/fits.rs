@@ -240,11 +240,12 @@ pub(in crate::http) async fn get_fit(
 
 /// Cancel a fit.
 ///
-/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. Who asked for it may, unless another key did as well, and `admin`.
+/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. Who asked for it may, and `admin`; one that several keys asked for
+/// goes on until the last of them, or `admin`, cancels it.
 #[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id")),
     responses(
-        (status = 200, body = FitDocument, description = "The fit is cancelled"),
+        (status = 200, body = FitDocument, description = "The fit is cancelled, or goes on for other keys, as its `state` says"),
         (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",

@@ -50,22 +50,32 @@ impl ReadsGzip {
 pub(in crate::http) fn serialize(
     status: StatusCode,
     document: &impl Serialize,
+    reads_gzip: ReadsGzip,
+) -> Result<Response, Problem> {
+    let plain = serde_json::to_vec(document).map_err(|error| failed(&error))?;
+    written(status, plain, reads_gzip)
+}
+
+/// The same of an answer that is JSON already.
+pub(in crate::http) fn written(
+    status: StatusCode,
+    plain: Vec<u8>,
     ReadsGzip(reads_gzip): ReadsGzip,
 ) -> Result<Response, Problem> {
-    let failed = |error: &dyn std::error::Error| {
-        tracing::error!("an answer could not be written: {error}");
-        Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        )
-    };
-    let plain = serde_json::to_vec(document).map_err(|error| failed(&error))?;
     if !reads_gzip && plain.len() <= PART {
         return Ok(answer(status, plain, false));
     }
     // A reader that takes its time has the service hold a tenth of it.
     let packed = compressed(&plain).map_err(|error| failed(&error))?;
     Ok(as_taken(status, packed, None, reads_gzip))
+}
+
+fn failed(error: &dyn std::error::Error) -> Problem {
+    tracing::error!("an answer could not be written: {error}");
+    Problem::new(
+        Code::Internal,
+        "the fault is in the log of the service, under the x-request-id of this response",
+    )
 }
 
 /// The step of a run, as the client accepts it; `None` where nothing is kept of it. It is read and unpacked as it is taken, so that many readers,

@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
-use crate::device::sim::Card;
 use crate::jobs::{FitResult, ProbeSummary, VariantResult};
 use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
@@ -104,12 +103,8 @@ fn found_on<'c>(
     };
     let card = cards.iter().filter(is_asked).find(is_it);
     let card = card.ok_or_else(|| format!("it was not asked on {}", on.device))?;
-    let gpu = card.kind.as_deref().filter(|_| card.simulated);
-    let gpu = gpu
-        .and_then(Card::find)
-        .map_or(card.gpu.as_str(), |card| card.product);
     let is_other = |found: &Option<String>, has: &Option<String>| found.is_some() && found != has;
-    if on.gpu != gpu || is_other(&on.driver, &card.driver) {
+    if on.gpu != card.product() || is_other(&on.driver, &card.driver) {
         return Err(format!("{} is another card", on.device));
     }
     Ok(card)

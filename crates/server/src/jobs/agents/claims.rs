@@ -147,13 +147,15 @@ impl Jobs {
         Ok(None)
     }
 
-    /// What is asked in a job, whole: with what its model names in place. `None` where there is no such agent of this owner.
-    pub async fn request_of_job(
+    /// What `write` makes of what is asked in a job, whole: with what its model names in place. `None` where there is no such agent of this
+    /// owner. One at a time where it is large.
+    pub async fn request_of_job<T: Send + 'static>(
         &self,
         id: &str,
         owner: &Owner,
         attempt: &str,
-    ) -> Result<Option<String>, JobError> {
+        write: impl FnOnce(String) -> T + Send + 'static,
+    ) -> Result<Option<T>, JobError> {
         let shared = &self.shared;
         let Some(agent) = self.own_agent(id, owner).await? else {
             return Ok(None);
@@ -178,7 +180,10 @@ impl Jobs {
             }
         };
         let engine = Arc::clone(&shared.engine);
-        let write = move |_: &dyn crate::jobs::Engine| request.self_contained().text().to_string();
+        let write = move |_: &dyn crate::jobs::Engine| {
+            let text = request.self_contained().text().to_string();
+            write(text)
+        };
         Ok(Some(on_thread("request", engine, write).await?))
     }
 

@@ -145,6 +145,13 @@ impl Registration {
 }
 
 impl AgentCard {
+    /// Its name in answers.
+    pub(super) fn product(&self) -> &str {
+        let kind = self.kind.as_deref().filter(|_| self.simulated);
+        kind.and_then(Card::find)
+            .map_or(&self.gpu, |card| card.product)
+    }
+
     fn check(&self) -> Result<(), String> {
         let number = self.device.strip_prefix("cuda:");
         let is_number = number.is_some_and(|number| {

@@ -23,8 +23,10 @@ pub(in crate::jobs) enum Executor {
     Agents {
         /// In which lane it waits.
         lane: String,
-        /// The card as fingerprints name it; `None` for a simulated one.
-        card: Option<String>,
+        /// The card as fingerprints name it.
+        card: String,
+        /// Whether it is simulated.
+        is_simulated: bool,
     },
 }
 
@@ -60,21 +62,17 @@ fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Executor {
             |card: &&AgentCard| card.kind.as_deref() == Some(kind) && card.simulated == simulated;
         agent.cards.iter().filter(is_such).count() as u64 >= count
     };
-    if stays.clone().any(|agent| has(agent, false)) {
+    let is_simulated = [false, true].into_iter();
+    let mut is_simulated = is_simulated.filter(|it| stays.clone().any(|agent| has(agent, *it)));
+    is_simulated.next().map_or(Executor::Here, |is_simulated| {
         let product = Card::find(kind).map_or(kind, |card| card.product);
-        return Executor::Agents {
-            lane: lane_of_kind(kind, false, count),
+        Executor::Agents {
+            lane: lane_of_kind(kind, is_simulated, count),
             // Of whichever machine: their drivers may differ.
-            card: Some(card_name(product, None)),
-        };
-    }
-    if stays.clone().any(|agent| has(agent, true)) {
-        return Executor::Agents {
-            lane: lane_of_kind(kind, true, count),
-            card: None,
-        };
-    }
-    Executor::Here
+            card: card_name(product, None),
+            is_simulated,
+        }
+    })
 }
 
 fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor, EngineError> {
@@ -115,7 +113,11 @@ fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor
     };
     Ok(Executor::Agents {
         lane: lane_of_host(host, &on),
-        card: (!card.simulated).then(|| card_name(&card.gpu, card.driver.as_deref())),
+        card: card_name(
+            card.product(),
+            card.driver.as_deref().filter(|_| !card.simulated),
+        ),
+        is_simulated: card.simulated,
     })
 }
 

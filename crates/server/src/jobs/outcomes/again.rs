@@ -66,7 +66,8 @@ fn understand(
     })?;
     let digest = request.model_digest(lowered);
     let asked = question_about(&request, &digest, card.as_deref());
-    let taught = calibration(db, &request, (lowered, &digest), card.as_deref(), owner);
+    let (model, is_simulated) = ((lowered, digest.as_str()), card.is_none());
+    let taught = calibration(db, &request, model, card.as_deref(), is_simulated, owner);
     let request = request.with_calibration(taught);
     let lowered = request.lower()?;
     let with = (lowered, digest.as_str());

@@ -19,12 +19,13 @@ pub(in crate::jobs) fn short_digest(digest: &str) -> String {
 }
 
 /// What outcomes teach this key about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
-/// stands for, as [`Engine::check`](crate::jobs::Engine::check) does.
+/// stands for, as [`Engine::check`](crate::jobs::Engine::check) does, or which card an agent simulates.
 pub fn calibration(
     db: &Db,
     request: &Request,
     (lowered, digest): (&Lowered, &str),
     card: Option<&str>,
+    is_simulated: bool,
     owner: &str,
 ) -> Vec<HeadroomCalibration> {
     let Some((gpu, driver)) = card_of(request, card) else {
@@ -33,17 +34,10 @@ pub fn calibration(
     let is_recorded = request.search == SearchMode::Recorded
         || lowered.not_understood.is_some()
         || matches!(lowered.workload, Workload::Recorded(_));
-    let source = match (&request.device, card, is_recorded) {
-        (_, _, true) => "recorded",
-        // A kind of card without an agent is simulated.
-        (DeviceChoice::Sim(_), ..) | (DeviceChoice::Kind(_), None, _) => "simulated",
-        (
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..),
-            ..,
-        ) => "probed",
+    let source = match (is_recorded, is_simulated) {
+        (true, _) => "recorded",
+        (false, true) => "simulated",
+        (false, false) => "probed",
     };
     let digest = short_digest(digest);
     let is_for_agents = matches!(
@@ -83,28 +77,20 @@ pub async fn learn_before(
         request,
         (lowered, &request.model_digest(lowered)),
         card,
+        card.is_none(),
         "",
     ))
 }
 
 /// The card that a request is about, and the driver of a real one; none where there is no such card here.
 fn card_of(request: &Request, card: Option<&str>) -> Option<(String, Option<String>)> {
-    match (&request.device, card) {
-        (DeviceChoice::Sim(name), _) | (DeviceChoice::Kind(name), None) => {
-            let product = Card::find(name).map(|card| card.product.to_owned());
-            product.map(|product| (product, None))
-        }
-        (
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..),
-            card,
-        ) => {
-            let (gpu, driver) = named_card(card?);
-            Some((gpu.to_owned(), driver.map(str::to_owned)))
-        }
+    if let DeviceChoice::Sim(name) | DeviceChoice::Kind(name) = &request.device
+        && card.is_none()
+    {
+        return Some((Card::find(name)?.product.to_owned(), None));
     }
+    let (gpu, driver) = named_card(card?);
+    Some((gpu.to_owned(), driver.map(str::to_owned)))
 }
 
 /// What stored answers are compared with: the first variant of a request.

@@ -49,7 +49,6 @@ impl Jobs {
         if let Some(fit) = self.asked_before(asking.key.as_ref()).await? {
             return Ok(fit);
         }
-        let terms = terms(&request, asking.interactive, shared.limits.fit_deadline);
         let owner = &asking.owner;
         let (checked, large) = self.checked(request, Purpose::Fit, owner, permit).await?;
         let Checked {
@@ -62,6 +61,9 @@ impl Jobs {
             for_agents,
             is_simulated,
         } = checked;
+        let is_simulated_here = is_simulated && !for_agents;
+        let deadline = shared.limits.fit_deadline;
+        let terms = terms(&request, asking.interactive, is_simulated_here, deadline);
         let id = shared.ids.next(now);
         let aside = aside.map(|aside| detached_upload(aside, now));
         let new = NewFit {
@@ -185,17 +187,26 @@ impl Jobs {
             let request = request.clone();
             let found = resolve(&request, purpose, &cancel, |lowered| {
                 check_work(&request, work(&request))?;
-                let (card, agents) = match (*place).clone()? {
-                    Executor::Here => (engine.catalogue().card(&request)?, None),
-                    Executor::Agents { lane, card } => (card, Some(lane)),
+                let (card, is_simulated, agents) = match (*place).clone()? {
+                    Executor::Here => {
+                        let card = engine.catalogue().card(&request)?;
+                        let is_simulated = card.is_none();
+                        (card, is_simulated, None)
+                    }
+                    Executor::Agents {
+                        lane,
+                        card,
+                        is_simulated,
+                    } => (Some(card), is_simulated, Some(lane)),
                 };
-                let is_simulated = card.is_none() && agents.is_none();
-                Ok(((lowered, card, agents), is_simulated))
+                let is_simulated_here = is_simulated && agents.is_none();
+                Ok(((lowered, card, is_simulated, agents), is_simulated_here))
             });
-            let (lowered, card, agents) = found?;
+            let (lowered, card, is_simulated, agents) = found?;
             let digest = request.model_digest(lowered);
             let model = (lowered, digest.as_str());
-            let taught = calibration(&db, &request, model, card.as_deref(), &owner);
+            let taught = calibration(&db, &request, model, card.as_deref(), is_simulated, &owner);
+            let card = card.filter(|_| !is_simulated);
             let request = request.with_calibration(taught);
             let lowered = request.lower()?;
             let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
@@ -204,7 +215,7 @@ impl Jobs {
             Ok(Checked {
                 lane: agents.unwrap_or_else(|| lane_of_fit(&request, card.as_deref())),
                 for_agents,
-                is_simulated: card.is_none(),
+                is_simulated,
                 fingerprint: asked_by(&fingerprint, &shown),
                 shown: JsonText::from(shown.text()),
                 aside,
@@ -231,7 +242,7 @@ pub(in crate::jobs) struct Checked {
     /// Whether agents are to answer it.
     pub(in crate::jobs) for_agents: bool,
     /// Whether no real card is asked.
-    is_simulated: bool,
+    pub(in crate::jobs) is_simulated: bool,
 }
 
 /// The model of a fit that is not shown with it, to be kept beside it.

@@ -85,7 +85,7 @@ pub struct EnqueueOptions {
 /// What came of the wish to cancel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cancellation {
-    /// The fit is cancelled, now or since earlier.
+    /// The fit is cancelled, now or since earlier, or goes on for other keys.
     Cancelled(Box<FitDocument>),
     /// It had ended before.
     TooLate(FitState),
@@ -299,7 +299,7 @@ impl Jobs {
         self.fit(id).await
     }
 
-    /// Stops a fit that waits or runs; where an owner is named, one of theirs.
+    /// Stops a fit that waits or runs; where an owner is named, as soon as nobody else wants it.
     pub async fn cancel(
         &self,
         id: &str,
@@ -307,14 +307,20 @@ impl Jobs {
         now: Time,
     ) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
-        if shared.db.cancel(id, owner, now).await? {
+        let was_asked = shared.db.cancel(id, owner, now).await?;
+        let Some(fit) = self.fit(id).await? else {
+            return Ok(Cancellation::Unknown);
+        };
+        let is_cancelled = fit.state == FitState::Cancelled;
+        if was_asked && is_cancelled {
             shared.forget_cancelled(id);
         }
-        Ok(match self.fit(id).await? {
-            None => Cancellation::Unknown,
-            Some(fit) if fit.state == FitState::Cancelled => Cancellation::Cancelled(Box::new(fit)),
-            Some(fit) if fit.state.is_final() => Cancellation::TooLate(fit.state),
-            Some(_) => Cancellation::NotYours,
+        Ok(if fit.state.is_final() && !is_cancelled {
+            Cancellation::TooLate(fit.state)
+        } else if was_asked || is_cancelled {
+            Cancellation::Cancelled(Box::new(fit))
+        } else {
+            Cancellation::NotYours
         })
     }
 

@@ -2,12 +2,12 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 
 use crate::http::App;
 use crate::http::resources::agents::body::JsonBody;
+use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
 use crate::http::server::keys::Client;
 use crate::jobs::{
@@ -58,10 +58,15 @@ pub(in crate::http) async fn get_job_request(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
     client: Client,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let request = app.jobs.request_of_job(&id, &client.id, &attempt).await?;
-    let request = request.ok_or_else(|| Problem::no_such("agent", &id))?;
-    Ok(([(CONTENT_TYPE, "application/json")], request).into_response())
+    let reads_gzip = ReadsGzip::of(&headers);
+    let write = move |text: String| large::written(StatusCode::OK, text.into_bytes(), reads_gzip);
+    let jobs = &app.jobs;
+    let request = jobs
+        .request_of_job(&id, &client.id, &attempt, write)
+        .await?;
+    request.ok_or_else(|| Problem::no_such("agent", &id))?
 }
 
 /// Say how far a job is, and that its agent is there.
