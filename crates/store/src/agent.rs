@@ -198,19 +198,21 @@ impl Db {
     }
 
     /// Forgets an agent, and puts what it works on back into the queue. False where there is none.
-    pub async fn remove_agent(&self, id: &str) -> Result<bool, StoreError> {
-        let removed = query!(
+    pub async fn remove_agent(&self, id: &str, is_admin: bool) -> Result<bool, StoreError> {
+        let is_there = self.agent(id).await?.is_some();
+        query!(
             execute,
             self.pool.writing(),
-            "DELETE FROM agent WHERE id = $1",
-            id
+            "DELETE FROM agent WHERE id = $1 AND ($2 OR duty <> 'cordoned')",
+            id,
+            is_admin
         )
         .map_err(with_context("forget an agent"))?;
         let holder = holder(id);
         query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
             holder,)
         .map_err(with_context("put the fits of an agent back"))?;
-        Ok(removed == 1)
+        Ok(is_there)
     }
 
     /// Forgets agents that were not heard of since `oldest`. Says how many.
@@ -424,6 +426,9 @@ mod tests {
 
         let next = register(&db, &agent("node", "b", 90), 80).await.unwrap();
         assert_eq!(next.duty, Assignment::Cordoned);
+        assert!(db.remove_agent(&next.id, false).await.unwrap());
+        let again = register(&db, &agent("node", "b", 90), 80).await.unwrap();
+        assert_eq!(again.duty, Assignment::Cordoned);
         // One that says itself that it ends does.
         let ending = StoredAgent {
             duty: Assignment::Draining,
@@ -431,6 +436,10 @@ mod tests {
         };
         let ending = register(&db, &ending, 80).await.unwrap();
         assert_eq!(ending.duty, Assignment::Draining);
+        assert!(db.set_duty(&next.id, Assignment::Cordoned).await.unwrap());
+        assert!(db.remove_agent(&next.id, true).await.unwrap());
+        let anew = register(&db, &agent("node", "b", 92), 80).await.unwrap();
+        assert_eq!(anew.duty, Assignment::Ready);
         assert!(!db.set_duty("nobody", Assignment::Ready).await.unwrap());
     }
 }

@@ -237,7 +237,9 @@ fn look_back(
         ),
     ] {
         // Missing where the process was ended, or memory did not run out.
-        let _ = fs::copy(from, folder.join(to));
+        if is_file(&from) {
+            let _ = fs::copy(from, folder.join(to));
+        }
     }
     output::json_file(&folder.join("answer.json"), answer)?;
     write(
@@ -258,7 +260,7 @@ fn store(kept: &DatabaseFlags, answer: &Answer, step: Option<&ReplayReport>) {
 }
 
 fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
-    if !snapshot.exists() {
+    if !is_file(snapshot) {
         return Err("the process that used most was ended before it could write one".to_owned());
     }
     let file = read_bytes(snapshot).map_err(|trouble| trouble.into_problem().detail)?;
@@ -269,6 +271,11 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
     };
     let replay = replay(&recording, &asked).map_err(|error| error.to_string())?;
     Ok(ReplayReport::of(&recording, &replay))
+}
+
+/// Whether a file is there that can be read without waiting: a script may have put a pipe in its place, or a link to one.
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), CliError> {

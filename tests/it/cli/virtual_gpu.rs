@@ -384,6 +384,26 @@ fn launches_are_written_where_the_script_is_stopped_and_a_full_disk_is_told() {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_snapshot_is_not_waited_for() {
+    let place = Sandbox::new();
+    let lines = ["hello\t12\t", START, &step(1, 300)].join("\n") + "\n";
+    let pipe = "mkdir -p \"${BATCHFIT_VGPU%/*}/history\" && mkfifo \"${BATCHFIT_VGPU%/*}/history/snapshot-12.pickle\" && exec python3 -c \"$0\" \"$1\"";
+    let mut command = place.batchfit();
+    command.args(["run", "--on", "t4", "--report", "report", "--", "sh", "-c"]);
+
+    let output = command.args([pipe, SPEAK, &lines]).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        !place
+            .directory
+            .path()
+            .join("report/snapshot.pickle")
+            .exists()
+    );
+}
+
+#[test]
 fn a_run_is_stored_where_a_service_shows_it() {
     let place = Sandbox::new();
     let lines = ["hello\t12\t", START, &step(1, 300)].join("\n") + "\n";

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
+use crate::limits::shorten;
+
 /// Most different names of one kind that are kept: places in a script, entry points, assumptions.
 pub const MOST_NAMES: usize = 200;
 /// Most processes that are told apart, and most phases of one: thousands of steps are those at the beginning and the last.
@@ -255,7 +257,8 @@ impl Process {
     fn report(&mut self, report: Report) {
         match report {
             Report::Start(start) => self.start = Some(start),
-            Report::Phase(phase) => {
+            Report::Phase(mut phase) => {
+                phase.name = shorten(&phase.name);
                 self.steps = phase.steps;
                 if self.phases.len() >= MOST_PHASES {
                     // The last phases say what memory has grown to.

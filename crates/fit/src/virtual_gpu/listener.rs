@@ -73,7 +73,7 @@ impl Listener {
             let _ = connection.stream.shutdown(Shutdown::Both);
             let _ = connection.thread.join();
         }
-        self.shared.events().clone()
+        mem::take(&mut *self.shared.events())
     }
 }
 

@@ -114,11 +114,13 @@ async fn answered(
 async fn overdue(begun: Instant, mut allowed: watch::Receiver<Option<i64>>) -> u64 {
     loop {
         let seconds = *allowed.borrow_and_update();
+        let seconds = seconds.map(i64::unsigned_abs);
+        // A moment that no clock reaches is no limit.
+        let end = seconds.and_then(|seconds| begun.checked_add(Duration::from_secs(seconds)));
         let end = async {
-            match seconds {
-                Some(seconds) => {
-                    let seconds = seconds.unsigned_abs();
-                    tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
+            match seconds.zip(end) {
+                Some((seconds, end)) => {
+                    tokio::time::sleep_until(end).await;
                     seconds
                 }
                 None => std::future::pending().await,
@@ -257,5 +259,23 @@ fn description(outcome: &JobOutcome) -> &'static str {
         JobOutcome::Answered { .. } => "the answer",
         JobOutcome::Failed { .. } => "the failure",
         JobOutcome::Released => "the return",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_time_limit_that_no_clock_reaches_is_none() {
+        for seconds in [i64::MAX, i64::MIN] {
+            let (_allow, allowed) = watch::channel(Some(seconds));
+            let waits = pin!(overdue(Instant::now(), allowed));
+            let polled = waits.poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending(), "{seconds}");
+        }
     }
 }

@@ -132,7 +132,8 @@ impl Jobs {
         self.agent(id).await
     }
 
-    /// Forgets an agent, of this owner where one is given, and queues again what it works on. False where there is none.
+    /// Forgets an agent, of this owner where one is given, and queues again what it works on. An owner cannot forget that one is cordoned.
+    /// False where there is none.
     pub async fn remove_agent(&self, id: &str, owner: Option<&Owner>) -> Result<bool, JobError> {
         let shared = &self.shared;
         if let Some(owner) = owner {
@@ -141,7 +142,7 @@ impl Jobs {
                 return Ok(false);
             }
         }
-        let is_removed = shared.db.remove_agent(id).await?;
+        let is_removed = shared.db.remove_agent(id, owner.is_none()).await?;
         shared.for_agents.send_replace(());
         shared.wake.notify_one();
         Ok(is_removed)

@@ -34,7 +34,7 @@ pub(in crate::http) async fn create_claim(
     JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
     // Waiting is a wish, here as for fits; many agents share a key.
-    let place = app.waiters.take("");
+    let place = app.claims.take("");
     let wait_seconds = place.as_ref().map_or(0, |_| claim.wait_seconds);
     let claim = Claim {
         wait_seconds,

@@ -135,7 +135,8 @@ pub(in crate::http) async fn change_agent(
 
 /// Forget an agent.
 ///
-/// What it works on goes back into the queue. One that is alive registers again when it next asks: drain it instead.
+/// What it works on goes back into the queue. One that is alive registers again when it next asks: drain it instead. One that is cordoned
+/// stays so unless a key of scope `admin` forgets it.
 #[utoipa::path(delete, path = "/v1/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "The agent's id")),
     responses(
