@@ -54,6 +54,36 @@ SCRIPTS = {
         lambda answer: (answer["exit_code"], phases(answer), peak(answer)[0]),
         (0, ["start", "step 1", "after the last step"], "step 1"),
     ),
+    "a generator and a discriminator that evaluate in turn are in the midst of a step": (
+        "import torch, torch.nn as nn\ng, d = nn.Linear(64, 512).cuda(), nn.Linear(512, 1).cuda()\nof_g, of_d = (torch.optim.Adam(one.parameters()) for one in (g, d))\nnoise = torch.randn(256, 64, device='cuda')\n"
+        "for _ in range(3):\n    d.train(); g.eval()\n    with torch.no_grad(): fake = g(noise)\n    d(fake).mean().backward(); of_d.step()\n    g.train(); d.eval()\n    d(g(noise)).mean().backward(); of_g.step()\n",
+        phases,
+        ["start", "step 1", "step 2", "step 3"],
+    ),
+    "a teacher that is told to evaluate is a part of the step, and the student's own evaluation is none": (
+        "import torch, torch.nn as nn\nteacher, student = nn.Linear(64, 512).cuda(), nn.Linear(64, 512).cuda()\noptimizer, x = torch.optim.SGD(student.parameters(), 1e-3), torch.randn(256, 64, device='cuda')\n"
+        "for _ in range(3):\n    teacher.eval()\n    with torch.no_grad(): target = teacher(x)\n    student.train(); (student(x) - target).square().mean().backward(); optimizer.step()\n    student.eval()\n    with torch.no_grad(): student(x)\n",
+        phases,
+        ["start", "step 1", "evaluation", "step 2", "evaluation", "step 3"],
+    ),
+    "optimizers of the same parameters take turns, and one that another calls makes no step of its own": (
+        "import torch\nnet, x = torch.nn.Linear(64, 64).cuda(), torch.randn(64, 64, device='cuda')\nadam, lbfgs = torch.optim.Adam(net.parameters()), torch.optim.LBFGS(net.parameters(), max_iter=2)\n"
+        "class Outer(torch.optim.SGD):\n    def step(self, closure):\n        closure(); adam.step(); super().step()\n"
+        "outer = Outer(net.parameters(), 1e-3)\ndef closure():\n    net.zero_grad(); loss = net(x).square().mean(); loss.backward(); return loss\nclosure(); adam.step(); lbfgs.step(closure); outer.step(closure)\n",
+        lambda answer: (answer["steps"], phases(answer)),
+        (3, ["start", "step 1", "step 2", "step 3"]),
+    ),
+    "lines of a package that python -m runs are the script's, wherever it is installed": (
+        "import os, sys\nos.makedirs('site-packages/own')\nopen('site-packages/own/train.py', 'w').write('import torch\\ndef main():\\n    torch.zeros(1 << 20, device=\"cuda\")\\nmain()\\n')\n"
+        "os.environ['PYTHONPATH'] = 'site-packages'\nos.execv(sys.executable, [sys.executable, '-m', 'own.train'])\n",
+        lambda answer: (answer["exit_code"], peak(answer)[2]),
+        (0, ["site-packages/own/train.py:3", "site-packages/own/train.py:4"]),
+    ),
+    "names of the script are its own": (
+        "compile = exec = open = sys = 0\n" + BLOCKS + "step(model)\nif model(torch.randn(1024, 256, device='cuda'))[0, 0] > 5: pass\nassert sys == 0\n",
+        lambda answer: (answer["exit_code"], phases(answer), len(answer["doubts"])),
+        (0, ["start", "step 1", "after the last step"], 1),
+    ),
     "LBFGS goes on for as many iterations as it was told, with the history that it keeps for them": (
         "import torch\nfor search, pairs in ((None, 5), ('strong_wolfe', 5)):\n    net, x = torch.nn.Linear(1024, 1024).cuda(), torch.randn(64, 1024, device='cuda')\n"
         "    lbfgs = torch.optim.LBFGS(net.parameters(), max_iter=6, max_eval=60, line_search_fn=search)\n"

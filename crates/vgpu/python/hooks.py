@@ -128,6 +128,7 @@ class Phases:
     def __init__(self):
         self.peaks = load("peaks").Peaks()
         self.open = [["start", {}]]  # the phase that is interrupted before the one that interrupts it
+        self.evaluated = None  # the module that was told to evaluate when the open evaluation began
         self.steps = 0
         self.has_ended = self.tries_engines = False
 
@@ -152,10 +153,10 @@ class Phases:
             self.open.append([then, {}])
 
     def is_in(self, name):
-        return self.open[-1][0] == name
+        return bool(self.open) and self.open[-1][0] == name
 
     @quietly
-    def began(self, is_training):
+    def began(self, module, is_training):
         """The first forward pass on the GPU."""
         if len(self.open) > 1:  # in an evaluation before the first step
             evaluation = self.open.pop()
@@ -164,27 +165,32 @@ class Phases:
         elif self.is_in("start"):
             self.close("step 1")
             if not is_training:
-                self.interrupt("evaluation")
+                self.interrupt("evaluation", module)
 
-    def interrupt(self, name):
+    def interrupt(self, name, module=None):
         self.fold()
+        self.evaluated = None if module is None else weakref.ref(modules.unwrapped(module))
         self.open.append([name, {}])
 
     @quietly
-    def mode(self, is_training):
-        """A module was told to train or to evaluate. Only a change that no `Trainer` made begins a phase."""
-        if is_training and self.is_in("evaluation") and not spans:
+    def mode(self, module, is_training):
+        """A module was told to train or to evaluate. Only a change that no `Trainer` made begins a phase, and only the module that began it ends it,
+        or one that evaluates where that is not known: others, such as a student beside a teacher, take turns within a step."""
+        if is_training and self.is_in("evaluation") and not spans and (self.evaluated() is module if self.evaluated else not module.training):
             self.close()
         elif not is_training and not spans and len(self.open) == 1 and not self.is_in("start"):
-            self.interrupt("evaluation")
+            self.interrupt("evaluation", module)
 
     @quietly
-    def stepped(self):
-        """All that is trained was updated once."""
+    def stepped(self, is_over=True):
+        """An optimizer was called, which may be all that a step waits for."""
+        self.fold()
         while len(self.open) > 1:  # what was taken for an evaluation was a part of the step
-            self.fold()
             taken = self.open.pop()
+            taken[0] = f"step {self.steps + 1}"
             raise_to(self.open[-1][1], ((device, *seen) for device, seen in taken[1].items()))
+        if not is_over:
+            return
         self.steps += 1
         self.open[0][0] = f"step {self.steps}"
         self.close(f"step {self.steps + 1}")
@@ -218,23 +224,25 @@ def span(name):
                 if phases.is_in(name) and len(phases.open) > 1:
                     quietly(phases.close)()
 
-        run.batchfit = True
         return run
 
     return around
 
 
-# Steps ------------------------------------------------------------------------------------------------------------------------------
+# What `Optimizer` puts around each `step`.
+STEP = torch.optim.Optimizer.profile_hook_step(print).__code__
+
+
+def trained(optimizer):
+    return {id(one) for group in optimizer.param_groups for one in group["params"]}
 
 
 class Steps:
-    """A step is over when each optimizer that trains something was called. Which do is known when one is called a second time: those
-    that were not called until then wait for nobody."""
+    """A step is over when each optimizer that trains something was called, but for those that train the same: they take turns. Which do is known when
+    one is called a second time: those that were not called until then wait for nobody."""
 
     def __init__(self):
-        self.known = weakref.WeakSet()
-        self.called = weakref.WeakSet()
-        self.idle = weakref.WeakSet()
+        self.known, self.called, self.idle = (weakref.WeakSet() for _ in range(3))
         self.inside = 0  # whether DeepSpeed counts instead: it calls an optimizer for each part of the parameters
 
     @quietly
@@ -246,16 +254,17 @@ class Steps:
     def after(self, optimizer, _args, _kwargs):
         if self.inside or torch.compiler.is_compiling():  # a step that is compiled is traced once, with this in it
             return
+        if sum(frame.f_code is STEP for frame in frames(sys._getframe())) > 1:  # another optimizer calls it in its own step
+            return
         self.known.add(optimizer)
         self.idle.discard(optimizer)
         if optimizer in self.called:
             self.idle.update(one for one in self.known if one not in self.called)
-            phases.stepped()
-            self.called.clear()
         self.called.add(optimizer)
-        if all(one in self.called for one in self.known if one not in self.idle):
+        is_over = all(one in self.called or one in self.idle or not trained(one).isdisjoint(trained(optimizer)) for one in self.known)
+        if is_over:
             self.called.clear()
-            phases.stepped()
+        phases.stepped(is_over)
 
     def of_deepspeed(self, method):
         @functools.wraps(method)
@@ -269,14 +278,13 @@ class Steps:
                 phases.stepped()
             return done
 
-        take_step.batchfit = True
         return take_step
 
 
 def wrap(module, kind, name, around):
     kind = getattr(sys.modules.get(module), kind, None)
     method = vars(kind).get(name) if isinstance(kind, type) else None
-    if callable(method) and not hasattr(method, "batchfit"):
+    if isinstance(method, types.FunctionType) and method.__code__.co_filename != __file__:  # not yet
         setattr(kind, name, around(method))
 
 
@@ -310,13 +318,9 @@ def out_of_memory(device, requested, _total, free):
         module=module and module[:LONGEST],
     )
     if FOLDER:
-        write("memory-summary", torch.cuda.memory_summary(device))
+        with open(os.path.join(FOLDER, f"memory-summary-{PROCESS}.txt"), "w", encoding="utf-8") as file:
+            file.write(torch.cuda.memory_summary(device))
         snapshot()
-
-
-def write(name, text):
-    with open(os.path.join(FOLDER, f"{name}-{PROCESS}.txt"), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 @quietly
@@ -345,13 +349,10 @@ def failed(error):
     report("error", type=type(found or error).__name__, message=text, out_of_memory=found is not None)
 
 
-def of_thread(before):
-    def hook(args):
-        if os.getpid() == PROCESS and args.exc_value is not None and is_out_of_memory(args.exc_value):
-            failed(args.exc_value)
-        before(args)
-
-    return hook
+def failed_in_thread(args, _before=threading.excepthook):
+    if os.getpid() == PROCESS and args.exc_value is not None and is_out_of_memory(args.exc_value):
+        failed(args.exc_value)
+    _before(args)
 
 
 @quietly
@@ -439,7 +440,7 @@ def first_operator():
         # Compiled graphs and checkpoints compute with gradients off what has some.
         inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
         module = modules.variable(called[-1], "self", False)
-        phases.began(getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
+        phases.began(module, getattr(module, "training", True) and (inside or torch.is_grad_enabled()))
 
 
 def first_forward(module, _args):
@@ -447,20 +448,18 @@ def first_forward(module, _args):
     weight = next(module.parameters(), None)
     if weight is not None and weight.is_cuda and os.getpid() == PROCESS:
         forward.remove()
-        phases.began(module.training and torch.is_grad_enabled())
+        phases.began(module, module.training and torch.is_grad_enabled())
 
 
-def watch_modes():
-    train = torch.nn.Module.train
+train = torch.nn.Module.train
 
-    @functools.wraps(train)
-    def tell(self, mode=True):
-        # Each module below the first is told, too: this is all that it costs them.
-        if bool(mode) == phases.is_evaluating and os.getpid() == PROCESS:
-            phases.mode(bool(mode))
-        return train(self, mode)
 
-    torch.nn.Module.train = tell
+@functools.wraps(train)
+def tell(self, mode=True):
+    # Each module below the first is told, too: this is all that it costs them.
+    if bool(mode) == phases.is_in("evaluation") and os.getpid() == PROCESS:
+        phases.mode(self, bool(mode))
+    return train(self, mode)
 
 
 def as_of_pytorch(function):
@@ -495,8 +494,6 @@ def backward(*args, **kwargs):
     return done
 
 
-Phases.is_evaluating = property(lambda self: bool(self.open) and self.open[-1][0] == "evaluation")
-
 phases, steps = Phases(), Steps()
 made = torch.optim.Optimizer.__init__
 
@@ -509,9 +506,9 @@ def make(self, *args, **kwargs):
 
 torch.optim.Optimizer.__init__ = make
 register_optimizer_step_post_hook(steps.after)
-watch_modes()
+torch.nn.Module.train = tell
 torch.autograd._engine_run_backward = backward
-threading.excepthook = of_thread(threading.excepthook)
+threading.excepthook = failed_in_thread
 atexit.register(end, "exit")
 wrap_loaded()
 

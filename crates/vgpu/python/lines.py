@@ -20,8 +20,14 @@ NOT_THE_SCRIPT = tuple({_paths[name] + os.sep for name in ("stdlib", "platstdlib
 NOT_A_READER = (HERE + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
 
 
+# The package that `python -m` runs, which may be installed.
+_main = getattr(sys.modules.get("__main__"), "__spec__", None)
+_package = sys.modules.get(_main.name.partition(".")[0]) if _main else None
+SCRIPT = tuple(path + os.sep for path in getattr(_package, "__path__", ()))
+
+
 def is_of_script(name):
-    return not name.startswith(NOT_THE_SCRIPT) and "-packages" + os.sep not in name
+    return name.startswith(SCRIPT) or not name.startswith(NOT_THE_SCRIPT) and "-packages" + os.sep not in name
 
 
 def frames(frame):

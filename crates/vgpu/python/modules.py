@@ -83,6 +83,11 @@ def modules():
     return [found for found in gc.get_objects() if is_module(found)]
 
 
+def unwrapped(module):
+    inner = next((held for name, held in module._modules.items() if name in WRAPPERS), None)
+    return module if inner is None else unwrapped(inner)
+
+
 def name_of(module):
     """Its name in the outermost module that holds it; its class where it is that one."""
     above = {}

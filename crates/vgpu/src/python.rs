@@ -19,31 +19,24 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// Runs Python in the interpreter of this process; `false` where there is none, or where it fails.
-fn run(code: &str) -> bool {
+/// Runs Python in the interpreter of this process; `None` where there is none, or where it fails.
+fn run(code: &str) -> Option<()> {
     type Ask = unsafe extern "C" fn() -> c_int;
     type Release = unsafe extern "C" fn(c_int);
     type Run = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
-    let found = (symbol(c"Py_IsInitialized"), symbol(c"PyGILState_Ensure"), symbol(c"PyGILState_Release"), symbol(c"PyRun_SimpleStringFlags"));
-    let (Some(ready), Some(ensure), Some(release), Some(run)) = found else {
-        return false;
-    };
-    let Ok(code) = CString::new(code) else {
-        return false;
-    };
+    let (ready, ensure) = (symbol(c"Py_IsInitialized")?, symbol(c"PyGILState_Ensure")?);
+    let (release, run) = (symbol(c"PyGILState_Release")?, symbol(c"PyRun_SimpleStringFlags")?);
+    let code = CString::new(code).ok()?;
     // SAFETY: these are Python's functions of those names.
     unsafe {
         let ready: Ask = std::mem::transmute(ready);
         let ensure: Ask = std::mem::transmute(ensure);
         let release: Release = std::mem::transmute(release);
         let run: Run = std::mem::transmute(run);
-        if ready() == 0 {
-            return false;
-        }
-        let state = ensure();
+        let state = (ready() != 0).then(|| ensure())?;
         let done = run(code.as_ptr(), std::ptr::null_mut()) == 0;
         release(state);
-        done
+        done.then_some(())
     }
 }
 
@@ -62,8 +55,11 @@ pub fn load_hooks() {
         return;
     }
     // PyTorch is in the midst of asking for devices: the hooks may not ask for them, too.
-    let code = format!("exec(compile(open({path:?}).read(), {path:?}, 'exec'), {{'__name__': 'batchfit_hooks', '__file__': {path:?}}})");
-    if !run(&code) {
+    // Names of the script are left alone, even `compile` and `open`.
+    let code = format!(
+        "(lambda b: b.exec(b.compile(b.open({path:?}).read(), {path:?}, 'exec'), {{'__name__': 'batchfit_hooks', '__file__': {path:?}}}))(__import__('builtins'))"
+    );
+    if run(&code).is_none() {
         channel::say("problem\tthe hooks of batchfit did not load: steps, phases and values are not seen");
     }
 }
@@ -71,8 +67,8 @@ pub fn load_hooks() {
 /// Says that a script reads what was never computed; the hooks add the line that does.
 pub fn doubt(bytes: u64) {
     let is_watched = config().is_some_and(|config| config.hooks.is_some());
-    let code = format!("import sys\nsys.modules['batchfit_hooks'].doubt({bytes})");
-    if !is_watched || !run(&code) {
+    let code = format!("__import__('sys').modules['batchfit_hooks'].doubt({bytes})");
+    if !is_watched || run(&code).is_none() {
         channel::say(&format!("doubt\t{bytes}"));
     }
 }
