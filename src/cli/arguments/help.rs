@@ -140,7 +140,7 @@ Examples:
 The script runs on your own PyTorch, and nothing is computed: losses and times mean nothing. What the
 script prints goes to stderr.
 Exit codes: 0 it fits, with retries or without; 2 bad input; 3 it runs out of memory; 4 nothing used
-the GPU; 124 --timeout; 130 interrupted; another: the script failed with it.";
+the GPU; 124 --timeout; 137 --host-memory; 130 interrupted; another: the script failed with it.";
 
 pub(super) const SERVE: &str = "\
 Examples:

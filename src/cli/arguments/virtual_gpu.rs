@@ -36,7 +36,7 @@ pub(in crate::cli) struct Run {
     /// Stop the command, and all that it started, after so long.
     #[arg(long, value_name = "SECONDS", help_heading = "Runs", value_parser = seconds)]
     pub(in crate::cli) timeout: Option<Duration>,
-    /// How much pinned and managed host memory it may take; by default what is free.
+    /// How much host memory the command, and all that it starts, may take, pinned memory included; by default nine tenths of what is free.
     #[arg(long, value_name = "BYTES", help_heading = "Runs", value_parser = bytes)]
     pub(in crate::cli) host_memory: Option<u64>,
     /// Where to unpack the virtual GPU, instead of the folder for temporary files; it must not be mounted `noexec`.

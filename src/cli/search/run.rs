@@ -17,10 +17,14 @@ use super::wrong;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::Cancel;
+use crate::units::Bytes;
 use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
 /// How often a wait looks whether the run is over or was asked to stop.
 const POLL: Duration = Duration::from_millis(10);
+
+/// In every so many looks also what it takes of the host's memory, which takes longer to see.
+const MEMORY_POLLS: u64 = 20;
 
 /// How long a run that was killed may take to end, and its output to arrive: a driver may hold it for a while.
 const ENDING: Duration = Duration::from_secs(10);
@@ -41,6 +45,8 @@ pub(in crate::cli) enum End {
     Signal(i32),
     /// Not by itself within its time.
     TookTooLong,
+    /// Not by itself within its part of the host's memory.
+    TookTooMuch,
     /// It was asked to stop.
     Interrupted,
 }
@@ -51,6 +57,7 @@ impl fmt::Display for End {
             End::Exit(code) => write!(f, "exit code {code}"),
             End::Signal(signal) => write!(f, "signal {signal}"),
             End::TookTooLong => f.write_str("it took too long and was ended"),
+            End::TookTooMuch => f.write_str("it took too much host memory and was ended"),
             End::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -97,7 +104,7 @@ pub(in crate::cli) fn run(
         pump(stderr, &rules.pattern, quiet, &output),
     ];
     let pid = child.id();
-    let stopped = wait(&mut child, rules.patience, interrupted);
+    let stopped = wait(&mut child, rules, interrupted);
     supervised::end(&mut child);
     let mut ending = SuspendAwareDeadline::of(ENDING);
     let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
@@ -126,20 +133,28 @@ pub(in crate::cli) fn run(
 }
 
 /// Waits until the run ends by itself, or says why it shall.
-fn wait(child: &mut Child, patience: Option<Duration>, interrupted: &Cancel) -> Option<End> {
+fn wait(child: &mut Child, rules: &Rules, interrupted: &Cancel) -> Option<End> {
     let began = Instant::now();
-    loop {
+    for look in 0_u64.. {
         if has_ended(child) {
             return None;
         }
         if interrupted.is_cancelled() {
             return Some(End::Interrupted);
         }
-        if patience.is_some_and(|patience| began.elapsed() >= patience) {
+        let holds_more = |most: Bytes| supervised::holds_more(child, most.0);
+        if look.is_multiple_of(MEMORY_POLLS) && rules.host_memory.is_some_and(holds_more) {
+            return Some(End::TookTooMuch);
+        }
+        if rules
+            .patience
+            .is_some_and(|patience| began.elapsed() >= patience)
+        {
             return Some(End::TookTooLong);
         }
         thread::sleep(POLL);
     }
+    None
 }
 
 fn ended(status: ExitStatus) -> End {

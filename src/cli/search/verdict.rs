@@ -8,6 +8,7 @@ use super::run::{End, FinishedRun};
 use crate::cli::arguments::Search;
 use crate::cli::error::CliError;
 use crate::search::ask_tell::{Observation, Outcome};
+use crate::units::Bytes;
 
 /// What frameworks say when a device's memory runs out: PyTorch (`OutOfMemoryError`, `CUDA error: out of memory`, allocation
 /// failures of its libraries), JAX (`RESOURCE_EXHAUSTED: Out of memory`), TensorFlow (`ResourceExhaustedError`, `OOM when
@@ -26,12 +27,21 @@ pub(in crate::cli) struct Rules {
     exit: Option<u8>,
     /// How long a run may take.
     pub(super) patience: Option<Duration>,
+    /// How much of the host's memory it may take.
+    pub(super) host_memory: Option<Bytes>,
 }
 
 impl Rules {
-    /// What frameworks say, within a time.
-    pub(in crate::cli) fn frameworks(patience: Option<Duration>) -> Result<Rules, CliError> {
-        Rules::of(USUAL, None, patience)
+    /// What frameworks say, within a time and so much of the host's memory.
+    pub(in crate::cli) fn frameworks(
+        patience: Option<Duration>,
+        host_memory: Bytes,
+    ) -> Result<Rules, CliError> {
+        let rules = Rules::of(USUAL, None, patience)?;
+        Ok(Rules {
+            host_memory: Some(host_memory),
+            ..rules
+        })
     }
 
     pub(super) fn read(arguments: &Search) -> Result<Rules, CliError> {
@@ -50,6 +60,7 @@ impl Rules {
             pattern,
             exit,
             patience,
+            host_memory: None,
         })
     }
 
@@ -85,7 +96,7 @@ impl End {
         match self {
             End::Exit(code) => Some(code),
             End::Signal(signal) => Some(128 + signal),
-            End::TookTooLong | End::Interrupted => None,
+            End::TookTooLong | End::TookTooMuch | End::Interrupted => None,
         }
     }
 }
@@ -100,6 +111,7 @@ mod tests {
             pattern: Regex::new(USUAL).unwrap(),
             exit,
             patience: None,
+            host_memory: None,
         }
     }
 

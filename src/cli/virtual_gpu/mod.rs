@@ -33,7 +33,7 @@ use carried::{NOT_CARRIED, is_carried, unpack};
 /// Longest path of a socket: its address has room for 108 bytes, the last of which is zero.
 const LONGEST_SOCKET: usize = 107;
 
-/// Pinned memory where this machine does not say what it has free.
+/// What a script may take where this machine does not say what it has free.
 const HOST_MEMORY: Bytes = Bytes::gib(16);
 
 pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     fs::write(folder.path().join(SESSION), session.text(folder.path())).map_err(broken)?;
     let starts_ranks = environment::starts_ranks(&arguments.command);
     environment::set(&mut command, folder.path(), session.gpus, starts_ranks).map_err(broken)?;
-    let rules = Rules::frameworks(arguments.timeout)?;
+    let rules = Rules::frameworks(arguments.timeout, session.host_memory)?;
     let interrupted = interrupts::watch().map_err(broken)?;
     let ran = run::run(command, &rules, arguments.quiet, &interrupted)?;
     let output = listener.finish();
@@ -67,6 +67,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
         End::Exit(code) => Ending::Exit(code),
         End::Signal(signal) => Ending::Signal(signal),
         End::TookTooLong => Ending::TookTooLong,
+        End::TookTooMuch => Ending::TookTooMuch,
         End::Interrupted => Ending::Interrupted,
     };
     let words = arguments
@@ -81,7 +82,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
         ran.output.out_of_memory,
     );
     let Some(mut answer) = answer else {
-        return Ok(without_gpu(arguments, ending));
+        return Ok(without_gpu(arguments, &session, ending));
     };
     let step = look_back(&mut answer, arguments, folder.path())?;
     if let (Some(path), Some(error)) = (&arguments.launches, output.unwritten) {
@@ -111,14 +112,20 @@ fn of_command(ending: Ending) -> Outcome {
         Ending::Interrupted => Outcome::Interrupted,
         // As `timeout` of coreutils has it.
         Ending::TookTooLong => Outcome::Command(124),
+        // As where the system ends it for that.
+        Ending::TookTooMuch => Outcome::Command(137),
         Ending::Exit(code) => Outcome::Command(u8::try_from(code).unwrap_or(1)),
         Ending::Signal(signal) => Outcome::Command(u8::try_from(128 + signal).unwrap_or(1)),
     }
 }
 
 /// There is no answer where nothing asked for a GPU.
-fn without_gpu(arguments: &Run, ending: Ending) -> Outcome {
+fn without_gpu(arguments: &Run, session: &Session, ending: Ending) -> Outcome {
     match ending {
+        Ending::TookTooMuch => {
+            output::error(&session.too_much_host_memory());
+            of_command(ending)
+        }
         Ending::Exit(0) => {
             let program = arguments
                 .command
@@ -190,14 +197,14 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(path).map_err(unwritable)
 }
 
-/// What this machine has free.
+/// Nine tenths of what this machine has free: a script that takes all of it would be ended by the system, without a word.
 fn available() -> Bytes {
     let said = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = said
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map_or(HOST_MEMORY, |kib| Bytes(kib << 10))
+    kib.map_or(HOST_MEMORY, |kib| Bytes((kib << 10) / 10 * 9))
 }
 
 /// Reads what the allocator's history says into the answer, and writes the files that were asked for.

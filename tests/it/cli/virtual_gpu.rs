@@ -336,6 +336,29 @@ fn the_code_of_a_command_that_fails_is_kept_and_one_that_hangs_is_ended() {
     assert_eq!(hung.status.code(), Some(124));
 }
 
+#[test]
+fn a_command_that_takes_more_host_memory_than_it_may_is_ended_and_told() {
+    let place = Sandbox::new();
+    // A process of its own session holds it.
+    let script = "setsid sh -c 'x=$(head -c 99000000 /dev/zero | tr \"\\0\" x); sleep 100' & wait";
+
+    let ended = run(&place, &["--host-memory", "64MiB"], script);
+    let lines = ["hello\t12\t", START, &step(1, 300)].join("\n");
+    let told = answer(&session("t4"), &[&lines], Ending::TookTooMuch).unwrap();
+
+    let said = stderr(&ended);
+    assert_eq!(ended.status.code(), Some(137), "{said}");
+    assert!(
+        said.contains("took more than 64.0 MiB of host memory"),
+        "{said}"
+    );
+    assert!(
+        told.is_incomplete && told.notes[0].contains("--host-memory"),
+        "{:?}",
+        told.notes
+    );
+}
+
 /// Says lines as a script's hooks do.
 const SPEAK: &str = r#"
 import os, socket, sys

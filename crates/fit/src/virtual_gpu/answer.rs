@@ -26,7 +26,7 @@ pub struct Answer {
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether it was ended because it took too long or was interrupted.
+    /// Whether it was ended because it took too long or too much of the host's memory, or was interrupted.
     pub is_incomplete: bool,
     /// Optimizer steps.
     pub steps: u64,
@@ -165,7 +165,7 @@ pub struct Shortage {
 pub struct HostMemory {
     /// Most pinned and managed bytes of a process.
     pub peak_bytes: u64,
-    /// What it could take.
+    /// What it could take, and all of its processes together of any host memory.
     pub limit_bytes: u64,
     /// Whether it asked for more.
     pub was_refused: bool,

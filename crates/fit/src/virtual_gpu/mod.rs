@@ -34,6 +34,8 @@ pub enum Ending {
     Signal(i32),
     /// It was ended, because it took too long.
     TookTooLong,
+    /// It was ended, because it and all that it started took more of the host's memory than they might.
+    TookTooMuch,
     /// It was ended on request.
     Interrupted,
 }

@@ -33,7 +33,7 @@ pub struct Session {
     pub cuda: u32,
     /// Optimizer steps after which the script is ended; 0 for its own end.
     pub steps: u64,
-    /// Bytes of pinned and managed memory that it may take.
+    /// Bytes of the host's memory that it and all that it starts may take; each process so much of pinned and managed memory.
     pub host_memory: Bytes,
     /// Whether the allocator's history is kept, with stacks.
     pub keeps_history: bool,
@@ -60,6 +60,14 @@ impl Session {
             Some(MemoryLimit::Fraction(share)) => share_of(share, self.card.total_memory),
         };
         limit.min(available)
+    }
+
+    /// What is said where a script was ended for the host's memory.
+    pub fn too_much_host_memory(&self) -> String {
+        format!(
+            "the command and all that it started took more than {} of host memory and were ended; --host-memory gives them more",
+            self.host_memory
+        )
     }
 
     /// The lines that the object and the hooks read from the folder.

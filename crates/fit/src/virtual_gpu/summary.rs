@@ -88,7 +88,10 @@ impl Answer {
                 Ending::Signal(signal) => Some(signal),
                 _ => None,
             },
-            is_incomplete: matches!(ending, Ending::TookTooLong | Ending::Interrupted),
+            is_incomplete: matches!(
+                ending,
+                Ending::TookTooLong | Ending::TookTooMuch | Ending::Interrupted
+            ),
             steps: main.steps,
             limit_bytes: session.limit_bytes(main.fraction).0,
             memory_fraction: main.fraction,
@@ -125,7 +128,7 @@ impl Answer {
             convolutions,
             versions: main.start.as_ref().map(Versions::from),
             findings: None,
-            notes: notes(session, heard, &users, main),
+            notes: notes(session, ending, heard, &users, main),
             peaks,
         })
     }
@@ -284,8 +287,17 @@ fn convolutions(heard: &RunEvents) -> Convolutions {
     }
 }
 
-fn notes(session: &Session, heard: &RunEvents, users: &[&Process], main: &Process) -> Vec<String> {
+fn notes(
+    session: &Session,
+    ending: Ending,
+    heard: &RunEvents,
+    users: &[&Process],
+    main: &Process,
+) -> Vec<String> {
     let mut notes = Vec::new();
+    if ending == Ending::TookTooMuch {
+        notes.push(session.too_much_host_memory());
+    }
     if main.is_cut {
         let s = if main.steps == 1 { "" } else { "s" };
         notes.push(format!(

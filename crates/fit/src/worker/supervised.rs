@@ -139,6 +139,31 @@ pub fn end(child: &mut Child) {
     batchfit_platform::kill_group(child);
 }
 
+/// Whether what a child has started, all together, holds more than so many bytes of the host's memory. Pages that forks share count once, mapped files
+/// do not. Called before the child's status is taken, as [`end`].
+pub fn holds_more(child: &Child, most: u64) -> bool {
+    let below = descendants(Pid::from_child(child).as_raw_nonzero().get());
+    // The second is exact and takes longer.
+    [("status", "RssAnon:"), ("smaps_rollup", "Pss_Anon:")]
+        .iter()
+        .all(|(file, name)| {
+            let held = |pid: &i32| {
+                memory(
+                    &fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?,
+                    name,
+                )
+            };
+            below.iter().filter_map(held).sum::<u64>() > most
+        })
+}
+
+/// Bytes behind a name in a file of `/proc` (`man 5 proc_pid_status`).
+fn memory(text: &str, name: &str) -> Option<u64> {
+    let kib = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = kib.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Kills what a process has started, and what that has started, until nothing runs or patience is over. Where it is a supervisor,
 /// that is everything.
 fn end_descendants(root: Pid) {
@@ -202,6 +227,14 @@ mod tests {
         assert_eq!(state_and_parent("7 (sh) S 1 7"), Some(('S', 1)));
         assert_eq!(state_and_parent("7 (sh"), None);
         assert_eq!(state_and_parent(""), None);
+    }
+
+    #[test]
+    fn memory_is_read_by_its_name() {
+        let status = "VmRSS:\t     9 kB\nRssAnon:\t    12 kB\nThreads:\t1";
+        assert_eq!(memory(status, "RssAnon:"), Some(12 << 10));
+        assert_eq!(memory(status, "Threads:"), None);
+        assert_eq!(memory(status, "Pss_Anon:"), None);
     }
 
     #[test]
