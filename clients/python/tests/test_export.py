@@ -209,6 +209,10 @@ class TestExport(unittest.TestCase):
         with self.assertRaisesRegex(batchfit.ExportError, "the loss has 2 dimensions"):
             batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),), lambda model, x: model(x))
 
+    def test_a_loss_of_another_signature_says_how_it_is_called(self):
+        with self.assertRaisesRegex(batchfit.ExportError, r"with the model and all tensors of the batch, loss\(model, x, y\): too many"):
+            batchfit.export(torch.nn.Linear(3, 4), {"x": torch.zeros(2, 3), "y": torch.zeros(2, 4)}, lambda output, y: output.sub(y).sum())
+
     def test_losses(self):
         classes = torch.zeros(2, dtype=torch.int64)
         for loss in ("cross_entropy", torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):

@@ -8,7 +8,7 @@ use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Arguments;
-use crate::model::preset;
+use crate::model::{nicknames, preset};
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
@@ -75,14 +75,45 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     ))
 }
 
-/// The name of a preset that was typed in several words.
-fn several_words(typed: &[OsString]) -> Option<String> {
-    let words = typed
-        .iter()
-        .skip(2)
-        .map_while(|word| word.to_str().filter(|word| !word.starts_with('-')));
-    let name = words.collect::<Vec<_>>().join("-");
-    preset(&name).map(|_| name)
+/// The model and the card that words name, as a command about both: the longest name, in as many words as it takes. Flags behind the words
+/// are kept where they are known.
+fn question(command: &str, typed: &[OsString]) -> Option<String> {
+    /// Most words of a name, as in `deepseek r1 distill llama 8b`.
+    const MOST: usize = 5;
+    let is_flag = |word: &OsString| word.to_string_lossy().starts_with('-');
+    let (said, flags) = typed.split_at(typed.iter().position(is_flag).unwrap_or(typed.len()));
+    let said: Vec<_> = said.iter().map(|it| it.to_string_lossy()).collect();
+    let said = said.join(" ");
+    let words = said.split_whitespace();
+    let mut words: Vec<&str> = words
+        .map(|it| it.trim_matches(['?', '!', ',', '.']))
+        .collect();
+    let mut name = |joint: &str, is_it: &dyn Fn(&str) -> bool| {
+        let mut spans = (1..=MOST)
+            .rev()
+            .flat_map(|most| (0..words.len()).map(move |at| at..at + most));
+        let span = spans.find(|span| {
+            words
+                .get(span.clone())
+                .is_some_and(|it| is_it(&it.join(joint)))
+        })?;
+        Some(words.drain(span).collect::<Vec<_>>().join(joint))
+    };
+    let mut asked = vec!["batchfit".to_owned(), command.to_owned()];
+    asked.push(name("-", &|it| preset(it).is_some())?);
+    if let Some(card) = name(" ", &|it| nicknames::parse(it).is_ok()) {
+        asked.extend(["--on".to_owned(), card]);
+    }
+    let flags = flags.iter().map(|it| it.to_string_lossy().into_owned());
+    let with_flags: Vec<String> = asked.iter().cloned().chain(flags).collect();
+    let mut words: Vec<OsString> = with_flags.iter().map(OsString::from).collect();
+    while let Err(error) = Arguments::command().try_get_matches_from(&words) {
+        let Some((others, _)) = taken(&error, &words) else {
+            return Some(pasted(&asked));
+        };
+        words = others;
+    }
+    Some(pasted(&with_flags))
 }
 
 /// What is typed with the flag of another tool that an error is about in the words of this one, and a note of it.
@@ -248,12 +279,17 @@ fn without_environment(mut error: clap::Error) -> clap::Error {
 fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let text = |at: usize| typed.get(at).and_then(|it| it.to_str());
     let command = text(1).unwrap_or_default();
+    let lacks = |name: &str| match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing.iter().any(|one| one.contains(name)),
+        _ => false,
+    };
     match error.kind() {
+        ErrorKind::MissingRequiredArgument if command == "run" && lacks("--on") => {
+            let words = typed.iter().skip(2).map(|it| it.to_string_lossy().into_owned());
+            let words = pasted(&words.collect::<Vec<_>>());
+            Some(format!("name the card: `batchfit run --on t4 {words}`"))
+        }
         ErrorKind::MissingRequiredArgument if ASKING.contains(&command) => {
-            let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else {
-                return None;
-            };
-            let lacks = |name: &str| missing.iter().any(|one| one.contains(name));
             let batch = if command == "fit" { "" } else { " --batch 64" };
             if lacks("WHAT") {
                 Some(format!("name a model: `batchfit {command} resnet18 --on t4{batch}`; `batchfit presets` lists those with a name"))
@@ -270,28 +306,32 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             if command.starts_with('-') {
                 return Some("a command comes first, as in `batchfit fit resnet50 --on t4`".to_owned());
             }
-            if command == "run" && !flag.starts_with('-') {
-                let at = typed.iter().position(|it| **it == *flag)?;
-                let own = typed[at..].iter().map(|it| it.to_string_lossy().into_owned());
-                let is_script = Path::new(&flag).extension().is_some_and(|it| it == "py");
-                let python = if is_script { "python " } else { "" };
-                let own = pasted(&own.collect::<Vec<_>>());
-                return Some(format!(
-                    "the command follows `--`: `batchfit run --on CARD -- {python}{own}`"
-                ));
+            if ["run", "search"].contains(&command) && !flag.starts_with('-') {
+                let mut words = typed.to_vec();
+                let card = removed(&mut words, "--on").unwrap_or_else(|| "CARD".to_owned());
+                let at = words.iter().position(|it| **it == *flag)?;
+                let own = words[at..].iter().map(|it| it.to_string_lossy().into_owned());
+                let own = pasted(&[python(flag.as_ref()), own.collect()].concat());
+                return Some(if command == "run" {
+                    format!("the command follows `--`: `batchfit run --on {} -- {own}`", pasted(&[card]))
+                } else {
+                    format!("the command follows `--`, with {{batch}} where it takes the batch: `batchfit search -- {own} --batch-size {{batch}}`")
+                });
             }
             if !ASKING.contains(&command) {
                 return None;
             }
             let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
-            let is_near = |near: &String| strsim::damerau_levenshtein(near, &flag) <= 2;
+            let is_near = |near: &String| is_misspelt(&flag, near);
             let said = match row(&flag, " | ") {
                 Some(ONE_BATCH) => one_batch(typed, &flag),
                 Some(said) => said.to_owned(),
                 None if near.as_ref().is_some_and(is_near) => return None,
-                None if !flag.starts_with('-') => match several_words(typed) {
-                    Some(name) => format!("a name is one word: `batchfit {command} {name}`"),
-                    None => format!("a card is `--on {flag}`"),
+                None if !flag.starts_with('-') => match question(command, &typed[2..]) {
+                    Some(asked) if !text(2)?.starts_with('-') && *typed[3] == *flag => {
+                        format!("write `{asked}`")
+                    }
+                    _ => format!("`batchfit {command} --help` says what each flag takes"),
                 },
                 None => ELSE.to_owned(),
             };
@@ -315,16 +355,21 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 .to_owned(),
         ),
         ErrorKind::InvalidSubcommand => {
-            let instead = match (preset(command), text(2)) {
-                (Some(preset), _) => format!("fit {}", preset.name),
-                (None, what) => match (nearest_command(command)?.as_str(), what) {
-                    ("fit --help", Some(what)) => format!("fit {what}"),
-                    (near, _) => near.to_owned(),
-                },
+            let near = preset(command).is_none().then(|| nearest_command(command));
+            let (instead, behind) = match near.flatten() {
+                Some(near) => (near, 2),
+                None => ("fit %".to_owned(), 1),
             };
-            Some(format!(
-                "{command:?} is no command; write `batchfit {instead}`"
-            ))
+            let asks = instead.split_once(" %");
+            let asked = asks.and_then(|(own, _)| question(own, &typed[behind..]));
+            Some(match (asks, asked) {
+                (Some((_, flags)), Some(asked)) => format!("{command:?} is no command; write `{asked}{flags}`"),
+                (Some(_), None) if behind == 1 => format!(
+                    "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
+                     lists the commands"
+                ),
+                _ => format!("{command:?} is no command; write `batchfit {}`", instead.replace('%', "resnet18 --on t4")),
+            })
         }
         _ => None,
     }
@@ -333,16 +378,30 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
 /// What is said of other flags.
 const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
 
-/// Words of others for what a command here does.
-const COMMANDS: [(&str, &str); 4] = [
+/// Words of others for what a command here does; `%` is the model and the card.
+const COMMANDS: [(&str, &str); 7] = [
     (
-        "estimate estimate-memory find plan max-batch batch batch-size predict memory scale-batch-size",
-        "fit --help",
+        "estimate estimate-memory find plan max-batch batch batch-size predict memory scale-batch-size info show describe",
+        "fit %",
     ),
     ("train launch", "run --help"),
-    ("why explain", "fit resnet18 --on t4 --why"),
+    ("why explain", "fit % --why"),
     ("can-it-fit check", "probe --help"),
+    ("list ls models list-models zoo", "presets"),
+    ("gpus list-gpus list-cards hardware", "cards"),
+    ("version", "--version"),
 ];
+
+/// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
+fn is_misspelt(typed: &str, word: &str) -> bool {
+    strsim::damerau_levenshtein(typed, word) <= if typed.len() < 8 { 1 } else { 2 }
+}
+
+/// What runs a script.
+fn python(script: &Path) -> Vec<String> {
+    let is_script = script.extension().is_some_and(|it| it == "py");
+    is_script.then(|| "python".to_owned()).into_iter().collect()
+}
 
 /// What does the same here, or the command that is misspelt.
 fn nearest_command(typed: &str) -> Option<String> {
@@ -355,9 +414,9 @@ fn nearest_command(typed: &str) -> Option<String> {
     }
     let own = Arguments::command();
     let names = own.get_subcommands().map(clap::Command::get_name);
-    let like = |name: &&str| strsim::damerau_levenshtein(&typed, name);
-    let nearest = names.min_by_key(like)?;
-    (like(&nearest) <= 2 && typed.len() > 2).then(|| format!("{nearest} --help"))
+    let nearest = names.min_by_key(|name| strsim::damerau_levenshtein(&typed, name))?;
+    let behind = if nearest == "fit" { "%" } else { "--help" };
+    (is_misspelt(&typed, nearest) && typed.len() > 2).then(|| format!("{nearest} {behind}"))
 }
 
 #[cfg(test)]

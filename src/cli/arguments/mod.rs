@@ -453,6 +453,9 @@ pub(in crate::cli) struct Cards {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Presets {
+    /// List those alone whose name has this in it: llama, resnet.
+    #[arg(value_name = "PART")]
+    pub(in crate::cli) part: Option<String>,
     /// Print the JSON document of `GET /v1/presets` and nothing else.
     #[arg(long)]
     pub(in crate::cli) json: bool,

@@ -23,14 +23,17 @@ const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
 /// Beginnings of names of models that other libraries train, and these.
 const LIBRARIES: [(&str, &str); 7] = [
-    ("yolo rtdetr", "ultralytics"),
+    ("yolo rtdetr rt-detr", "ultralytics"),
     (
-        "sd stable flux pixart stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
+        "sd stable flux pixart wan2 hunyuan cogvideo ltx- qwen-image qwen/qwen-image wan-ai/ tencent/hunyuan stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
         "diffusers",
     ),
     ("nnunet", "nnU-Net"),
     ("openclip siglip laion/", "open_clip or transformers"),
-    ("timm/ hf_hub:timm/ hf-hub:timm/", "timm"),
+    (
+        "timm/ hf_hub:timm/ hf-hub:timm/ tf_ eva mobilenetv4 nfnet resnetv2 deit efficientformer",
+        "timm",
+    ),
     (
         "llama2/ llama3/ llama3_1/ llama3_2/ llama3_3/ qwen2/ qwen2_5/ gemma2/ phi3/ phi4/ mistral/",
         "torchtune",
@@ -42,7 +45,7 @@ const LIBRARIES: [(&str, &str); 7] = [
 ];
 
 /// Beginnings of names, without their owners, of transformers' models whose architecture is not built.
-const NOT_BUILT: &str = "modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
+const NOT_BUILT: &str = "sam gemma-3n gemma3n gemma-4 trocr donut vitmae musicgen speecht5 bark parakeet modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
                          nllb opus-mt m2m100 longformer bigbird xlnet pegasus segformer beit blip llava smolvlm paligemma wav2vec2 hubert \
                          wavlm layoutlm dinov3 swinv2 convnextv2 qwen2-vl qwen2.5-vl qwen3-vl llama-4-scout llama-4-maverick llama-3.2-11b llama-3.2-90b resnet- \
                          detr- stablelm galactica internvl idefics olmo-3 siglip";

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read, Write as _};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -77,7 +78,13 @@ pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, CliError> {
 }
 
 fn cannot_start(program: &OsStr, error: &io::Error) -> CliError {
-    wrong(format!("could not start `{}`: {error}", program.display()))
+    let script = program.display();
+    let is_script = Path::new(program).extension().is_some_and(|it| it == "py");
+    let instead = is_script.then(|| format!("; write `python {script}`"));
+    wrong(format!(
+        "could not start `{script}`: {error}{}",
+        instead.unwrap_or_default()
+    ))
 }
 
 /// Runs a command to its end. What it says goes to stderr, unless it shall be quiet.

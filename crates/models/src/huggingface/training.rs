@@ -194,13 +194,19 @@ impl Training {
             .map(|parameter| parameter.path.as_str());
         let example = paths.filter(|path| path.contains(".0.")).take(4);
         let example = example.collect::<Vec<_>>().join(", ");
-        if self.lora.is_some() {
-            return RequestError::at(
-                format!("{pointer}/lora/target_modules"),
+        if let Some(lora) = &self.lora {
+            let problem = if lora.targets.is_none() {
+                format!(
+                    "PEFT knows no layers of this type of model, and asks for their names: `--with 'lora={{\"r\":{},\"target_modules\":\"all-linear\"}}'` \
+                     has all linear layers; parameters are {example}, and so on",
+                    lora.r
+                )
+            } else {
                 format!(
                     "no linear layer and no embedding of the model has one of these names; its parameters are {example}, and so on"
-                ),
-            );
+                )
+            };
+            return RequestError::at(format!("{pointer}/lora/target_modules"), problem);
         }
         RequestError::at(
             format!("{pointer}/frozen"),

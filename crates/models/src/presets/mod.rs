@@ -94,7 +94,17 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
         || hub::find(name).and_then(|model| presets().find(|preset| preset.name == model.id));
     // `./resnet50` is a path.
     let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    exact().or_else(of_hub).or_else(|| {
+    // What letters and digits do not tell apart: `opt-1.3b` and `opt-13b`.
+    let as_written = || {
+        alone(|preset| {
+            preset
+                .name
+                .rsplit('/')
+                .next()
+                .is_some_and(|own| own.eq_ignore_ascii_case(name))
+        })
+    };
+    exact().or_else(of_hub).or_else(as_written).or_else(|| {
         if !is_name {
             return None;
         }
@@ -128,9 +138,11 @@ const TUNERS: [&str; 6] = [
     "unsloth/",
 ];
 
-/// A name in small letters and digits.
+/// A name in small letters and digits, and the sign of another model: UNet++.
 fn plain(name: &str) -> String {
-    let kept = name.chars().filter(char::is_ascii_alphanumeric);
+    let kept = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '+');
     kept.map(|c| c.to_ascii_lowercase()).collect()
 }
 

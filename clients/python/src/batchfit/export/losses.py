@@ -80,6 +80,13 @@ def with_loss(model: torch.nn.Module, loss: Loss, names: Iterable[str]) -> WithL
         raise ExportError(f"the loss is a {type(loss).__name__}; give a name ({', '.join(NAMES)}) or a function")
     if inspect.getmodule(loss) is F:
         return WithLoss(model, _scored_by(loss), names)
+    names = tuple(names)
+    try:
+        inspect.signature(loss).bind(model, *names)
+    except ValueError:  # It has no signature.
+        pass
+    except TypeError as error:
+        raise ExportError(f"the loss is called with the model and all tensors of the batch, loss(model, {', '.join(names)}): {error}") from None
     return WithLoss(model, lambda model, batch: loss(model, *batch.values()), names)
 
 

@@ -31,7 +31,9 @@ pub fn parse(text: &str) -> Result<On, RequestError> {
     match counted(text)? {
         // A name with a number in front or behind may be that of a card: `7900xtx`.
         Some((_, name)) if plain(name).is_empty() => Err(nameless(text)),
-        Some((count, name)) if whole.is_err() => match named(name, Some(count)) {
+        Some((count, name)) if whole.is_err() => match named(name, Some(count))
+            .or_else(|problem| counted_twice(count, name).ok_or(problem))
+        {
             Err(problem) if text.starts_with(char::is_numeric) && absent("", text).is_none() => {
                 Err(problem)
             }
@@ -39,6 +41,21 @@ pub fn parse(text: &str) -> Result<On, RequestError> {
         },
         _ => whole,
     }
+}
+
+/// `3090x2`, whose first number is a card, and `2x8xh100`, with the nodes in front.
+fn counted_twice(first: u64, rest: &str) -> Option<On> {
+    let (on, times) = match rest.parse::<u64>() {
+        Ok(count) => (named(&first.to_string(), None).ok()?, count),
+        Err(_) => (parse(rest).ok().filter(|on| on.count.is_some())?, first),
+    };
+    let count = times
+        .checked_mul(on.count.unwrap_or(1))
+        .filter(|count| *count > 0)?;
+    Some(On {
+        count: Some(count),
+        ..on
+    })
 }
 
 fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
@@ -176,7 +193,7 @@ fn unknown(name: &str) -> RequestError {
     machine.flatten().unwrap_or(card)
 }
 
-/// The number before `x` or a space, or behind `x`, and the rest.
+/// The number before `x` or a space, or behind `x` or a colon, and the rest.
 fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     const TIMES: [char; 4] = ['x', 'X', '×', ' '];
     let is_digit = |c: char| c.is_ascii_digit();
@@ -187,7 +204,7 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
             (&text[..text.len() - before.len()], name)
         } else if let (true, Some(name)) = (
             after.len() < text.len(),
-            after.strip_suffix(['x', 'X', '×']),
+            after.strip_suffix(['x', 'X', '×', ':']),
         ) {
             (&text[after.len()..], name)
         } else {
@@ -337,8 +354,18 @@ mod tests {
         assert_eq!(card_and_count("8xH100"), ("h100-80g", Some(8)));
         assert_eq!(card_and_count("2 x rtx-4090"), ("rtx4090", Some(2)));
         assert_eq!(card_and_count("4×t4"), ("t4", Some(4)));
-        for text in ["8 h100", "h100x8", "H100 x8"] {
+        for text in [
+            "8 h100",
+            "h100x8",
+            "H100 x8",
+            "H100:8",
+            "2x4xh100",
+            "4 x 2 h100",
+        ] {
             assert_eq!(card_and_count(text), ("h100-80g", Some(8)), "{text}");
+        }
+        for text in ["3090x2", "2x3090", "rtx 3090 x2"] {
+            assert_eq!(card_and_count(text), ("rtx3090", Some(2)), "{text}");
         }
     }
 
