@@ -261,21 +261,3 @@ fn description(outcome: &JobOutcome) -> &'static str {
         JobOutcome::Released => "the return",
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Waker};
-
-    use super::*;
-
-    #[test]
-    fn a_time_limit_that_no_clock_reaches_is_none() {
-        for seconds in [i64::MAX, i64::MIN] {
-            let (_allow, allowed) = watch::channel(Some(seconds));
-            let waits = pin!(overdue(Instant::now(), allowed));
-            let polled = waits.poll(&mut Context::from_waker(Waker::noop()));
-            assert!(polled.is_pending(), "{seconds}");
-        }
-    }
-}

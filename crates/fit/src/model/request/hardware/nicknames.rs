@@ -204,7 +204,9 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
             (&text[..text.len() - before.len()], name)
         } else if let (true, Some(name)) = (
             after.len() < text.len(),
-            after.strip_suffix(['x', 'X', '×', ':']),
+            after
+                .strip_suffix(['x', 'X', '×', ':'])
+                .filter(|name| *name != "cuda"),
         ) {
             (&text[after.len()..], name)
         } else {
