@@ -62,18 +62,6 @@ impl Answer {
         }
         let refused = users.iter().any(|process| process.host_refused.is_some());
         let convolutions = convolutions(heard);
-        let certainty = if !heard.doubts.is_empty() || !heard.problems.is_empty() {
-            Certainty::Doubtful
-        } else if !heard.unanswered.is_empty()
-            || convolutions.asked + convolutions.estimated > 0
-            || session.card.capability.compute != COMPARED
-        {
-            Certainty::Estimated
-        } else if heard.assumptions.is_empty() {
-            Certainty::Exact
-        } else {
-            Certainty::Chosen
-        };
         Some(Answer {
             command,
             card: session.card.name,
@@ -108,7 +96,7 @@ impl Answer {
                 limit_bytes: session.host_memory.0,
                 was_refused: refused,
             },
-            certainty,
+            certainty: certainty(session, heard, &convolutions),
             doubts: listed(&heard.doubts, |line, (times, bytes)| UncomputedRead {
                 line,
                 times: *times,
@@ -137,6 +125,22 @@ impl Answer {
     pub fn main(&self) -> Option<&Peak> {
         let mut peaks = self.peaks.iter();
         peaks.find(|peak| peak.peak_reserved_bytes == self.peak_reserved_bytes)
+    }
+}
+
+/// How sure the peak is, by what was not computed, answered or known of the card.
+fn certainty(session: &Session, heard: &RunEvents, convolutions: &Convolutions) -> Certainty {
+    if !heard.doubts.is_empty() || !heard.problems.is_empty() {
+        Certainty::Doubtful
+    } else if !heard.unanswered.is_empty()
+        || convolutions.asked + convolutions.estimated > 0
+        || session.card.capability.compute != COMPARED
+    {
+        Certainty::Estimated
+    } else if heard.assumptions.is_empty() {
+        Certainty::Exact
+    } else {
+        Certainty::Chosen
     }
 }
 
