@@ -33,8 +33,8 @@ def launch(playwright):
 
 @contextlib.contextmanager
 def service(binary, *arguments):
-    """A running service on a database of its own."""
-    with tempfile.TemporaryDirectory() as folder, Server(binary, pathlib.Path(folder) / "batchfit.db", *arguments) as server:
+    """A running service on a database of its own, which does not mind how fast the machine is."""
+    with tempfile.TemporaryDirectory() as folder, Server(binary, pathlib.Path(folder) / "batchfit.db", "--fit-deadline", "600", *arguments) as server:
         server.url = f"http://127.0.0.1:{server.port}"
         yield server
 
