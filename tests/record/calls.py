@@ -2,7 +2,7 @@
 
     python tests/record/calls.py tests/golden/calls
 
-Wants PyTorch 2.11 on a GPU, or on a stub of the CUDA runtime that computes nothing; cuDNN is off. A line of `calls.txt.gz` is one call, as
+Wants PyTorch 2.11 on a GPU, or under `batchfit run --on h200 --steps 0`, which gives the same; cuDNN is off. A line of `calls.txt.gz` is one call, as
 in `elementwise.py`; lists of numbers are written `[1,2]`. Of several results, the gradient flows into the first.
 """
 
