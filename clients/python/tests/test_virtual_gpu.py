@@ -105,6 +105,21 @@ for gradient, batch, inputs, outputs, side, kernel, padding, last, deterministic
 """
 
 
+CHECKPOINTED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+model = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(2))).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(3):
+    states = torch.randn(4, 32, 64, device="cuda", requires_grad=True)
+    for block in model:
+        states = checkpoint(block, states, use_reentrant=False)
+    states.mean().backward()
+    optimizer.step()
+"""
+
+
 @unittest.skipUnless(BATCHFIT and sys.platform == "linux" and torch.version.cuda, "needs batchfit, Linux, and a PyTorch for CUDA")
 class VirtualGpu(unittest.TestCase):
     def run_it(self, *arguments, flags=(), text=TRAIN, on="h100"):
@@ -141,6 +156,12 @@ class VirtualGpu(unittest.TestCase):
             _, answer = self.run_it(flags=["--memory-limit", limit], text=BLOCKS)
 
             self.assertEqual(answer["out_of_memory"]["module"], module, answer["out_of_memory"])
+
+    def test_a_checkpoint_ends_its_recomputation_while_memory_is_recorded(self):
+        # PyTorch 2.11 cannot by itself (pytorch/pytorch#179536): the backward pass ended with a SystemError.
+        done, answer = self.run_it(text=CHECKPOINTED)
+
+        self.assertEqual((done.returncode, answer["verdict"], answer["steps"]), (0, "fits", 3), done.stderr)
 
     def test_results_that_are_arguments_are_computed(self):
         done, answer = self.run_it(text=SOLVE)

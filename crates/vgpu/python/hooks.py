@@ -404,7 +404,8 @@ def initialised():
     if limit is not None:
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(limit), device)
-    if FOLDER:
+    # Without `values`, PyTorch 2.11 loses errors while it records (values.cpp).
+    if FOLDER and (values or not torch.__version__.startswith("2.11.")):
         torch.cuda.memory._record_memory_history(max_entries=HISTORY, stacks="python")
     torch._C._cuda_attach_out_of_memory_observer(out_of_memory)
     report(
